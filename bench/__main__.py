@@ -49,9 +49,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--limit", type=float, default=180, help="seconds to compile, and for a first call (180)"
     )
     parser.add_argument(
-        "--budget", type=float, default=0,
+        "--budget",
+        type=float,
+        default=0,
         help="minutes after which peers that compile for long are left out; 0: no end (0)",
-    )  # fmt: skip
+    )
     parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS

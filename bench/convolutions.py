@@ -50,8 +50,10 @@ def measure(
         taken = time_calls(exe, inputs or random_inputs(exe), seconds, threads)
         for wanted in ((1,), (3,), (1, 3)):
             calls = [c for c in taken.calls if sizes[c.symbol] in wanted]
-            total = {"flops": sum(flops[c.symbol] for c in calls),
-                     "micros": sum(c.micros for c in calls)}  # fmt: skip
+            total = {
+                "flops": sum(flops[c.symbol] for c in calls),
+                "micros": sum(c.micros for c in calls),
+            }
             rows.append({"threads": threads, "filters": list(wanted), "layers": len(calls)} | total)
     return peak, rows
 

@@ -19,8 +19,10 @@ def main_loop(loops: list[InnerLoop]) -> InnerLoop | None:
 
 def table(funcs: list[PrimFunc], counted: list[list[InnerLoop]]) -> str:
     """Aligned text, one line per kernel that multiplies; the stack column counts all its loops."""
-    lines = [f"{'kernel':44} {'class':18} {'instrs':>6} {'fma':>5} {'share':>5} {'loads':>5} "
-             f"{'stores':>6} {'bcast':>5} {'stack':>5}"]  # fmt: skip
+    lines = [
+        f"{'kernel':44} {'class':18} {'instrs':>6} {'fma':>5} {'share':>5} {'loads':>5} "
+        f"{'stores':>6} {'bcast':>5} {'stack':>5}"
+    ]
     for f, loops in zip(funcs, counted, strict=True):
         x = main_loop(loops)
         if x is None:

@@ -57,8 +57,10 @@ def _kind(records: Iterable[Record], kind: str) -> list[Record]:
 
 def _summary(records: list[Record]) -> list[str]:
     """The geometric means."""
-    lines = ["| machine | threads | models | geometric mean of ours / best peer | above 1 |",
-             "|---|--:|--:|--:|---|"]  # fmt: skip
+    lines = [
+        "| machine | threads | models | geometric mean of ours / best peer | above 1 |",
+        "|---|--:|--:|--:|---|",
+    ]
     latency = _kind(records, "latency")
     machines = list(dict.fromkeys(r["machine"] for r in records))
     for machine, threads in dict.fromkeys((r["machine"], r["threads"]) for r in latency):
@@ -103,8 +105,11 @@ def _compile(records: list[Record]) -> list[str]:
 
 def _memory(records: list[Record]) -> list[str]:
     found = _kind(records, "memory")
-    head = ["Anonymous memory that running takes, besides weights (bench/memory.py).\n",
-            "| model | engine | MiB | |", "|---|---|--:|---|"]  # fmt: skip
+    head = [
+        "Anonymous memory that running takes, besides weights (bench/memory.py).\n",
+        "| model | engine | MiB | |",
+        "|---|---|--:|---|",
+    ]
     made = [line for r in found for line in memory.lines(r["model"], r["rows"])]
     return [*head, *made, ""] if made else []
 

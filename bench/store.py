@@ -66,8 +66,14 @@ def load(path: Path = STORE) -> list[Record]:
 
 def add(kind: str, model: str, threads: int, data: Mapping[str, Any], path: Path = STORE) -> Record:
     """Keep one record, in place of an older one of the same kind, model, threads and machine."""
-    record = {"kind": kind, "model": model, "threads": threads, "machine": machine(),
-              "run": run_id(), **data}  # fmt: skip
+    record = {
+        "kind": kind,
+        "model": model,
+        "threads": threads,
+        "machine": machine(),
+        "run": run_id(),
+        **data,
+    }
     kept = [r for r in load(path) if any(r[k] != record[k] for k in KEY)]
     lines = [json.dumps(r, separators=(",", ":"), sort_keys=True) for r in (*kept, record)]
     partial = path.with_suffix(".part")

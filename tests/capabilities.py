@@ -104,5 +104,7 @@ class Skips:
         for name in sorted(set(waiting)):
             say(f"{waiting.count(name)} wait for {name}: {CAPABILITIES[name].get}")
         for test, reason in self.unknown().items():
-            say(f"{test} is skipped for a reason that tests/capabilities.py lacks: {reason}",
-                red=True)  # fmt: skip
+            say(
+                f"{test} is skipped for a reason that tests/capabilities.py lacks: {reason}",
+                red=True,
+            )

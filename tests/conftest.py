@@ -32,13 +32,25 @@ FULL = {
 # The files that take a worker longest. They begin, so that no worker waits at the end for another
 # that is in one of them; xdist would begin with those that have most tests.
 LONGEST = (
-    "schedule/test_contractions.py", "models/test_models.py", "schedule/test_loops.py",
-    "schedule/test_independent_rows.py", "cli/test_strangers.py", "schedule/test_winograd.py",
-    "hosts/test_stress.py", "codegen/test_emit_values.py", "tune/test_inner_loops.py",
-    "schedule/test_policies_checked.py", "schedule/test_integer_products.py", "test_docs.py",
-    "codegen/test_derived.py", "schedule/test_symbolic_extents.py", "frontend/test_onnx_zoo.py",
-    "models/test_quantised.py", "target/test_resnet_targets.py", "test_examples.py",
-)  # fmt: skip
+    "schedule/test_contractions.py",
+    "models/test_models.py",
+    "schedule/test_loops.py",
+    "schedule/test_independent_rows.py",
+    "cli/test_strangers.py",
+    "schedule/test_winograd.py",
+    "hosts/test_stress.py",
+    "codegen/test_emit_values.py",
+    "tune/test_inner_loops.py",
+    "schedule/test_policies_checked.py",
+    "schedule/test_integer_products.py",
+    "test_docs.py",
+    "codegen/test_derived.py",
+    "schedule/test_symbolic_extents.py",
+    "frontend/test_onnx_zoo.py",
+    "models/test_quantised.py",
+    "target/test_resnet_targets.py",
+    "test_examples.py",
+)
 
 # How long an example takes says nothing on a machine that others use, too.
 hypothesis.settings.register_profile("tensorkiln", deadline=None)

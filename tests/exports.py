@@ -21,8 +21,21 @@ class Exports:
 
 
 # What a call must refuse, by the field of the export that is wrong.
-WRONG = ("device", "code", "bits", "lanes", "no lanes", "null", "shape", "negative", "rank",
-         "no rank", "name", "number", "raises")  # fmt: skip
+WRONG = (
+    "device",
+    "code",
+    "bits",
+    "lanes",
+    "no lanes",
+    "null",
+    "shape",
+    "negative",
+    "rank",
+    "no rank",
+    "name",
+    "number",
+    "raises",
+)
 # Unusual, and legal.
 LEGAL = ("strides", "deep")
 

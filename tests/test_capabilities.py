@@ -55,8 +55,9 @@ def test_later(): ...
 def test_a_run_ends_with_what_its_tests_wait_for(tmp_path: Path, workers: tuple[str, ...]) -> None:
     def run() -> tuple[int, list[str]]:
         command = [sys.executable, "-m", "pytest", "-q", *workers, "-c", "pytest.ini"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True,
-                              env={"PYTHONPATH": str(ROOT)})  # fmt: skip
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+        )
         return done.returncode, done.stdout.splitlines()
 
     (tmp_path / "pytest.ini").write_text("[pytest]")
@@ -96,8 +97,11 @@ def literal_reasons() -> Iterator[tuple[str, str]]:
     """File and reason of every skip whose reason begins with words that stand in the file."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = call.func.attr if isinstance(call, ast.Call) and isinstance(
-                call.func, ast.Attribute) else ""  # fmt: skip
+            name = (
+                call.func.attr
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+                else ""
+            )
             if name not in ("skip", "skipif", "importorskip"):
                 continue
             named = [k.value for k in call.keywords if k.arg == "reason"]

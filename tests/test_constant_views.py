@@ -120,9 +120,14 @@ def by_definition(to: Layout, a: Array) -> Array:
 @pytest.mark.parametrize("shape", [(6, 10, 3, 4), (5, 9, 1, 2), (8, 16, 3, 3), (1, 1, 1, 1)])
 @pytest.mark.parametrize(
     "layout",
-    ["A/4 B/8 C D B%8 A%4", "A/4 B/8 C D B/2%4 A%4 B%2", "B%4 A B/4 C D", "A B/4 C+1 D+2 B%4",
-     "D+1 C+1 B/4 A/3 A%3 B%4"],
-)  # fmt: skip
+    [
+        "A/4 B/8 C D B%8 A%4",
+        "A/4 B/8 C D B/2%4 A%4 B%2",
+        "B%4 A B/4 C D",
+        "A B/4 C+1 D+2 B%4",
+        "D+1 C+1 B/4 A/3 A%3 B%4",
+    ],
+)
 def test_padding_is_made_piece_by_piece(shape: tuple[int, ...], layout: str) -> None:
     """Any run of bytes, any element, and the digest are those of the array packed at once."""
     rng = np.random.default_rng(2)

@@ -156,11 +156,30 @@ def test_what_everything_looks_like() -> None:
     y = executor["main"](np.ones((4, 2500), np.float32))
     main, program = mod["main"], mod["f7"]
     shown: list[object] = [
-        mod, exe, exe.artifacts, *exe.artifacts, exe.jit(), executor, executor["main"], exe["f7"],
-        exe.target, y, main, program, exe.module, *exe.module.functions, *main.bindings,
-        Schedule(program), tk.cpu(), *exe.functions, *exe.kernels, exe.placement()[0],
-        c_reference.C_REFERENCE, *exe.artifacts.groups(), net["main"].result,
-    ]  # fmt: skip
+        mod,
+        exe,
+        exe.artifacts,
+        *exe.artifacts,
+        exe.jit(),
+        executor,
+        executor["main"],
+        exe["f7"],
+        exe.target,
+        y,
+        main,
+        program,
+        exe.module,
+        *exe.module.functions,
+        *main.bindings,
+        Schedule(program),
+        tk.cpu(),
+        *exe.functions,
+        *exe.kernels,
+        exe.placement()[0],
+        c_reference.C_REFERENCE,
+        *exe.artifacts.groups(),
+        net["main"].result,
+    ]
     for one in shown:
         assert len(repr(one)) < 2000, type(one)
     one_line = (mod, exe, exe.artifacts, *exe.artifacts, exe.jit(), main, program, exe.module)

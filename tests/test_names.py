@@ -16,8 +16,22 @@ from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.script import from_source
 
-ODD = ["\ud800", "a\0b", "a\nb", "\u00e9", "\x7f", " ", 'a"b', "a'b\\", "*/", "??/", "%s", "",
-       "a" * 150, "a" * 5000]  # fmt: skip
+ODD = [
+    "\ud800",
+    "a\0b",
+    "a\nb",
+    "\u00e9",
+    "\x7f",
+    " ",
+    'a"b',
+    "a'b\\",
+    "*/",
+    "??/",
+    "%s",
+    "",
+    "a" * 150,
+    "a" * 5000,
+]
 X = np.ones(4, np.float32)
 
 
@@ -35,8 +49,9 @@ def module(where: str, odd: str) -> IRModule:
     return IRModule((f,), given.get("module", "model"))
 
 
-@pytest.mark.parametrize("where", ["function", "parameter", "module", "attribute", "input",
-                                   "output", "target"])  # fmt: skip
+@pytest.mark.parametrize(
+    "where", ["function", "parameter", "module", "attribute", "input", "output", "target"]
+)
 def test_odd_names(where: str, tmp_path: Path) -> None:
     worked = 0
     for odd in ODD:

@@ -54,9 +54,13 @@ def gives(value: object) -> Misbehave:
 
 RAISES = {"raises": raises, "interrupted": interrupted}
 ANSWERS: dict[str, Misbehave] = {
-    "none": gives(None), "text": gives("text"), "number": gives(7.5), "object": gives(object()),
-    "bytes": gives(b"bytes"), "list": gives([1, "a"]),
-}  # fmt: skip
+    "none": gives(None),
+    "text": gives("text"),
+    "number": gives(7.5),
+    "object": gives(object()),
+    "bytes": gives(b"bytes"),
+    "list": gives([1, "a"]),
+}
 
 
 # -- one entry per place: calls the misbehaving function; the words that errors must hold ----------
@@ -147,18 +151,20 @@ PLACES: dict[str, tuple[Callable[[Misbehave, Path], None], list[str]]] = {
     "instrument.before": (partial(instrument, "before"), ["instrument Mine", "before("]),
     "instrument.after": (partial(instrument, "after"), ["instrument Mine", "after("]),
     "fcompile": (fcompile, ["fcompile 'mine'"]),
-    **{
-        f"hook.{name}": (partial(hook, name), [name, "kind 'mine'"])
-        for name in HOOKS
-    },
+    **{f"hook.{name}": (partial(hook, name), [name, "kind 'mine'"]) for name in HOOKS},
     **{
         f"progress.{name}": (partial(progress, name), ["progress Mine", name])
         for name in ("phase", "advance", "note")
     },
-}  # fmt: skip
+}
 # What these give is not looked at, or may be that.
-IGNORED = {"instrument.before", "instrument.after", "progress.phase", "progress.advance",
-           "progress.note"}  # fmt: skip
+IGNORED = {
+    "instrument.before",
+    "instrument.after",
+    "progress.phase",
+    "progress.advance",
+    "progress.note",
+}
 RIGHT = {("inspector", "text"), ("hook.linker", "text")}
 
 

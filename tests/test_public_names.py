@@ -17,11 +17,27 @@ from tensorkiln.runtime import Executor
 from tensorkiln.script import from_source
 
 VALUES = (
-    None, 5, -1, 2.5, "text", "", "a\0b", "\ud800", b"by", [], [1], ["a"], {}, {"a": 1}, (1,),
+    None,
+    5,
+    -1,
+    2.5,
+    "text",
+    "",
+    "a\0b",
+    "\ud800",
+    b"by",
+    [],
+    [1],
+    ["a"],
+    {},
+    {"a": 1},
+    (1,),
     object(),
-    int, len, np.ones(2),
+    int,
+    len,
+    np.ones(2),
     True,
-)  # fmt: skip
+)
 MODULE = tk.frontend.from_onnx(make_mlp().SerializeToString())
 
 # argument -> a call with a value for it, and the kinds of values that are right
@@ -37,7 +53,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "compile.externals": (lambda v: tk.compile(MODULE, "llvm", externals=v), ("", [], {})),
     "compile.instruments": (lambda v: tk.compile(MODULE, "llvm", instruments=v), ("", [], {})),
     "compile.system_lib_prefix": (
-        lambda v: tk.compile(MODULE, "llvm", system_lib_prefix=v), (None, "text")
+        lambda v: tk.compile(MODULE, "llvm", system_lib_prefix=v),
+        (None, "text"),
     ),
     "compile.progress": (lambda v: tk.compile(MODULE, "llvm", progress=v), (None,)),
     "compile.relax_pipeline": (lambda v: tk.compile(MODULE, "llvm", relax_pipeline=v), (None, [])),
@@ -49,7 +66,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "Executor": (Executor, ()),
     "load_module": (tk.runtime.load_module, ()),
     "read_metadata": (tk.runtime.read_metadata, ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:x86-64 is the baseline")

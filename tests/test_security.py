@@ -88,8 +88,20 @@ def test_variables_that_a_library_reads() -> None:
     assert not any(re.search(r"\benviron\b", text) for text in texts)
 
 
-_NETWORK = {"socket", "ssl", "urllib", "http", "ftplib", "smtplib", "asyncio", "socketserver",
-            "xmlrpc", "requests", "webbrowser", "multiprocessing"}  # fmt: skip
+_NETWORK = {
+    "socket",
+    "ssl",
+    "urllib",
+    "http",
+    "ftplib",
+    "smtplib",
+    "asyncio",
+    "socketserver",
+    "xmlrpc",
+    "requests",
+    "webbrowser",
+    "multiprocessing",
+}
 
 
 def test_there_is_no_network() -> None:

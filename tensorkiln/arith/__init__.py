@@ -5,6 +5,13 @@ from tensorkiln.arith.simplify import affine, bound, prove, prove_equal, simplif
 from tensorkiln.arith.statements import simplify_stmt
 
 __all__ = [
-    "Bounds", "Limit", "Range",
-    "affine", "bound", "prove", "prove_equal", "simplify", "simplify_stmt",
-]  # fmt: skip
+    "Bounds",
+    "Limit",
+    "Range",
+    "affine",
+    "bound",
+    "prove",
+    "prove_equal",
+    "simplify",
+    "simplify_stmt",
+]

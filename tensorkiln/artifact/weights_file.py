@@ -25,11 +25,20 @@ _PAGE = 1 << 16  # the largest page size of any machine we compile for
 _HUGE_PAGE = 2 << 20
 _MOST = 100_000_000  # bytes of a header, a limit of the format
 _TYPES = {
-    "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
-    "int64": ("I64", 8), "int32": ("I32", 4), "int16": ("I16", 2), "int8": ("I8", 1),
-    "uint64": ("U64", 8), "uint32": ("U32", 4), "uint16": ("U16", 2), "uint8": ("U8", 1),
+    "float64": ("F64", 8),
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int64": ("I64", 8),
+    "int32": ("I32", 4),
+    "int16": ("I16", 2),
+    "int8": ("I8", 1),
+    "uint64": ("U64", 8),
+    "uint32": ("U32", 4),
+    "uint16": ("U16", 2),
+    "uint8": ("U8", 1),
     "bool": ("BOOL", 1),
-}  # fmt: skip
+}
 
 
 def weights_beside(library: str | Path) -> Path:

@@ -57,9 +57,11 @@ class HeldInterrupts:
             self._released = True
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._released = False
         if callable(self._before):
             if signal.getsignal(signal.SIGINT) == self._arrives:

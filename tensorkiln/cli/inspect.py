@@ -48,9 +48,13 @@ _MEANINGS = {
     ".h": "the C header",
 }
 _SUFFIXES = {
-    ".ll": "LLVM IR", ".s": "assembly", ".o": "object", ".code": "linked code", ".bc": "bitcode",
+    ".ll": "LLVM IR",
+    ".s": "assembly",
+    ".o": "object",
+    ".code": "linked code",
+    ".bc": "bitcode",
     ".c": "C",
-}  # fmt: skip
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,20 +62,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     parser.add_argument(
-        "file", type=path, metavar="FILE",
+        "file",
+        type=path,
+        metavar="FILE",
         help="a library, a container, a folder of --keep or --stripped, .a, .tar, or any one file",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--list", action="store_true", help="name every artifact, and the inspectors of each"
     )
     parser.add_argument(
-        "--artifact", type=word, metavar="NAME",
+        "--artifact",
+        type=word,
+        metavar="NAME",
         help="show this one: its name as listed, or what follows the last /",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--as", dest="inspector", type=word, metavar="INSPECTOR",
+        "--as",
+        dest="inspector",
+        type=word,
+        metavar="INSPECTOR",
         help="show it this way: disassemble, hexdump, weights, ...; --list names them",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--weight",
         type=word,
@@ -79,9 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show one weight, with its histogram",
     )
     parser.add_argument(
-        "--extract", type=path, metavar="DIR",
+        "--extract",
+        type=path,
+        metavar="DIR",
         help="write all artifacts, and what inspectors say of them, into a folder",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--verify", action="store_true", help="read all weights and artifacts, and check every hash"
     )

@@ -48,8 +48,11 @@ def supports(call: Call, target: Target) -> bool:
     if call.op not in FORMS:
         return False
     types = [a.type for a in call.args if isinstance(a.type, TensorType)]
-    shapes = [a.type.shape for a in call.args if isinstance(a, RVar | Constant)
-              and isinstance(a.type, TensorType) and not _is_number(a)]  # fmt: skip
+    shapes = [
+        a.type.shape
+        for a in call.args
+        if isinstance(a, RVar | Constant) and isinstance(a.type, TensorType) and not _is_number(a)
+    ]
     if any(t.dtype.name != "float32" for t in types) or not shapes:
         return False
     longest = max(shapes, key=len)

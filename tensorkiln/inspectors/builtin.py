@@ -9,10 +9,21 @@ from tensorkiln.inspectors.registry import ANY, Inspector, make_inspector
 
 # Suffix of a text file -> its language, as Pygments calls it.
 SOURCES = {
-    ".c": "c", ".h": "c", ".cpp": "cpp", ".cc": "cpp", ".hpp": "cpp", ".cl": "c", ".cu": "cuda",
-    ".metal": "cpp", ".py": "python", ".s": "gas", ".json": "json", ".txt": "", ".md": "",
+    ".c": "c",
+    ".h": "c",
+    ".cpp": "cpp",
+    ".cc": "cpp",
+    ".hpp": "cpp",
+    ".cl": "c",
+    ".cu": "cuda",
+    ".metal": "cpp",
+    ".py": "python",
+    ".s": "gas",
+    ".json": "json",
+    ".txt": "",
+    ".md": "",
     ".map": "",
-}  # fmt: skip
+}
 CODE = (".o", ".so", ".code")
 
 
@@ -32,8 +43,9 @@ def builtin_inspectors() -> list[Inspector]:
         ]
     for suffix in CODE:
         # The first is the default: of a whole library, the list of what is in it.
-        first = make("disassemble", objects.show_instructions, suffix=suffix, language="code",
-                     writes=".dis")  # fmt: skip
+        first = make(
+            "disassemble", objects.show_instructions, suffix=suffix, language="code", writes=".dis"
+        )
         second = make("symbols", objects.show_symbols, suffix=suffix)
         rows += [second, first] if suffix == ".so" else [first, second]
         if suffix != ".code":
@@ -43,8 +55,9 @@ def builtin_inspectors() -> list[Inspector]:
         make("hexdump", text.show_bytes, suffix=ANY, language="hexdump"),
         make("repr", text.show_repr, suffix=ANY, in_memory=True),
         make("weights", weights.show_weights, codegen_id="host", writes=".txt"),
-        make("histograms", weights.show_histograms, codegen_id="host", language="xml",
-             writes=".svg"),
+        make(
+            "histograms", weights.show_histograms, codegen_id="host", language="xml", writes=".svg"
+        ),
         make("list-functions", signatures.list_functions, codegen_id="llvm", writes=".txt"),
         make("print-signatures", signatures.print_signatures, loader=ANY, writes=".txt"),
-    ]  # fmt: skip
+    ]

@@ -72,9 +72,12 @@ def _shown(data: bytes, what: str) -> str:
     attributes = " ".join(a.decode() for f in module.functions for a in f.attributes)
     named = dict(reversed(_CPU.findall(attributes)))  # the first value of each attribute
     machine = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=named.get("target-cpu", ""), features=named.get("target-features", ""), opt=2,
-        reloc="pic", codemodel="small",
-    )  # fmt: skip
+        cpu=named.get("target-cpu", ""),
+        features=named.get("target-features", ""),
+        opt=2,
+        reloc="pic",
+        codemodel="small",
+    )
     module.triple, module.data_layout = triple, str(machine.target_data)
     cpu = named.get("target-cpu") or "the baseline"
     machine.set_asm_verbosity(False)

@@ -108,8 +108,10 @@ def show_symbols(artifact: Artifact) -> Iterator[str]:
     """A table of all symbols: defined ones by section and address, then undefined ones."""
     rows: list[tuple[str, ...]]
     if isinstance(artifact.content, LinkedCode):
-        rows = [(f"{f.address:x}", str(f.size), "function", "", f.section.name, f.name)
-                for f in functions_in(artifact)]  # fmt: skip
+        rows = [
+            (f"{f.address:x}", str(f.size), "function", "", f.section.name, f.name)
+            for f in functions_in(artifact)
+        ]
     else:
         elf = elf_of(artifact.view, artifact.name)
         symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.name]
@@ -131,10 +133,16 @@ def show_sections(artifact: Artifact) -> Iterator[str]:
     """A table of all sections: address in memory, offset in the file, size."""
     elf = elf_of(artifact.view, artifact.name)
     rows = [
-        (f"{s.address:x}", f"{s.offset:x}", str(s.size), "code" if s.is_code else
-         "memory" if s.allocated else "file only", s.name)
-        for s in elf.sections if s.kind
-    ]  # fmt: skip
+        (
+            f"{s.address:x}",
+            f"{s.offset:x}",
+            str(s.size),
+            "code" if s.is_code else "memory" if s.allocated else "file only",
+            s.name,
+        )
+        for s in elf.sections
+        if s.kind
+    ]
     yield from table_lines(("address", "offset", "bytes", "kind", "section"), rows, "rrr")
 
 

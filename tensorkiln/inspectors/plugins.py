@@ -58,9 +58,16 @@ def register_inspector(
     only these. Raises UserError as `Inspectors.add` does.
     """
     row = make_inspector(
-        name, show, suffix=suffix, codegen_id=codegen_id, loader=loader, language=language,
-        writes=writes, owner=owner, in_memory=in_memory,
-    )  # fmt: skip
+        name,
+        show,
+        suffix=suffix,
+        codegen_id=codegen_id,
+        loader=loader,
+        language=language,
+        writes=writes,
+        owner=owner,
+        in_memory=in_memory,
+    )
     known_inspectors().add([row])
 
 

@@ -229,8 +229,17 @@ def show_weights(artifacts: Sequence[Artifact]) -> Iterator[str]:
         s = weights.statistics(row)
         numbers = (f"{v:.4g}" for v in (s.low, s.high, s.mean, s.std))
         picture = f"|{bars(s.histogram)}|"
-        rows.append((row.name, row.dtype, shape_text(row.shape), picture, *numbers,
-                     str(s.nans), str(s.infinities)))  # fmt: skip
+        rows.append(
+            (
+                row.name,
+                row.dtype,
+                shape_text(row.shape),
+                picture,
+                *numbers,
+                str(s.nans),
+                str(s.infinities),
+            )
+        )
     head = ("constant", "type", "shape", "min to max", "min", "max", "mean", "std", "nan", "inf")
     yield from table_lines(head, rows, "llllrrrrrr")
 
@@ -242,12 +251,15 @@ def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
     yield f"{row.name}: {row.dtype}, {shape_text(row.shape)}, {s.count} values\n"
     facts = [
         ("place", f"{packed.size} bytes from byte {row.offset} of the weights"),
-        ("layout", f"{row.layout or 'row-major'}, in memory {shape_text(packed.extents)}"
-         + (f", {padding} of it padding" if padding else "")),
+        (
+            "layout",
+            f"{row.layout or 'row-major'}, in memory {shape_text(packed.extents)}"
+            + (f", {padding} of it padding" if padding else ""),
+        ),
         ("min, max", f"{s.low:.6g}, {s.high:.6g}"),
         ("mean, std", f"{s.mean:.6g}, {s.std:.6g}"),
         ("not finite", f"{s.nans} nan, {s.infinities} inf"),
-    ]  # fmt: skip
+    ]
     yield from (f"  {label:<10}  {text}\n" for label, text in facts)
     yield "values\n"
     starts = _starts(s)

@@ -180,6 +180,14 @@ def function_type(f: AnyFunction) -> FuncType:
 
 
 __all__ = [
-    "Extents", "accepts", "called_type", "castable", "erased", "function_type", "is_condition",
-    "loop_type", "symbols", "takes",
-]  # fmt: skip
+    "Extents",
+    "accepts",
+    "called_type",
+    "castable",
+    "erased",
+    "function_type",
+    "is_condition",
+    "loop_type",
+    "symbols",
+    "takes",
+]

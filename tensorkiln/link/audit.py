@@ -69,9 +69,11 @@ def audit_symbols(
     lacking = [
         (name, owner)
         for name, owner in needed.items()
-        if name not in defined and name not in weak and name not in provided
+        if name not in defined
+        and name not in weak
+        and name not in provided
         and name not in _LINKERS
-    ]  # fmt: skip
+    ]
     if any(name == WEIGHTS_SYMBOL for name, _ in lacking):
         raise UserError(
             "there are no bytes of weights, and the code expects some",

@@ -11,8 +11,10 @@ WRITE, ALLOC, INFO_LINK, X86_LARGE = 1, 2, 0x40, 0x10000000
 
 # e_machine, and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
 # R_AARCH64_ABS64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64).
-MACHINES = {"x86_64": (62, {"absolute": 1, "distance": 24}),
-            "aarch64": (183, {"absolute": 257, "distance": 260})}  # fmt: skip
+MACHINES = {
+    "x86_64": (62, {"absolute": 1, "distance": 24}),
+    "aarch64": (183, {"absolute": 257, "distance": 260}),
+}
 
 HEADER = struct.Struct("<4s12xHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -45,9 +47,18 @@ def string_table(names: Iterable[str]) -> tuple[bytes, list[int]]:
 
 
 def section_header(
-    name: int, kind: int, flags: int, offset: int, size: int, *,
-    address: int = 0, link: int = 0, info: int = 0, align: int = 1, entry: int = 0,
-) -> bytes:  # fmt: skip
+    name: int,
+    kind: int,
+    flags: int,
+    offset: int,
+    size: int,
+    *,
+    address: int = 0,
+    link: int = 0,
+    info: int = 0,
+    align: int = 1,
+    entry: int = 0,
+) -> bytes:
     """One row (Elf64_Shdr) of the section header table."""
     return SECTION.pack(name, kind, flags, address, offset, size, link, info, align, entry)
 
@@ -95,16 +106,38 @@ def object_chunks(
         at += len(part)
 
     for k, (i, table) in enumerate(zip(relocated, tables, strict=True)):
-        after(table, data + k, RELA, INFO_LINK, link=symtab, info=i + 1, align=8,
-              entry=RELOCATION.size)  # fmt: skip
+        after(
+            table,
+            data + k,
+            RELA,
+            INFO_LINK,
+            link=symtab,
+            info=i + 1,
+            align=8,
+            entry=RELOCATION.size,
+        )
     after(symbols, symtab - 1, SYMTAB, link=symtab + 1, info=data + 1, align=8, entry=SYMBOL.size)
     after(strings, symtab, STRTAB)
     after(section_strings, symtab + 1, STRTAB)
     after(b"", symtab + 2, PROGBITS)
     pad = bytes(-at % 8)
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    head = struct.pack("<HHIQQQIHHHHHH", 1, machine, 1, 0, 0, at + len(pad), 0, HEADER.size, 0, 0,
-                       SECTION.size, len(rows), symtab + 2)  # fmt: skip
+    head = struct.pack(
+        "<HHIQQQIHHHHHH",
+        1,
+        machine,
+        1,
+        0,
+        0,
+        at + len(pad),
+        0,
+        HEADER.size,
+        0,
+        0,
+        SECTION.size,
+        len(rows),
+        symtab + 2,
+    )
     yield ident + head
     written = HEADER.size
     for s, start in zip(sections, starts, strict=True):

@@ -78,8 +78,9 @@ def isolate(
         origins.setdefault(KERNELS, _Origin({}, {}, {}, {}, set())).defines[name] = (
             f"{KERNELS}/{name}"
         )
-    names = {n for o, found in origins.items() if _is_foreign(o)
-             for n in (*found.defines, *found.groups)}  # fmt: skip
+    names = {
+        n for o, found in origins.items() if _is_foreign(o) for n in (*found.defines, *found.groups)
+    }
     for name in sorted(names):
         _settle(name, origins, shown, unseen)
     return [
@@ -152,8 +153,9 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
     keeper = next((o for o in foreign if o in bound.values()), foreign[0] if foreign else None)
     if name in shown and foreign and not ours:
         if len(foreign) > 1 or not free:
-            needer = next((f.needs[name] for o, f in origins.items()
-                           if o in bound and bound[o] is None), "")  # fmt: skip
+            needer = next(
+                (f.needs[name] for o, f in origins.items() if o in bound and bound[o] is None), ""
+            )
             raise _exported(name, [origins[o].defines[name] for o in foreign], needer)
     elif not free or (
         ((unseen and keeper != KERNELS) or _is_systems(name)) and bound.get(HOST) != keeper
@@ -161,8 +163,11 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
         keeper = None
     for origin in (*foreign, *groups):
         if origin == KERNELS != keeper and unseen:  # symbols in bitcode cannot be renamed
-            others = [f.needs.get(name, f.defines.get(name, "")) for o, f in origins.items()
-                      if o != KERNELS and bound.get(o) != KERNELS]  # fmt: skip
+            others = [
+                f.needs.get(name, f.defines.get(name, ""))
+                for o, f in origins.items()
+                if o != KERNELS and bound.get(o) != KERNELS
+            ]
             raise clash(
                 name, origins[KERNELS].defines[name], next(filter(None, others), "the C library")
             )

@@ -58,9 +58,15 @@ def link_static(
     with atomic_path(target) as temporary, work_folder(target, workspace_dir) as folder:
         try:
             objects = compiled_objects(
-                tools, parts.objects, parts.sources, parts.authors, plan.libraries, folder, exports,
+                tools,
+                parts.objects,
+                parts.sources,
+                parts.authors,
+                plan.libraries,
+                folder,
+                exports,
                 (WEIGHTS_SYMBOL,),
-            )  # fmt: skip
+            )
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
             raise why(failure, tools, folder, plan.libraries) from failure

@@ -46,9 +46,14 @@ _RELOCATION = struct.Struct("<QQq")
 def placeholder(arch: str) -> bytes:
     """The object that is linked in place of the weights."""
     note = DataSection(
-        ".note.kiln.weights", NOTE, ALLOC, 8, len(_NOTE_HEAD) + 8, [_NOTE_HEAD, bytes(8)],
+        ".note.kiln.weights",
+        NOTE,
+        ALLOC,
+        8,
+        len(_NOTE_HEAD) + 8,
+        [_NOTE_HEAD, bytes(8)],
         ((len(_NOTE_HEAD), "distance", 1),),
-    )  # fmt: skip
+    )
     return b"".join(object_chunks(arch, [note, pointer_section()], WEIGHTS_SYMBOL, 1, POINTER_SIZE))
 
 

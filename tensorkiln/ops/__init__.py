@@ -130,8 +130,21 @@ def located(error: UserError, span: str) -> UserError:
 
 
 __all__ = [
-    "DYNAMIC", "OPS", "PATTERNS", "REQUIRED", "Attribute", "Element", "OpDef", "TensorIn", "call",
+    "DYNAMIC",
+    "OPS",
+    "PATTERNS",
+    "REQUIRED",
+    "Attribute",
+    "Element",
+    "OpDef",
+    "TensorIn",
+    "call",
     "declared",
-    "get", "infer", "infer_tensor", "located", "operand_type", "signature",
+    "get",
+    "infer",
+    "infer_tensor",
+    "located",
+    "operand_type",
+    "signature",
     "with_defaults",
-]  # fmt: skip
+]

@@ -22,7 +22,7 @@ from tensorkiln.ir.expr import (
     const,
     intrin,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, choice
 from tensorkiln.ops.elementwise import cast_array
@@ -36,7 +36,7 @@ from tensorkiln.ops.rules import (
     mismatch,
     require_dtype,
     require_same_dtype,
-)  # fmt: skip
+)
 
 Formula = Callable[..., Expr]
 Reference = Callable[..., np.ndarray]
@@ -102,9 +102,13 @@ def _mod(x: Expr, y: Expr, a: Attrs) -> Expr:
 def _check_mod(dtype: DType, a: Attrs) -> None:
     if dtype.is_float and not a.fmod:
         raise mismatch(
-            "mod", "a", "an integer element type when fmod=0", str(dtype),
-            code="dtype-mismatch", hint="fmod=1 takes floats",
-        )  # fmt: skip
+            "mod",
+            "a",
+            "an integer element type when fmod=0",
+            str(dtype),
+            code="dtype-mismatch",
+            hint="fmod=1 takes floats",
+        )
 
 
 def _pow(x: Expr, y: Expr, a: Attrs) -> Expr:

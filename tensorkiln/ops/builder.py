@@ -11,7 +11,7 @@ from tensorkiln.ir.relax import (
     RVar,
     Type,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.ops import call, infer
 
 

@@ -205,12 +205,18 @@ def _overlap(corners: np.ndarray, i: int, k: int) -> float:
 _ALL = (
     DynamicOp("nonzero", ("x",), {}, _infer_nonzero, _np_nonzero),
     DynamicOp(
-        "compress", ("x", "condition"), {"axis": at.axis().or_none()}, _infer_compress,
+        "compress",
+        ("x", "condition"),
+        {"axis": at.axis().or_none()},
+        _infer_compress,
         lambda arrays, a: np.compress(arrays[1], arrays[0], axis=a.axis),
     ),
     DynamicOp(
-        "unique", ("x",), {"axis": at.axis().or_none(), "sorted": at.flag(True)},
-        _infer_unique, _np_unique,
+        "unique",
+        ("x",),
+        {"axis": at.axis().or_none(), "sorted": at.flag(True)},
+        _infer_unique,
+        _np_unique,
     ),
     DynamicOp(
         "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
@@ -218,8 +224,10 @@ _ALL = (
     DynamicOp(
         "non_max_suppression",
         ("boxes", "scores", "max_output_boxes?", "iou_threshold?", "score_threshold?"),
-        {"center_point_box": at.flag(False)}, _infer_nms, _np_nms,
+        {"center_point_box": at.flag(False)},
+        _infer_nms,
+        _np_nms,
     ),
-)  # fmt: skip
+)
 
 DYNAMIC: dict[str, DynamicOp] = {op.name: op for op in _ALL}

@@ -25,7 +25,7 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
     unary,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, bound, choice, number
 from tensorkiln.ops.attribute import dtype as dtype_attribute
@@ -38,7 +38,7 @@ from tensorkiln.ops.rules import (
     SIGNED,
     require_dtype,
     require_value,
-)  # fmt: skip
+)
 
 Formula = Callable[[Expr, Attrs], Expr]
 # Any: NumPy's stubs type arithmetic of arrays with Python numbers as `Any`.

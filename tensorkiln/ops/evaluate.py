@@ -38,7 +38,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.ops import DYNAMIC, get
 from tensorkiln.ops.match_value import Env, match_shapes, match_value
@@ -74,9 +74,10 @@ def evaluate(
     for name in inputs:
         if name not in names:
             raise UserError(
-                f"{f.name} has no parameter {name!r}", code="unknown-input",
+                f"{f.name} has no parameter {name!r}",
+                code="unknown-input",
                 hint=nearest(name, names),
-            )  # fmt: skip
+            )
     missing = [n for n in names if n not in inputs]
     if missing:
         raise UserError(f"{f.name} needs input(s) {', '.join(missing)}", code="missing-input")
@@ -91,9 +92,10 @@ def _pick(module: IRModule, name: str) -> Function:
         name = "main" if "main" in graphs or not open_ else open_[0]
     if name not in graphs:
         raise UserError(
-            f"the module has no graph function {name!r}", code="unknown-function",
+            f"the module has no graph function {name!r}",
+            code="unknown-function",
             hint=nearest(name, graphs),
-        )  # fmt: skip
+        )
     return graphs[name]
 
 
@@ -154,8 +156,9 @@ class _Run:
             names = sorted({v.name for v in free_vars(e)})
             raise UserError(
                 f"the value of symbol(s) {', '.join(names)} is not known from the inputs",
-                code="unknown-symbol", hint="pass it in symbols",
-            )  # fmt: skip
+                code="unknown-symbol",
+                hint="pass it in symbols",
+            )
         return value
 
     def function(self, f: Function, args: Sequence[Result], values: Values, outer: Env) -> Result:
@@ -299,9 +302,10 @@ class _Run:
         run, buffers = args[0], args[1:]
         types = t.fields if isinstance(t, TupleType) else (t,)
         fresh = [
-            self._new_outputs(f, env)[0] for i, f in zip(call.attrs["inplace"], types, strict=True)
+            self._new_outputs(f, env)[0]
+            for i, f in zip(call.attrs["inplace"], types, strict=True)
             if i < 0
-        ]  # fmt: skip
+        ]
         run(*buffers, *fresh)
         new = iter(fresh)
         outs = tuple(buffers[i] if i >= 0 else next(new) for i in call.attrs["inplace"])

@@ -28,7 +28,7 @@ from tensorkiln.ops.rules import (
     same_extent,
     show,
     show_type,
-)  # fmt: skip
+)
 
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
@@ -200,8 +200,13 @@ MATMUL: dict[str, OpDef] = {
         _program_matmul,
     ),
     "linear": OpDef(
-        "linear", ("x", "w", "bias?"), {}, "contraction",
-        _infer_linear, _np_linear, _program_linear,
+        "linear",
+        ("x", "w", "bias?"),
+        {},
+        "contraction",
+        _infer_linear,
+        _np_linear,
+        _program_linear,
     ),
     "attention": OpDef(
         "attention",
@@ -217,4 +222,4 @@ MATMUL: dict[str, OpDef] = {
         _np_attention,
         None,
     ),
-}  # fmt: skip
+}

@@ -20,7 +20,7 @@ from tensorkiln.ir.expr import (
     minimum,
     reduce_identity,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
@@ -37,7 +37,7 @@ from tensorkiln.ops.rules import (
     same_extent,
     show,
     show_type,
-)  # fmt: skip
+)
 from tensorkiln.ops.window import Window, check_pool_padding, output_extents, windows
 
 Ins = Sequence[TensorIn]
@@ -211,8 +211,12 @@ def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     total = _np_windows(x, pair, 0).sum(axis=(4, 5))
     one = np.ones_like(x)
     if a.count_include_pad:
-        one = np.pad(one, ((0, 0), (0, 0), *((w.before, w.after) for w in pair)), mode="constant",
-                     constant_values=1)  # fmt: skip
+        one = np.pad(
+            one,
+            ((0, 0), (0, 0), *((w.before, w.after) for w in pair)),
+            mode="constant",
+            constant_values=1,
+        )
         pair = tuple(  # type: ignore[assignment]
             Window(w.kernel, w.stride, 0, 0, 1, w.ceil_mode) for w in pair
         )

@@ -23,7 +23,7 @@ from tensorkiln.ir.expr import (
     intrin,
     select,
     unary,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
@@ -39,7 +39,7 @@ from tensorkiln.ops.rules import (
     require_same_dtype,
     require_shape,
     show_type,
-)  # fmt: skip
+)
 
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]

@@ -27,7 +27,7 @@ from tensorkiln.ir.expr import (
     cast,
     int_value,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
@@ -39,7 +39,7 @@ from tensorkiln.ops.rules import (
     product,
     require_dtype,
     show_type,
-)  # fmt: skip
+)
 
 
 def reduce_axes(x: TensorType, axes: Sequence[int]) -> tuple[tuple[Var, Expr], ...]:

@@ -22,7 +22,7 @@ from tensorkiln.ir.expr import (
     int_value,
     maximum,
     minimum,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.attribute import bad_attribute, shown

@@ -23,7 +23,7 @@ from tensorkiln.ir.expr import (
     maximum,
     minimum,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
@@ -46,7 +46,7 @@ from tensorkiln.ops.rules import (
     show,
     show_shape,
     show_type,
-)  # fmt: skip
+)
 
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]

@@ -96,7 +96,11 @@ STRASSEN: dict[str, OpDef] = {
     # they have no program per output element.
     "strassen_parts": OpDef("strassen_parts", ("x",), {}, "opaque", _infer_parts, _np_parts),
     "strassen_linear": OpDef(
-        "strassen_linear", ("parts", "w", "bias?"), {"rows": at.counts()}, "contraction",
-        _infer_linear, _np_linear,
+        "strassen_linear",
+        ("parts", "w", "bias?"),
+        {"rows": at.counts()},
+        "contraction",
+        _infer_linear,
+        _np_linear,
     ),
-}  # fmt: skip
+}

@@ -96,8 +96,14 @@ def _merged(blocks: list[Block]) -> list[Block]:
     """The blocks, joined where a value overwrites another that dies at the same call."""
     out: list[Block] = []
     for b in sorted(blocks, key=lambda b: (b.start, b.offset)):
-        same = next((i for i, o in enumerate(out) if (o.offset, o.size, o.end) ==
-                     (b.offset, b.size, b.start)), None)  # fmt: skip
+        same = next(
+            (
+                i
+                for i, o in enumerate(out)
+                if (o.offset, o.size, o.end) == (b.offset, b.size, b.start)
+            ),
+            None,
+        )
         if same is None:
             out.append(b)
         else:

@@ -227,11 +227,19 @@ class _Row:
             [best, part, new, alpha],
             _lanes("best", best, lambda _: self.number(LOWEST)),
             _set(new, top),
-            nest(["i_mask", "l_mask"], [simplify(count // c.lanes), c.lanes],
-                 lambda i, lane: mask(i * c.lanes + lane, best, lane), ["", "lane"]),
+            nest(
+                ["i_mask", "l_mask"],
+                [simplify(count // c.lanes), c.lanes],
+                lambda i, lane: mask(i * c.lanes + lane, best, lane),
+                ["", "lane"],
+            ),
             loop("t_rest", simplify(count - rest), lambda t: mask(t, new, zero), lo=rest),
-            loop("t_hidden", simplify(size * c.lanes - count),
-                 lambda t: Store(self.scores, (t,), self.number(float("-inf"))), lo=count),
+            loop(
+                "t_hidden",
+                simplify(size * c.lanes - count),
+                lambda t: Store(self.scores, (t,), self.number(float("-inf"))),
+                lo=count,
+            ),
             _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
             _set(alpha, intrin("exp", top - greatest)),
             _set(self.top, greatest),
@@ -239,7 +247,7 @@ class _Row:
             nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
             _set(self.total, total + VectorReduce("sum", Load(part, whole))),
             None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
-        )  # fmt: skip
+        )
 
     def values(self, first: Expr, count: Expr) -> Stmt:
         """weighted += scores . v, a vector of the head's columns at a time."""

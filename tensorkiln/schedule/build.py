@@ -118,7 +118,8 @@ def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | No
         return loop("zw", cols, lambda c: seq(zero(IntImm(r), c), zero(rows - 1 - r, c)))
 
     def column_pair(c: int) -> Stmt:
-        return loop("zh", t.shape[2], lambda r: seq(
-            zero(r + ph, IntImm(c)), zero(r + ph, cols - 1 - c)))  # fmt: skip
+        return loop(
+            "zh", t.shape[2], lambda r: seq(zero(r + ph, IntImm(c)), zero(r + ph, cols - 1 - c))
+        )
 
     return seq(*map(row_pair, range(ph)), *map(column_pair, range(pw)))

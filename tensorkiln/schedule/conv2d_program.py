@@ -95,8 +95,13 @@ def conv2d_program(c: Conv) -> PrimFunc:
         return Alloc(total, seq(before, sums, after))
 
     def image(n: Expr, panel: Expr) -> Stmt:
-        pixels = nest(["h", "w"], [c.height, c.width], lambda h, w: pixel(n, panel, h, w),
-                      ["row", "column"], keep=True)  # fmt: skip
+        pixels = nest(
+            ["h", "w"],
+            [c.height, c.width],
+            lambda h, w: pixel(n, panel, h, w),
+            ["row", "column"],
+            keep=True,
+        )
         return seq(c.border(n, panel), pixels)
 
     body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image, ["batch", "panel"])
@@ -131,13 +136,21 @@ class _Sums:
             return Alloc(
                 part,
                 seq(
-                    vectors("zero", part.shape, lambda o, lane: Store(
-                        part, (o, lane), const(0, part.dtype))),
+                    vectors(
+                        "zero",
+                        part.shape,
+                        lambda o, lane: Store(part, (o, lane), const(0, part.dtype)),
+                    ),
                     self._taps(part, simplify(i * size), count, IntImm(0)),
-                    vectors("add", part.shape, lambda o, lane: Store(
-                        total, (o, lane), Load(total, (o, lane)) + Load(part, (o, lane)))),
+                    vectors(
+                        "add",
+                        part.shape,
+                        lambda o, lane: Store(
+                            total, (o, lane), Load(total, (o, lane)) + Load(part, (o, lane))
+                        ),
+                    ),
                 ),
-            )  # fmt: skip
+            )
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
         return seq(pieces, piece(as_expr(whole), rest) if rest else None)

@@ -66,8 +66,12 @@ class _Planes:
         terms = nest(names, [self.height, self.width, lanes], term, roles)
         body = seq(loop("l_start", lanes, start, "lane"), terms)
         if valid == lanes:
-            end = loop("l_end", lanes, lambda lane: self.finish(
-                Load(total, (lane,)), n, block, lane), "lane")  # fmt: skip
+            end = loop(
+                "l_end",
+                lanes,
+                lambda lane: self.finish(Load(total, (lane,)), n, block, lane),
+                "lane",
+            )
             return Alloc(total, seq(body, end))
         # The last channels of a partial block go through memory, one by one.
         spill = buffer("spill", (lanes,), dtype, "local")
@@ -93,8 +97,9 @@ class _Planes:
 def _program(p: _Planes) -> PrimFunc:
     """for image, block of channels: op over all rows and columns, epilogue."""
     group, (whole, rest) = p.group, divmod(p.channels, p.lanes)
-    blocks = nest(["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes),
-                  ["task", "task"])  # fmt: skip
+    blocks = nest(
+        ["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes), ["task", "task"]
+    )
     last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), rest)) if rest else None
     body = seq(blocks, last)
     return PrimFunc(group.name, group.params, body)

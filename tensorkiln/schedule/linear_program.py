@@ -135,10 +135,13 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
             seq(
                 vectors("zero", shape, lambda o, v: Store(part, (o, v), zero)),
                 terms(part, lo, count),
-                vectors("add", shape, lambda o, v: Store(
-                    total, (o, v), Load(total, (o, v)) + Load(part, (o, v)))),
+                vectors(
+                    "add",
+                    shape,
+                    lambda o, v: Store(total, (o, v), Load(total, (o, v)) + Load(part, (o, v))),
+                ),
             ),
-        )  # fmt: skip
+        )
 
     quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + c.k % 4
@@ -155,8 +158,12 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
     ends = vectors("end", (full, c.lanes), finish)
     if last:  # the last columns of an odd width go through memory, one by one
         spill = buffer("spill", (c.lanes,), c.dtype, "local")
-        save = loop("l_spill", c.lanes, lambda v: Store(
-            spill, (v,), Load(total, (as_expr(full), v))), "lane")  # fmt: skip
+        save = loop(
+            "l_spill",
+            c.lanes,
+            lambda v: Store(spill, (v,), Load(total, (as_expr(full), v))),
+            "lane",
+        )
         first = simplify(p * c.nr + full * c.lanes)
 
         def end(v: Expr) -> Stmt:

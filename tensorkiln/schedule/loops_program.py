@@ -63,9 +63,13 @@ def regions_of(group: Group, target: Target) -> list[Region]:
 
 
 def _region(
-    group: Group, target: Target, shape: Shape, offset: dict[int, Expr], value: Value,
+    group: Group,
+    target: Target,
+    shape: Shape,
+    offset: dict[int, Expr],
+    value: Value,
     number: str = "",
-) -> Region:  # fmt: skip
+) -> Region:
     t = group.out_type
     kind: type[Region]
     if not offset and _is_flat(group):

@@ -58,9 +58,14 @@ class _Pixel:
         total = buffer("total", (v,), dtype, "register")
 
         def squares(k: int) -> Stmt:
-            return loop("l_near", v, lambda lane: Store(
-                near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)),
-                "lane")  # fmt: skip
+            return loop(
+                "l_near",
+                v,
+                lambda lane: Store(
+                    near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)
+                ),
+                "lane",
+            )
 
         def shift(k: int, d: int) -> Stmt:
             def move(lane: Expr) -> Stmt:
@@ -81,9 +86,13 @@ class _Pixel:
             *map(squares, range(3)),
             *(shift(k, d) for k, d in enumerate(self.offsets)),
             loop("l_sum", v, add, "lane"),
-            loop("l_end", v, lambda lane: self.finish(
-                Load(total, (lane,)), n, block, lane, h, w), "lane"),
-        )  # fmt: skip
+            loop(
+                "l_end",
+                v,
+                lambda lane: self.finish(Load(total, (lane,)), n, block, lane, h, w),
+                "lane",
+            ),
+        )
         return Alloc(near, Alloc(shifted, Alloc(total, body)))
 
     def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:

@@ -205,8 +205,12 @@ def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -
     bounds = {v: (0, n - 1) for v, n in extents.items()}
     value = simplify_value(group.element(group.out_var)(*index), bounds)
     loads = tuple(dict.fromkeys(x for x in walk(value) if isinstance(x, Load)))
-    at = Load(group.out, tuple(simplify(i, bounds) for i in t.memory.physical_index(index))
-              if t.layout is not None else group.store_index(tuple(index)))  # fmt: skip
+    at = Load(
+        group.out,
+        tuple(simplify(i, bounds) for i in t.memory.physical_index(index))
+        if t.layout is not None
+        else group.store_index(tuple(index)),
+    )
     found = [_strides(x, extents, bounds) for x in (at, *loads)]
     lines = [line for line in found if line is not None]
     if len(lines) < len(found) or not loads or _uses_axes(value, extents):

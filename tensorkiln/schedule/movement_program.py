@@ -80,8 +80,14 @@ class _Movement:
                 return Store(self.out, (_offset(out, s.indices),), s.value)
             return map_stmt(s, lambda e: e, flat)
 
-        return flat(nest(["z", "z"], out.shape[:2], lambda *lead: seq(zero_border(out, t, lead)),
-                         ["halo", "halo"]))  # fmt: skip
+        return flat(
+            nest(
+                ["z", "z"],
+                out.shape[:2],
+                lambda *lead: seq(zero_border(out, t, lead)),
+                ["halo", "halo"],
+            )
+        )
 
     def box(self, box: CopyBox) -> Stmt:
         """The loops of one box."""
@@ -122,8 +128,12 @@ class _Movement:
 
         def along(at: Index) -> Stmt:
             exist = loop(box.named("q"), count, lambda q: self.write(box, {**at, box.q: q}))
-            rest = loop(box.named("zero"), box.q.extent - count, lambda q: Store(
-                self.out, self.place(box, {**at, box.q: q}), self.zero), lo=count)  # fmt: skip
+            rest = loop(
+                box.named("zero"),
+                box.q.extent - count,
+                lambda q: Store(self.out, self.place(box, {**at, box.q: q}), self.zero),
+                lo=count,
+            )
             return seq(exist, rest)
 
         return _nest(_around(box), box.others, along)
@@ -138,8 +148,10 @@ class _Movement:
             rows, columns = self.local(name, by_rows), self.local(turned, by_columns)
             read = self.reading(box, k, rows, by_rows)
             turn = self.turning(rows, by_rows, columns, by_columns)
-            steps += [_nest([("r", "")] * len(by_rows), by_rows, read),
-                      _nest([("c", "")] * len(by_columns), by_columns, turn)]  # fmt: skip
+            steps += [
+                _nest([("r", "")] * len(by_rows), by_rows, read),
+                _nest([("c", "")] * len(by_columns), by_columns, turn),
+            ]
             made[box.loads[k]] = rows, columns
 
         def write(at: Index) -> Stmt:

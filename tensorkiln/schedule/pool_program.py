@@ -141,8 +141,13 @@ def pool_program(p: Pool) -> PrimFunc:
         return Alloc(total, seq(start(total), columns, lanes(finish)))
 
     def plane(n: Expr, block: Expr) -> Stmt:
-        pixels = nest(["h", "w"], [p.height, p.width], lambda h, w: reduce_columns(n, block, h, w),
-                      ["row", "column"], keep=True)  # fmt: skip
+        pixels = nest(
+            ["h", "w"],
+            [p.height, p.width],
+            lambda h, w: reduce_columns(n, block, h, w),
+            ["row", "column"],
+            keep=True,
+        )
         return seq(zero_border(p.group.out, p.out, (n, block)), pixels)
 
     roles = ["", "", "", "image_column"]

@@ -85,8 +85,10 @@ class _Reductions:
         heads = [("r", "reduction")] * len(r.axes)
         if _contiguous(r, self.lanes):
             heads[-1] = ("k", "term")
-        loops = [(Var(name, v.dtype), e, role)
-                 for (name, role), (v, e) in zip(heads, r.axes, strict=True)]  # fmt: skip
+        loops = [
+            (Var(name, v.dtype), e, role)
+            for (name, role), (v, e) in zip(heads, r.axes, strict=True)
+        ]
         renamed: dict[Var, Expr] = {v: w for (v, _), (w, _, _) in zip(r.axes, loops, strict=True)}
         term = binary(REDUCE_BINARY[r.op], substitute(r.value, renamed), Load(acc, _AT))
         body = around(loops, with_reductions(Store(acc, _AT, term), self.lanes))

@@ -51,8 +51,12 @@ class Row:
     def write(self, value: Element) -> Stmt:
         """out[j] = value(j) for all columns."""
         place = self.group.store_index
-        return loop("j", self.columns, lambda j: Store(
-            self.group.out, place((*self.lead, j)), value(j)), "element")  # fmt: skip
+        return loop(
+            "j",
+            self.columns,
+            lambda j: Store(self.group.out, place((*self.lead, j)), value(j)),
+            "element",
+        )
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
         """(the statement name = value, the load of name); `name` is a one-element register."""
@@ -64,8 +68,12 @@ class Row:
         """(the statement name = op over all columns of value(j), the load of name)."""
         start, total = self.number(name, neutral(op, self.dtype))
         assert isinstance(start, Store)
-        terms = loop("k", self.columns, lambda j: Store(
-            start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))), "term")  # fmt: skip
+        terms = loop(
+            "k",
+            self.columns,
+            lambda j: Store(start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))),
+            "term",
+        )
         return seq(start, terms), total
 
     def stmt(self, *steps: Stmt) -> Stmt:

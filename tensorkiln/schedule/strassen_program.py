@@ -43,8 +43,9 @@ class Strassen(Linear):
         self.panels = self.n // 2 // self.nr
         self.total_rows = static(self.m, "rows")
         self.half = -(-self.total_rows // 2)
-        self.sums = buffer("P", (PRODUCTS, tiles * rows, self.vectors, self.lanes), self.dtype,
-                           "local")  # fmt: skip
+        self.sums = buffer(
+            "P", (PRODUCTS, tiles * rows, self.vectors, self.lanes), self.dtype, "local"
+        )
 
     def weight(self, p: Expr, right: Expr, lower: Expr, k: Expr, o: Expr, lane: Expr) -> Load:
         """The weight in row k of quarter B(1 + lower)(1 + right), panel p of that half."""
@@ -68,9 +69,11 @@ def strassen_program(c: Strassen) -> PrimFunc:
 
     def panel(p: Expr) -> Stmt:
         zero = nest(
-            ["i", "r_zero", "o_zero", "l_zero"], c.sums.shape,
-            lambda *at: Store(c.sums, at, const(0, c.dtype)), ["", "", "vector", "lane"],
-        )  # fmt: skip
+            ["i", "r_zero", "o_zero", "l_zero"],
+            c.sums.shape,
+            lambda *at: Store(c.sums, at, const(0, c.dtype)),
+            ["", "", "vector", "lane"],
+        )
         made = buffer("B", (c.chunk, c.vectors, c.lanes), c.dtype, "local")
         products = loop("chunk", c.chunks, lambda ch: Alloc(made, _products(c, made, p, ch)))
         body = seq(zero if c.chunks > 1 else None, products, _upper(c, p), _lower(c, p))
@@ -159,9 +162,14 @@ def _next_results(c: Strassen, p: Expr, ch: Expr, first: Expr, k: Expr) -> Stmt:
 
 
 def _tile(
-    c: Strassen, ch: Expr, i: Expr, tile: Expr, weight: Weight,
-    each_term: Step | None = None, each_quad: Step | None = None,
-) -> Stmt:  # fmt: skip
+    c: Strassen,
+    ch: Expr,
+    i: Expr,
+    tile: Expr,
+    weight: Weight,
+    each_term: Step | None = None,
+    each_quad: Step | None = None,
+) -> Stmt:
     """One tile of rows times the weights of a chunk, added to the sums of product i.
 
     `each_term` runs before the products with each row of weights, `each_quad` before each four.

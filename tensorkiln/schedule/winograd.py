@@ -78,8 +78,9 @@ def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
         blocks, by_blocks = choice
         tasks = blocks if by_blocks else c.panels
         idle = -(-tasks // _THREADS) * _THREADS / tasks
-        tiled = sum(n * tile_cycles(size, c.vectors)
-                    for _, n, size in tiles(-(-c.tiles // blocks), rows))  # fmt: skip
+        tiled = sum(
+            n * tile_cycles(size, c.vectors) for _, n, size in tiles(-(-c.tiles // blocks), rows)
+        )
         return blocks * tiled * (1 + idle)
 
     choices = [(fewest, False), (fewest, True)]

@@ -48,18 +48,48 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 # Builtins of Python that scripts may call: all scripts the former, trusted scripts both.
 _ANYWHERE = (enumerate, len, range, zip)
 _OWN_CODE = (
-    abs, all, any, bool, dict, divmod, float, int, isinstance, list, map, max, min, pow, reversed,
-    round, set, sorted, str, sum, tuple,
-)  # fmt: skip
+    abs,
+    all,
+    any,
+    bool,
+    dict,
+    divmod,
+    float,
+    int,
+    isinstance,
+    list,
+    map,
+    max,
+    min,
+    pow,
+    reversed,
+    round,
+    set,
+    sorted,
+    str,
+    sum,
+    tuple,
+)
 BUILTINS: dict[str, object] = {f.__name__: f for f in _ANYWHERE}
 OWN_BUILTINS: dict[str, object] = BUILTINS | {f.__name__: f for f in _OWN_CODE}
 MOST_STEPS = 1 << 16
 _MOST_BITS = 1 << 12
 # Types whose attributes an untrusted script may not read.
 _CLOSED = (
-    str, bytes, int, float, tuple, list, dict, set, frozenset, type(None), type, FunctionType,
+    str,
+    bytes,
+    int,
+    float,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    type(None),
+    type,
+    FunctionType,
     BuiltinFunctionType,
-)  # fmt: skip
+)
 
 
 def wrap(value: object, captured: bool = True) -> Value:

@@ -165,8 +165,12 @@ def example_triple(arch: str) -> str:
     """Return a typical triple of an architecture: `thumbv7em-none-eabi`, `aarch64-linux-gnu`."""
     if arch.startswith("thumb"):
         return f"{arch}-none-eabi"
-    ends = {"armv6": "linux-gnueabihf", "armv7": "linux-gnueabihf", "riscv32": "unknown-none-elf",
-            "wasm32": "unknown-unknown"}  # fmt: skip
+    ends = {
+        "armv6": "linux-gnueabihf",
+        "armv7": "linux-gnueabihf",
+        "riscv32": "unknown-none-elf",
+        "wasm32": "unknown-unknown",
+    }
     return f"{arch}-{ends.get(arch, 'linux-gnu')}"
 
 

@@ -22,7 +22,7 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
     unary,
-)  # fmt: skip
+)
 from tests.arith.evaluate import text
 
 B, S, N, b, s, h, d = (Var(n) for n in ("B", "S", "N", "b", "s", "h", "d"))
@@ -31,12 +31,21 @@ cb, ci, oh, kh, f, i, j, x, y, t = (
 )
 KNOWN = Bounds(
     {
-        B: (1, None), S: (1, None), N: (0, None),
-        b: (0, B - 1), s: (0, S - 1), h: (0, 11), d: (0, 63),
-        cb: (0, 3), ci: (0, 15), oh: (0, 55), kh: (0, 2), f: (0, B * S * 768 - 1),
+        B: (1, None),
+        S: (1, None),
+        N: (0, None),
+        b: (0, B - 1),
+        s: (0, S - 1),
+        h: (0, 11),
+        d: (0, 63),
+        cb: (0, 3),
+        ci: (0, 15),
+        oh: (0, 55),
+        kh: (0, 2),
+        f: (0, B * S * 768 - 1),
         j: (0, y - 1),
     }
-)  # fmt: skip
+)
 FLAT = ((b * S + s) * 12 + h) * 64 + d
 BACK = ((f // 768 // S) * S + f // 768 % S) * 768 + f % 768
 

@@ -17,9 +17,31 @@ from tests.artifact.damage import damaged, sealed
 # ---- folders ------------------------------------------------------------------------------------
 
 _WORDS: tuple[object, ...] = (
-    "", ".", "..", "../x", "/etc/passwd", "a" * 300, "native", "npu0", "x\0y", "\ud800", "é",
-    "loop", "pipe", "host", 5, None, True, [], {}, -1, 1.5, 1 << 70, ["x"], "0" * 64,
-)  # fmt: skip
+    "",
+    ".",
+    "..",
+    "../x",
+    "/etc/passwd",
+    "a" * 300,
+    "native",
+    "npu0",
+    "x\0y",
+    "\ud800",
+    "é",
+    "loop",
+    "pipe",
+    "host",
+    5,
+    None,
+    True,
+    [],
+    {},
+    -1,
+    1.5,
+    1 << 70,
+    ["x"],
+    "0" * 64,
+)
 
 
 class DamagedFolder:
@@ -75,8 +97,11 @@ class DamagedFolder:
             random.shuffle(rows)
         elif fault == 4:
             groups = [[random.choice(("stream", "native", "a", "front")), ""] for _ in range(4)]
-            groups += [[str(r["loader"]), str(r["target_key"])] for r in rows if isinstance(r, dict)
-                       and "loader" in r and "target_key" in r]  # fmt: skip
+            groups += [
+                [str(r["loader"]), str(r["target_key"])]
+                for r in rows
+                if isinstance(r, dict) and "loader" in r and "target_key" in r
+            ]
             pairs = [[random.choice(groups), random.choice(groups)] for _ in range(3)]
             parsed["imports"] = pairs
         elif isinstance(row, dict) and row:
@@ -147,8 +172,12 @@ def small_library(metadata: bytes, container: bytes) -> bytes:
     carried = len(container).to_bytes(8, "little") + bytes(56) + container
     names = b"\0.kiln.meta\0.kiln.artifacts\0.shstrtab\0.strtab\0.symtab\0"
     symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 18, 0, 1, 0, 40)
-    parts = ((b".kiln.meta", 1, metadata, 0), (b".kiln.artifacts", 1, carried, 0),
-             (b".shstrtab", 3, names, 0), (b".symtab", 2, symbols, 3))  # fmt: skip
+    parts = (
+        (b".kiln.meta", 1, metadata, 0),
+        (b".kiln.artifacts", 1, carried, 0),
+        (b".shstrtab", 3, names, 0),
+        (b".symtab", 2, symbols, 3),
+    )
     body, rows = b"", bytes(64)
     for name, kind, content, link in parts:
         body += bytes(-len(body) % 64)

@@ -154,7 +154,11 @@ EMPTY = text("x") + struct.pack("<I", 0)
         (
             body(
                 LIB,
-                text("x") + struct.pack("<II", 1, 0) + text("c") + text("../f") + text("")
+                text("x")
+                + struct.pack("<II", 1, 0)
+                + text("c")
+                + text("../f")
+                + text("")
                 + b"\0" * 8,
                 tree=tree([0, 1, 1], [1]),
             ),
@@ -163,14 +167,19 @@ EMPTY = text("x") + struct.pack("<I", 0)
         (
             body(
                 LIB,
-                text("x") + struct.pack("<II", 1, 0) + text("c") + text("f") + text("")
-                + b"\xff" * 7 + b"\x7f",
+                text("x")
+                + struct.pack("<II", 1, 0)
+                + text("c")
+                + text("f")
+                + text("")
+                + b"\xff" * 7
+                + b"\x7f",
                 tree=tree([0, 1, 1], [1]),
             ),
             "content of 9223372036854775807 bytes|padding",
         ),
     ],
-)  # fmt: skip
+)
 def test_hostile_containers(data: bytes, says: str | None, c_reader: CReader) -> None:
     (in_c,) = c_reader.read([data])
     if says is None:

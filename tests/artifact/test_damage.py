@@ -184,9 +184,7 @@ def _tiny_files(count: int, name: str) -> bytes:
 
 
 BOMBS = {
-    "artifacts": lambda: container_of(
-        [LIB, _tiny_files(MANY, "a")], tree_of([0, 1, 1], [1])
-    ),
+    "artifacts": lambda: container_of([LIB, _tiny_files(MANY, "a")], tree_of([0, 1, 1], [1])),
     "names": lambda: container_of(
         [LIB, _tiny_files(600, "😀" + "a" * 4000)], tree_of([0, 1, 1], [1])
     ),
@@ -196,10 +194,12 @@ BOMBS = {
     ),
     "imports": lambda: container_of(
         [LIB, *(text(f"l{i}") + bytes(4) for i in range(1000))],
-        tree_of([sum(range(1000, 1000 - i, -1)) for i in range(1002)],
-                [c for i in range(1001) for c in range(i + 1, 1001)]),
+        tree_of(
+            [sum(range(1000, 1000 - i, -1)) for i in range(1002)],
+            [c for i in range(1001) for c in range(i + 1, 1001)],
+        ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BOMBS)

@@ -76,10 +76,11 @@ def graph_without_weights(size: int) -> bytes:
         value = "y" if layer == LAYERS - 1 else f"v{layer}"
         nodes.append(helper.make_node("Tanh", [f"m{layer}"], [value]))
     graph = helper.make_graph(
-        nodes, "large",
+        nodes,
+        "large",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, size])],
-    )  # fmt: skip
+    )
     return bytes(graph.SerializeToString())
 
 
@@ -107,8 +108,11 @@ def write_beside(folder: Path, size: int) -> None:
         for layer in range(LAYERS):
             made = weight(layer, size)
             made.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", "weights.data"), ("offset", str(layer * nbytes)),
-                               ("length", str(nbytes))):  # fmt: skip
+            for key, value in (
+                ("location", "weights.data"),
+                ("offset", str(layer * nbytes)),
+                ("length", str(nbytes)),
+            ):
                 made.external_data.add(key=key, value=value)
             text = made.SerializeToString()
             graph += field(5, len(text)) + text

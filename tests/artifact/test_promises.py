@@ -98,9 +98,16 @@ EVERYTHING = [
 
 
 # llvm, stream, npu0; llvm, c_reference, objects; npu1, llvm
-EVERY_OP = ("tanh({})", "mul({}, R.const(2.0, 'float32'))", "add({}, R.const(3.0, 'float32'))",
-            "exp({})", "relu({})", "abs({})", "add({}, R.const(0.5, 'float32'))",
-            "tanh({})")  # fmt: skip
+EVERY_OP = (
+    "tanh({})",
+    "mul({}, R.const(2.0, 'float32'))",
+    "add({}, R.const(3.0, 'float32'))",
+    "exp({})",
+    "relu({})",
+    "abs({})",
+    "add({}, R.const(0.5, 'float32'))",
+    "tanh({})",
+)
 
 
 def chain(operators: Sequence[str]) -> Any:
@@ -125,8 +132,12 @@ def test_many_makers_and_loaders_in_one_library(
     natives = {a.codegen_id for a in exe.artifacts if a.loader == "native"}
     assert natives >= {"llvm", "c_reference", "objects", "host"}
     groups = [g for g in exe.artifacts.groups() if g.loader not in ("native", "header", "text")]
-    assert groups == [("router", ""), ("stream", "k"), ("teststream", "npu0"),
-                      ("teststream", "npu1")]  # fmt: skip
+    assert groups == [
+        ("router", ""),
+        ("stream", "k"),
+        ("teststream", "npu0"),
+        ("teststream", "npu1"),
+    ]
     x = np.linspace(-4, 0, 12, dtype=np.float32).reshape(3, 4) - 2
     before = run(exe.jit(), x)
     assert np.allclose(before, wanted(x), rtol=1e-5)

@@ -36,14 +36,34 @@ MISSING = object()
 def values(place: Path) -> dict[str, object]:
     """What a field may hold instead."""
     return {
-        "missing": MISSING, "null": None, "true": True, "number": 5, "negative": -1,
-        "huge": 1 << 70, "real": 1.5, "list": [], "list of numbers": [1], "object": {},
-        "list of lists": [[]], "empty": "", "absolute": str(place / "bad"),
-        "above": f"../../{place.name}/bad", "option": f"-o{place}/bad", "file of options": "@x",
-        "linker": f"-Wl,-o,{place}/bad", "map": f"-Wl,-Map={place}/bad", "zero": "x\0y",
-        "newline": "x;\n};", "half": "\ud800", "long": "x" * 1200, "dot": ".", "dots": "..",
-        "quote": 'x";', "options": [f"-Wl,-o,{place}/bad"], "more": ["-o", f"{place}/bad"],
-    }  # fmt: skip
+        "missing": MISSING,
+        "null": None,
+        "true": True,
+        "number": 5,
+        "negative": -1,
+        "huge": 1 << 70,
+        "real": 1.5,
+        "list": [],
+        "list of numbers": [1],
+        "object": {},
+        "list of lists": [[]],
+        "empty": "",
+        "absolute": str(place / "bad"),
+        "above": f"../../{place.name}/bad",
+        "option": f"-o{place}/bad",
+        "file of options": "@x",
+        "linker": f"-Wl,-o,{place}/bad",
+        "map": f"-Wl,-Map={place}/bad",
+        "zero": "x\0y",
+        "newline": "x;\n};",
+        "half": "\ud800",
+        "long": "x" * 1200,
+        "dot": ".",
+        "dots": "..",
+        "quote": 'x";',
+        "options": [f"-Wl,-o,{place}/bad"],
+        "more": ["-o", f"{place}/bad"],
+    }
 
 
 def fields(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
@@ -114,8 +134,9 @@ def test_the_plan_of_the_link(executable: tk.Executable, tmp_path: Path) -> None
                 taken[path, name] = artifacts
     assert not harmless(
         lambda: LinkPlan.of(executable.artifacts.replace("host/link.json", twice(parsed))),
-        tmp_path, "twice",
-    )  # fmt: skip
+        tmp_path,
+        "twice",
+    )
     assert 5 < len(taken) < 40, list(taken)
     for what, artifacts in taken.items():
         (tmp_path / "out").mkdir(exist_ok=True)

@@ -74,9 +74,13 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("then", [full_disk, interrupt])
 def test_nothing_is_left_and_the_former_stays(
-    executable: tk.Executable, output: str, number: int, then: Callable[[], None],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    executable: tk.Executable,
+    output: str,
+    number: int,
+    then: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     expected: type[BaseException] = UserError if then is full_disk else KeyboardInterrupt
     threads = threading.active_count()
     for is_there in (False, True):

@@ -34,9 +34,15 @@ MODULE = graph(lambda g, x: g.relu(x), x=(2, 3))
 
 def stripped(path: Path) -> None:
     write_stripped(
-        path, texts={"n.c": "int n;"}, objects={}, sources={"k.c": "int k;"}, symbols={},
-        weights=None, weights_symbol="w", triple="x86_64-linux-gnu",
-    )  # fmt: skip
+        path,
+        texts={"n.c": "int n;"},
+        objects={},
+        sources={"k.c": "int k;"},
+        symbols={},
+        weights=None,
+        weights_symbol="w",
+        triple="x86_64-linux-gnu",
+    )
 
 
 def outputs(path: Path) -> None:
@@ -73,9 +79,11 @@ def tree(folder: Path) -> dict[str, object]:
     return {
         str(p.relative_to(folder)): str(p.readlink())
         if p.is_symlink()
-        else p.read_bytes() if p.is_file() else p.stat().st_ino
+        else p.read_bytes()
+        if p.is_file()
+        else p.stat().st_ino
         for p in sorted(folder.rglob("*"))
-    }  # fmt: skip
+    }
 
 
 def refuses(writer: Callable[[Path], object], path: Path | str, *words: str) -> None:
@@ -140,9 +148,15 @@ def file_in_place_of_the_folder(path: Path, left: str) -> str:
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize(
     "there",
-    [foreign_file, foreign_in_its_place, foreign_manifest, foreign_folder, link_in_its_place,
-     file_in_place_of_the_folder],
-)  # fmt: skip
+    [
+        foreign_file,
+        foreign_in_its_place,
+        foreign_manifest,
+        foreign_folder,
+        link_in_its_place,
+        file_in_place_of_the_folder,
+    ],
+)
 def test_what_is_not_ours(name: str, there: Callable[[Path, str], str], tmp_path: Path) -> None:
     writer, left = WRITERS[name]
     word = there(tmp_path / "out", left)
@@ -211,9 +225,13 @@ def test_what_was_ours_and_was_changed(
 
 
 PATHS = {
-    "empty": "", "zero": "a\0b", "half": "a\ud800b", "long": "x" * 300,
-    "below a file": "file/out", "in /proc": "/proc/kiln/out",
-}  # fmt: skip
+    "empty": "",
+    "zero": "a\0b",
+    "half": "a\ud800b",
+    "long": "x" * 300,
+    "below a file": "file/out",
+    "in /proc": "/proc/kiln/out",
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -290,9 +290,11 @@ def test_new_processes_import_nothing_from_the_current_folder(tmp_path: Path) ->
     for name in ("json", "struct", "llvmlite", "tensorkiln"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('hostile')\n")
     done = subprocess.run(
-        python_command("tensorkiln.codegen.llvm.worker"), cwd=tmp_path, input=b"",
+        python_command("tensorkiln.codegen.llvm.worker"),
+        cwd=tmp_path,
+        input=b"",
         capture_output=True,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     package = Path(tensorkiln.__file__).parent
     for name, what in _PROGRAMS.items():
@@ -371,14 +373,31 @@ def test_the_umask_is_never_touched(place: Path) -> None:
 
 # Calls that change what all threads of a process share, and where they are none the less.
 _SHARED = {
-    ("os", "umask"), ("os", "chdir"), ("os", "fchdir"), ("os", "putenv"), ("os", "setuid"),
-    ("locale", "setlocale"), ("sys", "setrecursionlimit"), ("sys", "set_int_max_str_digits"),
-    ("signal", "signal"), ("warnings", "simplefilter"), ("warnings", "filterwarnings"),
-    ("warnings", "catch_warnings"), ("logging", "disable"), ("gc", "disable"), ("gc", "enable"),
-    ("contextlib", "redirect_stdout"), ("contextlib", "redirect_stderr"), ("contextlib", "chdir"),
-    ("threading", "stack_size"), ("resource", "setrlimit"), ("random", "seed"),
-    ("np", "seterr"), ("socket", "setdefaulttimeout"), ("os", "dup2"),
-}  # fmt: skip
+    ("os", "umask"),
+    ("os", "chdir"),
+    ("os", "fchdir"),
+    ("os", "putenv"),
+    ("os", "setuid"),
+    ("locale", "setlocale"),
+    ("sys", "setrecursionlimit"),
+    ("sys", "set_int_max_str_digits"),
+    ("signal", "signal"),
+    ("warnings", "simplefilter"),
+    ("warnings", "filterwarnings"),
+    ("warnings", "catch_warnings"),
+    ("logging", "disable"),
+    ("gc", "disable"),
+    ("gc", "enable"),
+    ("contextlib", "redirect_stdout"),
+    ("contextlib", "redirect_stderr"),
+    ("contextlib", "chdir"),
+    ("threading", "stack_size"),
+    ("resource", "setrlimit"),
+    ("random", "seed"),
+    ("np", "seterr"),
+    ("socket", "setdefaulttimeout"),
+    ("os", "dup2"),
+}
 _ALLOWED = {
     ("base/interrupts.py", "signal.signal"),  # the main thread's, who else gets none
     ("cli/screen.py", "os.dup2"),  # the command's own standard streams
@@ -395,8 +414,12 @@ def test_nothing_else_changes_what_threads_share() -> None:
         found |= {(name, f"{o}.{c}") for o, c in _calls(tree) if (o, c) in _SHARED}
         for node in ast.walk(tree):
             targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else ()
-            written = {ast.unparse(part) for t in targets for part in ast.walk(t)
-                       if isinstance(part, ast.Attribute)}  # fmt: skip
+            written = {
+                ast.unparse(part)
+                for t in targets
+                for part in ast.walk(t)
+                if isinstance(part, ast.Attribute)
+            }
             assert "os.environ" not in written, name
             if any(one.startswith("sys.") for one in written):
                 found.add((name, "sys"))
@@ -426,8 +449,10 @@ def test_acl_makes_the_group_others(place: Path) -> None:
     shared.chmod(0o770)
     if distrust(shared):
         pytest.skip("this user has no group of his own")
-    entry = np.array([(1, 7, -1), (2, 7, OTHER), (4, 7, -1), (16, 7, -1), (32, 0, -1)],
-                     dtype=[("tag", "<u2"), ("perm", "<u2"), ("id", "<i4")])  # fmt: skip
+    entry = np.array(
+        [(1, 7, -1), (2, 7, OTHER), (4, 7, -1), (16, 7, -1), (32, 0, -1)],
+        dtype=[("tag", "<u2"), ("perm", "<u2"), ("id", "<i4")],
+    )
     try:
         os.setxattr(shared, trust._ACL, (2).to_bytes(4, "little") + entry.tobytes())
     except OSError as error:

@@ -12,12 +12,27 @@ from bench.results import page
 
 def latency(model: str, threads: int, machine: str = "cpu", **ms: float) -> dict[str, Any]:
     rows = [
-        {"name": n, "label": n, "version": "1", "status": "ok", "count": 1 if v > 1000 else 9,
-         "min_ms": v, "median_ms": 2 * v, "prepare_s": 0.0}
+        {
+            "name": n,
+            "label": n,
+            "version": "1",
+            "status": "ok",
+            "count": 1 if v > 1000 else 9,
+            "min_ms": v,
+            "median_ms": 2 * v,
+            "prepare_s": 0.0,
+        }
         for n, v in ms.items()
-    ]  # fmt: skip
-    return {"kind": "latency", "model": model, "threads": threads, "machine": machine,
-            "run": "2026-01-01 00:00 abc", "clock": "wall", "rows": rows}  # fmt: skip
+    ]
+    return {
+        "kind": "latency",
+        "model": model,
+        "threads": threads,
+        "machine": machine,
+        "run": "2026-01-01 00:00 abc",
+        "clock": "wall",
+        "rows": rows,
+    }
 
 
 RECORDS = [

@@ -37,7 +37,11 @@ def test_the_table_folds_what_is_not_shown() -> None:
     rows = tuple(Row(f"k{i}", "loops", 1, 1e6, 1e3, 30.0 - i, 5.0, "memory") for i in range(5))
     lines = table(Roofline(rows, 200.0, LIMITS), top=2)
     assert [line.split(" | ")[0] for line in lines[2:]] == [
-        "| `k0`", "| `k1`", "| 3 more", "| **all kernels**"]  # fmt: skip
+        "| `k0`",
+        "| `k1`",
+        "| 3 more",
+        "| **all kernels**",
+    ]
     assert "| 5 |" in lines[-1] and "| 18% | 100.0% | 115 |" in lines[-1]
     assert rows[0].reached == pytest.approx(1 / 6) and rows[0].lost == 25
 

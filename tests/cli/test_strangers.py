@@ -143,9 +143,15 @@ def kiln(
     if shell:
         command = ["bash", "-c", f'"$@" {shell}', "bash", *command]
     return subprocess.run(
-        command, capture_output=True, text=True, errors="surrogateescape", env=plain,
-        check=False, preexec_fn=preexec, timeout=120,
-    )  # fmt: skip
+        command,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        env=plain,
+        check=False,
+        preexec_fn=preexec,
+        timeout=120,
+    )
 
 
 PRINTS = [
@@ -203,8 +209,19 @@ def test_surroundings(here: Path, where: str) -> None:
     assert (here / "out" / "logits.npy").exists() and (here / "page" / "index.html").exists()
 
 
-ODD = ["ü.onnx", "名.onnx", "a b.onnx", "a'b\".onnx", "a\nb.onnx", "a\udce9b.onnx", "$a.onnx",
-       "a%s.onnx", "{}.onnx", "x" * 200 + ".onnx", "a;b.onnx"]  # fmt: skip
+ODD = [
+    "ü.onnx",
+    "名.onnx",
+    "a b.onnx",
+    "a'b\".onnx",
+    "a\nb.onnx",
+    "a\udce9b.onnx",
+    "$a.onnx",
+    "a%s.onnx",
+    "{}.onnx",
+    "x" * 200 + ".onnx",
+    "a;b.onnx",
+]
 
 
 @pytest.mark.parametrize("name", ODD, ids=ascii)
@@ -286,9 +303,14 @@ def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
     command = [sys.executable, "-m", "tensorkiln.cli", "compile", "slow.onnx", "--keep", "kept"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE": "0"}
     process = subprocess.Popen(
-        [*command, "-o", "new.so"], cwd=here, env=environment, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*command, "-o", "new.so"],
+        cwd=here,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     started = time.monotonic()
     while time.monotonic() - started < 20:  # Python itself is up
         if Path(f"/proc/{process.pid}/maps").read_text().count("_ctypes"):

@@ -107,8 +107,27 @@ def numbers(dtype: str, seed: int, n: int = N) -> np.ndarray:
     x[::4] = generator.integers(-8, 9, len(x[::4])) / 2
     low, big = float(info.smallest_subnormal), float(info.max)
     tiny = float(info.tiny)
-    corners = [0.0, -0.0, np.inf, -np.inf, np.nan, big, -big, low, -low, tiny, -tiny, 0.5, 1.5,
-               -0.5, 2.0**23, -(2.0**23), 2.0**52, 8388607.5, -1e-30]  # fmt: skip
+    corners = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        big,
+        -big,
+        low,
+        -low,
+        tiny,
+        -tiny,
+        0.5,
+        1.5,
+        -0.5,
+        2.0**23,
+        -(2.0**23),
+        2.0**52,
+        8388607.5,
+        -1e-30,
+    ]
     with np.errstate(all="ignore"):
         corner = generator.permutation(np.tile(corners, 4))
         x[: len(corner)] = corner

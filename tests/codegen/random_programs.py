@@ -38,7 +38,7 @@ CFUNCTIONS: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "fabsf": ("float32", ("float32",), abs),
     "truncf": ("float32", ("float32",), lambda x: numbers.unary("trunc", x, SINGLE)),
     "toupper": ("int32", ("int32",), lambda c: c - 32 if 97 <= c <= 122 else c),
-}  # fmt: skip
+}
 
 
 def _memcpy(to: evaluate.Pointer, of: evaluate.Pointer, count: int) -> None:
@@ -143,8 +143,11 @@ class Generator:
         return E.Unary(self.rng.choice(ops), self.expr(d, depth))
 
     def _arith(self, d: DType, depth: int) -> E.Expr:
-        ops = ("add", "sub", "min", "max") if d.is_float else (
-            "add", "sub", "mul", "min", "max", "bitand", "bitor", "bitxor")  # fmt: skip
+        ops = (
+            ("add", "sub", "min", "max")
+            if d.is_float
+            else ("add", "sub", "mul", "min", "max", "bitand", "bitor", "bitxor")
+        )
         return E.Binary(self.rng.choice(ops), self.expr(d, depth), self.expr(d, depth))
 
     def _other(self, d: DType, depth: int) -> E.Expr:
@@ -327,8 +330,11 @@ class Generator:
     def _vectorized(self, depth: int) -> S.Stmt:
         """Each lane writes an element of its own."""
         lanes = self.rng.choice(LANES)
-        fits = [b for b in self.writes if b.shape and (E.int_value(b.shape[-1]) or 0) >= lanes
-                and b.scope != "register"]  # fmt: skip
+        fits = [
+            b
+            for b in self.writes
+            if b.shape and (E.int_value(b.shape[-1]) or 0) >= lanes and b.scope != "register"
+        ]
         if not fits or self.vector:
             return self._store(depth)
         b = self.rng.choice(fits)
@@ -337,8 +343,11 @@ class Generator:
 
     def _parallel(self, depth: int) -> S.Stmt:
         """Each iteration writes elements of its own, in a loop inside or not."""
-        fits = [b for b in self.writes if b.shape and (E.int_value(b.shape[0]) or 0) > 1
-                and b.scope != "register"]  # fmt: skip
+        fits = [
+            b
+            for b in self.writes
+            if b.shape and (E.int_value(b.shape[0]) or 0) > 1 and b.scope != "register"
+        ]
         if not fits:
             return self._store(depth)
         b = self.rng.choice(fits)
@@ -394,9 +403,15 @@ class Generator:
         body = self.stmt(depth)
         self.reads.remove(counter)
         step = S.Store(counter, (E.IntImm(0),), E.Binary("sub", left, E.IntImm(1)))
-        return S.Alloc(counter, S.Seq((
-            S.Store(counter, (E.IntImm(0),), start), S.While(cond, S.Seq((body, step))),
-        )))  # fmt: skip
+        return S.Alloc(
+            counter,
+            S.Seq(
+                (
+                    S.Store(counter, (E.IntImm(0),), start),
+                    S.While(cond, S.Seq((body, step))),
+                )
+            ),
+        )
 
     def _seq(self, depth: int) -> S.Stmt:
         return S.Seq(tuple(self.stmt(depth) for _ in range(self.rng.randint(1, 3))))
@@ -419,8 +434,7 @@ class Generator:
         shape = tuple(self.rng.choice((1, 2, 4, 8)) for _ in range(self.rng.randint(0, 2)))
         if scope == "register":
             shape = (self.rng.choice((1, 4)),)
-        b = Buffer(self.name("t"), DType(self.element()),
-                   tuple(map(E.IntImm, shape)), scope)  # fmt: skip
+        b = Buffer(self.name("t"), DType(self.element()), tuple(map(E.IntImm, shape)), scope)
         if scope == "register":
             return self._registers(b, shape[0], depth)
         fill: S.Stmt
@@ -463,10 +477,18 @@ class Generator:
         count = self.rng.randint(1, size // step)
         first = self.rng.randrange(size - step * (count - 1))
         stride = source.strides[k] * step
-        view = Buffer(self.name("w"), source.dtype, (E.IntImm(count),), source.scope,
-                      source.dtype.bytes, (stride,))  # fmt: skip
-        start = tuple(E.IntImm(first) if d == k else self.index(extent)
-                      for d, extent in enumerate(source.shape))  # fmt: skip
+        view = Buffer(
+            self.name("w"),
+            source.dtype,
+            (E.IntImm(count),),
+            source.scope,
+            source.dtype.bytes,
+            (stride,),
+        )
+        start = tuple(
+            E.IntImm(first) if d == k else self.index(extent)
+            for d, extent in enumerate(source.shape)
+        )
         self.reads.append(view)
         self.writes.append(view)
         body = self.stmt(depth)

@@ -41,8 +41,13 @@ def _lanes(f: PrimFunc) -> list[tuple[int, ...]]:
 def test_four_neighbours_are_one_load() -> None:
     f = by_lane(_program(0, 1, 2, 3))
     assert _lanes(f) == [(0,) * 4, (1,) * 4, (2,) * 4, (3,) * 4]
-    (vector,) = {e.a for s in walk_stmt(f.body) if isinstance(s, Store) for e in walk(s.value)
-                 if isinstance(e, Shuffle)}  # fmt: skip
+    (vector,) = {
+        e.a
+        for s in walk_stmt(f.body)
+        if isinstance(s, Store)
+        for e in walk(s.value)
+        if isinstance(e, Shuffle)
+    }
     assert vector == Load(X, (IntImm(3), Ramp(K * 4, IntImm(1), 4)))
 
 

@@ -65,15 +65,26 @@ def library(request: pytest.FixtureRequest) -> Library:
     kernels = []
     for d, lanes in (("float32", 16), ("float64", 8), ("float16", 8)):
         for name in ONE:
-            kernels.append(elementwise(
-                f"{name}_{d}", lambda x, n=name: intrin(n, x), (d,), d, lanes, N))  # fmt: skip
+            kernels.append(
+                elementwise(f"{name}_{d}", lambda x, n=name: intrin(n, x), (d,), d, lanes, N)
+            )
         for name in ("pow", "fmod"):
-            kernels.append(elementwise(
-                f"{name}_{d}", lambda x, y, n=name: intrin(n, x, y), (d, d), d, lanes, N,
-            ))  # fmt: skip
+            kernels.append(
+                elementwise(
+                    f"{name}_{d}",
+                    lambda x, y, n=name: intrin(n, x, y),
+                    (d, d),
+                    d,
+                    lanes,
+                    N,
+                )
+            )
     for name in ONE:  # scalars take another road through the emitter
-        kernels.append(elementwise(f"{name}_one", lambda x, n=name: intrin(n, x), ("float64",),
-                                   "float64", 1, N))  # fmt: skip
+        kernels.append(
+            elementwise(
+                f"{name}_one", lambda x, n=name: intrin(n, x), ("float64",), "float64", 1, N
+            )
+        )
     return compiled(kernels, TARGETS[request.param])
 
 
@@ -151,8 +162,23 @@ def test_pow(dtype: str, library: Library) -> None:
     ok = np.isfinite(want)
     limit = 4 + 2 * np.abs(y * np.log(np.abs(x)))
     assert (units(got[ok], want[ok]) <= limit[ok]).all()
-    corners = np.array([(0, 0), (-2, 3), (-2, 2), (2, -1), (0, 2), (5, 0), (np.nan, 0), (-1, 0.5),
-                        (np.inf, 2), (np.inf, -1), (2, np.inf), (0.5, np.inf)], dtype)  # fmt: skip
+    corners = np.array(
+        [
+            (0, 0),
+            (-2, 3),
+            (-2, 2),
+            (2, -1),
+            (0, 2),
+            (5, 0),
+            (np.nan, 0),
+            (-1, 0.5),
+            (np.inf, 2),
+            (np.inf, -1),
+            (2, np.inf),
+            (0.5, np.inf),
+        ],
+        dtype,
+    )
     with np.errstate(all="ignore"):
         want = np.power(*corners.T)
     np.testing.assert_allclose(run(library, f"pow_{dtype}", *corners.T), want, rtol=1e-6)

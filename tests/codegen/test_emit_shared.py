@@ -60,9 +60,7 @@ def test_an_index_that_a_store_overwrites_is_read_again() -> None:
 
     @T.prim_func
     def twice(P: T.Buffer((4,), "int32")):  # noqa: ANN202
-        P[T.Broadcast(P[0], 2) & T.Ramp(T.int32(0), T.int32(1), 2)] = (
-            T.Broadcast(P[0] + 5, 2)
-        )  # fmt: skip
+        P[T.Broadcast(P[0], 2) & T.Ramp(T.int32(0), T.int32(1), 2)] = T.Broadcast(P[0] + 5, 2)
         P[T.Ramp(2, 1, 2)] = T.Broadcast(P[0], 2)
 
     x = np.array([1, 2, 3, 4], np.int32)
@@ -89,21 +87,45 @@ ONCE = {
     "let": ["k: T.int64 = N[0]", "N[0] = 3", "Y[k] = 7"],
     "view": ["V = T.match_buffer(Y[N[0]], (2,))", "N[0] = 3", "V[0] = 7", "V[1] = V[0] + 1"],
     "view_of_one_row": ["V = T.match_buffer(Z[N[0], 0:2], (2,))", "N[0] = 3", "V[1] = 7"],
-    "view_with_strides": ["V = T.match_buffer(Z[N[0], 0], (2,), strides=(3,))", "N[0] = 3",
-                          "V[1] = 7"],
-    "view_of_a_view": ["V = T.match_buffer(Y[N[0]], (4,))", "N[0] = 2",
-                       "W = T.match_buffer(V[N[0]], (2,))", "N[0] = 0", "W[1] = 7", "V[0] = 6"],
-    "view_read": ["V = T.match_buffer(Y[N[0]], (2,))", "for i in range(3):", "    N[0] = i",
-                  "    Y[5] = Y[5] + V[0] + V[1]"],
-    "view_in_a_loop": ["for i in range(3):", "    V = T.match_buffer(Y[N[0]], (2,))",
-                       "    N[0] = N[0] + 1", "    V[0] = i + 5"],
-    "view_in_lanes": ["V = T.match_buffer(Y[N[0]], (2,))", "N[0] = 3",
-                      "V[T.Ramp(0, 1, 2)] = T.Ramp(5, 1, 2)"],
-    "block": ["with T.block('b'):", "    v = T.axis.opaque(8, N[0])", "    N[0] = 3",
-              "    Y[v] = 7"],
+    "view_with_strides": [
+        "V = T.match_buffer(Z[N[0], 0], (2,), strides=(3,))",
+        "N[0] = 3",
+        "V[1] = 7",
+    ],
+    "view_of_a_view": [
+        "V = T.match_buffer(Y[N[0]], (4,))",
+        "N[0] = 2",
+        "W = T.match_buffer(V[N[0]], (2,))",
+        "N[0] = 0",
+        "W[1] = 7",
+        "V[0] = 6",
+    ],
+    "view_read": [
+        "V = T.match_buffer(Y[N[0]], (2,))",
+        "for i in range(3):",
+        "    N[0] = i",
+        "    Y[5] = Y[5] + V[0] + V[1]",
+    ],
+    "view_in_a_loop": [
+        "for i in range(3):",
+        "    V = T.match_buffer(Y[N[0]], (2,))",
+        "    N[0] = N[0] + 1",
+        "    V[0] = i + 5",
+    ],
+    "view_in_lanes": [
+        "V = T.match_buffer(Y[N[0]], (2,))",
+        "N[0] = 3",
+        "V[T.Ramp(0, 1, 2)] = T.Ramp(5, 1, 2)",
+    ],
+    "block": [
+        "with T.block('b'):",
+        "    v = T.axis.opaque(8, N[0])",
+        "    N[0] = 3",
+        "    Y[v] = 7",
+    ],
     "extent": ["for i in range(N[0]):", "    N[0] = 5", "    Y[i] = 7"],
     "first": ["for i in T.serial(N[0], extent=2):", "    N[0] = 4", "    Y[i] = 7"],
-}  # fmt: skip
+}
 PARAMS = 'N: T.Buffer((2,), "int64"), Y: T.Buffer((8,), "int64"), Z: T.Buffer((4, 3), "int64")'
 
 

@@ -23,7 +23,7 @@ from tensorkiln.ir.expr import (
     const,
     intrin,
     unary,
-)  # fmt: skip
+)
 from tensorkiln.ir.stmt import For, If, Let, Seq, Store
 from tensorkiln.ops.elementwise import cast_array
 from tests.codegen.kernels import (
@@ -84,8 +84,11 @@ def _truncated(m: int, n: int) -> int:
     return m // n if (m < 0) == (n < 0) else -(-m // n)
 
 
-DIVISIONS = {"floordiv": _wide(lambda m, n: m // n), "floormod": _wide(lambda m, n: m % n),
-             "div": _wide(_truncated)}  # fmt: skip
+DIVISIONS = {
+    "floordiv": _wide(lambda m, n: m // n),
+    "floormod": _wide(lambda m, n: m % n),
+    "div": _wide(_truncated),
+}
 
 
 def _division_cases() -> list[Case]:
@@ -95,9 +98,15 @@ def _division_cases() -> list[Case]:
         for op, f in DIVISIONS.items():
             out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: Binary(op, x, y), f))
             for n in (4, 7, 0, *((-1, -3, -128) if d.startswith("int") else ())):
-                out.append(Case(f"{op}{n}_{d}".replace("-", "_"), (d,), d,
-                                lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
-                                lambda x, f=f, n=n: f(x, np.array([n], x.dtype))))  # fmt: skip
+                out.append(
+                    Case(
+                        f"{op}{n}_{d}".replace("-", "_"),
+                        (d,),
+                        d,
+                        lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
+                        lambda x, f=f, n=n: f(x, np.array([n], x.dtype)),
+                    )
+                )
     return out
 
 
@@ -119,12 +128,19 @@ def _shift_cases() -> list[Case]:
     for d in INTS:
         bits = np.dtype(d).itemsize * 8
         for op in ("shl", "shr"):
-            out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: Binary(op, x, y),
-                            _shifted(op)))  # fmt: skip
+            out.append(
+                Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: Binary(op, x, y), _shifted(op))
+            )
             for n in (0, bits - 1, bits, bits + 5):
-                out.append(Case(f"{op}{n}_{d}", (d,), d,
-                                lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
-                                lambda x, op=op, n=n: _shifted(op)(x, np.array([n]))))  # fmt: skip
+                out.append(
+                    Case(
+                        f"{op}{n}_{d}",
+                        (d,),
+                        d,
+                        lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
+                        lambda x, op=op, n=n: _shifted(op)(x, np.array([n])),
+                    )
+                )
     return out
 
 
@@ -229,8 +245,12 @@ def _reduce_kernel(op: str, dtype: str, lanes: int):  # noqa: ANN202
 
 @pytest.mark.parametrize("level", EVERY_LEVEL)
 def test_vector_reduce_has_one_order(level: str) -> None:
-    table = [(op, d, n) for op in REDUCES for d in ("float32", "int32", "float64", "int8")
-             for n in (2, 4, 16)]  # fmt: skip
+    table = [
+        (op, d, n)
+        for op in REDUCES
+        for d in ("float32", "int32", "float64", "int8")
+        for n in (2, 4, 16)
+    ]
     library = compiled([_reduce_kernel(*row) for row in table], TARGETS[level])
     for op, dtype, lanes in table:
         x = numbers(dtype, 3)[100 : 100 + 32 * lanes].reshape(32, lanes)
@@ -262,18 +282,21 @@ def _statements() -> list:
     def branches(x, out):  # noqa: ANN001, ANN202
         """Conditions on data and on indices, with and without an else, values used after both."""
         i, v = Var("i"), Var("v", x.dtype)
-        inner = Seq((
-            Store(out, (i,), v),
-            If(v < 0.0, Store(out, (i,), v * 2.0), Store(out, (i,), v + 1.0)),
-            If(binary("eq", i % 3, 0), Store(out, (i,), Load(out, (i,)) * 10.0)),
-        ))  # fmt: skip
+        inner = Seq(
+            (
+                Store(out, (i,), v),
+                If(v < 0.0, Store(out, (i,), v * 2.0), Store(out, (i,), v + 1.0)),
+                If(binary("eq", i % 3, 0), Store(out, (i,), Load(out, (i,)) * 10.0)),
+            )
+        )
         return For(i, IntImm(0), IntImm(40), "serial", Let(v, Load(x, (i,)), inner))
 
     def ramp(out):  # noqa: ANN001, ANN202
         i = Var("i")
         wide = Ramp(i * 5, IntImm(-3), 4) + Broadcast(i, 4)
-        return For(i, IntImm(2), IntImm(6), "serial",
-                   Store(out, (Ramp((i - 2) * 4, IntImm(1), 4),), wide))  # fmt: skip
+        return For(
+            i, IntImm(2), IntImm(6), "serial", Store(out, (Ramp((i - 2) * 4, IntImm(1), 4),), wide)
+        )
 
     f32, i32 = "float32", "int32"
     return [

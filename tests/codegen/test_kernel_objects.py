@@ -46,8 +46,9 @@ def _fma() -> PrimFunc:
 
 def _round() -> PrimFunc:
     """What SSE2 lacks: a rounding and a half."""
-    return elementwise("rounded", lambda x: cast(unary("floor", x), "float16"), ("float32",),
-                       "float16", 4, 64)  # fmt: skip
+    return elementwise(
+        "rounded", lambda x: cast(unary("floor", x), "float16"), ("float32",), "float16", 4, 64
+    )
 
 
 def _row_sums() -> PrimFunc:
@@ -86,8 +87,7 @@ def test_a_failing_kernel_is_named_and_others_compile(
     text: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = emit.emit_llvm
-    monkeypatch.setattr(emit, "emit_llvm",
-                        lambda f, t: text if f.name == "doomed" else real(f, t))  # fmt: skip
+    monkeypatch.setattr(emit, "emit_llvm", lambda f, t: text if f.name == "doomed" else real(f, t))
     good = _fma()
     doomed = elementwise("doomed", lambda x: x, ("float32",), "float32", 1, 8)
     done: list[str] = []

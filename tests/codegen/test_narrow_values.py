@@ -26,27 +26,36 @@ BODIES = {
     "function": ("v: T.{d} = T.exp(X[0])", "serial", "v * x"),
     "local": (
         'b = T.alloc_buffer((1,), "{d}", scope="local")\n        b[0] = X[0]',
-        "serial", "b[0]",
+        "serial",
+        "b[0]",
     ),
     "sum": (
         'b = T.alloc_buffer((1,), "{d}", scope="local")\n        b[0] = x\n'
         "        for k in range(3):\n            b[0] = b[0] + X[0]",
-        "serial", "b[0]",
+        "serial",
+        "b[0]",
     ),
     "register": (
         'b = T.alloc_buffer((8,), "{d}", scope="register")\n'
         "        for k in T.vectorized(8):\n            b[k] = X[0]",
-        "vectorized", "b[i]",
+        "vectorized",
+        "b[i]",
     ),
-}  # fmt: skip
+}
 
 
 def value(name: str, x: float, first: float, j: int, i: int) -> float:
     """What is stored."""
     return {
-        "parameter": x, "lanes_of_parameter": x, "threads": x, "closure": first + x, "negative": -x,
-        "select": x if j > i else first, "function": float(np.exp(first)) * x, "sum": x + 3 * first,
-    }.get(name, first)  # fmt: skip
+        "parameter": x,
+        "lanes_of_parameter": x,
+        "threads": x,
+        "closure": first + x,
+        "negative": -x,
+        "select": x if j > i else first,
+        "function": float(np.exp(first)) * x,
+        "sum": x + 3 * first,
+    }.get(name, first)
 
 
 @pytest.fixture(scope="module")

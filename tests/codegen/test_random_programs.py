@@ -92,9 +92,14 @@ def c_caller(path: Path, header: str, programs: list[Program]) -> Caller:
 
 
 def driver_text(programs: list[Program]) -> str:
-    lines = ["#include <math.h>", '#include "model.h"',
-             "const char *said(void) { return model_last_error(); }",
-             "int run(int k, void *const *d, int64_t n)", "{", "    switch (k) {"]  # fmt: skip
+    lines = [
+        "#include <math.h>",
+        '#include "model.h"',
+        "const char *said(void) { return model_last_error(); }",
+        "int run(int k, void *const *d, int64_t n)",
+        "{",
+        "    switch (k) {",
+    ]
     for k, p in enumerate(programs):
         args = ["n"] if any(symbolic(b) for b in p.f.buffers) else []
         at = 0

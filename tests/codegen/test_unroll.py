@@ -27,15 +27,29 @@ def difference(a: PrimFunc, b: PrimFunc) -> object:
 
 def test_unroll_repeats_with_fresh_lets_and_inner_loops() -> None:
     tmp = buffer("t", (4,), "float32", "register")
-    body = Alloc(tmp, Let(S, X[R, 0], seq(
-        Store(tmp, (R,), S), For(L, ZERO, R + 1, "serial", Store(Y, (R, L), tmp[R])))))  # fmt: skip
+    body = Alloc(
+        tmp,
+        Let(
+            S,
+            X[R, 0],
+            seq(Store(tmp, (R,), S), For(L, ZERO, R + 1, "serial", Store(Y, (R, L), tmp[R]))),
+        ),
+    )
     before = program(For(R, IntImm(1), IntImm(2), "unrolled", body))
 
     def step(i: int) -> Stmt:
         s = Var("s", X.dtype)
-        return Alloc(tmp, Let(s, X[i, 0], seq(
-            Store(tmp, (IntImm(i),), s),
-            For(L, ZERO, IntImm(i + 1), "serial", Store(Y, (IntImm(i), L), tmp[i])))))  # fmt: skip
+        return Alloc(
+            tmp,
+            Let(
+                s,
+                X[i, 0],
+                seq(
+                    Store(tmp, (IntImm(i),), s),
+                    For(L, ZERO, IntImm(i + 1), "serial", Store(Y, (IntImm(i), L), tmp[i])),
+                ),
+            ),
+        )
 
     result = unroll_function(before)
     assert difference(result, program(seq(step(1), step(2)))) is None
@@ -48,19 +62,22 @@ def test_unroll_nested_and_empty() -> None:
     stores = [(0, 0), (0, 1), (1, 1), (1, 2)]
     want = seq(*(Store(Y, (IntImm(i), IntImm(j)), X[i, j]) for i, j in stores))
     assert difference(result, program(want)) is None
-    empty = unroll_function(program(seq(
-        For(R, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
+    empty = unroll_function(
+        program(seq(For(R, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0])))
+    )
     assert difference(empty, program(Store(Y, (ZERO, ZERO), X[0, 0]))) is None
 
 
 def test_unroll_leaves_one_branch_of_conditions_that_become_known() -> None:
     one, other = Store(Y, (ZERO, R), X[R, 0]), Store(Y, (R, ZERO), X[0, R])
-    result = unroll_function(program(
-        For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 0), one, other))))  # fmt: skip
+    result = unroll_function(
+        program(For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 0), one, other)))
+    )
     want = seq(Store(Y, (ZERO, ZERO), X[0, 0]), Store(Y, (IntImm(1), ZERO), X[0, 1]))
     assert difference(result, program(want)) is None
-    result = unroll_function(program(
-        For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 1), one))))  # fmt: skip
+    result = unroll_function(
+        program(For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 1), one)))
+    )
     assert difference(result, program(Store(Y, (ZERO, IntImm(1)), X[1, 0]))) is None
 
 

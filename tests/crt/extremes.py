@@ -98,14 +98,16 @@ def module() -> IRModule:
             dynamic("unique", "unique", {"x": ANY}),
             *(dynamic(f"unique{a}", "unique", {"x": three}, axis=a) for a in (0, 1, 2)),
             dynamic("compress_flat", "compress", {"x": ANY, "c": ANY}),
-            *(dynamic(f"compress{a}", "compress", {"x": three, "c": ANY}, axis=a)
-              for a in (0, 1, 2)),
+            *(
+                dynamic(f"compress{a}", "compress", {"x": three, "c": ANY}, axis=a)
+                for a in (0, 1, 2)
+            ),
             dynamic("slice2", "slice_dynamic", {"x": ANY, "s": index, "e": index}),
             dynamic("slice4", "slice_dynamic", {k: ANY if k == "x" else index for k in "xseat"}),
             dynamic("nms5", "non_max_suppression", dict.fromkeys(("b", "s", "m", "o", "t"), ANY)),
         ),
         "extremes",
-    )  # fmt: skip
+    )
 
 
 HOST = r"""
@@ -383,8 +385,14 @@ def arrays() -> Iterator[Any]:
 def main(library: str, host: str) -> None:
     """All calls; how often which answer came."""
     calls, answers = Calls(Path(library), Path(host)), collections.Counter[tuple[str, str]]()
-    taken = next(int(row.split()[1]) for row in Path("/proc/self/status").read_text().splitlines()
-                 if row.startswith("VmData")) << 10  # fmt: skip
+    taken = (
+        next(
+            int(row.split()[1])
+            for row in Path("/proc/self/status").read_text().splitlines()
+            if row.startswith("VmData")
+        )
+        << 10
+    )
     resource.setrlimit(resource.RLIMIT_DATA, (taken + ROOM, taken + ROOM))
     last = os.open("LAST", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
@@ -402,14 +410,30 @@ def main(library: str, host: str) -> None:
             where = f"{dtype} {list(shape)} of rank {t.ndim}"
             for what, call in calls.of_values(t):
                 do(where, what, call)
-            for name in calls.counts if dtype == "float32" else ("unique", "nonzero", "nms5",
-                    "compress_flat", "slice2", "branch", "number", "sizes", "same"):  # fmt: skip
+            for name in (
+                calls.counts
+                if dtype == "float32"
+                else (
+                    "unique",
+                    "nonzero",
+                    "nms5",
+                    "compress_flat",
+                    "slice2",
+                    "branch",
+                    "number",
+                    "sizes",
+                    "same",
+                )
+            ):
                 for what, call in calls.of_function(name, t):
                     do(f"{name} of {where}", what, call)
     for array in arrays():
         for name, count in calls.counts.items():
-            do(f"{name} of {list(array.shape)}", "numpy",
-               lambda name=name, count=count, a=array: calls.python(name, [a] * count))  # type: ignore[misc]  # fmt: skip
+            do(
+                f"{name} of {list(array.shape)}",
+                "numpy",
+                lambda name=name, count=count, a=array: calls.python(name, [a] * count),
+            )  # type: ignore[misc]
     entries = {s.name for s in read_elf(calls.path).symbols(dynamic=True) if s.is_defined}
     assert {f"__tvm_ffi_{name}" for name in calls.counts} <= entries
     print(sum(answers.values()), "calls,", sum(answers[k] for k in answers if k[1] == "0"), "gave")

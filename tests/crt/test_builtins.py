@@ -9,8 +9,19 @@ from pathlib import Path
 from tensorkiln.link.shared import CRT
 from tests.hosts.build import build, require
 
-FILES = ("nms", "dynamic", "unique", "match", "tensor", "strided", "value", "error", "mem",
-         "scalar", "bind")  # fmt: skip
+FILES = (
+    "nms",
+    "dynamic",
+    "unique",
+    "match",
+    "tensor",
+    "strided",
+    "value",
+    "error",
+    "mem",
+    "scalar",
+    "bind",
+)
 
 
 def test_operators_and_values(tmp_path: Path) -> None:

@@ -44,9 +44,12 @@ def test_every_entry(exe: Any, tmp_path: Path, flags: tuple[str, ...]) -> None:
     build(*command, "-I", CRT, "-I", HOSTS, tmp_path / "host.c", "-o", tmp_path / "host.so")
     done = subprocess.run(
         [sys.executable, "-m", "tests.crt.extremes", str(library), str(tmp_path / "host.so")],
-        cwd=tmp_path, env=environment | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     last = (tmp_path / "LAST").read_text().strip() if (tmp_path / "LAST").exists() else "none"
     assert done.returncode == 0, f"last call: {last}\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
     calls, gave = (int(word) for word in done.stdout.split()[:3:2])

@@ -25,10 +25,12 @@ NOTES: dict[str, tuple[bytes, int | None, int | None]] = {
     "a long content": (struct.pack("<III", 11, 0xFFFF_FFFD, 2) + b"tensorkiln\0\0", None, None),
     "cut off": (HEAD + bytes(8), None, None),
     "only a head": (HEAD[:12], None, None),
-    **{f"a place elsewhere, protocol {p}": (HEAD + struct.pack("<qq", p, 1 << 40), None, None)
-       for p in range(3)},
+    **{
+        f"a place elsewhere, protocol {p}": (HEAD + struct.pack("<qq", p, 1 << 40), None, None)
+        for p in range(3)
+    },
     "a place before": (HEAD + struct.pack("<qq", 1, -(1 << 62)), None, None),
-}  # fmt: skip
+}
 RUN = """
 import ctypes, sys
 import numpy as np
@@ -73,6 +75,10 @@ def test_notes_of_others(tmp_path: Path) -> None:
     paths = [strange(tmp_path, i, name) for i, name in enumerate(NOTES)]
     for name, path in [*zip(NOTES, paths, strict=True), ("all", None)]:
         files = [str(p) for p in (paths if path is None else [path])]
-        done = subprocess.run([sys.executable, "-c", RUN, str(library), *files],
-                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(library), *files],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, f"{name}: {done.returncode} {done.stderr[-2000:]}"

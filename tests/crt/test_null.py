@@ -60,8 +60,10 @@ NOT_FOR_HOSTS = {"kiln_python_call", "kiln_python_calls"}
 class Params(ctypes.Structure):
     """`kiln_loader`."""
 
-    _fields_ = [("size", ctypes.c_uint32), *((n, ctypes.c_void_p) for n in
-                ("context", "load", "call", "unload"))]  # fmt: skip
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        *((n, ctypes.c_void_p) for n in ("context", "load", "call", "unload")),
+    ]
 
 
 def prototypes() -> dict[str, tuple[str, list[tuple[str, str]]]]:
@@ -182,8 +184,11 @@ def cases() -> Iterator[tuple[str, int]]:
 
 def test_all_functions_are_here(library: Any) -> None:
     """kiln.h declares what libraries show, and the pattern above reads all of it."""
-    shown = {s.name for s in read_elf(library.path).symbols(dynamic=True)
-             if s.is_defined and s.name.startswith("kiln_")}  # fmt: skip
+    shown = {
+        s.name
+        for s in read_elf(library.path).symbols(dynamic=True)
+        if s.is_defined and s.name.startswith("kiln_")
+    }
     own = {"kiln_python_open"} | NOT_FOR_HOSTS
     assert shown - own <= set(PROTOTYPES)
     assert set(PROTOTYPES) <= shown
@@ -200,9 +205,12 @@ def test_null_for_each_pointer(library: Any) -> None:
         param = params[at][1]
 
         def look(
-            name: str = name, at: int = at, result: str = result, params: Any = params,
+            name: str = name,
+            at: int = at,
+            result: str = result,
+            params: Any = params,
             param: str = param,
-        ) -> None:  # fmt: skip
+        ) -> None:
             given = Given(dll)
             arguments = [given.argument(name, *p) for p in params]
             arguments[at] = None
@@ -232,9 +240,21 @@ def test_null_inside_of_arguments(library: Any) -> None:
     outer = next(i for i in range(9) if dll.kiln_function_index(b"outer") == i)
     wrong = []
     for what in ("tensor", "data", "shape", 8, 9, 65, 66, 68, 69, 70, 71, 75):
-        for call in ("run", "call", "invoke", "invoke outer", "output_shape", "make_tuple",
-                     "string_of", "shape_of", "items_of", "tensor_of", "retain", "release",
-                     "ffi"):  # fmt: skip
+        for call in (
+            "run",
+            "call",
+            "invoke",
+            "invoke outer",
+            "output_shape",
+            "make_tuple",
+            "string_of",
+            "shape_of",
+            "items_of",
+            "tensor_of",
+            "retain",
+            "release",
+            "ffi",
+        ):
 
             def look(what: object = what, call: str = call) -> None:
                 given = Given(dll)
@@ -251,14 +271,18 @@ def test_null_inside_of_arguments(library: Any) -> None:
                 arguments: dict[str, tuple[str, tuple[Any, ...]]] = {
                     "run": ("kiln_executor_run", (given.executor, 0, tensors, 2)),
                     "call": ("kiln_call", (0, values, 2)),
-                    "invoke": ("kiln_executor_invoke",
-                               (given.executor, 0, values, 1, ctypes.byref(result))),
-                    "invoke outer": ("kiln_executor_invoke",
-                                     (given.executor, outer, values, 1, ctypes.byref(result))),
+                    "invoke": (
+                        "kiln_executor_invoke",
+                        (given.executor, 0, values, 1, ctypes.byref(result)),
+                    ),
+                    "invoke outer": (
+                        "kiln_executor_invoke",
+                        (given.executor, outer, values, 1, ctypes.byref(result)),
+                    ),
                     "output_shape": ("kiln_output_shape", (0, tensors, 1, 0, room, room)),
                     "make_tuple": ("kiln_make_tuple", (values, 1, ctypes.byref(result))),
                     "ffi": ("__tvm_ffi_main", (None, values, 2, ctypes.byref(result))),
-                }  # fmt: skip
+                }
                 name, args = arguments.get(call, (f"kiln_{call}", (values, room)))
                 code, sentence = sentence_after(dll, lambda: getattr(dll, name)(*args))
                 if call in ("run", "output_shape") and what not in ("tensor", "data", "shape"):

@@ -73,16 +73,25 @@ FIELDS: dict[str, Any] = {
     "symbols": own("n", "m"),
     "workspace_bytes": size((N * M + 64) % 7 - unary("neg", N)),
     "calls": (
-        KernelCall("k", (Ptr("arg", 0, size(N * 4)), Ptr("workspace", 1, size(M - 1)),
-                         ScalarExpr(size(select(binary("lt", N, M), N * 2, M % N))),
-                         ScalarExpr("s_n", "int32_t"), ScalarExpr(size(N // 4 + 1), "uint8_t"))),
+        KernelCall(
+            "k",
+            (
+                Ptr("arg", 0, size(N * 4)),
+                Ptr("workspace", 1, size(M - 1)),
+                ScalarExpr(size(select(binary("lt", N, M), N * 2, M % N))),
+                ScalarExpr("s_n", "int32_t"),
+                ScalarExpr(size(N // 4 + 1), "uint8_t"),
+            ),
+        ),
     ),
     "requires": (
-        Condition(size(logical_and(binary("le", N * M, 512), unary("not", binary("eq", N, 3)))),
-                  "n * m <= 512 and n is not 3"),
+        Condition(
+            size(logical_and(binary("le", N * M, 512), unary("not", binary("eq", N, 3)))),
+            "n * m <= 512 and n is not 3",
+        ),
     ),
     "storages": (Storage(64), Storage(size(N * M), size(N + 63))),
-}  # fmt: skip
+}
 EVERYTHING = host_function(**FIELDS)
 
 
@@ -132,21 +141,33 @@ def test_the_walk_sees(line: str) -> None:
         (N * -4, "s_n * -4", "kiln_mul(s_n, -4, &large)"),
         ((N + 15) // 16, "(s_n + 15) / 16", "(kiln_add(s_n, 15, &large) / 16)"),
         ((N + 15) % 16, "(s_n + 15) % 16", "(kiln_add(s_n, 15, &large) % 16)"),
-        ((N - 2) // 3, "kiln_floordiv((s_n - 2), 3)",
-         "kiln_divide(kiln_sub(s_n, 2, &large), 3, &large)"),
+        (
+            (N - 2) // 3,
+            "kiln_floordiv((s_n - 2), 3)",
+            "kiln_divide(kiln_sub(s_n, 2, &large), 3, &large)",
+        ),
         (N % M, "kiln_floormod(s_n, s_m)", "kiln_floormod(s_n, s_m)"),
         (N // M, "kiln_floordiv(s_n, s_m)", "kiln_divide(s_n, s_m, &large)"),
         (unary("neg", N), "-s_n", "kiln_sub(0, s_n, &large)"),
         (unary("abs", N), "s_n < 0 ? -s_n : s_n", "((s_n < 0) ? kiln_sub(0, s_n, &large) : s_n)"),
-        (maximum(N, M * 2), "s_n > (s_m * 2) ? s_n : (s_m * 2)",
-         "((s_n > kiln_mul(s_m, 2, &large)) ? s_n : kiln_mul(s_m, 2, &large))"),
-        (unary("not", binary("eq", N + 1, M)), "!((s_n + 1) == s_m)",
-         "!((kiln_add(s_n, 1, &large) == s_m))"),
-        (select(binary("lt", N, M), N * 2, M), "(s_n < s_m) ? (s_n * 2) : s_m",
-         "((s_n < s_m) ? kiln_mul(s_n, 2, &large) : s_m)"),
+        (
+            maximum(N, M * 2),
+            "s_n > (s_m * 2) ? s_n : (s_m * 2)",
+            "((s_n > kiln_mul(s_m, 2, &large)) ? s_n : kiln_mul(s_m, 2, &large))",
+        ),
+        (
+            unary("not", binary("eq", N + 1, M)),
+            "!((s_n + 1) == s_m)",
+            "!((kiln_add(s_n, 1, &large) == s_m))",
+        ),
+        (
+            select(binary("lt", N, M), N * 2, M),
+            "(s_n < s_m) ? (s_n * 2) : s_m",
+            "((s_n < s_m) ? kiln_mul(s_n, 2, &large) : s_m)",
+        ),
         (cast(N * 2, "int32"), "s_n * 2", "kiln_mul(s_n, 2, &large)"),
     ],
-)  # fmt: skip
+)
 def test_the_forms_of_expressions(e: Expr, text: str, checked: str) -> None:
     found = size(e)
     assert isinstance(found, Formula)
@@ -167,8 +188,20 @@ def test_what_sizes_do_not_have(op: str) -> None:
 # ---- the runtime ---------------------------------------------------------------------------------
 
 # Files that compute with no size from outside: hashes, numbers, processors, time, the C library.
-OTHERS = {"sha256.c", "scalar.c", "cpu.c", "cpu_features.h", "mem.c", "sizes.h", "kiln.h", "pool.c",
-          "threads.c", "share.c", "error.c", "wait.c"}  # fmt: skip
+OTHERS = {
+    "sha256.c",
+    "scalar.c",
+    "cpu.c",
+    "cpu_features.h",
+    "mem.c",
+    "sizes.h",
+    "kiln.h",
+    "pool.c",
+    "threads.c",
+    "share.c",
+    "error.c",
+    "wait.c",
+}
 _TENSOR = "of a tensor that kiln_check_tensor() has seen, where all products of sizes fit"
 _COUNT = "an int, or the length of what is in memory, times the bytes of a struct, in size_t"
 _FILE = "of what lies in a file or container, whose length was checked"

@@ -126,8 +126,14 @@ class Emulated:
     def _run(self, name: str, *inputs: Array) -> Any:
         outputs = self.functions[name]["outputs"] if name in self.functions else []
         dtypes = [dtype_named(o["dtype"]) for o in outputs]
-        self._ask(b"r", name, len(inputs), *map(_tensor, inputs), struct.pack("<I", len(dtypes)),
-                  *map(_dtype, dtypes))  # fmt: skip
+        self._ask(
+            b"r",
+            name,
+            len(inputs),
+            *map(_tensor, inputs),
+            struct.pack("<I", len(dtypes)),
+            *map(_dtype, dtypes),
+        )
         self._status()
         results = tuple(self._tensor() for _ in dtypes)
         return results[0] if len(results) == 1 else results

@@ -108,8 +108,10 @@ def test_the_exported_library_is_as_self_contained(tmp_path: Path) -> None:
 
 
 def test_compiling_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    made = [tk.compile(network(5), externals=[C_REFERENCE]).export_library(tmp_path / f"{i}.so")
-            for i in range(2)]  # fmt: skip
+    made = [
+        tk.compile(network(5), externals=[C_REFERENCE]).export_library(tmp_path / f"{i}.so")
+        for i in range(2)
+    ]
     assert made[0].read_bytes() == made[1].read_bytes()
 
 
@@ -167,7 +169,7 @@ def test_relu_of_the_example_is_ours() -> None:
         (lambda g, x: g.mul(c([[[2.0]]]), x), False),
         (lambda g, x: g.cast(g.neg(g.cast(x, dtype="int32")), dtype="float32"), False),
     ],
-)  # fmt: skip
+)
 def test_what_the_example_takes(build: Any, taken: bool) -> None:
     mod = graph(build, x=(2, 3))
     exe = tk.compile(mod, externals=[C_REFERENCE])

@@ -35,9 +35,12 @@ def model(
 ) -> onnx.ModelProto:
     """A model whose outputs are untyped and whose constants are initializers."""
     graph = helper.make_graph(
-        list(nodes), "g", list(inputs), [onnx.ValueInfoProto(name=o) for o in outputs],
+        list(nodes),
+        "g",
+        list(inputs),
+        [onnx.ValueInfoProto(name=o) for o in outputs],
         [numpy_helper.from_array(v, k) for k, v in (consts or {}).items()],
-    )  # fmt: skip
+    )
     imports = [helper.make_opsetid("", opset)]
     imports += [helper.make_opsetid(d, v) for d, v in (domains or {}).items()]
     return helper.make_model(
@@ -46,20 +49,31 @@ def model(
 
 
 def node_model(
-    op: str, operands: Sequence[np.ndarray | None], *, opset: int = 17, fixed: Sequence[int] = (),
-    outputs: int = 1, **attrs: Any,
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
+    op: str,
+    operands: Sequence[np.ndarray | None],
+    *,
+    opset: int = 17,
+    fixed: Sequence[int] = (),
+    outputs: int = 1,
+    **attrs: Any,
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """One node; operands at positions in `fixed` are initializers, None ones are left out."""
     names = ["" if v is None else f"x{i}" for i, v in enumerate(operands)]
     outs = [f"y{i}" for i in range(outputs)]
     given = {n: np.asarray(v) for n, v in zip(names, operands, strict=True) if v is not None}
-    consts = {n: v for i, (n, v) in enumerate((n, given.get(n)) for n in names)
-              if i in fixed and v is not None}  # fmt: skip
+    consts = {
+        n: v
+        for i, (n, v) in enumerate((n, given.get(n)) for n in names)
+        if i in fixed and v is not None
+    }
     feeds = {n: v for n, v in given.items() if n not in consts}
     made = model(
         [helper.make_node(op, names, outs, name="it", **attrs)],
-        [value(n, v.dtype, v.shape) for n, v in feeds.items()], outs, consts=consts, opset=opset,
-    )  # fmt: skip
+        [value(n, v.dtype, v.shape) for n, v in feeds.items()],
+        outs,
+        consts=consts,
+        opset=opset,
+    )
     return made, feeds
 
 

@@ -169,7 +169,12 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "names twice": (Sum(), (X, X), {"input_names": ["a", "a"]}, "bad-names", "'a' twice", ""),
     **{
         f"shapes {what}": (
-            Sum(), (X, X), {"dynamic_shapes": given}, "bad-dynamic-shapes", says, hint
+            Sum(),
+            (X, X),
+            {"dynamic_shapes": given},
+            "bad-dynamic-shapes",
+            says,
+            hint,
         )
         for what, given, says, hint in [
             ("type", 5, "got a int", ""),
@@ -182,7 +187,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
             ("rank", ((None, None, "b"), None), "there is no axis 2", ""),
         ]
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -253,7 +258,7 @@ def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) 
         ({"input_names": ["a", "b"]}, "input_names holds 2 names, expected at most 1: 'b'"),
         ({"output_names": ["a", "b"]}, "output_names holds 2 names, expected at most 1: 'b'"),
     ],
-)  # fmt: skip
+)
 def test_what_the_module_has_no_use_for(options: dict[str, Any], says: str) -> None:
     pytest.importorskip("onnxscript")
     with pytest.raises(UserError, match=re.escape(says)):

@@ -78,14 +78,21 @@ def test_packed_integers_that_end_too_early() -> None:
 def test_every_field_that_an_import_needs() -> None:
     """Names, operands, attributes of every kind and types, as protobuf reads them."""
     attrs = {
-        "f": 0.5, "i": -3, "s": "text", "t": numpy_helper.from_array(np.arange(3)),
-        "fs": [1.0, 2.0], "is": [-1, 2**40], "ss": ["a", "b"],
-    }  # fmt: skip
+        "f": 0.5,
+        "i": -3,
+        "s": "text",
+        "t": numpy_helper.from_array(np.arange(3)),
+        "fs": [1.0, 2.0],
+        "is": [-1, 2**40],
+        "ss": ["a", "b"],
+    }
     made = model(
         [helper.make_node("Op", ["x", "", "w"], ["y"], name="n", domain="d", **attrs)],
-        [value("x", np.float32, ["batch", 3, None])], ["y"], consts={"w": np.ones(2)},
+        [value("x", np.float32, ["batch", 3, None])],
+        ["y"],
+        consts={"w": np.ones(2)},
         domains={"d": 4},
-    )  # fmt: skip
+    )
     got = read(made)
     assert got.graph is not None
     assert [(o.domain, o.version) for o in got.opset_import] == [("", 17), ("d", 4)]
@@ -124,8 +131,10 @@ def test_weights_are_views_of_the_file(tmp_path: Path) -> None:
     w = np.ones((4096, 4096), np.float32)
     made = model(
         [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
-        [value("x", np.float32, [1, 4096])], ["y"], consts={"w": w},
-    )  # fmt: skip
+        [value("x", np.float32, [1, 4096])],
+        ["y"],
+        consts={"w": w},
+    )
     path = tmp_path / "big.onnx"
     onnx.save(made, path)
     code = (

@@ -49,9 +49,17 @@ def test_ten_nodes_ten_issues() -> None:
     found = check_onnx(made)
     assert [i.node for i in found] == [f"n{i}" for i in range(10)]
     assert [i.kind for i in found] == [
-        "operator", "operator", "attribute", "malformed", "malformed", "malformed", "malformed",
-        "dtype", "opset", "malformed",
-    ]  # fmt: skip
+        "operator",
+        "operator",
+        "attribute",
+        "malformed",
+        "malformed",
+        "malformed",
+        "malformed",
+        "dtype",
+        "opset",
+        "malformed",
+    ]
     assert "'LeakyRelu'" not in found[0].hint
     with pytest.raises(UnsupportedError) as caught:
         from_onnx(made)
@@ -197,9 +205,13 @@ def test_cycle() -> None:
 
 def test_function_that_calls_itself() -> None:
     f = helper.make_function(
-        "me", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="me", name="again")],
+        "me",
+        "F",
+        ["a"],
+        ["b"],
+        [helper.make_node("F", ["a"], ["b"], domain="me", name="again")],
         [helper.make_opsetid("", 17), helper.make_opsetid("me", 1)],
-    )  # fmt: skip
+    )
     node = helper.make_node("F", ["x"], ["y"], domain="me", name="start")
     made = model([node], [X], ["y"], functions=[f], domains={"me": 1})
     assert "calls itself" in issue(made).message

@@ -264,9 +264,12 @@ def test_attention_of_equal_lengths(causal: int, mask: np.ndarray | None) -> Non
 
 def test_attention_of_flat_operands() -> None:
     made, feeds = node_model(
-        "Attention", [f(2, 5, 32), f(2, 7, 32), f(2, 7, 32)], opset=23, q_num_heads=4,
+        "Attention",
+        [f(2, 5, 32), f(2, 7, 32), f(2, 7, 32)],
+        opset=23,
+        q_num_heads=4,
         kv_num_heads=4,
-    )  # fmt: skip
+    )
     agree(made, feeds, rtol=1e-4)
 
 
@@ -304,9 +307,15 @@ def test_pooling_with_ceil_mode_of_any_picture(op: str, kernel: int, pads: tuple
     for extent, stride, include in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 1)):
         counted = {"count_include_pad": include} if op == "AveragePool" else {}
         made, feeds = node_model(
-            op, [f(1, 2, extent, 4)], opset=19, kernel_shape=[kernel, 2], strides=[stride, 1],
-            pads=[pads[0], 0, pads[1], 0], ceil_mode=1, **counted,
-        )  # fmt: skip
+            op,
+            [f(1, 2, extent, 4)],
+            opset=19,
+            kernel_shape=[kernel, 2],
+            strides=[stride, 1],
+            pads=[pads[0], 0, pads[1], 0],
+            ceil_mode=1,
+            **counted,
+        )
         if -(-(extent + sum(pads) - kernel) // stride) + 1 > 0:
             agree(made, feeds)
         else:

@@ -110,5 +110,8 @@ def test_bit_for_bit(case: Case) -> None:
 def test_what_is_far_out_saturates(dtype: str) -> None:
     """Where the reference wraps around in 32 bits."""
     far = np.array([np.inf, -np.inf, 1e30, -1e30, 3e9, -3e9, 0.0, -0.0], np.float32)
-    agree(*node_model("QuantizeLinear", [far, s(1.0), s(1, dtype)], opset=13, fixed=(1, 2)),
-          rtol=0, atol=0)  # fmt: skip
+    agree(
+        *node_model("QuantizeLinear", [far, s(1.0), s(1, dtype)], opset=13, fixed=(1, 2)),
+        rtol=0,
+        atol=0,
+    )

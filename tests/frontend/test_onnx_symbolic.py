@@ -236,23 +236,35 @@ def test_functions_are_inlined() -> None:
     ref = body[0].attribute.add(name="alpha", ref_attr_name="slope", type=1)
     assert ref.ref_attr_name == "slope"
     f = helper.make_function(
-        "me", "F", ["a", "hi"], ["b"], body, [helper.make_opsetid("", 17)],
+        "me",
+        "F",
+        ["a", "hi"],
+        ["b"],
+        body,
+        [helper.make_opsetid("", 17)],
         attribute_protos=[helper.make_attribute("slope", 0.5)],
-    )  # fmt: skip
+    )
     nodes = [
         N("F", ["x"], ["p"], domain="me", name="f1", slope=0.25),
         N("F", ["p", "top"], ["y"], domain="me", name="f2"),
     ]
     made = model(
-        nodes, [x(2, 3)], ["y"], consts={"top": np.array(0.5, np.float32)}, functions=[f],
+        nodes,
+        [x(2, 3)],
+        ["y"],
+        consts={"top": np.array(0.5, np.float32)},
+        functions=[f],
         domains={"me": 1},
-    )  # fmt: skip
+    )
     module = from_onnx(made)
     data = rand(2, 3)
     want = np.where(data < 0, data * 0.25 * 0.5, data).clip(max=0.5)
     np.testing.assert_allclose(ours(module, {"x": data})[0], want, rtol=1e-6)
-    assert [b.value.span for b in main(module).bindings] == ["f1/LeakyRelu:c", "f2/LeakyRelu:c",
-                                                       "f2/Clip:b"]  # fmt: skip
+    assert [b.value.span for b in main(module).bindings] == [
+        "f1/LeakyRelu:c",
+        "f2/LeakyRelu:c",
+        "f2/Clip:b",
+    ]
 
 
 def test_outputs_that_nothing_uses_are_not_computed() -> None:
@@ -280,9 +292,11 @@ def test_nodes_in_any_order_and_results_that_are_inputs() -> None:
 
 def test_inputs_with_initializers_are_no_parameters() -> None:
     made = model(
-        [N("Add", ["x", "w"], ["y"])], [x(3), value("w", np.float32, [3])], ["y"],
+        [N("Add", ["x", "w"], ["y"])],
+        [x(3), value("w", np.float32, [3])],
+        ["y"],
         consts={"w": rand(3)},
-    )  # fmt: skip
+    )
     assert main(from_onnx(made)).attrs["input_names"] == ("x",)
 
 
@@ -315,11 +329,16 @@ def test_integer_chains(data: st.DataObject) -> None:
 
 
 MODES = [
-    *(("nearest", c, r) for c in ("half_pixel", "asymmetric", "align_corners")
-      for r in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
-    *(("linear", c, "floor") for c in (
-        "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")),
-]  # fmt: skip
+    *(
+        ("nearest", c, r)
+        for c in ("half_pixel", "asymmetric", "align_corners")
+        for r in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    ),
+    *(
+        ("linear", c, "floor")
+        for c in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+    ),
+]
 
 
 @pytest.mark.parametrize(("mode", "coordinates", "rounding"), MODES)
@@ -328,11 +347,14 @@ def test_resize_of_symbolic_dimensions(mode: str, coordinates: str, rounding: st
     how = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
     for times, by, more in ((2, 1, 0), (1, 2, 1), (3, 2, 0), (1, 1, 4)):
         nodes = [
-            N("Shape", ["x"], ["s"], start=2, end=3), N("Mul", ["s", "times"], ["m"]),
-            N("Div", ["m", "by"], ["d"]), N("Add", ["d", "more"], ["e"]),
-            N("Shape", ["x"], ["nc"], start=0, end=2), N("Concat", ["nc", "e", "w"], ["z"], axis=0),
+            N("Shape", ["x"], ["s"], start=2, end=3),
+            N("Mul", ["s", "times"], ["m"]),
+            N("Div", ["m", "by"], ["d"]),
+            N("Add", ["d", "more"], ["e"]),
+            N("Shape", ["x"], ["nc"], start=0, end=2),
+            N("Concat", ["nc", "e", "w"], ["z"], axis=0),
             N("Resize", ["x", "", "", "z"], ["y"], **how),
-        ]  # fmt: skip
+        ]
         consts = {"times": i(times), "by": i(by), "more": i(more), "w": i(7)}
         made = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
         for h in (4, 5, 8, 13):
@@ -352,12 +374,21 @@ def pyramid() -> tuple[onnx.ModelProto, Executor]:
     """A picture halved, and one halved twice and doubled: added, joined, multiplied."""
     pool = {"kernel_shape": [2, 1], "strides": [2, 1]}
     nodes = [
-        N("MaxPool", ["x"], ["a"], **pool), N("MaxPool", ["a"], ["b"], **pool),
-        N("Resize", ["b", "", "twice"], ["c"], mode="nearest", nearest_mode="floor",
-          coordinate_transformation_mode="asymmetric"),
-        N("Add", ["a", "c"], ["sum"]), N("Concat", ["c", "a"], ["both"], axis=1),
-        N("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]), N("MatMul", ["t", "c"], ["product"]),
-    ]  # fmt: skip
+        N("MaxPool", ["x"], ["a"], **pool),
+        N("MaxPool", ["a"], ["b"], **pool),
+        N(
+            "Resize",
+            ["b", "", "twice"],
+            ["c"],
+            mode="nearest",
+            nearest_mode="floor",
+            coordinate_transformation_mode="asymmetric",
+        ),
+        N("Add", ["a", "c"], ["sum"]),
+        N("Concat", ["c", "a"], ["both"], axis=1),
+        N("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]),
+        N("MatMul", ["t", "c"], ["product"]),
+    ]
     consts = {"twice": np.array([1, 1, 2, 1], np.float32)}
     made = model(nodes, [x(1, 2, "h", 3)], ["sum", "both", "product"], consts=consts)
     return made, Executor(compile_module(from_onnx(made)), cpu())

@@ -135,9 +135,13 @@ def hard_link(version: tk.Executable, path: Path, weights: str) -> None:
 @pytest.mark.parametrize("place", [export, rename, link, hard_link])
 @pytest.mark.parametrize("name", CALLERS)
 def test_the_file_that_lies_there_now(
-    name: str, place: Place, weights: str, caller: Callable[[str, Path], Caller],
-    versions: list[tk.Executable], tmp_path: Path,
-) -> None:  # fmt: skip
+    name: str,
+    place: Place,
+    weights: str,
+    caller: Callable[[str, Path], Caller],
+    versions: list[tk.Executable],
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "net.so"
     host = caller(name, path)
     place(versions[0], path, weights)

@@ -37,8 +37,12 @@ def test_numbers(exported: Path, programs: Path, language: str) -> None:
     lines += [scalars.line(name, [value]) for name, value in bad]
     done = subprocess.run(
         [program(SCALARS, language, programs), exported],
-        input="\n".join(lines) + "\n", capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == len(lines)

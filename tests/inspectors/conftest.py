@@ -34,8 +34,9 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
     executable.artifacts.save(root / "folder")
     (root / "mlp.set").write_bytes(executable.artifacts.to_bytes())
     executable.export_stripped(root / "stripped")
-    return Forms(model, executable, root / "mlp.so", root / "folder", root / "mlp.set",
-                 root / "stripped")  # fmt: skip
+    return Forms(
+        model, executable, root / "mlp.so", root / "folder", root / "mlp.set", root / "stripped"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,16 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> ResNet:
     """Ten seconds where the cache knows nothing of it."""
     root = tmp_path_factory.mktemp("kiln-demo")
     found = ResNet(
-        root, root / "resnet18.onnx", root / "resnet18.so", root / "artifacts",
+        root,
+        root / "resnet18.onnx",
+        root / "resnet18.so",
+        root / "artifacts",
         root / "resnet18.set",
         tk.compile(
             tk.frontend.from_onnx(_written(root / "resnet18.onnx")),
             {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"},
         ),
-    )  # fmt: skip
+    )
     found.executable.export_library(found.library)
     found.executable.artifacts.save(found.folder)
     found.container.write_bytes(found.executable.artifacts.to_bytes())

@@ -11,10 +11,23 @@ _WIDE, _HIGH, _MARGIN = 8.4, 18, 14  # of a letter, of a line, around all
 _INK = "#d7dce2"
 # Colours of terminals, by the number that selects them.
 _COLOURS = {
-    30: "#5c6370", 31: "#e06c75", 32: "#98c379", 33: "#e5c07b", 34: "#61afef", 35: "#c678dd",
-    36: "#56b6c2", 37: "#abb2bf", 90: "#7f848e", 91: "#e88388", 92: "#a8cc8c", 93: "#dbab79",
-    94: "#71bef2", 95: "#d290e4", 96: "#66c2cd", 97: "#ffffff",
-}  # fmt: skip
+    30: "#5c6370",
+    31: "#e06c75",
+    32: "#98c379",
+    33: "#e5c07b",
+    34: "#61afef",
+    35: "#c678dd",
+    36: "#56b6c2",
+    37: "#abb2bf",
+    90: "#7f848e",
+    91: "#e88388",
+    92: "#a8cc8c",
+    93: "#dbab79",
+    94: "#71bef2",
+    95: "#d290e4",
+    96: "#66c2cd",
+    97: "#ffffff",
+}
 
 
 def letters(text: str) -> str:

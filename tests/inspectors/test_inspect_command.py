@@ -82,8 +82,10 @@ def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
     )
     each = inspect(capsys, forms.folder, "--as", "symbols")
     assert [line for line in each.splitlines() if line.startswith("# ")] == [
-        "# llvm/linear_relu.o", "# llvm/linear_relu_2.o", "# llvm/linear.o"
-    ]  # fmt: skip
+        "# llvm/linear_relu.o",
+        "# llvm/linear_relu_2.o",
+        "# llvm/linear.o",
+    ]
     whole = inspect(capsys, forms.library, "--as", "symbols")
     assert "kiln_executor_run" in whole and not whole.startswith("# ")
 
@@ -198,10 +200,17 @@ def test_without_pygments_sources_are_plain(
 def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
     """Its constructor would leave a file, whatever is asked."""
     mark, source = tmp_path / "ran", tmp_path / "x.c"
-    meta = json.dumps({
-        "format": 1, "library": "x", "prefix": "x", "cpu_features": [], "weights_bytes": 0,
-        "functions": [], "kernels": [{"symbol": "work", "nodes": []}],
-    })  # fmt: skip
+    meta = json.dumps(
+        {
+            "format": 1,
+            "library": "x",
+            "prefix": "x",
+            "cpu_features": [],
+            "weights_bytes": 0,
+            "functions": [],
+            "kernels": [{"symbol": "work", "nodes": []}],
+        }
+    )
     quoted = meta.replace('"', '\\"')
     source.write_text(
         f'const char meta[] __attribute__((section(".kiln.meta"), used)) = "{quoted}";\n'
@@ -211,11 +220,28 @@ def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
         "int work(int x) { return x * 7; }\n"
     )
     library = tmp_path / "x.so"
-    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", str(source), "-o",
-               str(library)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        str(source),
+        "-o",
+        str(library),
+    ]
     subprocess.run(command, check=True, capture_output=True)
-    for argv in ([], ["--list"], ["--json"], ["--as", "print-signatures"], ["--as", "disassemble"],
-                 ["--artifact", "work.code"], ["--extract", str(tmp_path / "out")]):  # fmt: skip
+    for argv in (
+        [],
+        ["--list"],
+        ["--json"],
+        ["--as", "print-signatures"],
+        ["--as", "disassemble"],
+        ["--artifact", "work.code"],
+        ["--extract", str(tmp_path / "out")],
+    ):
         kiln = [sys.executable, "-m", "tensorkiln.cli", "inspect", str(library), *argv]
         done = subprocess.run(kiln, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -301,8 +327,11 @@ def test_signatures_that_a_loaders_own_files_carry(tmp_path: Path, capsys: Any) 
 
 
 def test_the_end_of_a_name_is_enough(tmp_path: Path, capsys: Any) -> None:
-    rows = [Artifact("a", "b", "deep/one.txt", b"one"), Artifact("a", "b", "deep/two.txt", b"2"),
-            Artifact("a", "b", "two.txt", b"two")]  # fmt: skip
+    rows = [
+        Artifact("a", "b", "deep/one.txt", b"one"),
+        Artifact("a", "b", "deep/two.txt", b"2"),
+        Artifact("a", "b", "two.txt", b"two"),
+    ]
     ArtifactSet(tuple(rows)).save(tmp_path / "set")
     assert inspect(capsys, tmp_path / "set", "--artifact", "one.txt") == "one\n"
     assert inspect(capsys, tmp_path / "set", "--artifact", "two.txt") == "two\n"

@@ -199,8 +199,10 @@ def test_list_functions_of_bitcode() -> None:
     artifacts = [Artifact("llvm", "x", "a.o", code), Artifact("llvm", "x", "b.bc", bitcode)]
     rows = [line.split() for line in "".join(list_functions(artifacts)).splitlines()[1:]]
     assert [r for r in rows if r[0] == "-"] == [
-        ["-", "area", "llvm/b.bc"], ["-", "pick", "llvm/b.bc"], ["-", "twice", "llvm/b.bc"]
-    ]  # fmt: skip
+        ["-", "area", "llvm/b.bc"],
+        ["-", "pick", "llvm/b.bc"],
+        ["-", "twice", "llvm/b.bc"],
+    ]
     assert {r[1] for r in rows if r[0] != "-"} == {"area", "pick", "twice"}
 
 
@@ -224,8 +226,9 @@ def test_unknown_machines_are_named() -> None:
     assert caught.value.code == "unknown-machine" and "x86_64" in caught.value.hint
 
 
-@pytest.mark.parametrize("show", [objects.show_instructions, objects.show_symbols,
-                                  objects.show_sections])  # fmt: skip
+@pytest.mark.parametrize(
+    "show", [objects.show_instructions, objects.show_symbols, objects.show_sections]
+)
 def test_damaged_objects_never_escape(show: object, forms: Forms) -> None:
     rng = random.Random(7)
     for source in (compiled("x86_64")[0], (forms.folder / "llvm" / "linear.o").read_bytes()):

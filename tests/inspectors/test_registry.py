@@ -68,19 +68,26 @@ def test_names_follow_one_scheme() -> None:
     own = row("default", suffix=".bin", codegen_id="mycodegenid")
     assert own.full_name == "artifact.inspect_mycodegenid_bin_default"
     # A code generator and a loader may have one name; their inspectors still have two.
-    Inspectors([make_inspector("all", count, codegen_id="cuda"),
-                make_inspector("all", count, loader="cuda")])  # fmt: skip
+    Inspectors(
+        [
+            make_inspector("all", count, codegen_id="cuda"),
+            make_inspector("all", count, loader="cuda"),
+        ]
+    )
 
 
 def test_groups_get_all_artifacts_of_theirs() -> None:
     artifacts = ArtifactSet(
         (BIN, Artifact("npu", "other", "b", b""), Artifact("c", "npu", "c.c", b""))
     )
-    table = Inspectors([
-        make_inspector("list", count, codegen_id="npu"),
-        make_inspector("list", count, loader="npu"),
-        make_inspector("none", count, loader="absent"), row("one", suffix=".bin"),
-    ])  # fmt: skip
+    table = Inspectors(
+        [
+            make_inspector("list", count, codegen_id="npu"),
+            make_inspector("list", count, loader="npu"),
+            make_inspector("none", count, loader="absent"),
+            row("one", suffix=".bin"),
+        ]
+    )
     found = {r.full_name: [a.name for a in given] for r, given in table.groups(artifacts)}
     assert found == {
         "codegen.inspect_npu_list": ["npu/stream.cmd.bin", "npu/b"],
@@ -91,10 +98,12 @@ def test_groups_get_all_artifacts_of_theirs() -> None:
 def test_a_second_registration_is_refused_whole_and_names_both() -> None:
     table = Inspectors([row("view", suffix=".bin", owner="package first")])
     with pytest.raises(UserError) as caught:
-        table.add([
-            row("more", suffix=".bin", owner="package second"),
-            row("view", suffix=".BIN", owner="package second"),
-        ])  # fmt: skip
+        table.add(
+            [
+                row("more", suffix=".bin", owner="package second"),
+                row("view", suffix=".BIN", owner="package second"),
+            ]
+        )
     assert caught.value.code == "inspector-clash"
     assert "artifact.inspect_bin_view" in caught.value.message
     assert "package first" in caught.value.message and "package second" in caught.value.message

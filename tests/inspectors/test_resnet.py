@@ -32,7 +32,7 @@ def told(*command: object) -> str:
         pytest.skip(f"no {command[0]}")
     return subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
+    ).stdout
 
 
 def nm(path: Path) -> dict[str, int]:
@@ -117,8 +117,10 @@ def test_weights_are_those_of_the_model(resnet: ResNet) -> None:
         s = weights.statistics(row)
         assert (s.count, s.nans, s.infinities) == (array.size, 0, 0)
         scale = np.abs(array).max()
-        got, wanted = (s.low, s.high, s.mean, s.std), (array.min(), array.max(), array.mean(),
-                                                       array.std())  # fmt: skip
+        got, wanted = (
+            (s.low, s.high, s.mean, s.std),
+            (array.min(), array.max(), array.mean(), array.std()),
+        )
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7 * scale)
     assert compared >= 25
 

@@ -44,9 +44,14 @@ def on_a_terminal(command: str, folder: Path, most: int = 1 << 20) -> str:
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "tensorkiln.cli", *command.split()[1:]]
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "COLUMNS": "150", "TERM": "xterm",
-        "NO_COLOR": "", "FORCE_COLOR": "",
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "1",
+        "COLUMNS": "150",
+        "TERM": "xterm",
+        "NO_COLOR": "",
+        "FORCE_COLOR": "",
+    }
     process = subprocess.Popen(argv, cwd=folder, stdout=theirs, env=environment)
     os.close(theirs)
     written = b""

@@ -31,10 +31,20 @@ from tensorkiln.inspectors.weights import Weights
 from tests.inspectors.conftest import Forms, ResNet
 
 CODES = {
-    "bad-library", "bad-container", "bad-archive", "bad-metadata", "bad-artifact", "name-clash",
-    "bad-json", "not-text", "unknown-machine", "no-weights", "truncated",
-    "container-version", "bad-imports",
-}  # fmt: skip
+    "bad-library",
+    "bad-container",
+    "bad-archive",
+    "bad-metadata",
+    "bad-artifact",
+    "name-clash",
+    "bad-json",
+    "not-text",
+    "unknown-machine",
+    "no-weights",
+    "truncated",
+    "container-version",
+    "bad-imports",
+}
 
 
 def names(subject: Subject) -> list[str]:
@@ -86,10 +96,15 @@ def test_a_stripped_export(forms: Forms) -> None:
     subject = open_subject(forms.stripped)
     assert subject.kind == "stripped"
     assert set(names(subject)) == {
-        "stripped/mlp.c", "stripped/mlp.h", "stripped/kernels/weights.o",
-        "stripped/kernels/linear.o", "stripped/kernels/linear_relu.o",
-        "stripped/kernels/linear_relu_2.o", "host/weights.bin", "host/weights.json",
-    }  # fmt: skip
+        "stripped/mlp.c",
+        "stripped/mlp.h",
+        "stripped/kernels/weights.o",
+        "stripped/kernels/linear.o",
+        "stripped/kernels/linear_relu.o",
+        "stripped/kernels/linear_relu_2.o",
+        "host/weights.bin",
+        "host/weights.json",
+    }
     for artifact in subject.files:
         assert known_inspectors().text(artifact)
     made = forms.executable.artifacts
@@ -125,8 +140,12 @@ def test_a_static_library(forms: Forms, archive: Path) -> None:
     long = "a-name-that-is-longer-than-sixteen-letters.o"
     expected[long] = (archive.parent / long).read_bytes()
     assert {a.file_name: bytes(a.view) for a in subject.artifacts} == expected
-    listed = subprocess.run([sys.executable, "-m", "ziglang", "ar", "t", str(archive)],
-                            capture_output=True, text=True, check=True).stdout  # fmt: skip
+    listed = subprocess.run(
+        [sys.executable, "-m", "ziglang", "ar", "t", str(archive)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert [a.file_name for a in subject.artifacts] == listed.split()
 
 
@@ -161,8 +180,13 @@ def test_a_tar_file(tmp_path: Path) -> None:
         "./codegen/host/src/lib.c": b"int x;\n",
         "metadata.json": b"{}",
     }
-    path = tar(tmp_path / "m.tar", members, link=tarfile.SYMTYPE, hard=tarfile.LNKTYPE,
-               pipe=tarfile.FIFOTYPE)  # fmt: skip
+    path = tar(
+        tmp_path / "m.tar",
+        members,
+        link=tarfile.SYMTYPE,
+        hard=tarfile.LNKTYPE,
+        pipe=tarfile.FIFOTYPE,
+    )
     subject = open_subject(path)
     assert subject.kind == "tar"
     found = {a.file_name: bytes(a.view) for a in subject.artifacts}
@@ -197,9 +221,14 @@ def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
     (tmp_path / "set.tar").write_bytes(data[:at] + b"?" + data[at + 1 :])
     with pytest.raises(UserError, match="'host/entry.c' is not what was saved"):
         open_subject(tmp_path / "set.tar")
-    for manifest in (b"", b"[]", b'{"artifacts": [{}]}', b"[" * 100_000,
-                     b'{"artifacts": [{"codegen_id": "a", "loader": "a", "file_name": "none.o",'
-                     b' "target_key": "", "sha256": 3}]}'):  # fmt: skip
+    for manifest in (
+        b"",
+        b"[]",
+        b'{"artifacts": [{}]}',
+        b"[" * 100_000,
+        b'{"artifacts": [{"codegen_id": "a", "loader": "a", "file_name": "none.o",'
+        b' "target_key": "", "sha256": 3}]}',
+    ):
         with pytest.raises(UserError) as caught:
             open_subject(tar(tmp_path / "bad.tar", {"manifest.json": manifest}))
         assert caught.value.code == "bad-archive" and "manifest.json" in caught.value.where
@@ -252,15 +281,30 @@ def library_with(sections: dict[str, bytes], folder: Path) -> Path:
         for i, (name, content) in enumerate(sections.items())
     ]
     (folder / "x.c").write_text("".join(lines) + "int work(int x) { return x; }\n")
-    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", str(folder / "x.c"),
-               "-o", str(folder / "x.so")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-shared",
+        "-fPIC",
+        str(folder / "x.c"),
+        "-o",
+        str(folder / "x.so"),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "x.so"
 
 
 def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
-    meta = {"format": 1, "library": "x", "prefix": "x", "cpu_features": [], "weights_bytes": 0,
-            "functions": []}  # fmt: skip
+    meta = {
+        "format": 1,
+        "library": "x",
+        "prefix": "x",
+        "cpu_features": [],
+        "weights_bytes": 0,
+        "functions": [],
+    }
     carried = ArtifactSet(
         (
             Artifact("npu", "npu", "stream.bin", b"1234", "fpga0"),
@@ -275,8 +319,11 @@ def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
     assert names(subject) == ["host/metadata.json", "npu/fpga0/stream.bin", "npu/t.json"]
     assert subject.artifacts["stream.bin"] == carried["stream.bin"]
     assert subject.artifacts.imports == carried.imports != ()
-    for bad, code in ((section[:-1] + b"?", "bad-container"), (b"\xff" * 80, "bad-container"),
-                      (b"", "bad-container")):  # fmt: skip
+    for bad, code in (
+        (section[:-1] + b"?", "bad-container"),
+        (b"\xff" * 80, "bad-container"),
+        (b"", "bad-container"),
+    ):
         path = library_with(sections | {".kiln.artifacts": bad or b"1"}, tmp_path)
         with pytest.raises(UserError) as caught:
             open_subject(path)
@@ -305,8 +352,11 @@ def test_links_in_folders_are_not_followed_out(forms: Forms, tmp_path: Path) -> 
 def test_what_cannot_be_inspected(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for place, code in (("sub", "not-inspectable"), ("none", "missing-file"),
-                        ("pipe", "missing-file")):  # fmt: skip
+    for place, code in (
+        ("sub", "not-inspectable"),
+        ("none", "missing-file"),
+        ("pipe", "missing-file"),
+    ):
         with pytest.raises(UserError) as caught:
             open_subject(tmp_path / place)
         assert caught.value.code == code and place in str(caught.value)
@@ -347,8 +397,9 @@ def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
     path_small.write_bytes(rng.randbytes(1 << 20))
     with path.open("r+b") as stream:
         stream.write(path_small.read_bytes())
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True,
-                          text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
     grown, count = map(int, done.stdout.split())
     assert grown < 40_000 and count == 1  # KiB
 
@@ -367,8 +418,13 @@ def test_the_folder_of_resnet18_is_readable(resnet: ResNet) -> None:
         nodes |= set(kernel.nodes)
     assert all(node in plan for node in nodes) and len(nodes) > 20
     rest = {f for f in files if not f.startswith("llvm/")}
-    assert {"manifest.json", "ir/module.py", "host/entry.c", "host/weights.bin",
-            "host/weights.json"} <= rest and len(rest) <= 9  # fmt: skip
+    assert {
+        "manifest.json",
+        "ir/module.py",
+        "host/entry.c",
+        "host/weights.bin",
+        "host/weights.json",
+    } <= rest and len(rest) <= 9
     # Every convolution of the model, by its name, with the shape and type of its weights.
     subject = open_subject(folder)
     weights = Weights([a for a in subject.artifacts if a.codegen_id == "host"])
@@ -403,9 +459,12 @@ def look_at_all(path: Path) -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Small files of each kind: damage in them hits what matters."""
     artifacts = ArtifactSet(
-        (Artifact("host", "native", "weights.bin", bytes(64)),
-         Artifact("host", "text", "weights.json", b"[]"), Artifact("a", "b", "c.json", b"{}", "k"))
-    )  # fmt: skip
+        (
+            Artifact("host", "native", "weights.bin", bytes(64)),
+            Artifact("host", "text", "weights.json", b"[]"),
+            Artifact("a", "b", "c.json", b"{}", "k"),
+        )
+    )
     folder = tmp_path_factory.mktemp("small")
     tarred = tar(folder / "m.tar", {"a.json": b"{}", "b/c.bin": b"12345"}).read_bytes()
     archived = b"!<arch>\n" + b"".join(
@@ -434,8 +493,13 @@ def test_damage_is_a_typed_error(
         for _ in range(rng.choice((1, 2, 8))):
             place = rng.randrange(max(1, len(damaged)))
             if kind == "so":  # headers, metadata and the tables at the end decide everything
-                place = rng.choice((rng.randrange(64), meta + rng.randrange(2500),
-                                    rng.randrange(table, len(source))))  # fmt: skip
+                place = rng.choice(
+                    (
+                        rng.randrange(64),
+                        meta + rng.randrange(2500),
+                        rng.randrange(table, len(source)),
+                    )
+                )
             if place < len(damaged):
                 damaged[place] = rng.choice((0, 255, ord("9"), rng.randrange(256)))
         path = tmp_path / f"bad.{kind}"

@@ -153,9 +153,12 @@ def test_functions_of_a_module() -> None:
     lines = show_functions(artifact("p.bc", bitcode())).splitlines()
     found = {line.split()[-1]: line.split()[:2] for line in lines}
     assert found == {
-        "cos": ["declared", "double"], "outside": ["declared", "void"], "area": ["defined", "4"],
-        "pick": ["defined", "3"], "twice": ["defined", "4"],
-    }  # fmt: skip
+        "cos": ["declared", "double"],
+        "outside": ["declared", "void"],
+        "area": ["defined", "4"],
+        "pick": ["defined", "3"],
+        "twice": ["defined", "4"],
+    }
 
 
 def test_the_ll_of_a_kernel_compiles_to_its_assembly(forms: Forms) -> None:

@@ -57,12 +57,15 @@ def check(s: subject.Statistics, array: Any) -> None:
 @given(st.data())
 def test_against_numpy(data: st.DataObject) -> None:
     ndim = data.draw(st.sampled_from([2, 4]))
-    shape = data.draw(st.lists(st.integers(1, 40 if ndim == 2 else 18), min_size=ndim,
-                               max_size=ndim).map(tuple))  # fmt: skip
+    shape = data.draw(
+        st.lists(st.integers(1, 40 if ndim == 2 else 18), min_size=ndim, max_size=ndim).map(tuple)
+    )
     layout = data.draw(st.sampled_from(LAYOUTS[ndim]))
-    dtype = data.draw(st.sampled_from(
-        ["float32", "float64", "float16", ml_dtypes.bfloat16, "int8", "uint8", "int64", "bool"]
-    ))  # fmt: skip
+    dtype = data.draw(
+        st.sampled_from(
+            ["float32", "float64", "float16", ml_dtypes.bfloat16, "int8", "uint8", "int64", "bool"]
+        )
+    )
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     array = (rng.standard_normal(shape) * 50 + data.draw(st.floats(-60, 60))).astype(dtype)
     if array.dtype.kind not in "biu":

@@ -64,9 +64,12 @@ def run(
 
 class Machine:
     def __init__(
-        self, seed: int, externs: Mapping[str, Callable[..., Any]], mod: Mapping[str, Any],
+        self,
+        seed: int,
+        externs: Mapping[str, Callable[..., Any]],
+        mod: Mapping[str, Any],
         exact: bool,
-    ):  # fmt: skip
+    ):
         self.rng = np.random.default_rng(seed)
         self.externs, self.mod, self.exact = externs, mod, exact
         self.vars: dict[E.Var, Value] = {}

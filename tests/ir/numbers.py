@@ -42,9 +42,11 @@ def rounded(x: float | Fraction | int, dtype: DType) -> float:
     exponent = math.frexp(float(abs(exact)))[1] - 1
     unit = Fraction(2) ** (max(exponent, low) - bits + 1)
     near = round(exact / unit) * unit  # of Fractions: ties to even
-    big = Fraction(float(np.finfo(np.float16).max)) if dtype.name == "float16" else (
-        (2 - Fraction(2) ** (1 - bits)) * Fraction(2) ** 127
-    )  # fmt: skip
+    big = (
+        Fraction(float(np.finfo(np.float16).max))
+        if dtype.name == "float16"
+        else ((2 - Fraction(2) ** (1 - bits)) * Fraction(2) ** 127)
+    )
     if abs(near) > big:
         return math.copysign(math.inf, x)
     return math.copysign(float(near), x)
@@ -194,10 +196,16 @@ def unary(op: str, a: Value, dtype: DType) -> Value:
 # ---- intrinsics --------------------------------------------------------------------------------
 
 APPROXIMATE: dict[str, Callable[..., float]] = {
-    "exp": math.exp, "log": math.log, "erf": math.erf, "tanh": math.tanh, "sin": math.sin,
-    "cos": math.cos, "pow": math.pow, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "exp": math.exp,
+    "log": math.log,
+    "erf": math.erf,
+    "tanh": math.tanh,
+    "sin": math.sin,
+    "cos": math.cos,
+    "pow": math.pow,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
-}  # fmt: skip
+}
 
 
 def intrinsic(name: str, args: list[Value], dtype: DType) -> Value:
@@ -207,8 +215,9 @@ def intrinsic(name: str, args: list[Value], dtype: DType) -> Value:
     if name == "fma":
         if dtype.bits != 16 and not exact_product(args[0], args[1], dtype):
             raise Ambiguous("fma of an inexact product")
-        return binary("add", binary("mul", *args[:2], SINGLE if dtype.bits == 16 else dtype),
-                      args[2], dtype)  # fmt: skip
+        return binary(
+            "add", binary("mul", *args[:2], SINGLE if dtype.bits == 16 else dtype), args[2], dtype
+        )
     if name == "fmod":
         a, b = args
         if math.isinf(a) or b == 0 or math.isnan(a) or math.isnan(b):

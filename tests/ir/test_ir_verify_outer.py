@@ -245,8 +245,9 @@ WRONG: list[tuple[str, list[tuple[RVar, Bound]], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("bindings", "message", "hint", "place"), [w[1:] for w in WRONG],
-                         ids=[w[0] for w in WRONG])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bindings", "message", "hint", "place"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
+)
 def test_what_is_wrong_is_named(
     bindings: list[tuple[RVar, Bound]], message: str, hint: str, place: str
 ) -> None:

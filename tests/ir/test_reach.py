@@ -31,14 +31,18 @@ ACCESSES = {
     "load_in_index": ("Y[0, T.Cast('int64', X[0, {}]) % 6] = 1", "store(Y).indices"),
     "address": ("T.call_extern('void', 'g', T.address_of(Y[1, {}]))", "evaluate"),
     "view": ("V = T.match_buffer(Y[1, {}], (1,), strides=(1,))\nV[0] = 1", "match(V)"),
-    "local": ("t = T.alloc_buffer((2, 6), 'int32', scope='local')\nt[0, {}] = 1\nY[0, 0] = 1",
-              "store(t)"),
-    "global": ("t = T.alloc_buffer((2, 6), 'int32', scope='global')\nt[0, {}] = 1\nY[0, 0] = 1",
-               "store(t)"),
+    "local": (
+        "t = T.alloc_buffer((2, 6), 'int32', scope='local')\nt[0, {}] = 1\nY[0, 0] = 1",
+        "store(t)",
+    ),
+    "global": (
+        "t = T.alloc_buffer((2, 6), 'int32', scope='global')\nt[0, {}] = 1\nY[0, 0] = 1",
+        "store(t)",
+    ),
     "of_view": ("V = T.match_buffer(Y[0:4, 0:6], (4, 6))\nV[0, {}] = 1", "store(V)"),
     "condition": ("if X[0, {}] > 0:\n    Y[0, 0] = 1", "cond"),
     "extent": ("for q in range(T.Cast('int64', X[0, {}])):\n    Y[0, 0] = 1", "extent"),
-}  # fmt: skip
+}
 # Loops around an access: lines, the index, and the values that are outside; None for what is right.
 INDICES: dict[str, tuple[list[str], str, str | None]] = {
     "inside": ([], "5", None),
@@ -50,8 +54,11 @@ INDICES: dict[str, tuple[list[str], str, str | None]] = {
     "moved_inside": (["for i in range(1, 7):"], "i - 1", None),
     "backwards": (["for i in range(6):"], "4 - i", "where i = 5"),
     "two": (["for i in range(3):", "for j in T.parallel(2):"], "i * 2 + j", None),
-    "two_behind": (["for i in range(4):", "for j in T.parallel(3):"], "i * 2 + j",
-                   "where i = 3, j = 2"),
+    "two_behind": (
+        ["for i in range(4):", "for j in T.parallel(3):"],
+        "i * 2 + j",
+        "where i = 3, j = 2",
+    ),
     "unrolled": (["for i in T.unroll(3):"], "i * 2", None),
     "unrolled_behind": (["for i in T.unroll(4):"], "i * 3", "where i = 3"),
     "int32": (["for i in T.serial(T.int32(7)):"], "i", "where i = 6"),
@@ -62,7 +69,7 @@ INDICES: dict[str, tuple[list[str], str, str | None]] = {
     "while": (["while N[0] > 3:"], "7", None),
     "unknown": (["for i in range(9):"], "(i + N[i % 4]) % 6", None),
     "remainder": (["for i in range(9):"], "i % 6", None),
-}  # fmt: skip
+}
 
 
 def lines_of(access: str, index: str) -> list[str]:
@@ -94,26 +101,47 @@ RIGHT = [
     ["Y[0, 0] = T.select(X[0, 0] > 0, X[0, 7], 0)"],
     ["assert X[0, 0] > 0", "Y[0, 7] = 1"],
     ["T.prefetch(Y[3, 12])", "Y[0, 0] = 1"],
-    ["for i in range(6):", "    with T.block('b'):", "        v = T.axis.spatial(9, i)",
-     "        Y[0, v] = 1"],
+    [
+        "for i in range(6):",
+        "    with T.block('b'):",
+        "        v = T.axis.spatial(9, i)",
+        "        Y[0, v] = 1",
+    ],
     ["V = T.match_buffer(Y[0:4, 0:6], (24,))", "V[23] = 1"],
     ["x = T.int32(9)", "Y[0, x % T.int32(6)] = 1"],
     ["for i in range(4):", "    Y[i, 0:6] = X[3 - i, 0:6]"],
-]  # fmt: skip
+]
 WRONG = [
     (["Y[0, 1:7] = X[0, 0:6]"], "index 6 of dimension 1 of Y"),
     (["Y[0, 0:6:2] = X[0, 3:9:2]"], "index 7 of dimension 1 of X"),
-    (["for i in range(6):", "    with T.block('b'):", "        v = T.axis.spatial(9, i + 1)",
-      "        Y[0, v] = 1"], "index 6 of dimension 1 of Y: int32[4, 6], where i = 5"),
+    (
+        [
+            "for i in range(6):",
+            "    with T.block('b'):",
+            "        v = T.axis.spatial(9, i + 1)",
+            "        Y[0, v] = 1",
+        ],
+        "index 6 of dimension 1 of Y: int32[4, 6], where i = 5",
+    ),
     (["x = 7", "y: T.int64 = x", "Y[0, y] = 1"], "index 7"),
-    (["V = T.match_buffer(Y[0, 3], (4, 6), strides=(6, 1))", "V[0, 0] = 1"],
-     "the view ends at element 26 of Y"),
-    (["V = T.match_buffer(Y[2, 0], (3,), strides=(6,))", "V[0] = 1"],
-     "the view ends at element 24 of Y"),
-    (["for i in range(4):", "    V = T.match_buffer(Y[i, 1], (6,), strides=(1,))", "    V[0] = 1"],
-     "element 24 of Y: int32[4, 6], where i = 3"),
+    (
+        ["V = T.match_buffer(Y[0, 3], (4, 6), strides=(6, 1))", "V[0, 0] = 1"],
+        "the view ends at element 26 of Y",
+    ),
+    (
+        ["V = T.match_buffer(Y[2, 0], (3,), strides=(6,))", "V[0] = 1"],
+        "the view ends at element 24 of Y",
+    ),
+    (
+        [
+            "for i in range(4):",
+            "    V = T.match_buffer(Y[i, 1], (6,), strides=(1,))",
+            "    V[0] = 1",
+        ],
+        "element 24 of Y: int32[4, 6], where i = 3",
+    ),
     (["V = T.match_buffer(Y[0:4, 0:6], (24,))", "V[24] = 1"], "index 24 of dimension 0 of V"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("lines", RIGHT, ids=lambda lines: lines[-1])

@@ -19,8 +19,9 @@ from tests.transform.test_plan_memory import check_plan
 TARGETS = [Target({"kind": "llvm", "mcpu": name}) for name in ("x86-64-v4", "haswell", "x86-64")]
 
 
-def _conv(outputs: int = 256, kernel: int = 1, x: tuple[object, ...] = (2, 16, 189, 177),
-          **attrs: object) -> IRModule:  # fmt: skip
+def _conv(
+    outputs: int = 256, kernel: int = 1, x: tuple[object, ...] = (2, 16, 189, 177), **attrs: object
+) -> IRModule:
     attrs = {"strides": (2, 2), **attrs}
     inputs = int(x[1]) // int(attrs.get("groups", 1))  # type: ignore[call-overload]
     return graph(

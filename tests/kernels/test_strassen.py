@@ -72,9 +72,14 @@ def test_products_of_one_operand_share_its_parts() -> None:
 
 @pytest.mark.parametrize(
     ("mcpu", "option", "selected"),
-    [("znver4", None, False), ("znver4", False, False), ("znver4", True, True),
-     ("cascadelake", None, False), ("cascadelake", True, True)],
-)  # fmt: skip
+    [
+        ("znver4", None, False),
+        ("znver4", False, False),
+        ("znver4", True, True),
+        ("cascadelake", None, False),
+        ("cascadelake", True, True),
+    ],
+)
 def test_the_target_decides(mcpu: str, option: bool | None, selected: bool) -> None:
     given = {} if option is None else {"strassen": option}
     target = Target({"kind": "llvm", "mcpu": mcpu, **given})

@@ -78,8 +78,9 @@ def test_what_it_cannot_do_stays_the_same_object(mod: IRModule) -> None:
 
 def test_weights_that_are_shared_stay_shared() -> None:
     w = rand(32, 32, 3, 3)
-    mod = graph(lambda g, x: g.conv2d(g.conv2d(x, w, padding=SAME), w, padding=SAME),
-                x=(1, 32, 32, 32))  # fmt: skip
+    mod = graph(
+        lambda g, x: g.conv2d(g.conv2d(x, w, padding=SAME), w, padding=SAME), x=(1, 32, 32, 32)
+    )
     first, second = (b.value for b in main(SelectAlgorithms(AVX512)(mod)).bindings)
     assert first.args[1] is second.args[1]  # type: ignore[union-attr]
 

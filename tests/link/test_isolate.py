@@ -54,26 +54,33 @@ KINDS = {
         "pointer()",
     ),
     "libc": ("int abs(int x) { return x + NUMBER; }", "abs(0)"),
-    "weak libc": ("__attribute__((weak)) int atoi(const char *s) { return *s + NUMBER; }",
-                  'atoi("")'),
-    "malloc": ("void *malloc(unsigned long n) { return (void *)(n - 1); }",
-               "(malloc(1) ? -1 : NUMBER)"),
-    "memory": ("void *memcpy(void *a, const void *b, unsigned long n) "
-               "{ return (void *)(b == a ? n : 0); }",
-               "(memcpy(0, 0, NUMBER) == (void *)NUMBER ? NUMBER : -1)"),
+    "weak libc": (
+        "__attribute__((weak)) int atoi(const char *s) { return *s + NUMBER; }",
+        'atoi("")',
+    ),
+    "malloc": (
+        "void *malloc(unsigned long n) { return (void *)(n - 1); }",
+        "(malloc(1) ? -1 : NUMBER)",
+    ),
+    "memory": (
+        "void *memcpy(void *a, const void *b, unsigned long n) "
+        "{ return (void *)(b == a ? n : 0); }",
+        "(memcpy(0, 0, NUMBER) == (void *)NUMBER ? NUMBER : -1)",
+    ),
     "libm": ("float sqrtf(float x) { return x + NUMBER; }", "(int)sqrtf(0)"),
     "threads": ("int pthread_self(void) { return NUMBER; }", "pthread_self()"),
     "runtime": ("int kiln_parallel_for(void) { return NUMBER; }", "kiln_parallel_for()"),
-    "weak runtime": (
-        "__attribute__((weak)) int kiln_call(void) { return NUMBER; }", "kiln_call()"),
+    "weak runtime": ("__attribute__((weak)) int kiln_call(void) { return NUMBER; }", "kiln_call()"),
     "state": ("int kiln_this_library = NUMBER;", "kiln_this_library"),
     "compiler": ("int __divti3(void) { return NUMBER; }", "__divti3()"),
     "entry": ("int model_main(void) { return NUMBER; }", "model_main()"),
     "tvm-ffi": ("int __tvm_ffi_main(void) { return NUMBER; }", "__tvm_ffi_main()"),
     "our kernel": ("int sigmoid(void) { return NUMBER; }", "sigmoid()"),
-    "weak reference": ("extern __attribute__((weak)) int nowhere(void);",
-                       "(nowhere ? -1 : NUMBER)"),
-}  # fmt: skip
+    "weak reference": (
+        "extern __attribute__((weak)) int nowhere(void);",
+        "(nowhere ? -1 : NUMBER)",
+    ),
+}
 # Defined by the first only, where the second means somebody else's.
 FIRST_ONLY = "long labs(long x) { return x * 2; }\nint nobodys(void) { return 0; }\n"
 SECOND_ONLY = (
@@ -101,8 +108,9 @@ def code(symbol: str, number: int, kinds: dict[str, tuple[str, str]], more: str)
     """C of a kernel that multiplies each element by what a helper of its kind gives."""
     lines = [f"#define NUMBER {number}", "#define MORE 2", *(text for text, _ in kinds.values())]
     lines += ["#undef MORE" if "MORE" in more else "", more]
-    cases = "".join(f"    y[{i}] = x[{i}] * (float)({e});\n" for i, (_, e) in
-                    enumerate(kinds.values()))  # fmt: skip
+    cases = "".join(
+        f"    y[{i}] = x[{i}] * (float)({e});\n" for i, (_, e) in enumerate(kinds.values())
+    )
     n = len(kinds)
     return "\n".join(
         [
@@ -160,9 +168,27 @@ def compiled(
 
 def object_of(text: str, language: str = "c", *flags: str) -> bytes:
     driver = "c++" if language == "c++" else "cc"
-    command = [sys.executable, "-m", "ziglang", driver, "-target", "x86_64-linux-gnu.2.17", "-c",
-               "-x", language, "-", "-o", "/dev/stdout", "-fPIC", "-fno-exceptions", "-fno-rtti",
-               "-fno-sanitize=undefined", "-fno-builtin", "-O1", *flags]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        driver,
+        "-target",
+        "x86_64-linux-gnu.2.17",
+        "-c",
+        "-x",
+        language,
+        "-",
+        "-o",
+        "/dev/stdout",
+        "-fPIC",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-sanitize=undefined",
+        "-fno-builtin",
+        "-O1",
+        *flags,
+    ]
     return subprocess.run(command, input=text.encode(), check=True, capture_output=True).stdout
 
 
@@ -171,8 +197,11 @@ def check(module: tk.runtime.Module, kinds: dict[str, tuple[str, str]]) -> None:
     run = tk.runtime.Executor(module, tk.cpu())["main"]
     for _ in range(2):
         b, c, d = (y.numpy() for y in run(x))
-        wrong = {kind: float(v) for kind, v in zip([*kinds, "only"], b / x, strict=True)
-                 if round(float(v)) != 200}  # fmt: skip
+        wrong = {
+            kind: float(v)
+            for kind, v in zip([*kinds, "only"], b / x, strict=True)
+            if round(float(v)) != 200
+        }
         assert not wrong
         np.testing.assert_allclose(c, 1 / (1 + np.exp(-b.astype(np.float64))), rtol=1e-5)
         np.testing.assert_allclose(d, np.sqrt(x), rtol=1e-6)
@@ -210,8 +239,9 @@ def test_helpers_of_one_name_are_each_their_owners(form: str, tmp_path: Path) ->
     else:
         exe.export_library(tmp_path / f"net.{form}")
         (tmp_path / "model.h").write_text(exe.header())
-        (tmp_path / "main.c").write_text(PROGRAM.replace("N]", f"{len(WITH_CXX) + 1}]")
-                                         .replace("< N", f"< {len(WITH_CXX) + 1}"))  # fmt: skip
+        (tmp_path / "main.c").write_text(
+            PROGRAM.replace("N]", f"{len(WITH_CXX) + 1}]").replace("< N", f"< {len(WITH_CXX) + 1}")
+        )
         command = ["gcc", "main.c", f"net.{form}", "-o", "run", "-lpthread", "-ldl", "-lm"]
         subprocess.run(command, cwd=tmp_path, check=True)
         said = subprocess.run(["./run"], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -327,8 +357,11 @@ def test_parts_of_an_external_find_each_other() -> None:
         return float(found.numpy()[0])
 
     assert run(giver, taker, rest) == 3
-    with pytest.raises(UserError, match=r"'given', which second/second_sin.c needs, is defined by "
-                                        "third/third_tanh.c and by first/first_exp.c"):  # fmt: skip
+    with pytest.raises(
+        UserError,
+        match=r"'given', which second/second_sin.c needs, is defined by "
+        "third/third_tanh.c and by first/first_exp.c",
+    ):
         run(giver, taker, giver)
     with pytest.raises(UserError, match=r"defines given \(needed by second/second_sin.c") as caught:
         run("__attribute__((weak)) " + giver, taker, rest)

@@ -133,9 +133,13 @@ def test_libraries_that_are_not_there(folder: Path) -> None:
 )
 @pytest.mark.parametrize("suffix", ["so", "a"])
 def test_other_arguments(
-    option: str, wrong: object, says: str, suffix: str, tmp_path: Path,
+    option: str,
+    wrong: object,
+    says: str,
+    suffix: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     exe = tk.compile(MODULE)
     if option == "weights" and suffix == "a":

@@ -79,8 +79,21 @@ def test_two_libraries_in_one_program(tmp_path: Path, suffix: str) -> None:
         exe.export_library(tmp_path / f"{prefix}{suffix}")
         (tmp_path / f"{prefix.rstrip('_')}.h").write_text(exe.header())
     (tmp_path / "program.c").write_text(PROGRAM)
-    command = ["gcc", "-O1", "-Wall", "-Werror", f"-I{CRT}", "program.c", f"one_{suffix}",
-               f"two_{suffix}", "-o", "program", "-lpthread", "-ldl", "-lm"]  # fmt: skip
+    command = [
+        "gcc",
+        "-O1",
+        "-Wall",
+        "-Werror",
+        f"-I{CRT}",
+        "program.c",
+        f"one_{suffix}",
+        f"two_{suffix}",
+        "-o",
+        "program",
+        "-lpthread",
+        "-ldl",
+        "-lm",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
@@ -130,8 +143,19 @@ def test_two_libraries_in_one_program_share_threads(tmp_path: Path) -> None:
         exe.export_library(tmp_path / f"{prefix}.a")
         (tmp_path / f"{prefix.rstrip('_')}.h").write_text(exe.header())
     (tmp_path / "program.c").write_text(THREADS)
-    command = ["gcc", "-O1", f"-I{CRT}", "program.c", "one_.a", "two_.a", "-o", "program",
-               "-lpthread", "-ldl", "-lm"]  # fmt: skip
+    command = [
+        "gcc",
+        "-O1",
+        f"-I{CRT}",
+        "program.c",
+        "one_.a",
+        "two_.a",
+        "-o",
+        "program",
+        "-lpthread",
+        "-ldl",
+        "-lm",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "3 4")
@@ -150,8 +174,19 @@ def test_tvm_ffi_finds_a_system_library(tmp_path: Path) -> None:
     for prefix, op in (("one_", "tanh"), ("two_", "exp")):
         exe = tk.compile(module(op), system_lib_prefix=prefix)
         exe.export_library(tmp_path / f"{prefix}.a")
-    command = ["gcc", "-shared", "-Wl,--whole-archive", "one_.a", "two_.a",
-               "-Wl,--no-whole-archive", "-o", "both.so", "-lpthread", "-ldl", "-lm"]  # fmt: skip
+    command = [
+        "gcc",
+        "-shared",
+        "-Wl,--whole-archive",
+        "one_.a",
+        "two_.a",
+        "-Wl,--no-whole-archive",
+        "-o",
+        "both.so",
+        "-lpthread",
+        "-ldl",
+        "-lm",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True)
     script = (
         "import ctypes, sys, numpy as np, tvm_ffi\n"

@@ -110,8 +110,14 @@ LAYERS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "attention_128": (_attention, (1, 12, 128, 64)),
     "attention_197": (_attention, (1, 12, 197, 64)),
 }
-MAIN = {"conv2d_direct", "conv2d_depthwise", "conv2d_winograd", "linear_packed",
-        "linear_strassen", "attention_fused"}  # fmt: skip
+MAIN = {
+    "conv2d_direct",
+    "conv2d_depthwise",
+    "conv2d_winograd",
+    "linear_packed",
+    "linear_strassen",
+    "attention_fused",
+}
 # What stays on the stack although fewer outputs at a time would not: 14 sums and 9 weights leave 9
 # registers of NEON, and a multiply-add takes none of its operands from memory, but half as many
 # outputs cost 7% more instructions each.

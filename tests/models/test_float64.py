@@ -54,8 +54,11 @@ def weight(*shape: int) -> Array:
         ("Conv", [X, weight(4, 3, 1, 1), weight(4)], {"group": 2}),
         ("MaxPool", [X], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1]}),
         ("AveragePool", [X], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
-        ("AveragePool", [X], {"kernel_shape": [3, 2], "pads": [1, 1, 0, 0],
-                              "count_include_pad": 1}),
+        (
+            "AveragePool",
+            [X],
+            {"kernel_shape": [3, 2], "pads": [1, 1, 0, 0], "count_include_pad": 1},
+        ),
         ("LRN", [SQUARE], {"size": 5, "alpha": 0.3, "beta": 0.75, "bias": 1.5}),
         ("LRN", [SQUARE], {"size": 4, "alpha": 0.3}),
         ("Erf", [X], {}),
@@ -64,7 +67,7 @@ def weight(*shape: int) -> Array:
         ("LayerNormalization", [X, weight(9, 8), weight(9, 8)], {"axis": 2, "epsilon": 1e-3}),
         ("BatchNormalization", [X, weight(6), weight(6), weight(6), weight(6) ** 2], {}),
     ],
-)  # fmt: skip
+)
 def test_own_operators_agree_with_onnx(op: str, tensors: list[Array], attributes: dict) -> None:
     """What we give the evaluator computes what its own implementation does."""
     model, feeds = one_node(op, tensors, **attributes)
@@ -125,8 +128,10 @@ def test_compare_refuses(mlp: tuple, spoil: object, sentence: str) -> None:
     reference, feeds, right = mlp
     wrong = [np.asarray(spoil(right[0]))]  # type: ignore[operator]
     with np.errstate(invalid="ignore"), pytest.raises(AssertionError, match=sentence):
-        wrong = [w if w.dtype == np.float64 and "dtype" in sentence else w.astype(np.float32)
-                 for w in wrong]  # fmt: skip
+        wrong = [
+            w if w.dtype == np.float64 and "dtype" in sentence else w.astype(np.float32)
+            for w in wrong
+        ]
         compare(lambda x: wrong, reference, [feeds])
 
 

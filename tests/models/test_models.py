@@ -73,9 +73,18 @@ BATCHES = tuple({"batch": n} for n in (1, 2, 3, 4, 5, 8, 7, 16, 6, 9))
 TOKENS = tuple(
     {"batch": batch, "sequence": sequence}
     for batch, sequence in (
-        (1, 128), (1, 1), (2, 128), (3, 17), (1, 64), (4, 32), (1, 100), (2, 5), (1, 333), (8, 16),
+        (1, 128),
+        (1, 1),
+        (2, 128),
+        (3, 17),
+        (1, 64),
+        (4, 32),
+        (1, 100),
+        (2, 5),
+        (1, 333),
+        (8, 16),
     )
-)  # fmt: skip
+)
 SHAPES: dict[str, tuple[dict[str, int], ...]] = {
     "resnet18-batch": BATCHES,
     "bert_2-dynamic": TOKENS,

@@ -77,10 +77,15 @@ def quantised(row: Quantised, folder: Path) -> Path:
     prepared, path = folder / "prepared.onnx", folder / f"{row}.onnx"
     quant_pre_process(str(model_path(row.network)), str(prepared), skip_symbolic_shape=True)
     quantize_static(
-        str(prepared), str(path), _Data(row.network), quant_format=QuantFormat.QDQ,
-        per_channel=True, activation_type=QuantType[row.activations], weight_type=QuantType.QInt8,
+        str(prepared),
+        str(path),
+        _Data(row.network),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType[row.activations],
+        weight_type=QuantType.QInt8,
         op_types_to_quantize=row.operators and list(row.operators),
-    )  # fmt: skip
+    )
     return path
 
 

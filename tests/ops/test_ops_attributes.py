@@ -47,13 +47,14 @@ F32 = "float32"
 OTHERS: dict[str, tuple[list[Type], dict[str, Any]]] = {
     "attention": ([tensor((1, 2, 3, 4), F32)] * 3, {"scale": 0.5}),
     "winograd_conv2d": (
-        [tensor((1, 2, 8, 8), F32), tensor((3, 2, 6, 6), F32)], {"tile": (4, 4)},
+        [tensor((1, 2, 8, 8), F32), tensor((3, 2, 6, 6), F32)],
+        {"tile": (4, 4)},
     ),
     "strassen_linear": ([tensor((7, 2, 3), F32), tensor((6, 4), F32)], {"rows": (4,)}),
     "compress": ([tensor((3, 4), F32), tensor((3,), "bool")], {}),
     "unique": ([tensor((3, 4), F32)], {}),
     "non_max_suppression": ([tensor((1, 4, 4), F32), tensor((1, 2, 4), F32)], {}),
-}  # fmt: skip
+}
 
 
 def samples() -> Iterator[tuple[str, list[Type], dict[str, Any], list[np.ndarray] | None]]:

@@ -131,15 +131,23 @@ def test_types() -> None:
     ("op", "types", "code", "operand"),
     [
         ("nonzero", [PrimType(INT64)], "operand-kind", "'x'"),
-        ("compress", [tensor((3,), "float32"), tensor((3,), "int64")], "dtype-mismatch",
-         "'condition'"),
-        ("compress", [tensor((3,), "float32"), tensor((3, 1), "bool")], "rank-mismatch",
-         "'condition'"),
+        (
+            "compress",
+            [tensor((3,), "float32"), tensor((3,), "int64")],
+            "dtype-mismatch",
+            "'condition'",
+        ),
+        (
+            "compress",
+            [tensor((3,), "float32"), tensor((3, 1), "bool")],
+            "rank-mismatch",
+            "'condition'",
+        ),
         ("slice_dynamic", [tensor((3,), "float32")] * 3, "dtype-mismatch", "'starts'"),
         ("non_max_suppression", [tensor((3, 4), "float32")] * 2, "rank-mismatch", "'boxes'"),
         ("unique", [], "operand-count", "unique"),
     ],
-)  # fmt: skip
+)
 def test_operands_that_do_not_fit(op: str, types: list[Type], code: str, operand: str) -> None:
     with pytest.raises(UserError) as caught:
         ops.infer(ops.call(op, *given(*types), span="node/7"))

@@ -29,10 +29,29 @@ def bytes_(*shape: int, dtype: str = "uint8") -> np.ndarray:
 
 
 UNARY_FLOAT = (
-    "identity", "abs", "neg", "relu", "sign", "erf", "tanh", "sigmoid", "sin", "cos", "floor",
-    "ceil", "round", "isnan", "gelu", "leaky_relu", "elu", "hard_sigmoid", "hard_swish", "silu",
-    "softplus", "clip",
-)  # fmt: skip
+    "identity",
+    "abs",
+    "neg",
+    "relu",
+    "sign",
+    "erf",
+    "tanh",
+    "sigmoid",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "isnan",
+    "gelu",
+    "leaky_relu",
+    "elu",
+    "hard_sigmoid",
+    "hard_swish",
+    "silu",
+    "softplus",
+    "clip",
+)
 
 # operator, operands, attributes
 CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
@@ -192,18 +211,27 @@ SYMBOLIC: list[tuple[str, list[tuple[list[Expr | int], np.ndarray]], dict[str, o
     ("tile", [([N], data(3))], {"repeats": (2,)}),
     ("mean", [([N, M], data(2, 3))], {"axes": (0, 1)}),
     ("argmax", [([N, M], data(2, 3))], {"axis": 1}),
-    ("conv2d", [([N, 2, M, 5], data(2, 2, 6, 5)), ([3, 2, 3, 3], data(3, 2, 3, 3))],
-     {"padding": (1, 1, 1, 1), "strides": (2, 2)}),
-    ("max_pool2d", [([N, 1, M, M], data(1, 1, 6, 6))],
-     {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True}),
-    ("avg_pool2d", [([1, 1, N, M], data(1, 1, 5, 6))],
-     {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True}),
+    (
+        "conv2d",
+        [([N, 2, M, 5], data(2, 2, 6, 5)), ([3, 2, 3, 3], data(3, 2, 3, 3))],
+        {"padding": (1, 1, 1, 1), "strides": (2, 2)},
+    ),
+    (
+        "max_pool2d",
+        [([N, 1, M, M], data(1, 1, 6, 6))],
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True},
+    ),
+    (
+        "avg_pool2d",
+        [([1, 1, N, M], data(1, 1, 5, 6))],
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True},
+    ),
     ("layer_norm", [([N, M], data(2, 3)), ([M], data(3)), ([M], data(3, seed=1))], {}),
     ("softmax", [([N, M], data(2, 3))], {}),
     ("matmul", [([N, 2, M], data(2, 2, 3)), ([N, M, 4], data(2, 3, 4))], {}),
     ("matmul", [([N, 2, M], data(2, 2, 3)), ([N, 4, M], data(2, 4, 3))], {"transpose_b": True}),
     ("linear", [([N, M, 3], data(2, 2, 3)), ([3, 2], data(3, 2))], {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -215,8 +243,21 @@ def test_symbolic_shapes(
     check(op, *(a for _, a in operands), shapes=[s for s, _ in operands], **attrs)
 
 
-@pytest.mark.parametrize("op", ["relu", "clip", "sign", "elu", "hard_sigmoid", "hard_swish",
-                                "leaky_relu", "softplus", "silu", "gelu"])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        "relu",
+        "clip",
+        "sign",
+        "elu",
+        "hard_sigmoid",
+        "hard_swish",
+        "leaky_relu",
+        "softplus",
+        "silu",
+        "gelu",
+    ],
+)
 def test_nan_goes_through(op: str) -> None:
     attrs = {"min": -1.0, "max": 1.0} if op == "clip" else {}
     out = check(op, np.array([NAN, 1.0, NAN]), **attrs)

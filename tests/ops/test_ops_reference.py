@@ -178,12 +178,29 @@ def test_references_keep_the_precision_they_are_given() -> None:
     """No reference computes float64 operands in less, or returns float32 ones as more."""
     x = np.abs(data(1, 2, 4, 4)) + 0.5
     attrs = {
-        "avg_pool2d": {"kernel": (2, 2)}, "lrn": {"size": 3}, "attention": {"scale": 0.3},
-        "sum": {"axes": (1,)}, "mean": {"axes": (1,)}, "prod": {"axes": (1,)},
-        "max_pool2d": {"kernel": (2, 2)}, "clip": {"min": 0.0, "max": 0.7},
-    }  # fmt: skip
-    for op in ("gelu", "erf", "sigmoid", "silu", "elu", "leaky_relu", "hard_swish", "softplus",
-               "rsqrt", "softmax", "log_softmax", *attrs):  # fmt: skip
+        "avg_pool2d": {"kernel": (2, 2)},
+        "lrn": {"size": 3},
+        "attention": {"scale": 0.3},
+        "sum": {"axes": (1,)},
+        "mean": {"axes": (1,)},
+        "prod": {"axes": (1,)},
+        "max_pool2d": {"kernel": (2, 2)},
+        "clip": {"min": 0.0, "max": 0.7},
+    }
+    for op in (
+        "gelu",
+        "erf",
+        "sigmoid",
+        "silu",
+        "elu",
+        "leaky_relu",
+        "hard_swish",
+        "softplus",
+        "rsqrt",
+        "softmax",
+        "log_softmax",
+        *attrs,
+    ):
         operator = ops.get(op)
         full = operator.complete(attrs.get(op, {}))
         count = 3 if op == "attention" else 1

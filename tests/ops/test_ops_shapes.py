@@ -171,9 +171,13 @@ def test_conv2d(
 @given(window(), window(), st.booleans())
 def test_max_pool2d(rows: tuple[int, ...], cols: tuple[int, ...], ceil_mode: bool) -> None:
     check(
-        "max_pool2d", data(1, 2, rows[5], cols[5]), kernel=(rows[0], cols[0]),
-        dilation=(rows[2], cols[2]), ceil_mode=ceil_mode, **pair(rows, cols),
-    )  # fmt: skip
+        "max_pool2d",
+        data(1, 2, rows[5], cols[5]),
+        kernel=(rows[0], cols[0]),
+        dilation=(rows[2], cols[2]),
+        ceil_mode=ceil_mode,
+        **pair(rows, cols),
+    )
 
 
 @quick
@@ -182,14 +186,24 @@ def test_avg_pool2d(
     rows: tuple[int, ...], cols: tuple[int, ...], ceil_mode: bool, include: bool
 ) -> None:
     check(
-        "avg_pool2d", data(1, 1, rows[5] + 4, cols[5] + 4), kernel=(rows[0], cols[0]),
-        ceil_mode=ceil_mode, count_include_pad=include, **pair(rows, cols),
-    )  # fmt: skip
+        "avg_pool2d",
+        data(1, 1, rows[5] + 4, cols[5] + 4),
+        kernel=(rows[0], cols[0]),
+        ceil_mode=ceil_mode,
+        count_include_pad=include,
+        **pair(rows, cols),
+    )
 
 
 @quick
-@given(broadcastable(2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.booleans(),
-       st.booleans())  # fmt: skip
+@given(
+    broadcastable(2),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+)
 def test_matmul(
     batch: list[tuple[int, ...]], m: int, k: int, n: int, flip_a: bool, flip_b: bool
 ) -> None:

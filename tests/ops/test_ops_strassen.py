@@ -64,9 +64,13 @@ def test_what_cannot_be_halved_is_refused(shape: tuple[object, ...], says: str) 
     ],
 )
 def test_operands_that_do_not_fit(
-    parts: tuple[int, ...], w: tuple[int, ...], bias: tuple[int, ...] | None, rows: object,
-    code: str, says: str,
-) -> None:  # fmt: skip
+    parts: tuple[int, ...],
+    w: tuple[int, ...],
+    bias: tuple[int, ...] | None,
+    rows: object,
+    code: str,
+    says: str,
+) -> None:
     op = ops.get("strassen_linear")
     types = [_type(*s) for s in (parts, w, bias) if s is not None]
     with pytest.raises(UserError, match=says) as e:

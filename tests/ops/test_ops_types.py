@@ -176,18 +176,34 @@ ACCEPTED: list[tuple[str, list[Operand], dict[str, object], str]] = [
     ("arange", [], {"start": 0, "step": 1, "count": N}, "int64[N]"),
     ("argmax", [t(2, 3, 4)], {"axis": -2, "keepdims": True}, "int64[2, 1, 4]"),
     ("sum", [t(2, 3, N)], {"axes": (0, -1)}, "float32[3]"),
-    ("conv2d", [t(N, 3, 224, 224), t(64, 3, 7, 7)],
-     {"strides": (2, 2), "padding": (3, 3, 3, 3)}, "float32[N, 64, 112, 112]"),
-    ("max_pool2d", [t(N, 64, 112, 112)], {"kernel": (3, 3), "strides": (2, 2),
-     "padding": (1, 1, 1, 1)}, "float32[N, 64, 56, 56]"),
-    ("max_pool2d", [t(1, 1, 6, 5)], {"kernel": (3, 3), "strides": (2, 2), "ceil_mode": True},
-     "float32[1, 1, 3, 2]"),
+    (
+        "conv2d",
+        [t(N, 3, 224, 224), t(64, 3, 7, 7)],
+        {"strides": (2, 2), "padding": (3, 3, 3, 3)},
+        "float32[N, 64, 112, 112]",
+    ),
+    (
+        "max_pool2d",
+        [t(N, 64, 112, 112)],
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+        "float32[N, 64, 56, 56]",
+    ),
+    (
+        "max_pool2d",
+        [t(1, 1, 6, 5)],
+        {"kernel": (3, 3), "strides": (2, 2), "ceil_mode": True},
+        "float32[1, 1, 3, 2]",
+    ),
     ("matmul", [t(N, 12, M, 64), t(N, 12, 64, M)], {}, "float32[N, 12, M, M]"),
     ("matmul", [t(3), t(N, 3, 4)], {}, "float32[N, 4]"),
     ("linear", [t(N, M, 768), t(768, 3072), t(3072)], {}, "float32[N, M, 3072]"),
-    ("attention", [t(N, 12, 1, 64), t(N, 12, M, 64), t(N, 12, M, 32), t(1, M, dtype="bool")],
-     {"scale": 0.125}, "float32[N, 12, 1, 32]"),
-]  # fmt: skip
+    (
+        "attention",
+        [t(N, 12, 1, 64), t(N, 12, M, 64), t(N, 12, M, 32), t(1, M, dtype="bool")],
+        {"scale": 0.125},
+        "float32[N, 12, 1, 32]",
+    ),
+]
 
 
 @pytest.mark.parametrize(("op", "operands", "attrs", "want"), ACCEPTED)

@@ -51,9 +51,11 @@ def _infer(x: TensorType, u: TensorType, **attrs: object) -> TensorType:
 
 def test_type() -> None:
     have = _infer(
-        tensor((2, 5, 9, 12), "float32"), tensor((7, 5, 6, 4), "float32"),
-        tile=(4, 2), padding=(1, 1, 1, 1),
-    )  # fmt: skip
+        tensor((2, 5, 9, 12), "float32"),
+        tensor((7, 5, 6, 4), "float32"),
+        tile=(4, 2),
+        padding=(1, 1, 1, 1),
+    )
     assert have == tensor((2, 7, 9, 12), "float32")
 
 

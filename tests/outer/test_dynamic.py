@@ -79,8 +79,10 @@ def run() -> Any:
         unary("negate", "neg", tensor((n,), "float32")),
         _op("nonzero", "nonzero", {"x": ANY}),
         _op("compress_flat", "compress", {"x": ANY, "c": ANY}),
-        *(_op(f"compress{a}", "compress", {"x": AnyTensorType(3), "c": ANY}, axis=a)
-          for a in (0, 1, 2)),
+        *(
+            _op(f"compress{a}", "compress", {"x": AnyTensorType(3), "c": ANY}, axis=a)
+            for a in (0, 1, 2)
+        ),
         _op("unique", "unique", {"x": ANY}),
         _op("unique_as_found", "unique", {"x": ANY}, sorted=False),
         _op("unique0", "unique", {"x": AnyTensorType(2)}, axis=0),
@@ -95,23 +97,32 @@ def run() -> Any:
         _op("nms_center", "non_max_suppression", boxes | limits, center_point_box=True),
         _positive_part(),
         *_sum_of_part(),
-    )  # fmt: skip
+    )
 
 
 def check(got: Any, op: str, arrays: tuple[Any, ...], **attrs: Any) -> None:
     found = DYNAMIC[op]
     want = found.numpy(arrays, found.complete(attrs))
-    several = isinstance(found.infer([ANY] * len(arrays), found.complete(attrs)),
-                         TupleType)  # fmt: skip
+    several = isinstance(found.infer([ANY] * len(arrays), found.complete(attrs)), TupleType)
     for g, w in zip(got if several else (got,), want if several else (want,), strict=True):
         assert (g.shape, g.numpy().dtype) == (w.shape, w.dtype)
         np.testing.assert_array_equal(g.numpy(), w)
 
 
 DTYPES = [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64",
-]  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 def few(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:

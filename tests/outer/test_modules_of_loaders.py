@@ -108,8 +108,11 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tk.runtime.E
         def twice(*values: Any) -> Any:
             return (values, [calls, values[0]][1])
 
-        return {f"{Path(artifacts[0].file_name).stem}": double, "python_identity": identity,
-                "python_twice": twice}  # fmt: skip
+        return {
+            f"{Path(artifacts[0].file_name).stem}": double,
+            "python_identity": identity,
+            "python_twice": twice,
+        }
 
     external = External("devices", lambda call, target: call.op == "mul", emit)
     exe = tk.compile(from_source(MODULE), externals=[external])
@@ -244,8 +247,9 @@ def test_a_module_that_recurses(limit: int, size: int) -> None:
     """Python's limit or the thread's stack, whichever comes first: the same exception."""
     script = RECURSE.replace("LIMIT", str(limit)).replace("SIZE", str(size))
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True,
-                          timeout=120)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
     assert done.stdout.splitlines() == ["main RecursionError"] * 2 + ["outer RecursionError"] * 2
 

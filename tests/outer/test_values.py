@@ -86,9 +86,14 @@ def _tensor_programs() -> list[Any]:
     f = F("programs", x=row)
     doubled = f.call("doubled", row, GlobalRef("scale"), f["x"], ShapeValue((n,)))
     more = f.call(
-        "more", row, "call_tir_inplace", GlobalRef("increment"), doubled,
-        ShapeValue((n, as_expr(5))), inplace=(0,),
-    )  # fmt: skip
+        "more",
+        row,
+        "call_tir_inplace",
+        GlobalRef("increment"),
+        doubled,
+        ShapeValue((n, as_expr(5))),
+        inplace=(0,),
+    )
     made = f.call("made", row, "call_dps_packed", more, name="tests.outer.reverse")
     return [f.outer(Tuple((more, made))), _scale(), _increment("increment", False)]
 
@@ -174,8 +179,12 @@ def test_torch_tensors(run: Any) -> None:
 
 def test_each_kind_of_value(run: Any) -> None:
     assert run["values"](7, 2, True, "a string \u00e9\0x", (3, 4)) == (
-        7, 2.0, True, "a string \u00e9\0x", (3, 4),
-    )  # fmt: skip
+        7,
+        2.0,
+        True,
+        "a string \u00e9\0x",
+        (3, 4),
+    )
     got = run["values"](np.int32(7), np.float64(1.5), np.array(False), "", [0, 1])
     assert got == (7, 1.5, False, "", (0, 1))
 
@@ -220,21 +229,46 @@ def test_tensor_programs_in_place_and_by_name(run: Any) -> None:
 
 
 MUST_FAIL = [
-    ("sizes", (np.zeros((5, 4), np.float32),), ValueError,
-     "sizes: the value of y must be float32 [m * 2 - 1, m], received float32 [5, 4]: "
-     "dimension 0 is 5, expected 7"),
-    ("sizes", (np.zeros((5, 3), np.int32),), TypeError,
-     "the value of x2 must be float32 [rows, m], received int32 [5, 3]"),
+    (
+        "sizes",
+        (np.zeros((5, 4), np.float32),),
+        ValueError,
+        "sizes: the value of y must be float32 [m * 2 - 1, m], received float32 [5, 4]: "
+        "dimension 0 is 5, expected 7",
+    ),
+    (
+        "sizes",
+        (np.zeros((5, 3), np.int32),),
+        TypeError,
+        "the value of x2 must be float32 [rows, m], received int32 [5, 3]",
+    ),
     ("sizes", (np.zeros(5, np.float32),), ValueError, "received float32 [5]"),
-    ("square", (np.zeros((2, 3), np.float32), np.zeros(4, np.float32)), ValueError,
-     "argument 'x' must be float32 [n, n], received float32 [2, 3]: dimension 1 is 3, expected 2"),
-    ("square", (np.zeros((2, 2), np.float32), np.zeros(3, np.float32)), ValueError,
-     "argument 'y' must be float32 [n * 2], received float32 [3]: dimension 0 is 3, expected 4"),
-    ("values", (1.5, 1, True, "", (1, 2)), TypeError,
-     "values: argument 'i' must be a number (int64), received a number with a fraction"),
+    (
+        "square",
+        (np.zeros((2, 3), np.float32), np.zeros(4, np.float32)),
+        ValueError,
+        "argument 'x' must be float32 [n, n], received float32 [2, 3]: "
+        "dimension 1 is 3, expected 2",
+    ),
+    (
+        "square",
+        (np.zeros((2, 2), np.float32), np.zeros(3, np.float32)),
+        ValueError,
+        "argument 'y' must be float32 [n * 2], received float32 [3]: dimension 0 is 3, expected 4",
+    ),
+    (
+        "values",
+        (1.5, 1, True, "", (1, 2)),
+        TypeError,
+        "values: argument 'i' must be a number (int64), received a number with a fraction",
+    ),
     ("values", (1, 1, True, 3, (1, 2)), TypeError, "argument 's' must be a string"),
-    ("values", (1, 1, True, "", (1, 2, 3)), ValueError,
-     "argument 'shape' must be a shape of 2, received a shape of 3"),
+    (
+        "values",
+        (1, 1, True, "", (1, 2, 3)),
+        ValueError,
+        "argument 'shape' must be a shape of 2, received a shape of 3",
+    ),
     ("values", (1, 1, True, "", (1, "x")), TypeError, "must be a shape of 2, received a tuple"),
     ("values", (1, 1, True, "", (1, 2), 3), TypeError, "expected 5 inputs"),
     ("values", (1 << 70, 1, True, "", (1, 2)), ValueError, "must be an integer from 0 to"),
@@ -243,7 +277,7 @@ MUST_FAIL = [
     ("swap", ((("x", "y"), (5, 6)),), TypeError, "must be float32 [] in a tuple"),
     ("object_back", ({"a": 1},), TypeError, "dict cannot be passed"),
     ("tensor_back", (3,), TypeError, "argument 'x' must be a tensor, received an integer"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "args", "error", "words"), MUST_FAIL)

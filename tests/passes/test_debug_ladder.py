@@ -63,8 +63,9 @@ def test_what_the_levels_print(printed: dict[int, str]) -> None:
     assert re.search(r"^kiln\[5\] \(in .*\) .*ld\.lld", text, re.M)
 
 
-def test_a_cached_kernel_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                 capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_cached_kernel_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path))
     tk.compile(MODULE)
     monkeypatch.setenv("KILN_DEBUG", "3")

@@ -108,8 +108,12 @@ def test_a_pass_that_no_import_gives() -> None:
         def __call__(self, mod: IRModule) -> IRModule:
             raise ZeroDivisionError
 
-    for p, name in ((local, "local"), (Local(object()), "Local"), (partial(local), "local"),
-                    (lambda mod: 1 / 0, "<lambda>")):  # fmt: skip
+    for p, name in (
+        (local, "local"),
+        (Local(object()), "Local"),
+        (partial(local), "local"),
+        (lambda mod: 1 / 0, "<lambda>"),
+    ):
         with pytest.raises(UserError) as caught:
             tk.compile(MODULE, relax_pipeline=p)
         before = place(caught.value)

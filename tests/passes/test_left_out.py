@@ -82,8 +82,14 @@ class Module:
         return z
 """,
 }
-SHAPES = {"symbolic": (5, 12), "attention": (1, 2, 12, 16), "outer": (6, 12), "program": (6, 8),
-          "network": (2, 8, 8, 8), "externals": (2, 8, 8, 8)}  # fmt: skip
+SHAPES = {
+    "symbolic": (5, 12),
+    "attention": (1, 2, 12, 16),
+    "outer": (6, 12),
+    "program": (6, 8),
+    "network": (2, 8, 8, 8),
+    "externals": (2, 8, 8, 8),
+}
 
 
 @cache

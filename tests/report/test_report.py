@@ -150,9 +150,15 @@ def test_branches_are_drawn_and_their_parts_have_kernels() -> None:
     told = tk.explain(Branches, seconds=0.001).story
     nodes = [(n.label, n.kernel) for n in told.graph.nodes]
     assert nodes == [
-        ("x", ""), ("c", ""), ("exp", "exp_neg"), ("neg", ""), ("tanh", ""), ("if", ""),
-        ("softmax", "softmax"), ("result", ""),
-    ]  # fmt: skip
+        ("x", ""),
+        ("c", ""),
+        ("exp", "exp_neg"),
+        ("neg", ""),
+        ("tanh", ""),
+        ("if", ""),
+        ("softmax", "softmax"),
+        ("result", ""),
+    ]
     by = {n.label: i for i, n in enumerate(told.graph.nodes)}
     for a, b in (("c", "if"), ("neg", "if"), ("tanh", "if"), ("if", "softmax"), ("x", "exp")):
         assert (by[a], by[b]) in told.graph.edges
@@ -215,8 +221,10 @@ def test_the_executable_is_what_compile_gives(report: Report) -> None:
 
 
 def test_symbolic_dimensions_take_the_sizes_asked_for() -> None:
-    mod = make(lambda g, x: g.softmax(g.exp(g.softmax(x, axis=-1)), axis=0),
-               x=tensor((Var("rows"), 40), "float32"))  # fmt: skip
+    mod = make(
+        lambda g, x: g.softmax(g.exp(g.softmax(x, axis=-1)), axis=0),
+        x=tensor((Var("rows"), 40), "float32"),
+    )
     small, large = (tk.explain(mod, sizes={"rows": n}, seconds=0.001) for n in (2, 2000))
     assert small.story.memory[0].total * 100 < large.story.memory[0].total
     assert "Symbolic dimensions are taken as rows = 2000." in large.html()

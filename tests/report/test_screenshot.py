@@ -69,9 +69,17 @@ addEventListener("load", () => {
 
 def chromium(page: Path, *options: str) -> str:
     assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-               f"--user-data-dir={page.parent / 'profile'}", f"--window-size={WIDTH},{HEIGHT}",
-               *options, f"{page.as_uri()}#kernel-0"]  # fmt: skip
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={page.parent / 'profile'}",
+        f"--window-size={WIDTH},{HEIGHT}",
+        *options,
+        f"{page.as_uri()}#kernel-0",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

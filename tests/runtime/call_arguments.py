@@ -138,9 +138,26 @@ def overlapping(rng: Random, other: View, blocks: list[Any], shape: tuple[int, .
 
 _KINDS = (np.int8, np.uint16, np.int64, np.uint64, np.float16, np.float32, np.float64, np.bool_)
 JUNK = (
-    None, "x", b"1", [1.0], (1,), {"a": 1}, object(), 1j, np.complex64(1), np.datetime64(3, "s"),
-    np.timedelta64(3, "s"), np.str_("1"), slice(3), int, [], (), NotImplemented, Ellipsis, float,
-)  # fmt: skip
+    None,
+    "x",
+    b"1",
+    [1.0],
+    (1,),
+    {"a": 1},
+    object(),
+    1j,
+    np.complex64(1),
+    np.datetime64(3, "s"),
+    np.timedelta64(3, "s"),
+    np.str_("1"),
+    slice(3),
+    int,
+    [],
+    (),
+    NotImplemented,
+    Ellipsis,
+    float,
+)
 
 
 def number(rng: Random, dtype: str) -> Any:

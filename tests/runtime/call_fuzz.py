@@ -233,8 +233,19 @@ def _wrong_out(call: Call, sizes: dict[str, int], rng: Random) -> None:
 
 
 _MUTATIONS = (
-    _junk, _junk, _dtype, _rank, _size, _size, _enormous, _lie, _lock, _count, _names, _wrong_out,
-)  # fmt: skip
+    _junk,
+    _junk,
+    _dtype,
+    _rank,
+    _size,
+    _size,
+    _enormous,
+    _lie,
+    _lock,
+    _count,
+    _names,
+    _wrong_out,
+)
 
 
 # ---- the model ----------------------------------------------------------------------------------

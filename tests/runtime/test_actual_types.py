@@ -101,10 +101,19 @@ USES: dict[str, Use] = {
     "name of a module": lambda e, m, t, p: tk.compile(from_source(TEXT), name=t),
 }
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("{}",), ("compile", "{}"), ("compile", "net.onnx", "-o", "{}"), ("run", "{}"),
-    ("run", "net.so", "{}"), ("inspect", "{}"), ("check", "{}"), ("explain", "{}"), ("bench", "{}"),
-    ("compile", "{}", "--target", "{}"), ("targets", "{}"), ("demo", "--{}"),
-)  # fmt: skip
+    ("{}",),
+    ("compile", "{}"),
+    ("compile", "net.onnx", "-o", "{}"),
+    ("run", "{}"),
+    ("run", "net.so", "{}"),
+    ("inspect", "{}"),
+    ("check", "{}"),
+    ("explain", "{}"),
+    ("bench", "{}"),
+    ("compile", "{}", "--target", "{}"),
+    ("targets", "{}"),
+    ("demo", "--{}"),
+)
 
 
 def _ask(module: Module, answer: Any) -> object:
@@ -208,8 +217,20 @@ def _liar(base: type, attribute: str, answer: Any) -> Any:
     return made(np.ones((2, 3), F)) if base is Exports else made("1")
 
 
-ATTRIBUTES = ("__class__", "shape", "dtype", "ndim", "strides", "flags", "ctypes", "size",
-              "__int__", "__index__", "__array_interface__", "__iter__")  # fmt: skip
+ATTRIBUTES = (
+    "__class__",
+    "shape",
+    "dtype",
+    "ndim",
+    "strides",
+    "flags",
+    "ctypes",
+    "size",
+    "__int__",
+    "__index__",
+    "__array_interface__",
+    "__iter__",
+)
 ANSWERS = (_OwnError(), int, bool, str, tuple, list, np.ndarray, np.float32, Tensor, *NONSENSE)
 CALLS: dict[str, Callable[[Executor, Any], object]] = {
     "input": lambda e, x: e["add"](x, np.ones((2, 3), F)),

@@ -260,10 +260,27 @@ def test_devices_that_are_not_there(module: Module) -> None:
 
 @pytest.mark.parametrize(
     "devices",
-    [0, 1.5, True, "cpu", "", b"cpu", object(), Device, {}, {cpu()}, {cpu(): 1}, iter([cpu()]),
-     np.array([cpu()]), ["cpu"], [None], (cpu(), 0), [[cpu()]]],
+    [
+        0,
+        1.5,
+        True,
+        "cpu",
+        "",
+        b"cpu",
+        object(),
+        Device,
+        {},
+        {cpu()},
+        {cpu(): 1},
+        iter([cpu()]),
+        np.array([cpu()]),
+        ["cpu"],
+        [None],
+        (cpu(), 0),
+        [[cpu()]],
+    ],
     ids=lambda devices: type(devices).__name__,
-)  # fmt: skip
+)
 def test_what_is_no_device(module: Module, devices: Any) -> None:
     with pytest.raises(TypeError, match=r"devices are made by tk\.cpu\(\), received \w+"):
         Executor(module, devices)

@@ -189,8 +189,15 @@ def test_descriptors_are_not_inherited(beside: Path, tmp_path: Path) -> None:
     for std in ("-std=c99", "-std=gnu99"):
         include = ("-I", root / crt, "-I", root / hosts)
         build(gcc, std, *include, HERE / "refusals.c", "-o", host, "-ldl", "-lpthread")
-        done = run("env", f"LD_PRELOAD={watch}", host, beside, "main", "in:float32:2x40",
-                   "out:float32:2x24")  # fmt: skip
+        done = run(
+            "env",
+            f"LD_PRELOAD={watch}",
+            host,
+            beside,
+            "main",
+            "in:float32:2x40",
+            "out:float32:2x24",
+        )
         assert done.stdout.startswith("0"), done.stdout + done.stderr
         assert "inherited:" not in done.stderr
         closed = [line for line in done.stderr.splitlines() if line.startswith("closed:")]

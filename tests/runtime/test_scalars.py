@@ -236,9 +236,16 @@ def test_numbers_in_a_graph() -> None:
             cases.append((dtype, value))
     names = ", ".join(f"y{i}" for i in range(len(cases)))
     text = "\n".join(
-        ["@tk.script.ir_module", "class M:", *head, "    @R.function", "    def main():", *calls,
-         f"        return ({names})"]
-    )  # fmt: skip
+        [
+            "@tk.script.ir_module",
+            "class M:",
+            *head,
+            "    @R.function",
+            "    def main():",
+            *calls,
+            f"        return ({names})",
+        ]
+    )
     results = Executor(tk.compile(from_source(text, infer=ops.infer)))["main"]()
     wrong = [
         (dtype, value, found)

@@ -29,8 +29,23 @@ OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=0:die_after_fork=0:report_signal_unsafe=0",
 }
 NOT_UNDER = {"thread": ("fork", "nested")}  # TSan knows neither
-KINDS = ("call", "failing", "values", "nested", "packed", "loaders", "opening", "lives", "threads",
-         "fork", "elsewhere", "metadata", "newer", "environment", "ending")  # fmt: skip
+KINDS = (
+    "call",
+    "failing",
+    "values",
+    "nested",
+    "packed",
+    "loaders",
+    "opening",
+    "lives",
+    "threads",
+    "fork",
+    "elsewhere",
+    "metadata",
+    "newer",
+    "environment",
+    "ending",
+)
 EVER = 1 << 40
 
 

@@ -89,8 +89,7 @@ def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> Non
     """The driver."""
     options = sanitize(sanitizers)
     (folder / "plain.c").write_text(plain_entries(headers))
-    names = ("calls", "faults", "loaders", "main", "processes", "tensors", "threads",
-             "values")  # fmt: skip
+    names = ("calls", "faults", "loaders", "main", "processes", "tensors", "threads", "values")
     head: tuple[str | Path, ...] = (
         *options,
         *WARN,
@@ -166,8 +165,10 @@ def plain_entries(headers: dict[str, str]) -> str:
                 cast = "" if source == "data" else f"({kind})"
                 arguments.append(f"{cast}{source}[{counts[source]}]")
                 counts[source] += 1
-            rows.append(f'    {{"{library}", "{name}", {counts["integers"]}, {counts["data"]}, '
-                        f"{counts['reals']}, call_{library}_{name}}},\n")  # fmt: skip
+            rows.append(
+                f'    {{"{library}", "{name}", {counts["integers"]}, {counts["data"]}, '
+                f"{counts['reals']}, call_{library}_{name}}},\n"
+            )
             text.append(
                 f"static int call_{library}_{name}(void *entry, const int64_t *integers, "
                 "void *const *data, const double *reals)\n{\n"

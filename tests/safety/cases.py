@@ -234,8 +234,10 @@ def closing(place: Place, rng: Random) -> str:
     infos = [rng.choice(list(module.functions.values())) for _ in range(50)]
     calls = [(info.name, arguments_for(info, rng)) for info in infos]
     delay = rng.random() * 0.004
-    place.say(f"{name} closed by another thread after {delay:.4f} s of calls: "
-              f"{', '.join(name for name, _ in calls[:6])}...")  # fmt: skip
+    place.say(
+        f"{name} closed by another thread after {delay:.4f} s of calls: "
+        f"{', '.join(name for name, _ in calls[:6])}..."
+    )
 
     def close() -> None:
         threading.Event().wait(delay)
@@ -303,8 +305,10 @@ def states(place: Place, rng: Random) -> str:
         if step == "set_input":
             arguments = arguments_for(info, rng)
         elif step == "set_output":
-            arguments = [rng.choice((0, 1, -1, 1 << 70, 1.5, None)),
-                         rng.choice((None, any_array(rng), Tensor(np.ones(3)), 7))]  # fmt: skip
+            arguments = [
+                rng.choice((0, 1, -1, 1 << 70, 1.5, None)),
+                rng.choice((None, any_array(rng), Tensor(np.ones(3)), 7)),
+            ]
         steps.append(step)
         place.say(f"{name}.{info.name}: {' '.join(steps)}({', '.join(map(_words, arguments))})")
         method = getattr(executor, step)

@@ -11,19 +11,66 @@ import numpy as np
 from tests.exports import Exports
 
 ERRORS: tuple[type[BaseException], ...] = (
-    ValueError, TypeError, RuntimeError, BufferError, MemoryError, RecursionError, StopIteration,
-    KeyboardInterrupt, SystemExit, AttributeError, OSError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    RuntimeError,
+    BufferError,
+    MemoryError,
+    RecursionError,
+    StopIteration,
+    KeyboardInterrupt,
+    SystemExit,
+    AttributeError,
+    OSError,
+)
 NONSENSE = (
-    None, 0, -1, 1 << 70, 1.5, float("nan"), "text", b"bytes", (), (1,), (1, 0), (1, 0, 2), [], {},
-    (2, 0), (1 << 40, 0), object(), int, NotImplemented, True, np.float32(1), np.zeros(3),
-)  # fmt: skip
+    None,
+    0,
+    -1,
+    1 << 70,
+    1.5,
+    float("nan"),
+    "text",
+    b"bytes",
+    (),
+    (1,),
+    (1, 0),
+    (1, 0, 2),
+    [],
+    {},
+    (2, 0),
+    (1 << 40, 0),
+    object(),
+    int,
+    NotImplemented,
+    True,
+    np.float32(1),
+    np.zeros(3),
+)
 METHODS = (
-    "__dlpack__", "__dlpack_device__", "__array__", "__array_interface__", "__buffer__",
-    "__index__", "__int__", "__float__", "__bool__", "__len__", "__getitem__",
-    "__iter__", "__hash__", "__eq__",
-    "__getattr__", "__class__", "__del__", "shape", "dtype", "ndim", "flags", "__call__",
-)  # fmt: skip
+    "__dlpack__",
+    "__dlpack_device__",
+    "__array__",
+    "__array_interface__",
+    "__buffer__",
+    "__index__",
+    "__int__",
+    "__float__",
+    "__bool__",
+    "__len__",
+    "__getitem__",
+    "__iter__",
+    "__hash__",
+    "__eq__",
+    "__getattr__",
+    "__class__",
+    "__del__",
+    "shape",
+    "dtype",
+    "ndim",
+    "flags",
+    "__call__",
+)
 # What a method may do besides answering.
 DEEDS = ("raise", "nonsense", "call", "close", "mutate", "collect", "twice")
 

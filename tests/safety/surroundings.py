@@ -48,13 +48,28 @@ def _python(code: str, *words: object, **environ: str) -> subprocess.CompletedPr
 def environment(place: Place, rng: Random) -> str:
     """KILN_NUM_THREADS as anybody may set it: an error, or no more threads than processors."""
     value = rng.choice(
-        ("0", "-1", "1", "", "2x", "1e9", "4294967295", "4294967297", "9223372036854775808", " 7",
-         "-4294967295", "99999999999999999999", "\t1")
-    )  # fmt: skip
+        (
+            "0",
+            "-1",
+            "1",
+            "",
+            "2x",
+            "1e9",
+            "4294967295",
+            "4294967297",
+            "9223372036854775808",
+            " 7",
+            "-4294967295",
+            "99999999999999999999",
+            "\t1",
+        )
+    )
     place.say(f"KILN_NUM_THREADS={value!r}")
-    code = "import sys; from tensorkiln.runtime import load_module as load\n" \
-           "try: print(load(sys.argv[1]).library.dll.kiln_get_num_threads())\n" \
-           "except Exception as error: print(int(error.code == 'bad-knob'))"  # fmt: skip
+    code = (
+        "import sys; from tensorkiln.runtime import load_module as load\n"
+        "try: print(load(sys.argv[1]).library.dll.kiln_get_num_threads())\n"
+        "except Exception as error: print(int(error.code == 'bad-knob'))"
+    )
     done = _python(code, place.folder / "graphs.so", KILN_NUM_THREADS=value)
     if done.returncode:
         return done.stderr[-600:]
@@ -94,12 +109,19 @@ def odd_files(place: Place, rng: Random) -> str:
             case "rights":
                 path.write_bytes(whole)
                 path.chmod(0)
-        code = "import sys; from tensorkiln.runtime import load_module as load; " \
-               "from tensorkiln.base.errors import UserError\n" \
-               "try: load(sys.argv[1])\nexcept (UserError, OSError): pass"  # fmt: skip
+        code = (
+            "import sys; from tensorkiln.runtime import load_module as load; "
+            "from tensorkiln.base.errors import UserError\n"
+            "try: load(sys.argv[1])\nexcept (UserError, OSError): pass"
+        )
         try:
-            done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=4 * SECONDS,
-                                  capture_output=True, text=True, check=False)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(path)],
+                timeout=4 * SECONDS,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return f"has not ended after {4 * SECONDS} s"
     if done.returncode:

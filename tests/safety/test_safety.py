@@ -79,8 +79,11 @@ def test_a_seed_makes_the_same_cases(folder: Path) -> None:
     child = (sys.executable, "-m", "tests.safety.child", str(folder), "3", "0", "30", QUICK)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     said = [
-        [line for line in run_once(child, ROOT, environ, NEVER)[0].splitlines()
-         if line[:1] in b"@:" and b"closing" not in line]
+        [
+            line
+            for line in run_once(child, ROOT, environ, NEVER)[0].splitlines()
+            if line[:1] in b"@:" and b"closing" not in line
+        ]
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     assert said[0] == said[1] and len(said[0]) > 30

@@ -56,9 +56,14 @@ class Battery:
     cases: dict[str, Case] = field(default_factory=dict)
 
     def add(
-        self, name: str, build: Build, *params: Spec, sizes: Sequence[Mapping[str, int]] = ({},),
-        make: Callable[..., np.ndarray] | None = None, tolerance: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        build: Build,
+        *params: Spec,
+        sizes: Sequence[Mapping[str, int]] = ({},),
+        make: Callable[..., np.ndarray] | None = None,
+        tolerance: float = 0.0,
+    ) -> None:
         """A graph over parameters x0, x1, ... ; plain tuples are float32 shapes."""
         g = Graph()
         types = [p if isinstance(p, TensorType) else tensor(p, "float32") for p in params]

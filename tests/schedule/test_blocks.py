@@ -79,14 +79,17 @@ def sums(A: T.Buffer((4, 16)), C: T.Buffer((4,))) -> None:
 def test_compute_at() -> None:
     f = split(twice, "i_1", 16)
     g = compute_at(f, "t", "i_1_0")
-    becomes(g, """
+    becomes(
+        g,
+        """
         for i_1_0 in T.serial(4):
             t = T.alloc_buffer((16,), "float32")
             for i_1 in T.serial(16):
                 t[i_1] = A[i_1_0 * 16 + i_1] * T.float32(2.0)
             for i_1_1 in T.serial(16):
                 B[i_1_0 * 16 + i_1_1] = t[i_1_1] + T.float32(1.0)
-    """)  # fmt: skip
+    """,
+    )
     same(twice, g)
 
 
@@ -113,14 +116,17 @@ def test_compute_at_of_a_sum() -> None:
 def test_reverse_compute_at() -> None:
     f = split(twice, "i", 16)
     g = reverse_compute_at(f, "B", "i_0")
-    becomes(g, """
+    becomes(
+        g,
+        """
         for i_0 in T.serial(4):
             t = T.alloc_buffer((16,), "float32")
             for i_1_1 in T.serial(16):
                 t[i_1_1] = A[i_0 * 16 + i_1_1] * T.float32(2.0)
             for i_1_2 in T.serial(16):
                 B[i_0 * 16 + i_1_2] = t[i_1_2] + T.float32(1.0)
-    """)  # fmt: skip
+    """,
+    )
     same(twice, g)
 
 
@@ -223,19 +229,25 @@ def test_a_padded_loop_may_read_on_where_elements_exist() -> None:
 def test_decompose_and_compose() -> None:
     f = compose_reduction(sums, "C", "C_1")
     g = decompose_reduction(f, "C_1", "k")
-    becomes(g, """
+    becomes(
+        g,
+        """
         for i in T.serial(4):
             C[i] = T.float32(0.0)
             for k in T.serial(16):
                 C[i] = C[i] + A[i, k]
-    """)  # fmt: skip
-    becomes(decompose_reduction(f, "C_1", "i"), """
+    """,
+    )
+    becomes(
+        decompose_reduction(f, "C_1", "i"),
+        """
         for i_1 in T.serial(4):
             C[i_1] = T.float32(0.0)
         for i in T.serial(4):
             for k in T.serial(16):
                 C[i] = C[i] + A[i, k]
-    """)  # fmt: skip
+    """,
+    )
     for h in (f, g):
         same(sums, h)
 

@@ -30,9 +30,11 @@ CASES = (
 
 
 @given(
-    st.integers(1, 9), st.integers(1, 40), st.integers(1, 40),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(1, 40),
     st.sampled_from([(16, 4), (32, 16), (8, 4), (48, 16), (4, 4)]),
-)  # fmt: skip
+)
 def test_windows_cover_every_group(
     groups: int, inputs: int, per_group: int, shape: tuple[int, int]
 ) -> None:
@@ -73,8 +75,9 @@ def _model() -> IRModule:
         bias: list[Constant] = []
         if k % 2:
             bias = [constant(rng.standard_normal(outputs).astype("f4"))]
-        y = g.emit("conv2d", x, w, *bias, groups=groups, strides=(stride, stride),
-                   padding=(pad,) * 4)  # fmt: skip
+        y = g.emit(
+            "conv2d", x, w, *bias, groups=groups, strides=(stride, stride), padding=(pad,) * 4
+        )
         outs.append(g.emit("relu", y) if k % 2 else y)
     return IRModule((g.finish(Tuple(tuple(outs))),))
 

@@ -30,14 +30,23 @@ OTHERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 CPUS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4")
 # No operators on samples: they have none, or only passes make them, out of those here.
-NOT_OF_SAMPLES = {"arange", "full", "relayout", "identity", "broadcast_to",
-                  "winograd_conv2d", "strassen_linear", "strassen_parts"}  # fmt: skip
+NOT_OF_SAMPLES = {
+    "arange",
+    "full",
+    "relayout",
+    "identity",
+    "broadcast_to",
+    "winograd_conv2d",
+    "strassen_linear",
+    "strassen_parts",
+}
 
 
 def _conv(o: int, i: int, k: int, **attrs: object) -> Build:
     attrs = {"padding": (k // 2,) * 4, **attrs}
-    return lambda g, x: g.relu(g.conv2d(x, rand(o, i // attrs.get("groups", 1), k, k),
-                                        rand(o), **attrs))  # fmt: skip
+    return lambda g, x: g.relu(
+        g.conv2d(x, rand(o, i // attrs.get("groups", 1), k, k), rand(o), **attrs)
+    )
 
 
 def _layer(k: int, n: int, then: str = "gelu") -> Build:
@@ -105,8 +114,9 @@ def _sliced(g: Graph, x: RVar) -> RVar:
 
 
 _TWO = [name for name, op in OPS.items() if op.pattern == "broadcast" and op.inputs == ("a", "b")]
-_FORMULAS = [name for name, op in OPS.items()
-             if op.pattern == "elementwise" and name not in NOT_OF_SAMPLES]  # fmt: skip
+_FORMULAS = [
+    name for name, op in OPS.items() if op.pattern == "elementwise" and name not in NOT_OF_SAMPLES
+]
 
 
 def _formulas(g: Graph, x: RVar) -> RVar:
@@ -136,8 +146,12 @@ FAMILIES: dict[str, tuple[Build, tuple[int, ...]]] = {
     "product": (lambda g, x: g.matmul(x, rand(64, 50)), (31, 64)),
     "product_of_each": (lambda g, x: g.matmul(x, g.transpose(x, axes=(0, 2, 1))), (5, 17, 40)),
     "product_of_large": (lambda g, x: g.matmul(x, g.transpose(x, axes=(0, 2, 1))), (3, 70, 130)),
-    "product_in_half": (lambda g, x: g.cast(g.matmul(g.cast(x, dtype="float16"), c(
-        rand(24, 20).array, "float16")), dtype="float32"), (9, 24)),
+    "product_in_half": (
+        lambda g, x: g.cast(
+            g.matmul(g.cast(x, dtype="float16"), c(rand(24, 20).array, "float16")), dtype="float32"
+        ),
+        (9, 24),
+    ),
     "conv1": (_conv(48, 40, 1), (5, 40, 9, 9)),
     "conv1_strided": (_conv(48, 40, 1, strides=(2, 2)), (5, 40, 9, 9)),
     "conv3_winograd": (_conv(64, 64, 3), (3, 64, 30, 30)),
@@ -148,25 +162,35 @@ FAMILIES: dict[str, tuple[Build, tuple[int, ...]]] = {
     "conv_grouped": (_conv(32, 32, 3, groups=4), (5, 32, 9, 9)),
     "conv_depthwise": (_conv(35, 35, 3, groups=35), (5, 35, 9, 9)),
     "conv_depthwise_strided": (_conv(32, 32, 5, groups=32, strides=(2, 2)), (5, 32, 9, 9)),
-    "conv_concat": (lambda g, x: g.concat(_conv(24, 16, 1)(g, x), _conv(24, 16, 3)(g, x), axis=1),
-                    (3, 16, 9, 9)),
+    "conv_concat": (
+        lambda g, x: g.concat(_conv(24, 16, 1)(g, x), _conv(24, 16, 3)(g, x), axis=1),
+        (3, 16, 9, 9),
+    ),
     "residual": (_residual, (3, 32, 14, 14)),
-    "max_pool": (lambda g, x: g.max_pool2d(x, kernel=(3, 3), strides=(2, 2), padding=SAME),
-                 (5, 20, 9, 9)),
+    "max_pool": (
+        lambda g, x: g.max_pool2d(x, kernel=(3, 3), strides=(2, 2), padding=SAME),
+        (5, 20, 9, 9),
+    ),
     "avg_pool": (lambda g, x: g.avg_pool2d(x, kernel=(3, 3), padding=SAME), (5, 20, 9, 9)),
-    "pooled_conv": (lambda g, x: g.max_pool2d(_conv(24, 16, 3)(g, x), kernel=(2, 2),
-                                              strides=(2, 2)), (5, 16, 10, 10)),
+    "pooled_conv": (
+        lambda g, x: g.max_pool2d(_conv(24, 16, 3)(g, x), kernel=(2, 2), strides=(2, 2)),
+        (5, 16, 10, 10),
+    ),
     "global_pool": (lambda g, x: g.mean(_conv(32, 16, 1)(g, x), axes=(2, 3)), (5, 16, 9, 9)),
     "lrn": (lambda g, x: g.lrn(_conv(32, 16, 3)(g, x), size=5), (5, 16, 9, 9)),
     "softmax": (lambda g, x: g.softmax(x), (9, 77)),
     "log_softmax": (lambda g, x: g.log_softmax(x), (9, 77)),
     "softmax_of_columns": (lambda g, x: g.softmax(x, axis=1), (5, 30, 17)),
     "layer_norm": (lambda g, x: g.layer_norm(x, rand(77), rand(77)), (9, 77)),
-    "batch_norm": (lambda g, x: g.batch_norm(
-        x, rand(20), rand(20), rand(20), rand(20, low=0.5)), (5, 20, 9, 9)),
+    "batch_norm": (
+        lambda g, x: g.batch_norm(x, rand(20), rand(20), rand(20), rand(20, low=0.5)),
+        (5, 20, 9, 9),
+    ),
     "instance_norm": (lambda g, x: g.sub(x, g.mean(x, axes=(2, 3), keepdims=True)), (5, 20, 9, 9)),
-    "rms_norm": (lambda g, x: g.mul(x, g.rsqrt(g.add(g.mean(
-        g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))), (9, 77)),
+    "rms_norm": (
+        lambda g, x: g.mul(x, g.rsqrt(g.add(g.mean(g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))),
+        (9, 77),
+    ),
     "attention_block": (_transformer(causal=False), (3, 17, 64)),
     "attention_block_causal": (_transformer(causal=True), (3, 19, 64)),
     "attention_by_hand": (_plain_attention, (3, 2, 19, 16)),
@@ -176,15 +200,24 @@ FAMILIES: dict[str, tuple[Build, tuple[int, ...]]] = {
     "sliced": (_sliced, (9, 40)),
     "gathered": (lambda g, x: g.take(x, constant(np.array([3, 0, 5, 3])), axis=1), (5, 9, 7)),
     "padded": (lambda g, x: g.pad(x, before=(0, 1), after=(0, 2)), (9, 13)),
-    "moved": (lambda g, x: g.reshape(g.transpose(g.tile(x, repeats=(1, 2, 1)), axes=(0, 2, 1)),
-                                     shape=(x.tensor.shape[0], 126)), (5, 9, 7)),
+    "moved": (
+        lambda g, x: g.reshape(
+            g.transpose(g.tile(x, repeats=(1, 2, 1)), axes=(0, 2, 1)),
+            shape=(x.tensor.shape[0], 126),
+        ),
+        (5, 9, 7),
+    ),
     "formulas": (_formulas, (9, 21)),
-}  # fmt: skip
+}
 for _op in ("sum", "mean", "prod", "max", "min", "argmax", "argmin"):
-    FAMILIES[_op] = (lambda g, x, o=_op: g.emit(o, x, axes=(1,)) if "arg" not in o else
-                     g.emit(o, x, axis=1), (9, 77))  # fmt: skip
-    FAMILIES[f"{_op}_of_columns"] = (lambda g, x, o=_op: g.emit(o, x, axes=(1,)) if "arg" not in o
-                                     else g.emit(o, x, axis=1), (5, 30, 17))  # fmt: skip
+    FAMILIES[_op] = (
+        lambda g, x, o=_op: g.emit(o, x, axes=(1,)) if "arg" not in o else g.emit(o, x, axis=1),
+        (9, 77),
+    )
+    FAMILIES[f"{_op}_of_columns"] = (
+        lambda g, x, o=_op: g.emit(o, x, axes=(1,)) if "arg" not in o else g.emit(o, x, axis=1),
+        (5, 30, 17),
+    )
 
 
 def build() -> Battery:
@@ -231,7 +264,16 @@ def test_every_operator_on_samples_is_here() -> None:
 
 def test_every_schedule_is_here() -> None:
     kinds = {kernel.kernel_class for kernel in BATTERY.compile(Target("native")).kernels}
-    assert kinds >= {"conv2d_direct", "conv2d_depthwise", "conv2d_winograd", "linear_packed",
-                     "matmul_packed", "attention_fused", "pool_blocked", "global_pool_blocked",
-                     "lrn_blocked", "movement"}  # fmt: skip
+    assert kinds >= {
+        "conv2d_direct",
+        "conv2d_depthwise",
+        "conv2d_winograd",
+        "linear_packed",
+        "matmul_packed",
+        "attention_fused",
+        "pool_blocked",
+        "global_pool_blocked",
+        "lrn_blocked",
+        "movement",
+    }
     assert not [kind for kind in kinds if "strassen" in kind]

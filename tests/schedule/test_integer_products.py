@@ -20,8 +20,9 @@ def _without_dots() -> Target:
     """This machine as if it had no instruction for sums of products of bytes."""
     native = Target("native")
     less = [f for f in ("avx512vnni", "avxvnni") if native.has(f)]
-    return native.replace(mattr=[*(m for m in native.mattr if m[1:] not in less),
-                                 *(f"-{f}" for f in less)])  # fmt: skip
+    return native.replace(
+        mattr=[*(m for m in native.mattr if m[1:] not in less), *(f"-{f}" for f in less)]
+    )
 
 
 def q(dtype: str, *shape: int, seed: int = 0) -> Constant:
@@ -81,14 +82,29 @@ def _convolutions(b: Battery) -> None:
     ]
     for k, ((n, ch, h, w), (f, kh, kw), attrs) in enumerate(cases):
         weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k)
-        b.add(f"conv_{k}", lambda g, x, w=weight, a=attrs: g.conv2d(x, w, **a),
-              typed("uint8", n, ch, h, w), make=bytes_)  # fmt: skip
-        b.add(f"conv_requantized_{k}", lambda g, x, w=weight, a=attrs, f=f: requantized(
-            g, g.conv2d(x, w, bias(f), **a), (1, f, 1, 1)), typed("uint8", N, ch, h, w),
-            make=bytes_, sizes=[{"N": 1}, {"N": 3}])  # fmt: skip
+        b.add(
+            f"conv_{k}",
+            lambda g, x, w=weight, a=attrs: g.conv2d(x, w, **a),
+            typed("uint8", n, ch, h, w),
+            make=bytes_,
+        )
+        b.add(
+            f"conv_requantized_{k}",
+            lambda g, x, w=weight, a=attrs, f=f: requantized(
+                g, g.conv2d(x, w, bias(f), **a), (1, f, 1, 1)
+            ),
+            typed("uint8", N, ch, h, w),
+            make=bytes_,
+            sizes=[{"N": 1}, {"N": 3}],
+        )
     b.add("conv_chain", _chain, typed("uint8", 1, 3, 17, 19), make=bytes_)
-    b.add("conv_weights_given", lambda g, x, w: g.conv2d(x, w, **same), typed("uint8", 1, 6, 7, 7),
-          typed("int8", 5, 6, 3, 3), make=bytes_)  # fmt: skip
+    b.add(
+        "conv_weights_given",
+        lambda g, x, w: g.conv2d(x, w, **same),
+        typed("uint8", 1, 6, 7, 7),
+        typed("int8", 5, 6, 3, 3),
+        make=bytes_,
+    )
 
 
 def _chain(g, x):  # noqa: ANN001, ANN202
@@ -104,25 +120,61 @@ def _chain(g, x):  # noqa: ANN001, ANN202
 def _layers(b: Battery) -> None:
     for k, n in sizes_of_layers():
         weight = q("int8", k, n, seed=k)
-        b.add(f"linear_{k}_{n}", lambda g, x, w=weight: g.linear(x, w), typed("uint8", 7, k),
-              make=bytes_)  # fmt: skip
-        b.add(f"linear_requantized_{k}_{n}", lambda g, x, w=weight, n=n: requantized(
-            g, g.linear(x, w, bias(n)), (n,)), typed("uint8", N, k), make=bytes_,
-            sizes=[{"N": i} for i in (1, 2, 5, 14, 33)])  # fmt: skip
+        b.add(
+            f"linear_{k}_{n}",
+            lambda g, x, w=weight: g.linear(x, w),
+            typed("uint8", 7, k),
+            make=bytes_,
+        )
+        b.add(
+            f"linear_requantized_{k}_{n}",
+            lambda g, x, w=weight, n=n: requantized(g, g.linear(x, w, bias(n)), (n,)),
+            typed("uint8", N, k),
+            make=bytes_,
+            sizes=[{"N": i} for i in (1, 2, 5, 14, 33)],
+        )
     for dtype in ("uint8", "int8"):
-        b.add(f"linear_requantized_twice_{dtype}", lambda g, x, d=dtype: _twice(
-            g, g.linear(x, q("int8", 64, 48)), d), typed("uint8", 9, 64), make=bytes_)  # fmt: skip
-    b.add("linear_batches", lambda g, x: g.linear(x, q("int8", 64, 50)), typed("uint8", 2, 3, 64),
-          make=bytes_)  # fmt: skip
+        b.add(
+            f"linear_requantized_twice_{dtype}",
+            lambda g, x, d=dtype: _twice(g, g.linear(x, q("int8", 64, 48)), d),
+            typed("uint8", 9, 64),
+            make=bytes_,
+        )
+    b.add(
+        "linear_batches",
+        lambda g, x: g.linear(x, q("int8", 64, 50)),
+        typed("uint8", 2, 3, 64),
+        make=bytes_,
+    )
     for m, k, n in ((7, 12, 5), (16, 64, 128), (128, 128, 64), (1, 2, 33)):
-        b.add(f"matmul_{m}_{k}_{n}", lambda g, x, y: g.matmul(x, y, wide=True),
-              typed("int16", 2, 3, m, k), typed("int16", 2, 3, k, n), make=small)  # fmt: skip
-    b.add("matmul_requantized", lambda g, x, y: requantized(g, g.matmul(x, y, wide=True), ()),
-          typed("int16", 4, 9, 32), typed("int16", 4, 32, 40), make=small)  # fmt: skip
-    b.add("matmul_odd", lambda g, x, y: g.matmul(x, y, wide=True), typed("int16", 5, 9),
-          typed("int16", 9, 7), make=small)  # fmt: skip
-    b.add("matmul_broadcast", lambda g, x, y: g.matmul(x, y, wide=True), typed("int16", 2, 1, 5, 8),
-          typed("int16", 3, 8, 7), make=small)  # fmt: skip
+        b.add(
+            f"matmul_{m}_{k}_{n}",
+            lambda g, x, y: g.matmul(x, y, wide=True),
+            typed("int16", 2, 3, m, k),
+            typed("int16", 2, 3, k, n),
+            make=small,
+        )
+    b.add(
+        "matmul_requantized",
+        lambda g, x, y: requantized(g, g.matmul(x, y, wide=True), ()),
+        typed("int16", 4, 9, 32),
+        typed("int16", 4, 32, 40),
+        make=small,
+    )
+    b.add(
+        "matmul_odd",
+        lambda g, x, y: g.matmul(x, y, wide=True),
+        typed("int16", 5, 9),
+        typed("int16", 9, 7),
+        make=small,
+    )
+    b.add(
+        "matmul_broadcast",
+        lambda g, x, y: g.matmul(x, y, wide=True),
+        typed("int16", 2, 1, 5, 8),
+        typed("int16", 3, 8, 7),
+        make=small,
+    )
 
 
 def sizes_of_layers() -> list[tuple[int, int]]:

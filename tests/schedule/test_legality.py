@@ -146,8 +146,11 @@ def partition_without_tail() -> PrimFunc:
     def drop(s: Stmt) -> Stmt:
         match s:
             case Seq(stmts):
-                kept = [drop(t) for t in stmts if getattr(getattr(t, "var", None), "name", "") !=
-                        "k_tail"]  # fmt: skip
+                kept = [
+                    drop(t)
+                    for t in stmts
+                    if getattr(getattr(t, "var", None), "name", "") != "k_tail"
+                ]
                 return Seq(tuple(kept))
             case For():
                 return For(s.var, s.lo, s.extent, s.kind, drop(s.body), s.attrs)
@@ -187,8 +190,9 @@ def test_nothing_passes_a_c_call() -> None:
     i, j = Var("i"), Var("j")
     out = buffer("C", (4, 4))
     call = Evaluate(CallExtern("log", ()))
-    f = PrimFunc("f", (out,), nest(Seq((Store(out, (i, j), const(0, out.dtype)), call)),
-                                   (i, 4), (j, 4)))  # fmt: skip
+    f = PrimFunc(
+        "f", (out,), nest(Seq((Store(out, (i, j), const(0, out.dtype)), call)), (i, 4), (j, 4))
+    )
     assert blocks(f) == ("C", "log")
     with pytest.raises(ScheduleError, match="nothing may pass a C call"):
         reorder(f, "j", "i")
@@ -226,9 +230,23 @@ def test_while_loops_are_followed() -> None:
     assert blocks(f) == ("while", "C", "N") and loops(f) == ("i", "k")
     parallel(f, "i")
     parallel(f, "k")
-    one = PrimFunc("g", (left, out), nest(While(left[IntImm(0)] > 0, Seq((
-        Store(left, (IntImm(0),), left[IntImm(0)] - 1),
-        nest(Store(out, (i, k), out[i, k] * 2.0), (k, 3))))), (i, 4)), outputs=2)  # fmt: skip
+    one = PrimFunc(
+        "g",
+        (left, out),
+        nest(
+            While(
+                left[IntImm(0)] > 0,
+                Seq(
+                    (
+                        Store(left, (IntImm(0),), left[IntImm(0)] - 1),
+                        nest(Store(out, (i, k), out[i, k] * 2.0), (k, 3)),
+                    )
+                ),
+            ),
+            (i, 4),
+        ),
+        outputs=2,
+    )
     with pytest.raises(ScheduleError, match=r"N\[0\] is"):
         parallel(one, "i")
 
@@ -250,10 +268,11 @@ def reduction(kind: str = "reduce") -> PrimFunc:
     step = Block(
         "sum",
         (BlockIter(vi, const(4), "spatial", i), BlockIter(vk, const(8), kind, k)),
-        (), (),
+        (),
+        (),
         Store(out, (vi,), out[vi] + given[vi, vk]),
         Store(out, (vi,), const(0, out.dtype)),
-    )  # fmt: skip
+    )
     return PrimFunc("f", (given, out), nest(step, (i, 4), (k, 8)))
 
 

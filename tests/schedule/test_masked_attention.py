@@ -98,8 +98,7 @@ Case = Callable[[Any, RVar, RVar, RVar, RVar], RVar]
 
 def attended(causal: bool, unseen: str) -> Case:
     """The operator."""
-    return lambda g, q, k, v, m: g.attention(
-        q, k, v, m, scale=SCALE, causal=causal, unseen=unseen)  # fmt: skip
+    return lambda g, q, k, v, m: g.attention(q, k, v, m, scale=SCALE, causal=causal, unseen=unseen)
 
 
 def spelled(how: str, fill: float) -> Case:
@@ -149,8 +148,9 @@ def cases() -> Iterator[Masked]:
             call = attended(causal, unseen)
             yield Masked(name, call, dtype, kind, width, T, causal, unseen)
     for keys, causal in product(STATIC, (False, True)):
-        yield Masked(f"static_{keys}_{int(causal)}", attended(causal, "nan"), keys=keys,
-                     causal=causal)  # fmt: skip
+        yield Masked(
+            f"static_{keys}_{int(causal)}", attended(causal, "nan"), keys=keys, causal=causal
+        )
     yield Masked("added", spelled("add", 0))
     yield Masked("guarded", spelled("guard", 0), unseen="zero")
     for k, fill in enumerate((-np.inf, LOW, -1e9)):

@@ -24,9 +24,14 @@ N = Var("N")
 CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, RVar], RVar]]] = {}
 for op in ("sum", "mean", "prod"):
     for shape, axes in (
-        ((3, 70), (1,)), ((70, 5), (0,)), ((2, 9, 20), (1,)), ((5, 6), (0, 1)), ((3, 4, 2), (0, 2)),
-        ((2, 16, 3, 3), (2, 3)), ((1, 3), (1,)),
-    ):  # fmt: skip
+        ((3, 70), (1,)),
+        ((70, 5), (0,)),
+        ((2, 9, 20), (1,)),
+        ((5, 6), (0, 1)),
+        ((3, 4, 2), (0, 2)),
+        ((2, 16, 3, 3), (2, 3)),
+        ((1, 3), (1,)),
+    ):
         at = "x".join(map(str, shape)) + "_" + "".join(map(str, axes))
         CASES[f"{op}_{at}"] = shape, lambda g, x, op=op, a=axes: g.emit(op, x, axes=a)
     CASES[f"{op}_blocked"] = (

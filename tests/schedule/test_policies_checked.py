@@ -105,8 +105,12 @@ def _plain(g, x):  # noqa: ANN001, ANN202
 
 def _pixels(g, x):  # noqa: ANN001, ANN202
     """Every other pixel, which goes where all of them were."""
-    y = g.slice(g.conv2d(x, rand(48, 3, 1, 1)), begin=(0, 0, 0, 1), strides=(1, 1, 2, 2),
-                shape=(1, 48, 4, 3))  # fmt: skip
+    y = g.slice(
+        g.conv2d(x, rand(48, 3, 1, 1)),
+        begin=(0, 0, 0, 1),
+        strides=(1, 1, 2, 2),
+        shape=(1, 48, 4, 3),
+    )
     return g.conv2d(y, rand(16, 48, 1, 1))
 
 

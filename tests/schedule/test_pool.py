@@ -16,28 +16,42 @@ CASES = (
     ("max_pool2d", 32, (9, 11), {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}),
     ("max_pool2d", 24, (12, 8), {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)}),
     ("max_pool2d", 20, (7, 30), {"kernel": (2, 2), "strides": (2, 2)}),
-    ("max_pool2d", 16, (6, 6),
-     {"kernel": (3, 3), "strides": (2, 2), "padding": (0, 0, 1, 1), "ceil_mode": True}),
+    (
+        "max_pool2d",
+        16,
+        (6, 6),
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (0, 0, 1, 1), "ceil_mode": True},
+    ),
     ("avg_pool2d", 24, (9, 9), {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}),
-    ("avg_pool2d", 40, (5, 7),
-     {"kernel": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1), "count_include_pad": True}),
+    (
+        "avg_pool2d",
+        40,
+        (5, 7),
+        {"kernel": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1), "count_include_pad": True},
+    ),
     ("avg_pool2d", 16, (7, 7), {"kernel": (7, 7)}),
     ("avg_pool2d", 16, (6, 5), {"kernel": (2, 2), "strides": (2, 2), "ceil_mode": True}),
     # windows larger than the padded image
     ("avg_pool2d", 16, (2, 3), {"kernel": (4, 5), "strides": (3, 3), "ceil_mode": True}),
-    ("max_pool2d", 24, (3, 1),
-     {"kernel": (5, 4), "strides": (4, 4), "padding": (1, 0, 0, 1), "ceil_mode": True}),
+    (
+        "max_pool2d",
+        24,
+        (3, 1),
+        {"kernel": (5, 4), "strides": (4, 4), "padding": (1, 0, 0, 1), "ceil_mode": True},
+    ),
     ("lrn", 48, (5, 3), {"size": 5, "alpha": 0.3, "beta": 0.75, "bias": 2.0}),
     ("lrn", 20, (4, 4), {"size": 4, "alpha": 1.0, "beta": 0.6}),
     ("lrn", 7, (2, 5), {"size": 9, "alpha": 2.0, "beta": 1.0, "bias": 0.5}),
-)  # fmt: skip
+)
 
 
 # (operator, channels, image, keepdims)
 WHOLE = (
-    ("mean", 32, (7, 7), False), ("mean", 20, (3, 13), True), ("max", 7, (4, 2), False),
+    ("mean", 32, (7, 7), False),
+    ("mean", 20, (3, 13), True),
+    ("max", 7, (4, 2), False),
     ("sum", 33, (1, 5), True),
-)  # fmt: skip
+)
 
 
 def _model() -> IRModule:

@@ -103,8 +103,9 @@ def test_numbers_known_from_loops_are_put_in_place() -> None:
     i, j, first = Var("i"), Var("j"), Var("first")
     out = buffer("C", (16,))
     inner = For(j, const(0), const(4), "serial", Store(out, (first + j,), const(1, out.dtype)))
-    f = normal(PrimFunc("f", (out,), For(i, const(0), const(4), "serial",
-                                         Let(first, i * 4, inner))))  # fmt: skip
+    f = normal(
+        PrimFunc("f", (out,), For(i, const(0), const(4), "serial", Let(first, i * 4, inner)))
+    )
     assert not any(isinstance(s, Let) for s in walk_stmt(f.body))
     parallel(f, "i")
 
@@ -112,8 +113,13 @@ def test_numbers_known_from_loops_are_put_in_place() -> None:
 def test_loops_that_begin_below_zero() -> None:
     i = Var("i")
     out = buffer("C", (8,))
-    f = normal(PrimFunc("f", (out,), For(i, const(-2), const(8), "serial",
-                                         Store(out, (i + 2,), const(1, out.dtype)))))  # fmt: skip
+    f = normal(
+        PrimFunc(
+            "f",
+            (out,),
+            For(i, const(-2), const(8), "serial", Store(out, (i + 2,), const(1, out.dtype))),
+        )
+    )
     got = np.zeros(8, np.float32)
     run(split(f, "i", 3, tail="guard"), {"C": got})
     assert (got == 1).all()

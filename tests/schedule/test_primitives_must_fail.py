@@ -87,8 +87,14 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.matmul, "bind", ("i", "blockIdx"), {}, "no thread index 'blockIdx'", "blockIdx.x"),
     (vectorize(c.transpose, "i"), "vectorize", ("j",), {}, "'i' around it is", "fuse both"),
     (c.lanes, "vectorize", ("i",), {}, "'C' inside it has lanes already", "around scalars"),
-    (cache_read(c.lower, "C_1", "A", "local", at="j_1"), "fission", ("j_1",),
-     {}, "no constant size in scope 'local'", "set_scope('A_local', 'global')"),
+    (
+        cache_read(c.lower, "C_1", "A", "local", at="j_1"),
+        "fission",
+        ("j_1",),
+        {},
+        "no constant size in scope 'local'",
+        "set_scope('A_local', 'global')",
+    ),
     (c.matmul, "prefetch", ("k", "A", 0), {}, "ahead=0", "a positive number of steps"),
     (c.matmul, "prefetch", ("k", "A", 1, 4), {}, "locality=4", "0 (used once)"),
     (c.matmul, "prefetch", ("k", "D", 1), {}, "no buffer 'D'", "A"),
@@ -96,11 +102,17 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.blur_twice, "prefetch", ("i", "t", 1), {}, "'t' is not a parameter", "in the caches"),
     (unroll(c.matmul, "k"), "prefetch", ("k", "A", 1), {}, "the loop is unrolled", "around it"),
     (c.row_sum, "prefetch", ("j", "A", 1), {}, "no constant size", "split the loops"),
-    (split_even(compose_reduction(c.matmul, "C", "C_1"), "k", 3), "rfactor", ("C_1_1", "k_tail_1"),
-     {}, "continues a sum that another block begins", "before the loop is cut"),
+    (
+        split_even(compose_reduction(c.matmul, "C", "C_1"), "k", 3),
+        "rfactor",
+        ("C_1_1", "k_tail_1"),
+        {},
+        "continues a sum that another block begins",
+        "before the loop is cut",
+    ),
     (c.matmul, "annotate", ("i", "a b", 1), {}, "the key 'a b' is not a name", "annotate(f"),
     (c.matmul, "annotate", ("i", "thread", 1), {}, "your own has a dot", "mine."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r[0].name}-{r[1]}-{r[2]}")

@@ -21,8 +21,13 @@ GRAPHS = 25
 
 
 # Not shrunk: every step would link a library. The failing graph is printed instead.
-@settings(max_examples=6, database=None, derandomize=True, phases=[Phase.generate],
-          suppress_health_check=list(HealthCheck))  # fmt: skip
+@settings(
+    max_examples=6,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.lists(modules(), min_size=GRAPHS, max_size=GRAPHS), st.sampled_from(sorted(LEVELS)))
 def test_graphs_match_float64(graphs: list[IRModule], level: str) -> None:
     functions = [replace(main(m), name=f"g{k}") for k, m in enumerate(graphs)]

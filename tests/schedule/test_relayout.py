@@ -44,9 +44,11 @@ CASES: tuple[tuple[tuple[int, ...], Build], ...] = (
     ((300, 300), _transpose(1, 0)),
     ((24, 30), lambda g, x: g.emit("relu", g.emit("transpose", g.emit("tanh", x), axes=(1, 0)))),
     ((2, 9, 20, 33), _residual),
-    ((6, 40), lambda g, x: g.emit("transpose", g.emit("reshape", x, shape=(6, 8, 5)),
-                                  axes=(2, 0, 1))),
-)  # fmt: skip
+    (
+        (6, 40),
+        lambda g, x: g.emit("transpose", g.emit("reshape", x, shape=(6, 8, 5)), axes=(2, 0, 1)),
+    ),
+)
 
 
 def _model() -> IRModule:

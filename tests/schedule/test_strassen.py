@@ -50,13 +50,21 @@ def build() -> Battery:
     b.add("relu", _then(64, 64, lambda g, y: g.relu(y)), (27, 64), tolerance=TOLERANCE)
     b.add("gelu", _then(64, 64, lambda g, y: g.gelu(y)), (2, 7, 64), tolerance=TOLERANCE)
     # The residual's memory may become the result's: the middle of odd rows is written once.
-    b.add("residual", _then(64, 64, lambda g, y, r: g.add(y, g.add(r, r))), (5, 3, 64), (5, 3, 64),
-          tolerance=TOLERANCE)  # fmt: skip
-    b.add("scaled", _then(64, 64, lambda g, y, s: g.mul(y, s)), (6, 64), (64,),
-          tolerance=TOLERANCE)  # fmt: skip
+    b.add(
+        "residual",
+        _then(64, 64, lambda g, y, r: g.add(y, g.add(r, r))),
+        (5, 3, 64),
+        (5, 3, 64),
+        tolerance=TOLERANCE,
+    )
+    b.add("scaled", _then(64, 64, lambda g, y, s: g.mul(y, s)), (6, 64), (64,), tolerance=TOLERANCE)
     b.add("panels_are_tasks", _product(512, 512), (65, 512), tolerance=TOLERANCE)
-    b.add("chosen", lambda g, x: g.relu(g.linear(x, rand(512, 512), rand(512))), (113, 512),
-          tolerance=TOLERANCE)  # fmt: skip
+    b.add(
+        "chosen",
+        lambda g, x: g.relu(g.linear(x, rand(512, 512), rand(512))),
+        (113, 512),
+        tolerance=TOLERANCE,
+    )
     return b
 
 
@@ -147,8 +155,9 @@ def test_rows_share_the_error_of_the_largest() -> None:
 
 
 def test_weights_that_are_not_constant_are_refused() -> None:
-    mod = graph(lambda g, x, w: g.strassen_linear(g.strassen_parts(x), w, rows=(8,)),
-                x=(8, 64), w=(64, 64))  # fmt: skip
+    mod = graph(
+        lambda g, x, w: g.strassen_linear(g.strassen_parts(x), w, rows=(8,)), x=(8, 64), w=(64, 64)
+    )
     with pytest.raises(UnsupportedError, match="Strassen's products need constant float32 weights"):
         compile_module(mod, NATIVE)
 

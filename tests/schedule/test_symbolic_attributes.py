@@ -23,8 +23,13 @@ from tests.script.round_trip import RoundTrip, reread
 
 N, M = Var("N"), Var("M")
 FORMS: dict[str, Expr] = {
-    "n": N, "n_plus_m": N + M, "2n": N * 2, "nm": N * M, "most": maximum(N, M), "half": N // 2 + 1,
-}  # fmt: skip
+    "n": N,
+    "n_plus_m": N + M,
+    "2n": N * 2,
+    "nm": N * M,
+    "most": maximum(N, M),
+    "half": N // 2 + 1,
+}
 SIZES = [{"N": n, "M": m} for n, m in ((1, 1), (2, 5), (7, 3), (20, 17))]
 
 Build = Callable[[Any, RVar, Expr], RVar]
@@ -73,8 +78,15 @@ def battery() -> Battery:
     for name in NAMES:
         case, _, form = name.partition("__")
         (shape, build), e = CASES[case], FORMS[form]
-        b.add(name, lambda g, x, n, m, build=build, e=e: build(g, x, e), shape(e), (N,), (M,),
-              sizes=SIZES, tolerance=2e-6)  # fmt: skip
+        b.add(
+            name,
+            lambda g, x, n, m, build=build, e=e: build(g, x, e),
+            shape(e),
+            (N,),
+            (M,),
+            sizes=SIZES,
+            tolerance=2e-6,
+        )
     return b
 
 

@@ -20,13 +20,31 @@ from tests.transform.graphs import Graph, rand
 
 N, M = Var("N"), Var("M")
 FORMS: dict[str, Expr] = {
-    "n": N, "2n": N * 2, "3n": N * 3, "4n": N * 4, "6n": N * 6, "8n": N * 8, "16n": N * 16,
-    "128n": N * 128, "n_plus_m": N + M, "nm": N * M, "2nm": N * M * 2, "2n_plus_4m": N * 2 + M * 4,
-    "3n_plus_6m": N * 3 + M * 6, "n_plus_1": N + 1, "2n_plus_1": N * 2 + 1, "half": N // 2,
-    "rest3": N % 3, "none_or_3": N % 2 * 3, "up_to_3": minimum(N, 3), "2_or_3": minimum(N, 2) + 1,
-    "at_least_2": maximum(N, 2), "even": (N + 1) // 2 * 2, "fours": N // 4 * 4,
+    "n": N,
+    "2n": N * 2,
+    "3n": N * 3,
+    "4n": N * 4,
+    "6n": N * 6,
+    "8n": N * 8,
+    "16n": N * 16,
+    "128n": N * 128,
+    "n_plus_m": N + M,
+    "nm": N * M,
+    "2nm": N * M * 2,
+    "2n_plus_4m": N * 2 + M * 4,
+    "3n_plus_6m": N * 3 + M * 6,
+    "n_plus_1": N + 1,
+    "2n_plus_1": N * 2 + 1,
+    "half": N // 2,
+    "rest3": N % 3,
+    "none_or_3": N % 2 * 3,
+    "up_to_3": minimum(N, 3),
+    "2_or_3": minimum(N, 2) + 1,
+    "at_least_2": maximum(N, 2),
+    "even": (N + 1) // 2 * 2,
+    "fours": N // 4 * 4,
     "none_or_16": N % 2 * 16,
-}  # fmt: skip
+}
 SIZES = [{"N": n, "M": m} for n, m in ((1, 1), (2, 3), (3, 1), (5, 2), (9, 1))]
 
 Build = Callable[[Graph, RVar], RVar]
@@ -55,11 +73,15 @@ FAMILIES: dict[str, tuple[Callable[[ExprLike], Sequence[ExprLike]], Build]] = {
     "conv2d_columns": (lambda e: (1, 3, 9, e), _conv(8, 3, 3)),
     "depthwise_batch": (lambda e: (e, 16, 9, 9), _conv(16, 1, 3, groups=16)),
     "winograd_batch": (lambda e: (e, 64, 14, 14), _conv(64, 64, 3)),
-    "pool_batch": (lambda e: (e, 16, 9, 9),
-                   lambda g, x: g.max_pool2d(_conv(16, 16, 1)(g, x), kernel=(3, 3))),
+    "pool_batch": (
+        lambda e: (e, 16, 9, 9),
+        lambda g, x: g.max_pool2d(_conv(16, 16, 1)(g, x), kernel=(3, 3)),
+    ),
     "pool_image": (lambda e: (2, 3, e, e), lambda g, x: g.avg_pool2d(x, kernel=(1, 1))),
-    "global_pool_batch": (lambda e: (e, 16, 9, 9),
-                          lambda g, x: g.mean(_conv(16, 16, 1)(g, x), axes=(2, 3))),
+    "global_pool_batch": (
+        lambda e: (e, 16, 9, 9),
+        lambda g, x: g.mean(_conv(16, 16, 1)(g, x), axes=(2, 3)),
+    ),
     "global_pool_image": (lambda e: (2, 16, e, e), lambda g, x: g.mean(x, axes=(2, 3))),
     "lrn_batch": (lambda e: (e, 16, 5, 5), lambda g, x: g.lrn(x, size=3)),
     "lrn_image": (lambda e: (2, 16, e, 5), lambda g, x: g.lrn(x, size=3)),
@@ -87,7 +109,7 @@ FAMILIES: dict[str, tuple[Callable[[ExprLike], Sequence[ExprLike]], Build]] = {
     "attention_batch": (lambda e: (e, 2, 5, 32), _attention(causal=False)),
     "attention_heads": (lambda e: (2, e, 5, 32), _attention(causal=False)),
     "attention_depth": (lambda e: (1, 2, 5, e), _attention(causal=False)),
-}  # fmt: skip
+}
 
 
 def battery(pairs: Iterable[tuple[str, str]]) -> Battery:
@@ -96,8 +118,15 @@ def battery(pairs: Iterable[tuple[str, str]]) -> Battery:
     for family, form in pairs:
         shape, build = FAMILIES[family]
         sizes = [s for s in SIZES if extent_of(FORMS[form], s)]
-        b.add(f"{family}__{form}", lambda g, x, n, m, build=build: build(g, x),
-              tuple(shape(FORMS[form])), (N,), (M,), sizes=sizes, tolerance=2e-5)  # fmt: skip
+        b.add(
+            f"{family}__{form}",
+            lambda g, x, n, m, build=build: build(g, x),
+            tuple(shape(FORMS[form])),
+            (N,),
+            (M,),
+            sizes=sizes,
+            tolerance=2e-5,
+        )
     return b
 
 

@@ -37,16 +37,30 @@ def _residual(g, x):  # noqa: ANN001, ANN202
 
 def build() -> Battery:
     b = Battery()
-    shapes = [(16, 16, 4, 4), (24, 40, 8, 12), (48, 19, 12, 4), (33, 70, 4, 28), (5, 3, 8, 8),
-              (16, 32, 7, 7), (40, 24, 13, 10), (20, 33, 3, 27), (16, 16, 1, 2)]  # fmt: skip
+    shapes = [
+        (16, 16, 4, 4),
+        (24, 40, 8, 12),
+        (48, 19, 12, 4),
+        (33, 70, 4, 28),
+        (5, 3, 8, 8),
+        (16, 32, 7, 7),
+        (40, 24, 13, 10),
+        (20, 33, 3, 27),
+        (16, 16, 1, 2),
+    ]
     for k, (o, c, h, w) in enumerate(shapes):
         for tile in ((2, 2), (4, 4), (4, 2)):
             name = f"{k}_{tile[0]}x{tile[1]}"
             b.add(f"plain_{name}", _layer(o, c, tile), (2, c, h, w), tolerance=2e-5)
     b.add("valid", _layer(16, 16, (2, 4), (0, 0, 0, 0)), (1, 16, 6, 10), tolerance=2e-5)
     b.add("lopsided", _layer(16, 16, (4, 4), (2, 0, 0, 2)), (1, 16, 8, 8), tolerance=2e-5)
-    b.add("batch", _layer(20, 16, (4, 4)), (N, 16, 8, 8), sizes=[{"N": n} for n in (1, 3)],
-          tolerance=2e-5)  # fmt: skip
+    b.add(
+        "batch",
+        _layer(20, 16, (4, 4)),
+        (N, 16, 8, 8),
+        sizes=[{"N": n} for n in (1, 3)],
+        tolerance=2e-5,
+    )
     b.add("valid_overhang", _layer(16, 16, (4, 2), (0, 0, 0, 0)), (1, 16, 5, 11), tolerance=2e-5)
     b.add("lopsided_overhang", _layer(16, 16, (4, 4), (0, 2, 1, 0)), (1, 16, 8, 9), tolerance=2e-5)
     b.add("residual", _residual, (2, 24, 8, 8), tolerance=2e-5)
@@ -56,8 +70,12 @@ def build() -> Battery:
     b.add("blocks_overhang", _layer(64, 48, (4, 4)), (1, 48, 55, 54), tolerance=2e-5)
     b.add("panels_overhang", _layer(128, 128, (4, 4)), (1, 128, 27, 27), tolerance=2e-5)
     b.add("blocks_past_the_image", _layer(96, 96, (4, 4)), (1, 96, 25, 27), tolerance=2e-5)
-    b.add("chosen", lambda g, x: g.relu(g.conv2d(x, rand(64, 64, 3, 3), padding=SAME)),
-          (1, 64, 40, 40), tolerance=2e-5)  # fmt: skip
+    b.add(
+        "chosen",
+        lambda g, x: g.relu(g.conv2d(x, rand(64, 64, 3, 3), padding=SAME)),
+        (1, 64, 40, 40),
+        tolerance=2e-5,
+    )
     return b
 
 
@@ -125,13 +143,14 @@ def both() -> Executor:
     for k, layer in enumerate(LAYERS):
         c, _, h, w = layer
         f = _filters(layer)
-        b.add(f"direct_{k}", lambda g, x, f=f: g.conv2d(x, constant(f), padding=SAME),
-              (1, c, h, w))  # fmt: skip
+        b.add(f"direct_{k}", lambda g, x, f=f: g.conv2d(x, constant(f), padding=SAME), (1, c, h, w))
         for t in TILES:
             u = constant(ops.winograd.transformed_filter(f, t))
-            b.add(f"winograd_{t[0]}{t[1]}_{k}",
-                  lambda g, x, u=u, t=t: g.winograd_conv2d(x, u, tile=t, padding=SAME),
-                  (1, c, h, w))  # fmt: skip
+            b.add(
+                f"winograd_{t[0]}{t[1]}_{k}",
+                lambda g, x, u=u, t=t: g.winograd_conv2d(x, u, tile=t, padding=SAME),
+                (1, c, h, w),
+            )
     exe = b.compile(Target("native").replace(winograd=0))
     kinds = [kernel.kernel_class for kernel in exe.kernels]
     assert kinds.count("conv2d_direct") == len(LAYERS)
@@ -159,7 +178,10 @@ def test_errors_against_direct_sums(k: int, inputs: str, both: Executor) -> None
 
 
 def test_a_filter_that_is_not_constant_is_refused() -> None:
-    mod = graph(lambda g, x, u: g.winograd_conv2d(x, u, tile=(2, 2), padding=SAME),
-                x=(1, 16, 8, 8), u=(16, 16, 4, 4))  # fmt: skip
+    mod = graph(
+        lambda g, x, u: g.winograd_conv2d(x, u, tile=(2, 2), padding=SAME),
+        x=(1, 16, 8, 8),
+        u=(16, 16, 4, 4),
+    )
     with pytest.raises(UnsupportedError, match="winograd_conv2d needs a constant float32 filter"):
         compile_module(mod, Target("native"))

@@ -143,8 +143,13 @@ class OuterGen(GraphGen):
         return tuple(bindings)
 
     def if_(self) -> tuple[Bound, Type]:
-        cond = self.pick((self.constant_true(), PrimValue(IntImm(1, BOOL)), PrimValue(
-            Binary("gt", self.number(), IntImm(4)))))  # fmt: skip
+        cond = self.pick(
+            (
+                self.constant_true(),
+                PrimValue(IntImm(1, BOOL)),
+                PrimValue(Binary("gt", self.number(), IntImm(4))),
+            )
+        )
         shared = self.value()
         bodies = []
         for _ in range(2):
@@ -193,8 +198,11 @@ class RealOuterGen(OuterGen):
     """Operators that exist, on operands they take: these modules pass the compiler's passes."""
 
     def operator(self) -> tuple[Bound, Type]:
-        floats = [v for v in self.values if isinstance(v.type, TensorType) and v.type.dtype.is_float
-                  and v.type.layout is None]  # fmt: skip
+        floats = [
+            v
+            for v in self.values
+            if isinstance(v.type, TensorType) and v.type.dtype.is_float and v.type.layout is None
+        ]
         if not floats:
             return self.packed()
         x = self.pick(floats)

@@ -267,6 +267,10 @@ PROGRAMS["dynamic"] = Program(
 """,
     {"x": vec(3, -1, 2, 3, -7), "at": np.array([1])},
     lambda x, at: [
-        np.array([[0, 2, 3]]), vec(6, 4, 6), vec(-3, -2), np.array([2, 1]), vec(2, 3),
+        np.array([[0, 2, 3]]),
+        vec(6, 4, 6),
+        vec(-3, -2),
+        np.array([2, 1]),
+        vec(2, 3),
     ],
-)  # fmt: skip
+)

@@ -58,9 +58,10 @@ def test_what_is_refused(text: str, attrs: str, message: str, hint: str) -> None
     # And of modules that no script made.
     good = read(text, "{'mine.note': 1}")["f"]
     name, value = next(iter(eval(attrs).items()))
-    made = type(good)(**{k: getattr(good, k) for k in good.__dataclass_fields__} | {
-        "attrs": Attrs.of(**{name: value})
-    })  # fmt: skip
+    made = type(good)(
+        **{k: getattr(good, k) for k in good.__dataclass_fields__}
+        | {"attrs": Attrs.of(**{name: value})}
+    )
     with pytest.raises(UserError) as caught:
         tk.compile(IRModule((made,)))
     assert message in caught.value.message and caught.value.where == f"f.attrs.{name}"

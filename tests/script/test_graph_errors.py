@@ -110,7 +110,7 @@ WRONG = [
     ("y = R.call_tir_inplace(cls.add_one, [x, x], [2])", "[2]", "indices of the 2 operands", ""),
     ("y = R.call_tir_inplace(cls.add_one, [x], [-1])", "R.call_tir", "not known here", "out_type="),
     ("y = R.call_tir(x, [x])", "x", "expected a function of this module", "cls.add_one"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "place", "message", "hint"), WRONG)

@@ -95,8 +95,13 @@ def check_generated(kind: str, wanted: int) -> None:
     done = refused = 0
 
     # Not shrunk: every step would compile. The text of the module is in the message.
-    @settings(max_examples=DRAWS * wanted, database=None, derandomize=True,
-              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=DRAWS * wanted,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(strategy)
     def each(mod: IRModule) -> None:
         nonlocal done, refused

@@ -17,8 +17,17 @@ from pathlib import Path
 from tensorkiln.link.shared import CRT, crt_sources
 
 _C = ["-std=c99", "-fno-builtin", "-fPIC", f"-I{CRT}"]
-_WARN = ["-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wcast-qual", "-Wundef",
-         "-Wstrict-prototypes", "-Wwrite-strings", "-Wpointer-arith"]  # fmt: skip
+_WARN = [
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wsign-conversion",
+    "-Wcast-qual",
+    "-Wundef",
+    "-Wstrict-prototypes",
+    "-Wwrite-strings",
+    "-Wpointer-arith",
+]
 # Not: functions of C11's annex K, which no system has, and padding, which is there for cache lines.
 _TIDY = (
     "-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling,"

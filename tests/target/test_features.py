@@ -36,18 +36,21 @@ def test_the_table_of_the_runtime_is_this_one(golden: Callable[[Path, str], None
 
 def header() -> str:
     """crt/cpu_features.h."""
-    return "\n".join([
-        "/* How each feature of a processor is found: see cpu.c. Written from target/x86.py and",
-        " * target/arm.py by `pytest tests/target/test_features.py --bless`. */",
-        "static const feature features[] = {",
-        "#if defined(__aarch64__)",
-        *_rows(ISAS["aarch64"], lambda name: ""),
-        "#else",
-        *_rows(ISAS["x86_64"], lambda name: f", {state(name)}"),
-        "#endif",
-        "};",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "/* How each feature of a processor is found: see cpu.c. "
+            "Written from target/x86.py and",
+            " * target/arm.py by `pytest tests/target/test_features.py --bless`. */",
+            "static const feature features[] = {",
+            "#if defined(__aarch64__)",
+            *_rows(ISAS["aarch64"], lambda name: ""),
+            "#else",
+            *_rows(ISAS["x86_64"], lambda name: f", {state(name)}"),
+            "#endif",
+            "};",
+            "",
+        ]
+    )
 
 
 def _rows(isa: Isa, rest: Callable[[str], str]) -> Iterator[str]:
@@ -70,19 +73,51 @@ def test_all_that_code_may_use_can_be_checked(isa: Isa) -> None:
 
 
 # Other names of the same in the headers of a C compiler and of Linux, which say the bits as well.
-CPUID_H = {"sse4.1": "SSE41", "sse4.2": "SSE42", "crc32": "SSE42", "cx16": "CMPXCHG16B",
-           "sahf": "LAHF_LM", "egpr": "APXF", "ppx": "APXF", "push2pop2": "APXF", "aes": "AESNI",
-           "pclmul": "PCLMULQDQ", "lzcnt": "ABM"}  # fmt: skip
-LEAVES = {"ecx for leaf 1": "LEAF1_ECX", "edx for leaf 1": "LEAF1_EDX",
-          "ebx for leaf 7 sub-leaf 0": "LEAF7_EBX", "ecx for leaf 7 sub-leaf 0": "LEAF7_ECX",
-          "edx for leaf 7 sub-leaf 0": "LEAF7_EDX", "eax for leaf 7 sub-leaf 1": "LEAF7_1_EAX",
-          "edx for leaf 7 sub-leaf 1": "LEAF7_1_EDX",
-          "ecx for leaf 0x80000001": "EXT1_ECX"}  # fmt: skip
-HWCAP_H = {"fp-armv8": "FP", "neon": "ASIMD", "crc": "CRC32", "lse": "ATOMICS", "rdm": "ASIMDRDM",
-           "fullfp16": "ASIMDHP", "jsconv": "JSCVT", "complxnum": "FCMA", "rcpc": "LRCPC",
-           "dotprod": "ASIMDDP", "fp16fml": "ASIMDFHM", "lse2": "USCAT", "rcpc-immo": "ILRCPC",
-           "ccdp": "DCPODP", "altnzcv": "FLAGM2", "fptoint": "FRINT", "rand": "RNG",
-           "f32mm": "SVEF32MM", "f64mm": "SVEF64MM", "rcpc3": "LRCPC3"}  # fmt: skip
+CPUID_H = {
+    "sse4.1": "SSE41",
+    "sse4.2": "SSE42",
+    "crc32": "SSE42",
+    "cx16": "CMPXCHG16B",
+    "sahf": "LAHF_LM",
+    "egpr": "APXF",
+    "ppx": "APXF",
+    "push2pop2": "APXF",
+    "aes": "AESNI",
+    "pclmul": "PCLMULQDQ",
+    "lzcnt": "ABM",
+}
+LEAVES = {
+    "ecx for leaf 1": "LEAF1_ECX",
+    "edx for leaf 1": "LEAF1_EDX",
+    "ebx for leaf 7 sub-leaf 0": "LEAF7_EBX",
+    "ecx for leaf 7 sub-leaf 0": "LEAF7_ECX",
+    "edx for leaf 7 sub-leaf 0": "LEAF7_EDX",
+    "eax for leaf 7 sub-leaf 1": "LEAF7_1_EAX",
+    "edx for leaf 7 sub-leaf 1": "LEAF7_1_EDX",
+    "ecx for leaf 0x80000001": "EXT1_ECX",
+}
+HWCAP_H = {
+    "fp-armv8": "FP",
+    "neon": "ASIMD",
+    "crc": "CRC32",
+    "lse": "ATOMICS",
+    "rdm": "ASIMDRDM",
+    "fullfp16": "ASIMDHP",
+    "jsconv": "JSCVT",
+    "complxnum": "FCMA",
+    "rcpc": "LRCPC",
+    "dotprod": "ASIMDDP",
+    "fp16fml": "ASIMDFHM",
+    "lse2": "USCAT",
+    "rcpc-immo": "ILRCPC",
+    "ccdp": "DCPODP",
+    "altnzcv": "FLAGM2",
+    "fptoint": "FRINT",
+    "rand": "RNG",
+    "f32mm": "SVEF32MM",
+    "f64mm": "SVEF64MM",
+    "rcpc3": "LRCPC3",
+}
 
 
 def _plain(name: str) -> str:
@@ -204,9 +239,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 # Where cpuid says what: leaf, the one below it, and which of eax, ebx, ecx, edx.
-CPUID = {"LEAF1_ECX": (1, 0, 2), "LEAF1_EDX": (1, 0, 3), "LEAF7_EBX": (7, 0, 1),
-         "LEAF7_ECX": (7, 0, 2), "LEAF7_EDX": (7, 0, 3), "LEAF7_1_EAX": (7, 1, 0),
-         "LEAF7_1_EDX": (7, 1, 3), "APX": (0x29, 0, 1), "EXT1_ECX": (0x80000001, 0, 2)}  # fmt: skip
+CPUID = {
+    "LEAF1_ECX": (1, 0, 2),
+    "LEAF1_EDX": (1, 0, 3),
+    "LEAF7_EBX": (7, 0, 1),
+    "LEAF7_ECX": (7, 0, 2),
+    "LEAF7_EDX": (7, 0, 3),
+    "LEAF7_1_EAX": (7, 1, 0),
+    "LEAF7_1_EDX": (7, 1, 3),
+    "APX": (0x29, 0, 1),
+    "EXT1_ECX": (0x80000001, 0, 2),
+}
 XCR0 = {"YMM": 0x6, "ZMM": 0xE6, "TILE": 0x60000, "EGPR": 0x80000, "NONE": 0}
 
 
@@ -235,9 +278,13 @@ def processor(isa: Isa, features: Iterable[str], saved: Mapping[str, int] = XCR0
 
 def ask(program: Path, lines: list[str]) -> list[str]:
     done = subprocess.run(
-        [program], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True,
+        [program],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=120,
-    )  # fmt: skip
+    )
     return done.stdout.splitlines()
 
 
@@ -304,8 +351,18 @@ def test_a_name_that_the_runtime_does_not_know_is_refused(programs: dict[str, Pa
 
 # -- what is not checked is not used ---------------------------------------------------------------
 
-FAMILIES = ("linear", "conv3_winograd", "conv_depthwise", "softmax", "integer_conv",
-            "integer_linear", "formulas", "product_in_half", "argmax", "sum_any")  # fmt: skip
+FAMILIES = (
+    "linear",
+    "conv3_winograd",
+    "conv_depthwise",
+    "softmax",
+    "integer_conv",
+    "integer_linear",
+    "formulas",
+    "product_in_half",
+    "argmax",
+    "sum_any",
+)
 
 
 def _objects(target: Target) -> dict[str, bytes]:

@@ -17,30 +17,87 @@ KiB, MiB = 1 << 10, 1 << 20
 LATEST = {tag.name: Target(tag.name) for tag in TAGS.all()}
 
 # NVIDIA's CUDA guide, "maximum amount of shared memory per thread block", KiB by capability.
-SHARED = {"5.0": 48, "5.2": 48, "5.3": 48, "6.0": 48, "6.1": 48, "6.2": 48, "7.0": 96, "7.2": 96,
-          "7.5": 64, "8.0": 163, "8.6": 99, "8.7": 163, "8.9": 99, "9.0": 227, "10.0": 227,
-          "10.3": 227, "11.0": 227, "12.0": 99, "12.1": 99}  # fmt: skip
+SHARED = {
+    "5.0": 48,
+    "5.2": 48,
+    "5.3": 48,
+    "6.0": 48,
+    "6.1": 48,
+    "6.2": 48,
+    "7.0": 96,
+    "7.2": 96,
+    "7.5": 64,
+    "8.0": 163,
+    "8.6": 99,
+    "8.7": 163,
+    "8.9": 99,
+    "9.0": 227,
+    "10.0": 227,
+    "10.3": 227,
+    "11.0": 227,
+    "12.0": 99,
+    "12.1": 99,
+}
 # Second-level caches, MiB: of one chip the same wherever it is sold. H200 and Grace Hopper have all
 # six memory stacks' share of it, H100 five.
-GPU_CACHES = {"nvidia/a100": 40, "nvidia/a30": 24, "nvidia/a10": 6, "nvidia/rtx3090": 6,
-              "nvidia/rtx-a6000": 6, "nvidia/l4": 48, "nvidia/rtx4090": 72, "nvidia/rtx4080": 64,
-              "nvidia/rtx-6000-ada": 96, "nvidia/h100": 50, "nvidia/h200": 60, "nvidia/gh200": 60,
-              "nvidia/rtx5090": 96, "aws/p4d.24xlarge": 40, "aws/g5.xlarge": 6,
-              "aws/g6.xlarge": 48, "gcp/g2-standard-4": 48, "gcp/a2-highgpu-1g": 40,
-              "azure/standard_nc24ads_a100_v4": 40, "azure/standard_nv36ads_a10_v5": 6,
-              "aws/p5.48xlarge": 50, "gcp/a3-highgpu-8g": 50,
-              "azure/standard_nc40ads_h100_v5": 50}  # fmt: skip
+GPU_CACHES = {
+    "nvidia/a100": 40,
+    "nvidia/a30": 24,
+    "nvidia/a10": 6,
+    "nvidia/rtx3090": 6,
+    "nvidia/rtx-a6000": 6,
+    "nvidia/l4": 48,
+    "nvidia/rtx4090": 72,
+    "nvidia/rtx4080": 64,
+    "nvidia/rtx-6000-ada": 96,
+    "nvidia/h100": 50,
+    "nvidia/h200": 60,
+    "nvidia/gh200": 60,
+    "nvidia/rtx5090": 96,
+    "aws/p4d.24xlarge": 40,
+    "aws/g5.xlarge": 6,
+    "aws/g6.xlarge": 48,
+    "gcp/g2-standard-4": 48,
+    "gcp/a2-highgpu-1g": 40,
+    "azure/standard_nc24ads_a100_v4": 40,
+    "azure/standard_nv36ads_a10_v5": 6,
+    "aws/p5.48xlarge": 50,
+    "gcp/a3-highgpu-8g": 50,
+    "azure/standard_nc40ads_h100_v5": 50,
+}
 # Caches of one core, KiB: (first level, second level); clusters share theirs in SoCs.
-CORES = {"haswell": (32, 256), "broadwell": (32, 256), "skylake": (32, 256),
-         "skylake-avx512": (32, 1024), "cascadelake": (32, 1024), "icelake-server": (48, 1280),
-         "icelake-client": (48, 512), "tigerlake": (48, 1280), "sapphirerapids": (48, 2048),
-         "emeraldrapids": (48, 2048), "graniterapids": (48, 2048), "alderlake": (48, 1280),
-         "znver1": (32, 512), "znver2": (32, 512), "znver3": (32, 512), "znver4": (32, 1024),
-         "znver5": (48, 1024), "neoverse-n1": (64, 1024), "neoverse-v1": (64, 1024),
-         "neoverse-v2": (64, 2048), "grace": (64, 1024), "cobalt-100": (64, 1024)}  # fmt: skip
+CORES = {
+    "haswell": (32, 256),
+    "broadwell": (32, 256),
+    "skylake": (32, 256),
+    "skylake-avx512": (32, 1024),
+    "cascadelake": (32, 1024),
+    "icelake-server": (48, 1280),
+    "icelake-client": (48, 512),
+    "tigerlake": (48, 1280),
+    "sapphirerapids": (48, 2048),
+    "emeraldrapids": (48, 2048),
+    "graniterapids": (48, 2048),
+    "alderlake": (48, 1280),
+    "znver1": (32, 512),
+    "znver2": (32, 512),
+    "znver3": (32, 512),
+    "znver4": (32, 1024),
+    "znver5": (48, 1024),
+    "neoverse-n1": (64, 1024),
+    "neoverse-v1": (64, 1024),
+    "neoverse-v2": (64, 2048),
+    "grace": (64, 1024),
+    "cobalt-100": (64, 1024),
+}
 # Four cores of a cluster share two MiB in the first Graviton, one in smaller chips.
-CLUSTERS = {"aws/a1.xlarge": 2048, "raspberrypi/4b": 1024, "raspberrypi/3b": 512,
-            "nvidia/tx2-cpu": 2048, "nvidia/jetson-nano-cpu": 2048}  # fmt: skip
+CLUSTERS = {
+    "aws/a1.xlarge": 2048,
+    "raspberrypi/4b": 1024,
+    "raspberrypi/3b": 512,
+    "nvidia/tx2-cpu": 2048,
+    "nvidia/jetson-nano-cpu": 2048,
+}
 
 
 def processors() -> Iterator[tuple[str, Target]]:

@@ -13,11 +13,44 @@ from tensorkiln.target import Option, Target
 from tensorkiln.target.isa import ISAS, example_triple
 from tensorkiln.target.kinds import KINDS, Kind
 
-WRONG: list[Any] = [None, 7, True, 1.5, "", "  ", "zzzzqqq", [], ["zzzzqqq"], {}, {"a": 1}, b"x",
-                    "\x00", "\ud800", "a" * 999, -1, 1 << 70, float("nan"), [1], [None], [""],
-                    ()]  # fmt: skip
-FIELDS = ("kind", "tag", "tag_hash", "base_tag", "keys", "libs", "host", "devices", "attrs", "id",
-          "target_host", "targets")  # fmt: skip
+WRONG: list[Any] = [
+    None,
+    7,
+    True,
+    1.5,
+    "",
+    "  ",
+    "zzzzqqq",
+    [],
+    ["zzzzqqq"],
+    {},
+    {"a": 1},
+    b"x",
+    "\x00",
+    "\ud800",
+    "a" * 999,
+    -1,
+    1 << 70,
+    float("nan"),
+    [1],
+    [None],
+    [""],
+    (),
+]
+FIELDS = (
+    "kind",
+    "tag",
+    "tag_hash",
+    "base_tag",
+    "keys",
+    "libs",
+    "host",
+    "devices",
+    "attrs",
+    "id",
+    "target_host",
+    "targets",
+)
 PLAIN = {name: {"kind": name} for name in KINDS} | {
     "composite": {"kind": "composite", "devices": ["llvm", "cuda"]}
 }

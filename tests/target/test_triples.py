@@ -28,14 +28,59 @@ from tensorkiln.target.triple import LIBRARIES
 from tests.transform.graphs import graph
 
 VENDORS = ("", "unknown-", "pc-", "none-", "w64-", "apple-")
-SYSTEMS = ("linux", "linux5.4", "macos", "macos13.0", "darwin", "ios17.0", "windows", "none", "",
-           "freebsd", "freebsd13.2", "wasi", "emscripten", "unknown", "android",
-           "uclinux")  # fmt: skip
-ENVIRONMENTS = ("", "-gnu", "-gnu.2.28", "-gnueabihf", "-gnux32", "-musl", "-musleabihf",
-                "-android", "-android21", "-androideabi", "-uclibc", "-msvc", "-mingw32", "-elf",
-                "-eabi", "-macabi", "-simulator", "-ohos")  # fmt: skip
-ARCHS = ("x86_64", "amd64", "aarch64", "arm64", "i686", "armv7", "thumbv7em", "riscv64", "wasm32",
-         "powerpc64le", "nvptx64", "arm64ec", "aarch64_be")  # fmt: skip
+SYSTEMS = (
+    "linux",
+    "linux5.4",
+    "macos",
+    "macos13.0",
+    "darwin",
+    "ios17.0",
+    "windows",
+    "none",
+    "",
+    "freebsd",
+    "freebsd13.2",
+    "wasi",
+    "emscripten",
+    "unknown",
+    "android",
+    "uclinux",
+)
+ENVIRONMENTS = (
+    "",
+    "-gnu",
+    "-gnu.2.28",
+    "-gnueabihf",
+    "-gnux32",
+    "-musl",
+    "-musleabihf",
+    "-android",
+    "-android21",
+    "-androideabi",
+    "-uclibc",
+    "-msvc",
+    "-mingw32",
+    "-elf",
+    "-eabi",
+    "-macabi",
+    "-simulator",
+    "-ohos",
+)
+ARCHS = (
+    "x86_64",
+    "amd64",
+    "aarch64",
+    "arm64",
+    "i686",
+    "armv7",
+    "thumbv7em",
+    "riscv64",
+    "wasm32",
+    "powerpc64le",
+    "nvptx64",
+    "arm64ec",
+    "aarch64_be",
+)
 # What we make is for these alone, however the vendor is written.
 MADE = {
     f"{arch}-{vendor}linux{environment}"
@@ -82,8 +127,7 @@ def test_every_triple_is_one_of_ours_or_refused_by_name(arch: str) -> None:
 
 @pytest.mark.parametrize("triple", ["x86_64-linux", "amd64-pc-linux-gnu", "arm64-linux-gnu"])
 def test_what_is_made_is_for_that_machine(triple: str, tmp_path: Path) -> None:
-    exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []},
-                     progress=Progress())  # fmt: skip
+    exe = tk.compile(MODULE, {"mtriple": triple, "mattr": []}, progress=Progress())
     path = exe.export_library(tmp_path / "a.so")
     elf = elf_of(path.read_bytes(), str(path))
     assert elf is not None and elf.machine == linux_arch(triple)
@@ -98,9 +142,20 @@ KIND_TARGETS: list[Any] = [
     *(name for name in KINDS if name != "composite"),
     "native",
     {"devices": ["llvm", "cuda"]},
-    *({"mtriple": f"{arch}-{end}"} for arch in ISAS
-      for end in ("linux-gnu", "linux-musl", "linux-gnueabihf", "none-eabi", "unknown-none-elf",
-                  "unknown-unknown", "apple-macos", "pc-windows-msvc")),
+    *(
+        {"mtriple": f"{arch}-{end}"}
+        for arch in ISAS
+        for end in (
+            "linux-gnu",
+            "linux-musl",
+            "linux-gnueabihf",
+            "none-eabi",
+            "unknown-none-elf",
+            "unknown-unknown",
+            "apple-macos",
+            "pc-windows-msvc",
+        )
+    ),
     {"kind": "llvmjit", "mtriple": "aarch64-linux-gnu"},
     {"kind": "llvmjit", "mtriple": "x86_64-linux-musl", "mcpu": "haswell"},
     {"kind": "llvm", "host": "raspberrypi/4b"},
@@ -108,7 +163,7 @@ KIND_TARGETS: list[Any] = [
     {"kind": "cuda", "host": "llvm"},
     {"mcpu": "oryon-1"},
     {"mcpu": "oryon-1", "mtriple": "aarch64-linux-gnu"},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -84,9 +84,10 @@ def assert_same_values(
     """Both compute the same in float64, up to `rtol` of the largest element."""
     inputs = arguments(before, seed, **sizes)
     for a, b in zip(
-        evaluate(before, inputs, dtype="float64"), evaluate(after, inputs, dtype="float64"),
+        evaluate(before, inputs, dtype="float64"),
+        evaluate(after, inputs, dtype="float64"),
         strict=True,
-    ):  # fmt: skip
+    ):
         assert a.shape == b.shape
         scale = max(float(np.abs(a).max(initial=0)), 1e-30) if a.dtype.kind == "f" else 1.0
         np.testing.assert_allclose(b, a, rtol=0, atol=rtol * scale)

@@ -47,24 +47,24 @@ CASES: dict[str, tuple[Build, list[list[int]]]] = {
     "two": (lambda g, x: conv(g, g.concat(*_both(g, x), axis=1)), [[0, PLANE]]),
     "read by more": (
         lambda g, x: g.add(conv(g, g.concat(a := conv(g, x), conv(g, x), axis=1)), a),
-        [[0, PLANE]]),
+        [[0, PLANE]],
+    ),
     "begins as another": (_nested, [[0, PLANE], [0, 2 * PLANE]]),
     "an operand in two": (_again, [[0, PLANE], [0, 2 * PLANE]]),
-    "an operand twice": (
-        lambda g, x: conv(g, g.concat(a := conv(g, x), a, axis=1)), []),
+    "an operand twice": (lambda g, x: conv(g, g.concat(a := conv(g, x), a, axis=1)), []),
     "rows": (lambda g, x: conv(g, g.concat(*_both(g, x), axis=2)), []),
-    "half a block": (
-        lambda g, x: conv(g, g.concat(conv(g, x, 12), conv(g, x, 12), axis=1)), []),
+    "half a block": (lambda g, x: conv(g, g.concat(conv(g, x, 12), conv(g, x, 12), axis=1)), []),
     "borders differ": (
         lambda g, x: g.add(conv(g, g.concat(a := conv(g, x), conv(g, x), axis=1)), conv(g, a, k=3)),
-        []),
+        [],
+    ),
     "a result": (lambda g, x: g.concat(g.exp(x), g.neg(x), axis=1), []),
     "an operand of which the result is a copy": (
         lambda g, x: Tuple((a := conv(g, x), conv(g, g.concat(a, conv(g, x), axis=1)))),
-        [[0, PLANE]]),
-    "a parameter": (
-        lambda g, x: g.softmax(g.concat(x, g.exp(x), axis=1), axis=-1), []),
-}  # fmt: skip
+        [[0, PLANE]],
+    ),
+    "a parameter": (lambda g, x: g.softmax(g.concat(x, g.exp(x), axis=1), axis=-1), []),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -96,7 +96,9 @@ def test_blocks_are_as_wide_as_the_vectors() -> None:
 def test_spans_name_the_value_that_is_converted() -> None:
     out = assigned(lambda g, x: conv(g, g.relu(x), 8), x=(1, 16, 5, 5))
     assert [b.value.span for b in main(out).bindings if b.value.op == "relayout"] == [
-        "node relu", "node conv2d"]  # fmt: skip
+        "node relu",
+        "node conv2d",
+    ]
 
 
 def test_no_convolution_no_change() -> None:
@@ -106,9 +108,13 @@ def test_no_convolution_no_change() -> None:
 
 @pytest.mark.parametrize(
     ("padding", "halo"),
-    [((1, 0, 0, 0), "A B/8 C+1 D B%8"), ((0, 0, 0, 2), "A B/8 C D+2 B%8"),
-     ((1, 2, 2, 0), "A B/8 C+2 D+2 B%8"), ((0, 0, 0, 0), BLOCKED)],
-)  # fmt: skip
+    [
+        ((1, 0, 0, 0), "A B/8 C+1 D B%8"),
+        ((0, 0, 0, 2), "A B/8 C D+2 B%8"),
+        ((1, 2, 2, 0), "A B/8 C+2 D+2 B%8"),
+        ((0, 0, 0, 0), BLOCKED),
+    ],
+)
 def test_halo_is_the_larger_side(padding: tuple[int, ...], halo: str) -> None:
     out = assigned(lambda g, x: conv(g, x, 8, padding=padding), x=(1, 16, 5, 5))
     assert layouts(out)[0] == ("relayout", halo)
@@ -127,8 +133,10 @@ def test_halo_is_the_largest_padding_of_the_readers() -> None:
 def test_a_halo_wider_one_way_serves_too() -> None:
     def build(g: Graph, x: RVar) -> Value:
         y = conv(g, x, 16, 1)
-        return g.add(conv(g, y, 8, padding=(1, 1, 1, 1)),
-                     g.conv2d(y, rand(8, 16, 5, 3), padding=(2, 1, 2, 1)))  # fmt: skip
+        return g.add(
+            conv(g, y, 8, padding=(1, 1, 1, 1)),
+            g.conv2d(y, rand(8, 16, 5, 3), padding=(2, 1, 2, 1)),
+        )
 
     out = assigned(build, x=(1, 16, 6, 6))
     assert layouts(out)[1] == ("conv2d", "A B/8 C+2 D+1 B%8")
@@ -138,14 +146,25 @@ def test_a_halo_wider_one_way_serves_too() -> None:
 def test_halo_is_owned_by_what_the_convolution_reads() -> None:
     """The elementwise value has it, not the convolution before it."""
     out = assigned(lambda g, x: conv(g, g.relu(conv(g, x, 16, 1)), 8), x=(1, 16, 6, 6))
-    assert layouts(out) == [("relayout", BLOCKED), ("conv2d", BLOCKED), ("relu", HALO),
-                            ("conv2d", BLOCKED), ("relayout", PLAIN4)]  # fmt: skip
+    assert layouts(out) == [
+        ("relayout", BLOCKED),
+        ("conv2d", BLOCKED),
+        ("relu", HALO),
+        ("conv2d", BLOCKED),
+        ("relayout", PLAIN4),
+    ]
 
 
 def test_one_conversion_for_two_readers() -> None:
     out = assigned(lambda g, x: g.add(conv(g, x, 8), g.relu(conv(g, x, 8))), x=(1, 16, 5, 5))
-    assert layouts(out) == [("relayout", HALO), ("conv2d", BLOCKED), ("conv2d", BLOCKED),
-                            ("relu", BLOCKED), ("add", BLOCKED), ("relayout", PLAIN4)]  # fmt: skip
+    assert layouts(out) == [
+        ("relayout", HALO),
+        ("conv2d", BLOCKED),
+        ("conv2d", BLOCKED),
+        ("relu", BLOCKED),
+        ("add", BLOCKED),
+        ("relayout", PLAIN4),
+    ]
     assert call_of(out, "conv2d").args[0] is call_of(out, "conv2d", 1).args[0]
 
 
@@ -165,12 +184,16 @@ def test_symbolic_batch_in_blocks() -> None:
 
 # float32 [1, 16, 5, 5] and float32 [8, 16, 3, 3]
 ROW_MAJOR: dict[str, tuple[Build, dict[str, object]]] = {
-    "weights given": (lambda g, x, w: g.conv2d(x, w, **PAD),
-                      {"x": (1, 16, 5, 5), "w": (8, 16, 3, 3)}),
-    "double": (lambda g, x: g.conv2d(x, constant(np.ones((8, 16, 3, 3))), **PAD),
-               {"x": tensor((1, 16, 5, 5), "float64")}),
+    "weights given": (
+        lambda g, x, w: g.conv2d(x, w, **PAD),
+        {"x": (1, 16, 5, 5), "w": (8, 16, 3, 3)},
+    ),
+    "double": (
+        lambda g, x: g.conv2d(x, constant(np.ones((8, 16, 3, 3))), **PAD),
+        {"x": tensor((1, 16, 5, 5), "float64")},
+    ),
     "image of unknown size": (lambda g, x: conv(g, x, 8), {"x": (1, 16, Var("H"), Var("W"))}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ROW_MAJOR)
@@ -201,10 +224,15 @@ def test_stem_without_padding_reads_the_input() -> None:
 
 @pytest.mark.parametrize(
     ("filters", "channels", "layout"),
-    [(8, 16, "A/8 B/8 C D B%8 A%8"), (16, 16, "A/16 B/8 C D B%8 A%16"),
-     (24, 16, "A/24 B/8 C D B%8 A%24"), (40, 16, "A/8 B/8 C D B%8 A%8"),
-     (10, 19, "A/16 B/8 C D B%8 A%16"), (16, 3, "A/16 B C D A%16")],
-)  # fmt: skip
+    [
+        (8, 16, "A/8 B/8 C D B%8 A%8"),
+        (16, 16, "A/16 B/8 C D B%8 A%16"),
+        (24, 16, "A/24 B/8 C D B%8 A%24"),
+        (40, 16, "A/8 B/8 C D B%8 A%8"),
+        (10, 19, "A/16 B/8 C D B%8 A%16"),
+        (16, 3, "A/16 B C D A%16"),
+    ],
+)
 def test_filters_lie_in_panels(filters: int, channels: int, layout: str) -> None:
     w, b = rand(filters, channels, 3, 3), rand(filters)
     out = assigned(lambda g, x: g.conv2d(x, w, b), x=(1, channels, 5, 5))
@@ -258,8 +286,9 @@ def test_names_of_weights_stay() -> None:
 
 def test_a_computed_bias_is_converted() -> None:
     """It may be a parameter, and need not fill its last vector."""
-    out = assigned(lambda g, x, b: g.conv2d(x, rand(10, 16, 1, 1), g.exp(b)), x=(1, 16, 5, 5),
-                   b=(10,))  # fmt: skip
+    out = assigned(
+        lambda g, x, b: g.conv2d(x, rand(10, 16, 1, 1), g.exp(b)), x=(1, 16, 5, 5), b=(10,)
+    )
     assert ("relayout", "A/8 A%8") in layouts(out)
     assert str(call_of(out, "conv2d").args[2].tensor.memory) == "A/8 A%8"
 
@@ -269,10 +298,19 @@ def test_a_computed_bias_is_converted() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "columns", "vectors"),
-    [(64, 48, 3), (64, 16, 2), (64, 40, 2), (64, 24, 3), (4, 40, 2),
-     (4, 10, 2), (3, 8, 1), (1, 40, 5),
-     (1, 800, 8), (N, 48, 3)],
-)  # fmt: skip
+    [
+        (64, 48, 3),
+        (64, 16, 2),
+        (64, 40, 2),
+        (64, 24, 3),
+        (4, 40, 2),
+        (4, 10, 2),
+        (3, 8, 1),
+        (1, 40, 5),
+        (1, 800, 8),
+        (N, 48, 3),
+    ],
+)
 def test_linear_weights_lie_in_panels(rows: object, columns: int, vectors: int) -> None:
     """Few rows want wide panels, many rows want three vectors or two that divide evenly."""
     w, b = rand(20, columns), rand(columns)
@@ -287,9 +325,14 @@ def test_linear_weights_lie_in_panels(rows: object, columns: int, vectors: int) 
 
 @pytest.mark.parametrize(
     ("target", "terms", "columns", "vectors"),
-    [(WIDE, 1024, 256, 4), (WIDE, 1024, 96, 3), (WIDE, 1024, 32, 2), (WIDE, 1000, 256, 2),
-     (TARGET, 1024, 256, 2)],
-)  # fmt: skip
+    [
+        (WIDE, 1024, 256, 4),
+        (WIDE, 1024, 96, 3),
+        (WIDE, 1024, 32, 2),
+        (WIDE, 1000, 256, 2),
+        (TARGET, 1024, 256, 2),
+    ],
+)
 def test_low_tiles_where_rows_fall_on_the_same_lines(
     target: Target, terms: int, columns: int, vectors: int
 ) -> None:
@@ -301,9 +344,13 @@ def test_low_tiles_where_rows_fall_on_the_same_lines(
 
 @pytest.mark.parametrize(
     ("left", "right", "layout"),
-    [((16, 64), (64, 48), "B/24 A B%24"), ((2, 3, 16, 64), (64, 40), "B/16 A B%16"),
-     ((3, 16, 64), (3, 64, 48), "A C/24 B C%24"), ((N, 64), (64, 48), "B/24 A B%24")],
-)  # fmt: skip
+    [
+        ((16, 64), (64, 48), "B/24 A B%24"),
+        ((2, 3, 16, 64), (64, 40), "B/16 A B%16"),
+        ((3, 16, 64), (3, 64, 48), "A C/24 B C%24"),
+        ((N, 64), (64, 48), "B/24 A B%24"),
+    ],
+)
 def test_the_right_side_of_a_large_product_is_packed(
     left: tuple[object, ...], right: tuple[int, ...], layout: str
 ) -> None:
@@ -336,9 +383,11 @@ def test_linear_with_shared_weights() -> None:
 
 LINEAR_STAYS: dict[str, tuple[Build, dict[str, object]]] = {
     "weights given": (lambda g, x, w: g.linear(x, w), {"x": (5, 16), "w": (16, 8)}),
-    "double": (lambda g, x: g.linear(x, constant(np.ones((16, 8)))),
-               {"x": tensor((5, 16), "float64")}),
-}  # fmt: skip
+    "double": (
+        lambda g, x: g.linear(x, constant(np.ones((16, 8)))),
+        {"x": tensor((5, 16), "float64")},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", LINEAR_STAYS)
@@ -350,8 +399,12 @@ def test_linear_stays(name: str) -> None:
 
 
 def test_attention_wants_keys_by_lanes() -> None:
-    out = assigned(lambda g, q, k, v: g.attention(q, k, v, scale=0.3), q=(1, 2, 5, 16),
-                   k=(1, 2, 9, 16), v=(1, 2, 9, 16))  # fmt: skip
+    out = assigned(
+        lambda g, q, k, v: g.attention(q, k, v, scale=0.3),
+        q=(1, 2, 5, 16),
+        k=(1, 2, 9, 16),
+        v=(1, 2, 9, 16),
+    )
     assert layouts(out) == [("relayout", "A B C/8 D C%8"), ("attention", PLAIN4)]
     q, k, v = main(out).params
     assert call_of(out, "relayout").args == (k,)
@@ -359,8 +412,11 @@ def test_attention_wants_keys_by_lanes() -> None:
 
 
 def test_attention_layers_share_converted_keys() -> None:
-    out = assigned(lambda g, x, k: g.attention(g.attention(x, k, x, scale=1.0), k, k, scale=1.0),
-                   x=(1, 2, 9, 16), k=(1, 2, 9, 16))  # fmt: skip
+    out = assigned(
+        lambda g, x, k: g.attention(g.attention(x, k, x, scale=1.0), k, k, scale=1.0),
+        x=(1, 2, 9, 16),
+        k=(1, 2, 9, 16),
+    )
     assert ops_of(out) == ["relayout", "attention", "attention"]
 
 
@@ -396,22 +452,31 @@ def test_constants_follow_the_blocks() -> None:
 
 
 def test_given_operands_follow_the_blocks() -> None:
-    out = assigned(lambda g, x, s, t: g.add(g.mul(conv(g, x, 16, 1), s), t), x=(1, 16, 6, 6),
-                   s=(1, 16, 1, 1), t=(1, 1, 6, 6))  # fmt: skip
-    assert layouts(out) == [("relayout", BLOCKED), ("conv2d", BLOCKED), ("relayout", BLOCKED),
-                            ("mul", BLOCKED), ("add", BLOCKED), ("relayout", PLAIN4)]  # fmt: skip
+    out = assigned(
+        lambda g, x, s, t: g.add(g.mul(conv(g, x, 16, 1), s), t),
+        x=(1, 16, 6, 6),
+        s=(1, 16, 1, 1),
+        t=(1, 1, 6, 6),
+    )
+    assert layouts(out) == [
+        ("relayout", BLOCKED),
+        ("conv2d", BLOCKED),
+        ("relayout", BLOCKED),
+        ("mul", BLOCKED),
+        ("add", BLOCKED),
+        ("relayout", PLAIN4),
+    ]
     assert call_of(out, "add").args[1] is main(out).params[2], "one channel is read as it lies"
 
 
 LEAVES: dict[str, tuple[Build, str]] = {
     "transpose": (lambda g, y: g.transpose(y, axes=(0, 2, 3, 1)), "transpose"),
     "global mean": (lambda g, y: g.relu(g.mean(y, axes=(2, 3))), "relu"),
-    "concat of uneven channels": (
-        lambda g, y: g.concat(y, conv(g, y, 12, 1), axis=1), "concat"),
+    "concat of uneven channels": (lambda g, y: g.concat(y, conv(g, y, 12, 1), axis=1), "concat"),
     "concat of rows": (lambda g, y: g.concat(y, y, axis=2), "concat"),
     "vector operand": (lambda g, y: g.add(y, g.param("v", tensor((6,), "float32"))), "add"),
     "softmax": (lambda g, y: g.softmax(y), "softmax"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -439,7 +504,10 @@ def test_results_are_row_major_again() -> None:
     values = main(out).result.fields  # type: ignore[union-attr]
     assert all(v.type.layout is None for v in values)
     assert [b.value.op for b in main(out).bindings if b.var in values] == [
-        "relayout", "linear", "relayout"]  # fmt: skip
+        "relayout",
+        "linear",
+        "relayout",
+    ]
 
 
 def test_the_pass_is_deterministic() -> None:
@@ -455,8 +523,9 @@ def test_the_pass_is_deterministic() -> None:
 def networks(draw: st.DrawFn) -> IRModule:
     """Convolutions, pools, elementwise operators and concats over [1, C, 5, 5] images."""
     g = Graph()
-    values: list[RVar] = [g.param("x", tensor((1, draw(st.sampled_from((3, 8, 12))), 5, 5),
-                                              "float32"))]  # fmt: skip
+    values: list[RVar] = [
+        g.param("x", tensor((1, draw(st.sampled_from((3, 8, 12))), 5, 5), "float32"))
+    ]
     for _ in range(draw(st.integers(1, 7))):
         values.append(_layer(draw, g, values))
     results = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3))

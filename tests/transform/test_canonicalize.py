@@ -19,7 +19,7 @@ from tests.transform.graphs import (
     graph,
     main,
     ops_of,
-)  # fmt: skip
+)
 
 ones = constant(np.ones((3, 1), np.float32))
 # x is float32 [2, 3, 4]
@@ -27,7 +27,8 @@ ROWS: dict[str, tuple[Build, Build]] = {
     "identity": (lambda g, x: g.identity(x), lambda g, x: x),
     "cast to its own type": (lambda g, x: g.cast(x, dtype="float32"), lambda g, x: x),
     "cast up and down": (
-        lambda g, x: g.cast(g.cast(x, dtype="float64"), dtype="float32"), lambda g, x: x,
+        lambda g, x: g.cast(g.cast(x, dtype="float64"), dtype="float32"),
+        lambda g, x: x,
     ),
     "reshape to its own shape": (lambda g, x: g.reshape(x, shape=(2, 3, 4)), lambda g, x: x),
     "reshape of reshape": (
@@ -39,7 +40,8 @@ ROWS: dict[str, tuple[Build, Build]] = {
         lambda g, x: g.transpose(x, axes=(2, 1, 0)),
     ),
     "transpose back": (
-        lambda g, x: g.transpose(g.transpose(x, axes=(1, 2, 0)), axes=(2, 0, 1)), lambda g, x: x,
+        lambda g, x: g.transpose(g.transpose(x, axes=(1, 2, 0)), axes=(2, 0, 1)),
+        lambda g, x: x,
     ),
     "transpose of units": (
         lambda g, x: g.transpose(g.reshape(x, shape=(2, 1, 12)), axes=(1, 0, 2)),
@@ -47,26 +49,34 @@ ROWS: dict[str, tuple[Build, Build]] = {
     ),
     "transpose of merged batches": (
         lambda g, x: g.reshape(
-            g.transpose(g.reshape(g.relu(x), shape=(2, 3, 4)), axes=(0, 2, 1)), shape=(1, 2, 4, 3)),
+            g.transpose(g.reshape(g.relu(x), shape=(2, 3, 4)), axes=(0, 2, 1)), shape=(1, 2, 4, 3)
+        ),
         lambda g, x: g.transpose(g.reshape(g.relu(x), shape=(1, 2, 3, 4)), axes=(0, 1, 3, 2)),
     ),
     "units dropped after a transpose": (
         lambda g, x: g.reshape(
-            g.transpose(g.reshape(x, shape=(2, 3, 1, 4)), axes=(3, 2, 0, 1)), shape=(4, 2, 3)),
+            g.transpose(g.reshape(x, shape=(2, 3, 1, 4)), axes=(3, 2, 0, 1)), shape=(4, 2, 3)
+        ),
         lambda g, x: g.transpose(x, axes=(2, 0, 1)),
     ),
     "slice of transpose": (
         lambda g, x: g.slice(
-            g.transpose(x, axes=(2, 0, 1)), begin=(1, 0, 0), strides=(2, 1, 1), shape=(2, 2, 3)),
+            g.transpose(x, axes=(2, 0, 1)), begin=(1, 0, 0), strides=(2, 1, 1), shape=(2, 2, 3)
+        ),
         lambda g, x: g.transpose(
-            g.slice(x, begin=(0, 0, 1), strides=(1, 1, 2), shape=(2, 3, 2)), axes=(2, 0, 1)),
+            g.slice(x, begin=(0, 0, 1), strides=(1, 1, 2), shape=(2, 3, 2)), axes=(2, 0, 1)
+        ),
     ),
     "slice of a split dimension": (
         lambda g, x: g.slice(
-            g.reshape(x, shape=(2, 3, 2, 2)), begin=(0, 0, 1, 0), strides=(1, 1, 1, 1),
-            shape=(2, 3, 1, 2)),
+            g.reshape(x, shape=(2, 3, 2, 2)),
+            begin=(0, 0, 1, 0),
+            strides=(1, 1, 1, 1),
+            shape=(2, 3, 1, 2),
+        ),
         lambda g, x: g.reshape(
-            g.slice(x, begin=(0, 0, 2), strides=(1, 1, 1), shape=(2, 3, 2)), shape=(2, 3, 1, 2)),
+            g.slice(x, begin=(0, 0, 2), strides=(1, 1, 1), shape=(2, 3, 2)), shape=(2, 3, 1, 2)
+        ),
     ),
     "take of consecutive elements": (
         lambda g, x: g.take(x, c([1, -1], "int64"), axis=1),
@@ -75,7 +85,8 @@ ROWS: dict[str, tuple[Build, Build]] = {
     "take of one element": (
         lambda g, x: g.take(x, c(-1, "int64"), axis=2),
         lambda g, x: g.reshape(
-            g.slice(x, begin=(0, 0, 3), strides=(1, 1, 1), shape=(2, 3, 1)), shape=(2, 3)),
+            g.slice(x, begin=(0, 0, 3), strides=(1, 1, 1), shape=(2, 3, 1)), shape=(2, 3)
+        ),
     ),
     "slice of everything": (
         lambda g, x: g.slice(x, begin=(0, 0, 0), strides=(1, 1, 1), shape=(2, 3, 4)),
@@ -83,11 +94,13 @@ ROWS: dict[str, tuple[Build, Build]] = {
     ),
     "concat of one": (lambda g, x: g.concat(x, axis=1), lambda g, x: x),
     "pad with nothing": (
-        lambda g, x: g.pad(x, before=(0, 0, 0), after=(0, 0, 0)), lambda g, x: x,
+        lambda g, x: g.pad(x, before=(0, 0, 0), after=(0, 0, 0)),
+        lambda g, x: x,
     ),
     "tile once": (lambda g, x: g.tile(x, repeats=(1, 1, 1)), lambda g, x: x),
     "broadcast to its own shape": (
-        lambda g, x: g.broadcast_to(x, shape=(2, 3, 4)), lambda g, x: x,
+        lambda g, x: g.broadcast_to(x, shape=(2, 3, 4)),
+        lambda g, x: x,
     ),
     "sum over nothing": (lambda g, x: g.sum(x, axes=(), keepdims=True), lambda g, x: x),
     "mean over units": (
@@ -105,20 +118,23 @@ ROWS: dict[str, tuple[Build, Build]] = {
     "power of minus one": (lambda g, x: g.pow(x, -1), lambda g, x: g.reciprocal(x)),
     "one over": (lambda g, x: g.div(1, x), lambda g, x: g.reciprocal(x)),
     "reciprocal root": (
-        lambda g, x: g.div(1, g.sqrt(g.abs(x))), lambda g, x: g.rsqrt(g.abs(x)),
+        lambda g, x: g.div(1, g.sqrt(g.abs(x))),
+        lambda g, x: g.rsqrt(g.abs(x)),
     ),
     "times minus one": (lambda g, x: g.mul(x, -1), lambda g, x: g.neg(x)),
     "by a power of two": (lambda g, x: g.div(x, 8), lambda g, x: g.mul(x, 0.125)),
     "minus a constant": (lambda g, x: g.sub(x, 3), lambda g, x: g.add(x, -3)),
     "negated twice": (lambda g, x: g.neg(g.neg(x)), lambda g, x: x),
     "plus the negative": (
-        lambda g, x: g.add(g.neg(g.exp(x)), x), lambda g, x: g.sub(x, g.exp(x)),
+        lambda g, x: g.add(g.neg(g.exp(x)), x),
+        lambda g, x: g.sub(x, g.exp(x)),
     ),
     "rectified twice": (lambda g, x: g.relu(g.relu(x)), lambda g, x: g.relu(x)),
     "maximum with zero": (lambda g, x: g.maximum(x, 0), lambda g, x: g.relu(x)),
     "clip from zero": (lambda g, x: g.clip(x, min=0.0), lambda g, x: g.relu(x)),
     "relu6": (
-        lambda g, x: g.minimum(g.maximum(x, 0), 6), lambda g, x: g.clip(x, min=0.0, max=6.0),
+        lambda g, x: g.minimum(g.maximum(x, 0), 6),
+        lambda g, x: g.clip(x, min=0.0, max=6.0),
     ),
     "clip of clip": (
         lambda g, x: g.clip(g.clip(x, min=-1.0, max=0.5), min=-0.5, max=1.0),
@@ -143,9 +159,10 @@ ROWS: dict[str, tuple[Build, Build]] = {
         lambda g, x: g.add(x, g.exp(c([1.0]))),
     ),
     "full as an operand": (
-        lambda g, x: g.mul(x, g.full(shape=(2, 3, 4), value=3.0)), lambda g, x: g.mul(x, 3),
+        lambda g, x: g.mul(x, g.full(shape=(2, 3, 4), value=3.0)),
+        lambda g, x: g.mul(x, 3),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -160,16 +177,20 @@ KEPT: dict[str, Build] = {
     "times one that broadcasts": lambda g, x: g.mul(x, constant(np.ones((5, 1, 1, 1), np.float32))),
     "square of another type": lambda g, x: g.pow(x, 2.0000002),
     "average pool with padding": lambda g, x: g.avg_pool2d(
-        g.reshape(x, shape=(1, 2, 3, 4)), kernel=(3, 4), padding=(1, 0, 1, 0)),
+        g.reshape(x, shape=(1, 2, 3, 4)), kernel=(3, 4), padding=(1, 0, 1, 0)
+    ),
     "lossy cast": lambda g, x: g.cast(g.cast(x, dtype="int32"), dtype="float32"),
     "cast through bool": lambda g, x: g.cast(g.cast(x, dtype="bool"), dtype="float32"),
     "disjoint clips": lambda g, x: g.clip(g.clip(x, min=1.0), max=0.0),
     "slice across a split": lambda g, x: g.slice(
-        g.reshape(x, shape=(2, 3, 2, 2)), begin=(0, 0, 0, 1), strides=(1, 1, 1, 1),
-        shape=(2, 3, 2, 1)),
+        g.reshape(x, shape=(2, 3, 2, 2)),
+        begin=(0, 0, 0, 1),
+        strides=(1, 1, 1, 1),
+        shape=(2, 3, 2, 1),
+    ),
     "take out of order": lambda g, x: g.take(x, c([0, 2, 1], "int64"), axis=1),
     "clip to NaN": lambda g, x: g.minimum(x, float("nan")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KEPT)

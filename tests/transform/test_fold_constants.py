@@ -19,7 +19,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     constant,
     tensor,
-)  # fmt: skip
+)
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -36,7 +36,7 @@ from tests.transform.graphs import (
     main,
     ops_of,
     rand,
-)  # fmt: skip
+)
 
 # --- fold_constants ------------------------------------------------------------------------------
 
@@ -106,8 +106,9 @@ def test_symbolic_results_stay() -> None:
 
 def test_random_constant_graphs() -> None:
     def build(g: Graph, x: RVar) -> RVar:
-        w = g.concat(rand(3, 4), g.slice(rand(5, 4), begin=(1, 0), strides=(2, 1), shape=(2, 4)),
-                     axis=0)  # fmt: skip
+        w = g.concat(
+            rand(3, 4), g.slice(rand(5, 4), begin=(1, 0), strides=(2, 1), shape=(2, 4)), axis=0
+        )
         return g.linear(x, g.transpose(g.mul(w, rand(4)), axes=(1, 0)))
 
     mod = graph(build, x=(2, 4))
@@ -211,6 +212,7 @@ def test_large_constants_are_compared_by_place() -> None:
         return lambda g, x: g.add(g.linear(x, w), g.linear(x, second))
 
     assert ops_of(eliminate_common_subexpressions(graph(build(shared), x=(2, 64)))) == [
-        "linear", "add",
-    ]  # fmt: skip
+        "linear",
+        "add",
+    ]
     check_unchanged(eliminate_common_subexpressions, graph(build(copied), x=(2, 64)))

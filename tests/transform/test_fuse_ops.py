@@ -21,7 +21,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     Value,
     tensor,
-)  # fmt: skip
+)
 from tensorkiln.ir.verify import verify
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
@@ -49,8 +49,11 @@ def check_fused(mod: IRModule, **sizes: int) -> IRModule:
         assert_same_values(mod, after, **sizes)
     assert FuseOps(TARGET)(out) is out
     plan = out.graphs[0]
-    called = [b.value.callee.name for b in plan.bindings  # type: ignore[union-attr]
-              if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)]  # fmt: skip
+    called = [
+        b.value.callee.name
+        for b in plan.bindings  # type: ignore[union-attr]
+        if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)
+    ]
     kernels = [f.name for f in out.functions if isinstance(f, Function) and f.is_primitive]
     assert called == kernels, "each kernel is called once, in order"
     before = sorted(b.value.op for b in main(laid).bindings)  # type: ignore[union-attr]
@@ -104,29 +107,36 @@ CONVOLUTIONS: dict[str, tuple[Build, list[str]]] = {
     "residual on the left": (lambda g, x, y: g.relu(g.add(y, conv(g, x))), ["conv2d add relu"]),
     "number": (lambda g, x, y: g.mul(g.add(conv(g, x), 3), 0.5), ["conv2d add mul"]),
     "halo of the next": (
-        lambda g, x, y: conv(g, g.relu(conv(g, x, k=1)), k=5), ["conv2d relu", "conv2d"]),
-    "two convolutions": (
-        lambda g, x, y: g.add(conv(g, x), conv(g, y)), ["conv2d", "conv2d add"]),
+        lambda g, x, y: conv(g, g.relu(conv(g, x, k=1)), k=5),
+        ["conv2d relu", "conv2d"],
+    ),
+    "two convolutions": (lambda g, x, y: g.add(conv(g, x), conv(g, y)), ["conv2d", "conv2d add"]),
     "relu read twice": (
-        lambda g, x, y: g.add(r := g.relu(conv(g, x)), conv(g, r)), ["conv2d relu", "conv2d add"]),
+        lambda g, x, y: g.add(r := g.relu(conv(g, x)), conv(g, r)),
+        ["conv2d relu", "conv2d add"],
+    ),
     "conv read twice": (
-        lambda g, x, y: g.mul(v := conv(g, x), g.sigmoid(v)), ["conv2d", "sigmoid mul"]),
+        lambda g, x, y: g.mul(v := conv(g, x), g.sigmoid(v)),
+        ["conv2d", "sigmoid mul"],
+    ),
     "added to itself": (lambda g, x, y: g.add(v := conv(g, x), v), ["conv2d", "add"]),
     "other operand computed": (
-        lambda g, x, y: g.add(conv(g, x), g.tanh(conv(g, y))), ["conv2d tanh", "conv2d add"]),
+        lambda g, x, y: g.add(conv(g, x), g.tanh(conv(g, y))),
+        ["conv2d tanh", "conv2d add"],
+    ),
     "pool": (lambda g, x, y: g.max_pool2d(conv(g, x), kernel=(2, 2)), ["conv2d", "max_pool2d"]),
-    "another shape": (
-        lambda g, x, y: g.add(conv(g, x, 1), y), ["conv2d", "add"]),
-    "another dtype": (
-        lambda g, x, y: g.less(conv(g, x), y), ["conv2d", "less"]),
+    "another shape": (lambda g, x, y: g.add(conv(g, x, 1), y), ["conv2d", "add"]),
+    "another dtype": (lambda g, x, y: g.less(conv(g, x), y), ["conv2d", "less"]),
     "into a concat": (
         lambda g, x, y: conv(g, g.concat(conv(g, x), g.relu(conv(g, y)), axis=1)),
-        ["conv2d", "conv2d relu", "concat", "conv2d"]),
+        ["conv2d", "conv2d relu", "concat", "conv2d"],
+    ),
     "after a concat": (
         lambda g, x, y: conv(g, g.relu(g.concat(conv(g, x), conv(g, y), axis=1))),
-        ["conv2d", "conv2d", "concat", "relu", "conv2d"]),
+        ["conv2d", "conv2d", "concat", "relu", "conv2d"],
+    ),
     "before a conv": (lambda g, x, y: conv(g, g.exp(x)), ["exp", "conv2d"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -141,8 +151,7 @@ def test_a_halo_does_not_end_a_group() -> None:
     out = fused(lambda g, x: conv(g, g.relu(conv(g, x, k=1))), x=(1, 16, 5, 5))
     f = out["conv2d_relu"]
     assert isinstance(f, Function)
-    assert [str(b.var.tensor.layout) for b in f.bindings] == [
-        "A B/8 C D B%8", "A B/8 C+1 D+1 B%8"]  # fmt: skip
+    assert [str(b.var.tensor.layout) for b in f.bindings] == ["A B/8 C D B%8", "A B/8 C+1 D+1 B%8"]
     call = next(b for b in main_plan(out) if b.value.callee == GlobalRef("conv2d_relu"))
     assert call.var.tensor.layout == f.bindings[-1].var.tensor.layout
 
@@ -214,8 +223,9 @@ def test_groups(name: str) -> None:
 
 
 def test_groups_with_symbolic_rows() -> None:
-    out = fused(lambda g, x, y: g.relu(g.add(g.linear(x, rand(16, 16)), y)), {"N": 3},
-                x=(N, 16), y=(N, 16))  # fmt: skip
+    out = fused(
+        lambda g, x, y: g.relu(g.add(g.linear(x, rand(16, 16)), y)), {"N": 3}, x=(N, 16), y=(N, 16)
+    )
     assert groups(out) == ["linear add relu"]
 
 
@@ -238,20 +248,27 @@ def test_attention_absorbs_movement() -> None:
     out = fused(build, q=(1, 5, 32), k=(1, 9, 32), v=(1, 9, 32))
     assert groups(out) == [
         "reshape transpose relayout",
-        "reshape transpose reshape transpose attention transpose reshape"]  # fmt: skip
+        "reshape transpose reshape transpose attention transpose reshape",
+    ]
 
 
 def test_attention_absorbs_no_arithmetic() -> None:
     """It would run again for every tile."""
-    out = fused(lambda g, q, k, v: g.mul(g.attention(
-        g.mul(q, 2), k, g.neg(v), scale=0.3), 3), q=(1, 2, 5, 16), k=(1, 2, 9, 16),
-        v=(1, 2, 9, 16))  # fmt: skip
+    out = fused(
+        lambda g, q, k, v: g.mul(g.attention(g.mul(q, 2), k, g.neg(v), scale=0.3), 3),
+        q=(1, 2, 5, 16),
+        k=(1, 2, 9, 16),
+        v=(1, 2, 9, 16),
+    )
     assert sorted(groups(out)) == ["attention", "mul", "mul", "neg", "relayout"]
 
 
 def test_attention_does_not_absorb_its_mask() -> None:
-    out = fused(lambda g, q, m: g.attention(q, q, q, g.transpose(m, axes=(1, 0)), scale=0.3),
-                q=(1, 2, 5, 16), m=(5, 5))  # fmt: skip
+    out = fused(
+        lambda g, q, m: g.attention(q, q, q, g.transpose(m, axes=(1, 0)), scale=0.3),
+        q=(1, 2, 5, 16),
+        m=(5, 5),
+    )
     assert sorted(groups(out)) == ["attention", "relayout", "transpose"]
 
 
@@ -261,24 +278,42 @@ def test_attention_does_not_absorb_its_mask() -> None:
 VIEWS: dict[str, tuple[Build, list[str], int]] = {
     "of a kernel": (lambda g, x: g.reshape(g.exp(x), shape=(24,)), ["exp", "reshape"], 1),
     "between kernels": (
-        lambda g, x: g.neg(g.reshape(g.exp(x), shape=(24,))), ["exp", "reshape", "neg"], 1),
+        lambda g, x: g.neg(g.reshape(g.exp(x), shape=(24,))),
+        ["exp", "reshape", "neg"],
+        1,
+    ),
     "of a view": (
         lambda g, x: g.neg(g.reshape(g.reshape(g.exp(x), shape=(2, 12)), shape=(24,))),
-        ["exp", "reshape", "reshape", "neg"], 2),
+        ["exp", "reshape", "reshape", "neg"],
+        2,
+    ),
     "of linear": (
-        lambda g, x: g.reshape(g.linear(x, rand(6, 8)), shape=(32,)), ["linear", "reshape"], 1),
+        lambda g, x: g.reshape(g.linear(x, rand(6, 8)), shape=(32,)),
+        ["linear", "reshape"],
+        1,
+    ),
     "before a transpose": (
         lambda g, x: g.transpose(g.reshape(x, shape=(2, 12)), axes=(1, 0)),
-        ["reshape transpose"], 0),
+        ["reshape transpose"],
+        0,
+    ),
     "before a sum": (
-        lambda g, x: g.sum(g.reshape(x, shape=(2, 12)), axes=(0,)), ["reshape sum"], 0),
+        lambda g, x: g.sum(g.reshape(x, shape=(2, 12)), axes=(0,)),
+        ["reshape sum"],
+        0,
+    ),
     "before softmax": (
-        lambda g, x: g.softmax(g.reshape(x, shape=(2, 12))), ["reshape", "softmax"], 1),
+        lambda g, x: g.softmax(g.reshape(x, shape=(2, 12))),
+        ["reshape", "softmax"],
+        1,
+    ),
     "of a parameter, returned": (lambda g, x: g.reshape(x, shape=(24,)), ["reshape"], 0),
     "of a view of a parameter, returned": (
         lambda g, x: g.reshape(g.reshape(x, shape=(24,)), shape=(2, 12)),
-        ["reshape", "reshape"], 1),
-}  # fmt: skip
+        ["reshape", "reshape"],
+        1,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -300,17 +335,25 @@ RESULTS: dict[str, tuple[Build, list[str], int]] = {
     "read on": (lambda g, x: Tuple((y := g.exp(x), g.neg(y))), ["exp", "neg"], 0),
     "a value and its view": (
         lambda g, x: Tuple((y := g.exp(x), g.reshape(y, shape=(24,)))),
-        ["exp", "reshape", "identity"], 1),
+        ["exp", "reshape", "identity"],
+        1,
+    ),
     "a view and its value": (
         lambda g, x: Tuple((g.reshape(y := g.exp(x), shape=(24,)), y)),
-        ["exp", "reshape", "identity"], 1),
+        ["exp", "reshape", "identity"],
+        1,
+    ),
     "two views": (
         lambda g, x: Tuple((g.reshape(y := g.exp(x), shape=(24,)), g.reshape(y, shape=(2, 12)))),
-        ["exp", "reshape", "reshape", "identity"], 2),
+        ["exp", "reshape", "reshape", "identity"],
+        2,
+    ),
     "a parameter and its view": (
         lambda g, x: Tuple((x, g.reshape(x, shape=(24,)))),
-        ["reshape", "identity", "identity"], 1),
-}  # fmt: skip
+        ["reshape", "identity", "identity"],
+        1,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -363,9 +406,17 @@ def test_names_and_spans() -> None:
 
     out = fused(build, x=(4, 16))
     assert [b.value.callee.name for b in main_plan(out)] == [
-        "linear_relu", "linear_relu_2", "softmax", "add_tanh_exp_x2"]  # fmt: skip
+        "linear_relu",
+        "linear_relu_2",
+        "softmax",
+        "add_tanh_exp_x2",
+    ]
     assert [b.value.span for b in main_plan(out)] == [
-        "node linear", "node linear", "node softmax", "node abs"]  # fmt: skip
+        "node linear",
+        "node linear",
+        "node softmax",
+        "node abs",
+    ]
 
 
 def test_names_avoid_those_of_the_module() -> None:

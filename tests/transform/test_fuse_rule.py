@@ -45,10 +45,11 @@ def numbers_hold(mod: IRModule, *rules: FuseRule) -> tk.Executable:
 POOL = graph(lambda g, x: g.relu(g.max_pool2d(x, kernel=(2, 2))), x=(1, 16, 6, 6))
 SOFT = graph(lambda g, x: g.mul(g.softmax(x, axis=-1), 3.0), x=(5, 7))
 STEM = graph(
-    lambda g, x: g.sigmoid(g.relu(g.max_pool2d(g.conv2d(x, rand(16, 3, 3, 3), **CONV),
-                                               kernel=(2, 2)))),
+    lambda g, x: g.sigmoid(
+        g.relu(g.max_pool2d(g.conv2d(x, rand(16, 3, 3, 3), **CONV), kernel=(2, 2)))
+    ),
     x=(1, 3, 8, 8),
-)  # fmt: skip
+)
 
 
 def test_a_rule_joins_what_fusion_keeps_apart() -> None:

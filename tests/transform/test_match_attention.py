@@ -25,7 +25,7 @@ from tests.transform.graphs import (
     main,
     ops_of,
     rand,
-)  # fmt: skip
+)
 
 B, H, S, T, D = 2, 3, 4, 5, 8
 LOW = float(np.finfo(np.float32).min)
@@ -80,8 +80,9 @@ def test_forms(scale: str, mask: str) -> None:
         scores = masked(g, scaled(g, q, k, scale), m, mask)
         return g.matmul(g.softmax(scores, axis=3 if scale == "q" else -1), v)
 
-    mod = graph(build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, 6),
-                m=tensor((B, 1, 1, T), "int64"))  # fmt: skip
+    mod = graph(
+        build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, 6), m=tensor((B, 1, 1, T), "int64")
+    )
     out, attrs, operands = attention_of(mod)
     assert attrs.causal is False
     assert attrs.scale == pytest.approx(1.0 if scale == "none" else ROOT**2, rel=1e-6)
@@ -162,8 +163,9 @@ def test_guard_against_rows_that_see_nothing() -> None:
         zeros = g.full(shape=(B, H, S, T), value=0.0)
         return g.matmul(g.where(g.isnan(weights), zeros, weights), v)
 
-    mod = graph(build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D),
-                m=tensor((B, 1, 1, T), "int64"))  # fmt: skip
+    mod = graph(
+        build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D), m=tensor((B, 1, 1, T), "int64")
+    )
     out, _, _ = attention_of(mod)
     some = np.zeros((B, 1, 1, T), np.int64)
     some[0, ..., :2] = 1
@@ -319,8 +321,9 @@ def test_masks_of_attention_operators() -> None:
         keep = g.broadcast_to(g.cast(m, dtype="bool"), shape=(B, 1, S, T))
         return g.attention(q, k, v, g.where(keep, 0, -math.inf), scale=0.5)
 
-    mod = graph(build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D),
-                m=tensor((B, 1, 1, T), "int64"))  # fmt: skip
+    mod = graph(
+        build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D), m=tensor((B, 1, 1, T), "int64")
+    )
     out, attrs, _ = attention_of(mod)
     assert ops_of(out) == ["cast", "attention"] and attrs.scale == 0.5
     assert_same(mod, out, 0)

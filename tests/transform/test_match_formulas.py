@@ -21,7 +21,7 @@ from tests.transform.graphs import (
     main,
     ops_of,
     rand,
-)  # fmt: skip
+)
 
 ROOT = 1.4142135381698608
 
@@ -43,30 +43,43 @@ FORMULAS: dict[str, tuple[Build, str]] = {
     "gelu x (0.5 E)": (lambda g, x: g.mul(g.mul(0.5, erf1(g, x)), x), "gelu"),
     "gelu (x E) / 2": (lambda g, x: g.div(g.mul(erf1(g, x), x), 2), "gelu"),
     "gelu by 1/sqrt(2)": (
-        lambda g, x: g.mul(g.mul(x, 0.5), g.add(1, g.erf(g.mul(0.7071067811865476, x)))), "gelu",
+        lambda g, x: g.mul(g.mul(x, 0.5), g.add(1, g.erf(g.mul(0.7071067811865476, x)))),
+        "gelu",
     ),
     "gelu tanh (x 0.5) T": (lambda g, x: g.mul(g.mul(x, 0.5), tanh1(g, x)), "gelu"),
     "gelu tanh (x T) 0.5": (lambda g, x: g.mul(g.mul(x, tanh1(g, x)), 0.5), "gelu"),
     "gelu tanh with x (1 + c x^2)": (
-        lambda g, x: g.mul(g.mul(x, 0.5), g.add(1, g.tanh(g.mul(
-            g.mul(x, g.add(g.mul(g.mul(x, x), 0.044715), 1)), math.sqrt(2 / math.pi))))), "gelu",
+        lambda g, x: g.mul(
+            g.mul(x, 0.5),
+            g.add(
+                1,
+                g.tanh(
+                    g.mul(g.mul(x, g.add(g.mul(g.mul(x, x), 0.044715), 1)), math.sqrt(2 / math.pi))
+                ),
+            ),
+        ),
+        "gelu",
     ),
     "silu": (lambda g, x: g.mul(g.sigmoid(x), x), "silu"),
     "silu with exp": (lambda g, x: g.div(x, g.add(1, g.exp(g.neg(x)))), "silu"),
     "sigmoid with exp": (lambda g, x: g.div(1, g.add(1, g.exp(g.neg(x)))), "sigmoid"),
     "hard_swish": (lambda g, x: g.mul(x, g.hard_sigmoid(x, alpha=1 / 6, beta=0.5)), "hard_swish"),
     "hard_swish with relu6": (
-        lambda g, x: g.div(g.mul(x, g.clip(g.add(x, 3), min=0.0, max=6.0)), 6), "hard_swish",
+        lambda g, x: g.div(g.mul(x, g.clip(g.add(x, 3), min=0.0, max=6.0)), 6),
+        "hard_swish",
     ),
     "hard_sigmoid with relu6": (
-        lambda g, x: g.div(g.clip(g.add(x, 3), min=0.0, max=6.0), 6), "hard_sigmoid",
+        lambda g, x: g.div(g.clip(g.add(x, 3), min=0.0, max=6.0), 6),
+        "hard_sigmoid",
     ),
     "softmax": (
         lambda g, x: g.div(
             e := g.exp(g.sub(x, g.max(x, axes=(1,), keepdims=True))),
-            g.sum(e, axes=(-2,), keepdims=True)), "softmax",
+            g.sum(e, axes=(-2,), keepdims=True),
+        ),
+        "softmax",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -86,13 +99,16 @@ NEARLY: dict[str, Build] = {
     "two variables": lambda g, x: g.mul(g.mul(g.abs(x), erf1(g, x)), 0.5),
     "other factor": lambda g, x: g.mul(g.mul(x, erf1(g, x)), 0.25),
     "other root": lambda g, x: g.mul(g.mul(x, g.add(g.erf(g.div(x, 1.42)), 1)), 0.5),
-    "other cube": lambda g, x: g.mul(g.mul(x, 0.5), g.add(g.tanh(g.mul(g.add(
-        x, g.mul(g.mul(g.mul(x, x), x), 0.0447)), 0.7978845834732056)), 1)),
+    "other cube": lambda g, x: g.mul(
+        g.mul(x, 0.5),
+        g.add(g.tanh(g.mul(g.add(x, g.mul(g.mul(g.mul(x, x), x), 0.0447)), 0.7978845834732056)), 1),
+    ),
     "minus": lambda g, x: g.mul(g.mul(x, g.add(g.erf(g.div(x, ROOT)), -1)), 0.5),
     "softmax over two axes": lambda g, x: g.div(
         e := g.exp(g.sub(x, g.max(x, axes=(1, 2), keepdims=True))),
-        g.sum(e, axes=(1, 2), keepdims=True)),
-}  # fmt: skip
+        g.sum(e, axes=(1, 2), keepdims=True),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NEARLY)
@@ -154,16 +170,20 @@ NOT_NORMS: dict[str, Build] = {
     "no axis": lambda g, x: normalised(g, x, (), "reciprocal"),
     "eps per element": lambda g, x: g.mul(
         off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
-        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(-1,), keepdims=True), rand(3, 1, low=0.1)))),
+        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(-1,), keepdims=True), rand(3, 1, low=0.1))),
+    ),
     "root mean square": lambda g, x: g.mul(
-        x, g.rsqrt(g.add(g.mean(g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))),
+        x, g.rsqrt(g.add(g.mean(g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))
+    ),
     "variance over another axis": lambda g, x: g.mul(
         off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
-        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(1,), keepdims=True), 1e-5))),
+        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(1,), keepdims=True), 1e-5)),
+    ),
     "gamma per row": lambda g, x: g.mul(g.layer_norm(x, rand(4), axis=-1, eps=1e-5), rand(3, 1)),
-    "norm used twice": lambda g, x: Tuple((
-        y := g.layer_norm(x, c([1.0] * 4), axis=-1, eps=1e-5), g.mul(y, GAMMA))),
-}  # fmt: skip
+    "norm used twice": lambda g, x: Tuple(
+        (y := g.layer_norm(x, c([1.0] * 4), axis=-1, eps=1e-5), g.mul(y, GAMMA))
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NOT_NORMS)

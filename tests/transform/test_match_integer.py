@@ -70,8 +70,11 @@ def test_a_convolution_between_conversions_is_rounded_once() -> None:
     def build(g, x):  # noqa: ANN001, ANN202
         bias_scale = constant(np.float32(0.02) * np.ones(4, np.float32))
         w = g.dequantize(q("int8", 4, 8, 3, 3), c(1.0), at(0, "int8"))
-        b = g.dequantize(constant(R.integers(-999, 999, 4).astype(np.int32)), bias_scale,
-                         constant(np.zeros(4, np.int32)))  # fmt: skip
+        b = g.dequantize(
+            constant(R.integers(-999, 999, 4).astype(np.int32)),
+            bias_scale,
+            constant(np.zeros(4, np.int32)),
+        )
         y = g.conv2d(g.dequantize(x, c(0.02), at(0)), w, b, padding=(1, 1, 1, 1))
         return g.quantize(g.relu(y), c(0.5), at(0))
 
@@ -128,8 +131,9 @@ def test_a_transposed_layer_with_a_bias_after_it() -> None:
 
     def build(g, x):  # noqa: ANN001, ANN202
         scale = scales(5)
-        w = g.dequantize(q("int8", 5, 12), constant(scale.array[:, None]),
-                         constant(np.zeros((5, 1), np.int8)))  # fmt: skip
+        w = g.dequantize(
+            q("int8", 5, 12), constant(scale.array[:, None]), constant(np.zeros((5, 1), np.int8))
+        )
         b = g.dequantize(
             constant(R.integers(-999, 999, 5).astype(np.int32)),
             constant(np.float32(0.02) * scale.array),
@@ -187,8 +191,11 @@ def test_bounds_that_saturation_has_anyway_go() -> None:
         return g.quantize(g.clip(x, min=0.0, max=6.0), c(6 / 255), at(0))
 
     check(build, ["quantize"], x=(3, 7))
-    check(lambda g, x: g.quantize(g.clip(x, min=0.0, max=5.0), c(6 / 255), at(0)),
-          ["clip", "quantize"], x=(3, 7))  # fmt: skip
+    check(
+        lambda g, x: g.quantize(g.clip(x, min=0.0, max=5.0), c(6 / 255), at(0)),
+        ["clip", "quantize"],
+        x=(3, 7),
+    )
 
 
 @pytest.mark.parametrize(

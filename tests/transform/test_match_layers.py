@@ -20,7 +20,7 @@ from tests.transform.graphs import (
     main,
     ops_of,
     rand,
-)  # fmt: skip
+)
 
 # --- match_linear --------------------------------------------------------------------------------
 
@@ -28,14 +28,20 @@ W, V, B = rand(4, 6), rand(6, 5), rand(6, seed=3)
 
 
 def test_constant_matrix_on_the_right() -> None:
-    check(match_linear, graph(lambda g, x: g.matmul(x, W), x=(2, 3, 4)),
-          graph(lambda g, x: g.linear(x, W), x=(2, 3, 4)))  # fmt: skip
+    check(
+        match_linear,
+        graph(lambda g, x: g.matmul(x, W), x=(2, 3, 4)),
+        graph(lambda g, x: g.linear(x, W), x=(2, 3, 4)),
+    )
 
 
 def test_bias() -> None:
     row = constant(B.array.reshape(1, 6))
-    check(match_linear, graph(lambda g, x: g.add(row, g.linear(x, W)), x=(2, 3, 4)),
-          graph(lambda g, x: g.linear(x, W, B), x=(2, 3, 4)))  # fmt: skip
+    check(
+        match_linear,
+        graph(lambda g, x: g.add(row, g.linear(x, W)), x=(2, 3, 4)),
+        graph(lambda g, x: g.linear(x, W, B), x=(2, 3, 4)),
+    )
 
 
 def test_rows_are_regrouped_before_the_layer() -> None:
@@ -52,10 +58,12 @@ def test_rows_are_regrouped_before_the_layer() -> None:
 def test_columns_that_are_read_in_slices_are_layers_of_their_own() -> None:
     def before(g: Graph, x: RVar) -> Tuple:
         y = g.linear(x, W, B)
-        return Tuple(tuple(
-            g.slice(y, begin=(0, first), strides=(1, 1), shape=(2, count))
-            for first, count in ((0, 2), (2, 4))
-        ))  # fmt: skip
+        return Tuple(
+            tuple(
+                g.slice(y, begin=(0, first), strides=(1, 1), shape=(2, count))
+                for first, count in ((0, 2), (2, 4))
+            )
+        )
 
     mod = graph(before, x=(2, 4))
     out = match_linear(mod)
@@ -69,13 +77,15 @@ LINEAR_KEPT: dict[str, Build] = {
     "constant on the left": lambda g, x: g.matmul(rand(2, 5, 3), x),
     "batched weights": lambda g, x: g.matmul(x, rand(2, 4, 6)),
     "weights by weights": lambda g, x: g.matmul(x, g.exp(W)),
-    "columns and the whole": lambda g, x: Tuple((
-        y := g.linear(x, W), g.slice(y, begin=(0, 0, 0), strides=(1, 1, 1), shape=(2, 3, 3)))),
+    "columns and the whole": lambda g, x: Tuple(
+        (y := g.linear(x, W), g.slice(y, begin=(0, 0, 0), strides=(1, 1, 1), shape=(2, 3, 3)))
+    ),
     "some rows": lambda g, x: g.slice(
-        g.linear(x, W), begin=(0, 1, 0), strides=(1, 1, 1), shape=(2, 2, 3)),
+        g.linear(x, W), begin=(0, 1, 0), strides=(1, 1, 1), shape=(2, 2, 3)
+    ),
     "bias per row": lambda g, x: g.add(g.linear(x, W), rand(3, 6)),
     "columns regrouped": lambda g, x: g.reshape(g.linear(x, W), shape=(2, 3, 2, 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LINEAR_KEPT)
@@ -121,7 +131,8 @@ SCALES: dict[str, tuple[Build, list[str]]] = {
     "scale after conv": (lambda g, x: g.mul(PER_CHANNEL, g.conv2d(x, K, **CONV)), ["conv2d"]),
     "number after conv": (lambda g, x: g.mul(g.conv2d(x, K, KB, **CONV), 3), ["conv2d"]),
     "division after conv": (
-        lambda g, x: g.div(g.conv2d(x, K, KB, **CONV), PER_CHANNEL), ["conv2d"],
+        lambda g, x: g.div(g.conv2d(x, K, KB, **CONV), PER_CHANNEL),
+        ["conv2d"],
     ),
     "bias after conv": (lambda g, x: g.add(g.conv2d(x, K, **CONV), PER_CHANNEL), ["conv2d"]),
     "norm alone": (
@@ -130,18 +141,21 @@ SCALES: dict[str, tuple[Build, list[str]]] = {
     ),
     "norm and scale alone": (
         lambda g, x: g.add(
-            g.mul(norm(g, g.concat(x, g.exp(rand(2, 2, 5, 5)), axis=1)), PER_CHANNEL), PER_CHANNEL),
+            g.mul(norm(g, g.concat(x, g.exp(rand(2, 2, 5, 5)), axis=1)), PER_CHANNEL), PER_CHANNEL
+        ),
         ["exp", "concat", "mul", "add"],
     ),
     "scale before conv": (
-        lambda g, x: g.conv2d(g.mul(x, rand(4, 1, 1, low=0.5)), K, KB, **CONV), ["conv2d"],
+        lambda g, x: g.conv2d(g.mul(x, rand(4, 1, 1, low=0.5)), K, KB, **CONV),
+        ["conv2d"],
     ),
     "linear": (
         lambda g, x: g.add(g.mul(g.linear(x, rand(5, 3)), rand(3, seed=9)), rand(3, seed=8)),
         ["linear"],
     ),
     "scale before linear": (
-        lambda g, x: g.linear(g.mul(rand(5, low=0.5), x), rand(5, 3), rand(3)), ["linear"],
+        lambda g, x: g.linear(g.mul(rand(5, low=0.5), x), rand(5, 3), rand(3)),
+        ["linear"],
     ),
     "norm after linear": (
         lambda g, x: norm(g, g.linear(g.reshape(x, shape=(2, 100)), rand(100, 6))),
@@ -149,11 +163,11 @@ SCALES: dict[str, tuple[Build, list[str]]] = {
     ),
     "layer scale past a transpose": (
         lambda g, x: g.mul(
-            rand(3, 1, 1, low=0.5),
-            g.transpose(g.linear(x, rand(5, 3), rand(3)), axes=(0, 3, 1, 2))),
+            rand(3, 1, 1, low=0.5), g.transpose(g.linear(x, rand(5, 3), rand(3)), axes=(0, 3, 1, 2))
+        ),
         ["linear", "transpose"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -175,7 +189,7 @@ SCALES_KEPT: dict[str, Build] = {
     "weights that are computed": lambda g, x: g.mul(g.conv2d(x, g.exp(K), **CONV), 3),
     "scale of rows": lambda g, x: g.mul(g.linear(x, rand(5, 3)), rand(5, 1)),
     "residual": lambda g, x: g.add(g.conv2d(x, rand(4, 2, 3, 3), **CONV), x),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCALES_KEPT)

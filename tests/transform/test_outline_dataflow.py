@@ -71,7 +71,12 @@ w = R.add(z, x)
 return (w, s)
 """)
     assert calls(out["main"]) == [  # type: ignore[arg-type]
-        "main_part0", "call_packed", "main_part1", "call_tir_inplace", "main_part2"]  # fmt: skip
+        "main_part0",
+        "call_packed",
+        "main_part1",
+        "call_tir_inplace",
+        "main_part2",
+    ]
     assert parts(out) == {"main_part0": ["neg"], "main_part1": ["exp"], "main_part2": ["add"]}
 
 

@@ -180,8 +180,11 @@ def test_several_storages() -> None:
     """The second one has a symbolic size, and starts where the first ends."""
     second = PROGRAM.replace("storages[0] + 32", "storages[1]")
     assert _run(second).tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
-    entry = next(a.text() for a in tk.compile(from_source(second), TARGET).artifacts
-                 if a.file_name == "entry.c")  # fmt: skip
+    entry = next(
+        a.text()
+        for a in tk.compile(from_source(second), TARGET).artifacts
+        if a.file_name == "entry.c"
+    )
     assert "char *const workspace_1 = frame->workspace + 64;" in entry
     assert "*bytes = kiln_named(kiln_add(64, kiln_mul(s_n, 32, &large), &large)," in entry
 

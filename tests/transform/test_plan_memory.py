@@ -96,9 +96,11 @@ def _bytes(v: RVar, sizes: dict[str, int]) -> int:
 
 
 def _check_concats(
-    f: Function, homes: dict[str, tuple[str, object]], owners: dict[Value, tuple[RVar, ...]],
+    f: Function,
+    homes: dict[str, tuple[str, object]],
+    owners: dict[Value, tuple[RVar, ...]],
     sizes: dict[str, int],
-) -> None:  # fmt: skip
+) -> None:
     """The operands of every concatenation that is no kernel lie one behind the other."""
     for b in f.bindings:
         if isinstance(b.value, Call) and b.value.op == "concat":

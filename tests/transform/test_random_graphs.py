@@ -24,11 +24,22 @@ from tensorkiln.transform.relax.match_linear import match_linear
 from tests.transform.graphs import Graph, assert_same_values, main
 
 PASSES = (
-    infer_types, eliminate_dead_code, canonicalize, fold_constants,
-    eliminate_common_subexpressions, match_linear, match_activations, match_layer_norm, fold_scale,
-    match_attention, canonicalize, fold_constants, eliminate_common_subexpressions,
-    eliminate_dead_code, infer_types,
-)  # fmt: skip
+    infer_types,
+    eliminate_dead_code,
+    canonicalize,
+    fold_constants,
+    eliminate_common_subexpressions,
+    match_linear,
+    match_activations,
+    match_layer_norm,
+    fold_scale,
+    match_attention,
+    canonicalize,
+    fold_constants,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    infer_types,
+)
 
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, 3.0, 6.0, -0.25)
 UNARY = ("neg", "abs", "relu", "tanh", "sigmoid", "erf", "identity")
@@ -163,9 +174,22 @@ def _conv(draw, g, x, values):  # noqa: ANN001, ANN202
 
 STEPS = {
     f.__name__: f
-    for f in (_unary, _binary, _divide, _power, _clip, _transpose, _reshape, _slice, _take,
-              _reduce, _linear, _norm, _conv)
-}  # fmt: skip
+    for f in (
+        _unary,
+        _binary,
+        _divide,
+        _power,
+        _clip,
+        _transpose,
+        _reshape,
+        _slice,
+        _take,
+        _reduce,
+        _linear,
+        _norm,
+        _conv,
+    )
+}
 
 
 @settings(max_examples=120)

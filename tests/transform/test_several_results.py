@@ -132,8 +132,10 @@ def cases() -> Iterator[Case]:
         count = len(results)
         choices = list(itertools.product(USES, repeat=count))
         if len(choices) > 40:  # each use at each place, beside different others
-            choices = [tuple(USES[(j * (k + 1) + k) % len(USES)] for k in range(count))
-                       for j in range(len(USES))] + choices[:: len(choices) // 24]  # fmt: skip
+            choices = [
+                tuple(USES[(j * (k + 1) + k) % len(USES)] for k in range(count))
+                for j in range(len(USES))
+            ] + choices[:: len(choices) // 24]
         for uses in dict.fromkeys(choices):
             shapes = [s for s, _ in results]
             if any(u == "twice" and s == "()" for u, s in zip(uses, shapes, strict=True)):

@@ -19,7 +19,7 @@ from tensorkiln.ir.expr import (
     cast,
     intrin,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import CallKernel, For, If, Let, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
@@ -77,8 +77,13 @@ VECTORIZED: dict[str, tuple[Stmt, Stmt]] = {
     ),
     "select": (
         rows(lanes(Store(Y, (R, L), select(X[R, L] < 0.0, 0.0, X[R, 3])))),
-        rows(Store(Y, (R, ramp(ZERO)), select(
-            Load(X, (R, ramp(ZERO))) < 0.0, 0.0, Broadcast(X[R, 3], 8)))),
+        rows(
+            Store(
+                Y,
+                (R, ramp(ZERO)),
+                select(Load(X, (R, ramp(ZERO))) < 0.0, 0.0, Broadcast(X[R, 3], 8)),
+            )
+        ),
     ),
     "variable as a value": (
         rows(lanes(Store(Y, (R, L), cast(L, "float32")))),
@@ -86,19 +91,30 @@ VECTORIZED: dict[str, tuple[Stmt, Stmt]] = {
     ),
     "intrinsic of mixed lanes": (
         rows(lanes(Store(Y, (R, L), intrin("fma", X[R, L], X[R, 0], X[R, L])))),
-        rows(Store(Y, (R, ramp(ZERO)), intrin("fma", Load(X, (R, ramp(ZERO))), Broadcast(
-            X[R, 0], 8), Load(X, (R, ramp(ZERO)))))),
+        rows(
+            Store(
+                Y,
+                (R, ramp(ZERO)),
+                intrin(
+                    "fma", Load(X, (R, ramp(ZERO))), Broadcast(X[R, 0], 8), Load(X, (R, ramp(ZERO)))
+                ),
+            )
+        ),
     ),
     "prefetch": (
         rows(lanes(seq(Prefetch(X, (R, L + 8)), Store(Y, (R, L), X[R, L])), lo=IntImm(16))),
-        rows(seq(Prefetch(X, (R, IntImm(24))),
-                 Store(Y, (R, ramp(IntImm(16))), Load(X, (R, ramp(IntImm(16))))))),
+        rows(
+            seq(
+                Prefetch(X, (R, IntImm(24))),
+                Store(Y, (R, ramp(IntImm(16))), Load(X, (R, ramp(IntImm(16))))),
+            )
+        ),
     ),
     "condition outside": (
         rows(lanes(If(R < 3, Store(Y, (R, L), X[R, L])))),
         rows(If(R < 3, Store(Y, (R, ramp(ZERO)), Load(X, (R, ramp(ZERO)))))),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VECTORIZED)

@@ -71,9 +71,14 @@ LIGHT: dict[str, dict[str, int]] = {
 }
 # One of each family, run before and after.
 COMPUTED = (
-    "bert_2-legacy13-dynamic", "bert_2_sdpa-legacy17-dynamic", "gpt2_2-dynamic",
-    "gpt2_2-legacy17-dynamic", "vit_2-batch", "vit_2-legacy14", "convnext_small-legacy13",
-)  # fmt: skip
+    "bert_2-legacy13-dynamic",
+    "bert_2_sdpa-legacy17-dynamic",
+    "gpt2_2-dynamic",
+    "gpt2_2-legacy17-dynamic",
+    "vit_2-batch",
+    "vit_2-legacy14",
+    "convnext_small-legacy13",
+)
 
 
 def optimised(mod: IRModule) -> IRModule:
@@ -114,11 +119,17 @@ def test_counts(name: str) -> None:
     mod = load(name)
     out = optimised(mod)
     assert_counts(out, COUNTS[name])
-    causal = [b.value.attrs.causal for b in main(out).bindings  # type: ignore[union-attr]
-              if b.value.op == "attention"]  # type: ignore[union-attr]  # fmt: skip
+    causal = [
+        b.value.attrs.causal
+        for b in main(out).bindings  # type: ignore[union-attr]
+        if b.value.op == "attention"
+    ]  # type: ignore[union-attr]
     assert set(causal) <= {EXPORTS[name].network.startswith("gpt2")}
-    masks = {len(b.value.args) for b in main(out).bindings  # type: ignore[union-attr]
-             if b.value.op == "attention"}  # type: ignore[union-attr]  # fmt: skip
+    masks = {
+        len(b.value.args)
+        for b in main(out).bindings  # type: ignore[union-attr]
+        if b.value.op == "attention"
+    }  # type: ignore[union-attr]
     assert masks <= ({4} if EXPORTS[name].network.startswith("bert") else {3})
 
 

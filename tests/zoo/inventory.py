@@ -35,12 +35,15 @@ LISTINGS = {
     "ViT with symbolic batch, opset 20": ("vit_2-batch", 0, 55),
     "ViT patches, class token, attention, legacy, opset 17": ("vit_2-legacy17", 0, 75),
     "ConvNeXt block with exploded layer norm and GELU, opset 13": (
-        "convnext_small-legacy13", 0, 50),
+        "convnext_small-legacy13",
+        0,
+        50,
+    ),
     "ConvNeXt block, opset 20": ("convnext_small", 0, 25),
     "ReLU6, legacy, opset 11": ("mobilenetv2-legacy11", 0, 14),
     "ReLU6, opset 20, and the classifier": ("mobilenetv2", 88, 12),
     "ResNet head, opset 20, symbolic batch": ("resnet18-batch", 44, 8),
-}  # fmt: skip
+}
 
 
 def attribute_text(attribute: onnx.AttributeProto) -> str:

@@ -6,8 +6,18 @@ import torch
 from torch import Tensor, nn
 
 # squeezed channels, channels of each of the two expanding convolutions; None is a pool
-FIRES = ((16, 64), (16, 64), None, (32, 128), (32, 128), None,
-         (48, 192), (48, 192), (64, 256), (64, 256))  # fmt: skip
+FIRES = (
+    (16, 64),
+    (16, 64),
+    None,
+    (32, 128),
+    (32, 128),
+    None,
+    (48, 192),
+    (48, 192),
+    (64, 256),
+    (64, 256),
+)
 
 
 class Fire(nn.Module):

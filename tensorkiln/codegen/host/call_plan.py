@@ -175,12 +175,15 @@ def _require_told_sizes(f: AnyKernel, implied: tuple[Var, ...]) -> None:
     passed = set(f.scalars) - set(implied)
     issues = [
         Issue(
-            "tensor-program", f.name, "", f"parameter {v.name} is a size in the shape of {b.name}",
+            "tensor-program",
+            f.name,
+            "",
+            f"parameter {v.name} is a size in the shape of {b.name}",
             f"leave the parameter out: the tensors tell {v.name} by their shapes",
         )
         for b in f.buffers
         for v in dict.fromkeys(v for d in b.shape for v in free_vars(d) if v in passed)
-    ]  # fmt: skip
+    ]
     if issues:
         raise UnsupportedError(issues)
 

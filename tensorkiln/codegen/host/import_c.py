@@ -65,9 +65,12 @@ def import_info(mod: IRModule, name: str, group: LoaderGroup) -> KernelInfo:
         )
         rows.append(ParamInfo(label, dtype.name, dims, "in" if i < first else "out"))
     return KernelInfo(
-        name, loader=group.loader, target_key=group.target_key,
-        inputs=tuple(rows[:first]), outputs=tuple(rows[first:]),
-    )  # fmt: skip
+        name,
+        loader=group.loader,
+        target_key=group.target_key,
+        inputs=tuple(rows[:first]),
+        outputs=tuple(rows[first:]),
+    )
 
 
 def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var]]:

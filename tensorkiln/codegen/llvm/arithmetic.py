@@ -11,14 +11,24 @@ from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Broadcast, Expr, int_value
 
 _INT_OPS = {
-    "add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor",
-    "and": "and", "or": "or",
-}  # fmt: skip
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "bitand": "and",
+    "bitor": "or",
+    "bitxor": "xor",
+    "and": "and",
+    "or": "or",
+}
 _FLOAT_OPS = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _FLOAT_UNARY = {
-    "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
+    "abs": "fabs",
+    "sqrt": "sqrt",
+    "floor": "floor",
+    "ceil": "ceil",
+    "round": "roundeven",
     "trunc": "trunc",
-}  # fmt: skip
+}
 
 
 def _number(e: Expr) -> int | None:

@@ -65,9 +65,12 @@ class Texts:
 def options_of(target: Target, emit: str) -> dict[str, object]:
     """The options of `worker.compile_text` for this target."""
     return {
-        "triple": target.mtriple, "cpu": target.llvm_cpu, "features": target.llvm_features,
-        "opt": 3, "emit": emit,
-    }  # fmt: skip
+        "triple": target.mtriple,
+        "cpu": target.llvm_cpu,
+        "features": target.llvm_features,
+        "opt": 3,
+        "emit": emit,
+    }
 
 
 def _reproducer(name: str, text: str, options: dict[str, object]) -> str:
@@ -92,8 +95,10 @@ class _Worker:
         if self.process is None:
             self.process = subprocess.Popen(
                 python_command("tensorkiln.codegen.llvm.worker"),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         process = self.process
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -103,11 +108,15 @@ class _Worker:
         except BrokenPipeError:
             status = result = more = None
         if status is None or result is None or more is None:
-            raise InternalError(self._last_words(name), code="llvm-abort",
-                                hint=_reproducer(name, text, options))  # fmt: skip
+            raise InternalError(
+                self._last_words(name), code="llvm-abort", hint=_reproducer(name, text, options)
+            )
         if status != b"ok":
-            raise InternalError(f"kernel {name}: {result.decode()}", code="llvm-error",
-                                hint=_reproducer(name, text, options))  # fmt: skip
+            raise InternalError(
+                f"kernel {name}: {result.decode()}",
+                code="llvm-error",
+                hint=_reproducer(name, text, options),
+            )
         return result, more
 
     def _last_words(self, name: str) -> str:
@@ -155,9 +164,12 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
     code generator. What the program was made from is not part of it."""
     return {
         **({} if emit == "object" else {"emit": emit}),
-        "tir": print_function(f, canonical=True), "symbol": f.name, "target": _platform(target),
-        "generator": source_digest("codegen/llvm"), "compiler": VERSION,
-    }  # fmt: skip
+        "tir": print_function(f, canonical=True),
+        "symbol": f.name,
+        "target": _platform(target),
+        "generator": source_digest("codegen/llvm"),
+        "compiler": VERSION,
+    }
 
 
 def known_objects(mod: IRModule, target: Target, cache: KernelCache | None) -> dict[str, Kernel]:

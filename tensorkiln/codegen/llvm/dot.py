@@ -30,8 +30,7 @@ def dot4(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
     """`lanes` sums of four products of bytes, added to `c`; `a` and `b` have as many bits."""
     bits = 32 * lanes
     if _has_dot(w, bits):
-        return _machine(w, f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b],
-                             lanes)  # fmt: skip
+        return _machine(w, f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b], lanes)
     if _has_pairs(w, bits):
         return _dot_of_pairs(w, c, a, b, lanes)
     if w.target.arch == "aarch64" and bits == 128 and w.target.has("i8mm"):

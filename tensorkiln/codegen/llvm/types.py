@@ -10,10 +10,21 @@ from tensorkiln.ir.dtype import DType
 # A bfloat16 is represented by its bits: for a scalar `bfloat`, even to move it, LLVM emits calls of
 # support functions that are not linked.
 ELEMENT = {
-    "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
-    "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "i16",
-    "float32": "float", "float64": "double", "handle": "ptr",
-}  # fmt: skip
+    "bool": "i1",
+    "int8": "i8",
+    "uint8": "i8",
+    "int16": "i16",
+    "uint16": "i16",
+    "int32": "i32",
+    "uint32": "i32",
+    "int64": "i64",
+    "uint64": "i64",
+    "float16": "half",
+    "bfloat16": "i16",
+    "float32": "float",
+    "float64": "double",
+    "handle": "ptr",
+}
 
 
 def llvm_type(dtype: DType) -> str:

@@ -20,7 +20,7 @@ from tensorkiln.ir.relax import (
     TensorType,
     Value,
     constant,
-)  # fmt: skip
+)
 from tensorkiln.ops.builder import GraphBuilder
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on

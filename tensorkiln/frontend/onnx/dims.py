@@ -20,7 +20,7 @@ from tensorkiln.ir.expr import (
     int_value,
     maximum,
     minimum,
-)  # fmt: skip
+)
 from tensorkiln.ir.visit import free_vars
 
 _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}

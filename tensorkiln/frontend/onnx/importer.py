@@ -22,7 +22,7 @@ from tensorkiln.frontend.onnx.proto import (
     OpsetId,
     Tensor,
     ValueInfo,
-)  # fmt: skip
+)
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import to_array
@@ -81,10 +81,13 @@ class Importer:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
             self._issue(
-                "opset", "model", "", f"opset {version} is not supported",
+                "opset",
+                "model",
+                "",
+                f"opset {version} is not supported",
                 f"supported: {OLDEST_OPSET} to {NEWEST_OPSET}; "
                 "onnx.version_converter.convert_version converts models",
-            )  # fmt: skip
+            )
         return {"": 0, **opsets}
 
     def _check_outputs(self, graph: Graph) -> None:
@@ -167,9 +170,11 @@ class Importer:
         if cycle:
             names = ", ".join(repr(n.label) for n in cycle[:4])
             self._issue(
-                "malformed", scope.prefix + cycle[0].label, cycle[0].op_type,
+                "malformed",
+                scope.prefix + cycle[0].label,
+                cycle[0].op_type,
                 f"the graph has a cycle through {names}",
-            )  # fmt: skip
+            )
             for node in cycle:
                 scope.values.update({o: UNKNOWN for o in node.output if o})
 
@@ -180,9 +185,11 @@ class Importer:
             for out in node.output:
                 if out and out in made:
                     self._issue(
-                        "malformed", scope.prefix + node.label, node.op_type,
+                        "malformed",
+                        scope.prefix + node.label,
+                        node.op_type,
                         f"value {out!r} is made twice",
-                    )  # fmt: skip
+                    )
                 made.add(out)
 
     def _node(self, node: Node, scope: GraphScope) -> None:
@@ -291,9 +298,11 @@ class Importer:
         attrs = {a.name: a for a in (*f.attribute_proto, *given)}
         opsets = {_domain(o.domain): o.version for o in f.opset_import}
         inner = GraphScope(
-            {"": scope.opsets[""], **opsets}, f"{scope.prefix}{node.label}/", scope.depth + 1,
+            {"": scope.opsets[""], **opsets},
+            f"{scope.prefix}{node.label}/",
+            scope.depth + 1,
             attrs=attrs,
-        )  # fmt: skip
+        )
         operands = [self._operand(n, scope) for n in node.input]
         for name, value in zip(f.input, operands, strict=False):
             if value is not None:
@@ -327,9 +336,10 @@ class Importer:
             return [UNKNOWN] * len(node.output)
         if not isinstance(cond, Constant) or cond.array.size != 1:
             raise NodeProblem(
-                "operator", "the condition of If is computed from data",
+                "operator",
+                "the condition of If is computed from data",
                 "only conditions known at import are supported",
-            )  # fmt: skip
+            )
         body = bodies["then_branch" if cond.array.item() else "else_branch"]
         assert body is not None
         if scope.depth >= MAX_INLINE_DEPTH:

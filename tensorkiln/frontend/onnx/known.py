@@ -27,7 +27,7 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
     unary,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import Constant, RVar, TensorType, constant, tensor
 
 
@@ -192,8 +192,9 @@ SYMBOLIC: dict[str, Row] = {
     "greater_equal": _decided(lambda dims, a, b: dims.compare("ge", a, b)),
     "logical_and": _each(lambda a, b: logical_and(a, b)),
     "logical_or": _each(lambda a, b: binary("or", a, b)),
-    "logical_not": _each(lambda a: const(1 - a.value, a.dtype) if isinstance(a, IntImm)
-                         else unary("not", a)),
+    "logical_not": _each(
+        lambda a: const(1 - a.value, a.dtype) if isinstance(a, IntImm) else unary("not", a)
+    ),
     "where": _each(select),
     "cast": _cast,
     "identity": lambda dims, args, attrs: args[0],
@@ -208,4 +209,4 @@ SYMBOLIC: dict[str, Row] = {
     "prod": _reduce(lambda a, b: a * b, 1),
     "min": _reduce(minimum, None),
     "max": _reduce(maximum, None),
-}  # fmt: skip
+}

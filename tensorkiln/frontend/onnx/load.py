@@ -83,8 +83,9 @@ def _source(data: memoryview, where: str, folder: Path | None, roots: Sequence[P
             f"not an ONNX model, or cut short: {error}", code="bad-model", where=where, hint=hint
         ) from error
     if model.graph is None:
-        raise UserError("not an ONNX model: it holds no graph", code="bad-model", where=where,
-                        hint=hint)  # fmt: skip
+        raise UserError(
+            "not an ONNX model: it holds no graph", code="bad-model", where=where, hint=hint
+        )
     return Source(model, where, ExternalFiles(folder, roots))
 
 

@@ -12,12 +12,25 @@ from tensorkiln.ir.expr import Expr, IntImm, int_value
 
 
 def attention(
-    g: Context, q: Val, k: Val, v: Val, mask: Val | None = None, past_k: Val | None = None,
-    past_v: Val | None = None, nonpad: Val | None = None, *, is_causal: Int = 0,
-    kv_num_heads: Int | None = None, left_window_size: Int = -1, q_num_heads: Int | None = None,
-    qk_matmul_output_mode: Int = 0, right_window_size: Int = -1, scale: Float | None = None,
-    softcap: Float = 0.0, softmax_precision: Int | None = None,
-) -> tuple[Val, ...]:  # fmt: skip
+    g: Context,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    past_k: Val | None = None,
+    past_v: Val | None = None,
+    nonpad: Val | None = None,
+    *,
+    is_causal: Int = 0,
+    kv_num_heads: Int | None = None,
+    left_window_size: Int = -1,
+    q_num_heads: Int | None = None,
+    qk_matmul_output_mode: Int = 0,
+    right_window_size: Int = -1,
+    scale: Float | None = None,
+    softcap: Float = 0.0,
+    softmax_precision: Int | None = None,
+) -> tuple[Val, ...]:
     """softmax(q k^T * scale + mask) v, with optional past keys and values, cap and window.
 
     q is [B, H, S, D], or [B, S, H*D] with `q_num_heads` = H; k and v likewise, with
@@ -142,9 +155,16 @@ def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
 
 
 def rotary(
-    g: Context, x: Val, cos: Val, sin: Val, positions: Val | None = None, *,
-    interleaved: Int = 0, num_heads: Int = 0, rotary_embedding_dim: Int = 0,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    cos: Val,
+    sin: Val,
+    positions: Val | None = None,
+    *,
+    interleaved: Int = 0,
+    num_heads: Int = 0,
+    rotary_embedding_dim: Int = 0,
+) -> Val:
     """Rotate pairs of the first `rotary_embedding_dim` (0: all) elements of each head.
 
     x is [B, H, S, D], or [B, S, H*D] with `num_heads`. A pair is elements i and i + half, or with

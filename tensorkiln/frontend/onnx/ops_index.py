@@ -28,16 +28,23 @@ def slice_10(
 ) -> Val:
     """Slice with its bounds as operands, which may be symbolic; steps may be negative."""
     return _slice(
-        g, x, g.extents(starts, "starts"), g.extents(ends, "ends"),
+        g,
+        x,
+        g.extents(starts, "starts"),
+        g.extents(ends, "ends"),
         None if axes is None else g.ints(axes, "axes"),
         None if steps is None else g.ints(steps, "steps"),
-    )  # fmt: skip
+    )
 
 
 def _slice(
-    g: Context, x: Val, starts: Sequence[Expr], ends: Sequence[Expr],
-    axes: Sequence[int] | None, steps: Sequence[int] | None,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    starts: Sequence[Expr],
+    ends: Sequence[Expr],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Val:
     rank = g.rank(x)
     where = g.axes(range(len(starts)) if axes is None else axes, rank)
     by = [1] * len(where) if steps is None else list(steps)
@@ -176,9 +183,14 @@ def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Floa
 
 
 def pad_11(
-    g: Context, x: Val, pads: Val, value: Val | None = None, axes: Val | None = None,
-    *, mode: Str = "constant",
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    pads: Val,
+    value: Val | None = None,
+    axes: Val | None = None,
+    *,
+    mode: Str = "constant",
+) -> Val:
     """Pad with pads, value and (from opset 18) axes as operands."""
     rank = g.rank(x)
     where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)

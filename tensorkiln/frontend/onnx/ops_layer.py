@@ -14,9 +14,18 @@ from tensorkiln.ir.relax import Constant
 
 
 def batch_norm(
-    g: Context, x: Val, scale: Val, bias: Val, mean: Val, var: Val, *, epsilon: Float = 1e-5,
-    momentum: Float = 0.9, spatial: Int = 1, training_mode: Int = 0,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    scale: Val,
+    bias: Val,
+    mean: Val,
+    var: Val,
+    *,
+    epsilon: Float = 1e-5,
+    momentum: Float = 0.9,
+    spatial: Int = 1,
+    training_mode: Int = 0,
+) -> Val:
     """Batch normalisation for inference, with mean and variance as operands."""
     if not spatial:
         raise unsupported("spatial=0")
@@ -26,9 +35,15 @@ def batch_norm(
 
 
 def layer_norm(
-    g: Context, x: Val, scale: Val, bias: Val | None = None, *, axis: Int = -1,
-    epsilon: Float = 1e-5, stash_type: Int = 1,
-) -> tuple[Val, ...]:  # fmt: skip
+    g: Context,
+    x: Val,
+    scale: Val,
+    bias: Val | None = None,
+    *,
+    axis: Int = -1,
+    epsilon: Float = 1e-5,
+    stash_type: Int = 1,
+) -> tuple[Val, ...]:
     """Normalise over the dimensions from `axis` on; compute Mean and InvStdDev only if used."""
     rank = g.rank(x)
     at = g.axis(axis, rank)
@@ -83,9 +98,15 @@ def instance_norm(g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float =
 
 
 def group_norm(
-    g: Context, x: Val, scale: Val, bias: Val, *, num_groups: Int, epsilon: Float = 1e-5,
+    g: Context,
+    x: Val,
+    scale: Val,
+    bias: Val,
+    *,
+    num_groups: Int,
+    epsilon: Float = 1e-5,
     stash_type: Int = 1,
-) -> Val:  # fmt: skip
+) -> Val:
     """Group normalisation with scale and bias per channel (from opset 21)."""
     y = _normalised_groups(g, x, num_groups, epsilon)
     return g.emit("add", g.emit("mul", y, _per_channel(g, scale, x)), _per_channel(g, bias, x))
@@ -139,9 +160,16 @@ def matmul(g: Context, a: Val, b: Val) -> Val:
 
 
 def gemm(
-    g: Context, a: Val, b: Val, c: Val | None = None, *, alpha: Float = 1.0, beta: Float = 1.0,
-    transA: Int = 0, transB: Int = 0,
-) -> Val:  # fmt: skip
+    g: Context,
+    a: Val,
+    b: Val,
+    c: Val | None = None,
+    *,
+    alpha: Float = 1.0,
+    beta: Float = 1.0,
+    transA: Int = 0,
+    transB: Int = 0,
+) -> Val:
     """alpha * A' B' + beta * C, where A' and B' are A and B, transposed if `transA`, `transB`.
 
     A constant B becomes the weights of `linear`, and C its bias where alpha = beta = 1.

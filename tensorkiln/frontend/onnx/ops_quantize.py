@@ -39,9 +39,17 @@ def _require_quantised(dtype: str, known: tuple[str, ...] = QUANTISED) -> None:
 
 
 def quantize(
-    g: Context, x: Val, scale: Val, zero: Val | None = None, *, axis: Int = 1, saturate: Int = 1,
-    output_dtype: Int = 0, block_size: Int = 0, precision: Int = 0,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    scale: Val,
+    zero: Val | None = None,
+    *,
+    axis: Int = 1,
+    saturate: Int = 1,
+    output_dtype: Int = 0,
+    block_size: Int = 0,
+    precision: Int = 0,
+) -> Val:
     """saturate(round_half_even(x / scale) + zero), in float32"""
     if block_size:
         raise unsupported(f"block_size={block_size}")
@@ -55,9 +63,15 @@ def quantize(
 
 
 def dequantize(
-    g: Context, x: Val, scale: Val, zero: Val | None = None, *, axis: Int = 1,
-    block_size: Int = 0, output_dtype: Int = 0,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    scale: Val,
+    zero: Val | None = None,
+    *,
+    axis: Int = 1,
+    block_size: Int = 0,
+    output_dtype: Int = 0,
+) -> Val:
     """(x - zero) * scale, in float32"""
     if block_size:
         raise unsupported(f"block_size={block_size}")
@@ -83,16 +97,32 @@ def matmul_integer(
 
 
 def conv_integer(
-    g: Context, x: Val, w: Val, x_zero: Val | None = None, w_zero: Val | None = None, *,
-    auto_pad: Str = "NOTSET", dilations: Ints | None = None, group: Int = 1,
-    kernel_shape: Ints | None = None, pads: Ints | None = None, strides: Ints | None = None,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    w: Val,
+    x_zero: Val | None = None,
+    w_zero: Val | None = None,
+    *,
+    auto_pad: Str = "NOTSET",
+    dilations: Ints | None = None,
+    group: Int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
     """The convolution of x - x_zero with w - w_zero in int32. The zeros of the padding are added
     after the subtraction, so they stand for the zero point."""
     return conv(
-        g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), auto_pad=auto_pad,
-        dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+        g,
+        _centred(g, x, x_zero, 1),
+        _centred(g, w, w_zero, 0),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
 
 
 def _requantized(g: Context, total: Val, scales: Sequence[Val], zero: Val) -> Val:
@@ -104,9 +134,16 @@ def _requantized(g: Context, total: Val, scales: Sequence[Val], zero: Val) -> Va
 
 
 def qlinear_matmul(
-    g: Context, a: Val, a_scale: Val, a_zero: Val, b: Val, b_scale: Val, b_zero: Val,
-    y_scale: Val, y_zero: Val,
-) -> Val:  # fmt: skip
+    g: Context,
+    a: Val,
+    a_scale: Val,
+    a_zero: Val,
+    b: Val,
+    b_scale: Val,
+    b_zero: Val,
+    y_scale: Val,
+    y_zero: Val,
+) -> Val:
     """The matrix product of the integers in int32, rescaled to the type of `y_zero`."""
     total = matmul_integer(g, a, b, a_zero, b_zero)
     scales = [_along(g, a_scale, a, -2), _along(g, b_scale, b, -1), _along(g, y_scale, total, -2)]
@@ -114,19 +151,40 @@ def qlinear_matmul(
 
 
 def qlinear_conv(
-    g: Context, x: Val, x_scale: Val, x_zero: Val, w: Val, w_scale: Val, w_zero: Val,
-    y_scale: Val, y_zero: Val, b: Val | None = None, *, auto_pad: Str = "NOTSET",
-    dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
-    pads: Ints | None = None, strides: Ints | None = None,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    x_scale: Val,
+    x_zero: Val,
+    w: Val,
+    w_scale: Val,
+    w_zero: Val,
+    y_scale: Val,
+    y_zero: Val,
+    b: Val | None = None,
+    *,
+    auto_pad: Str = "NOTSET",
+    dilations: Ints | None = None,
+    group: Int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
     """The convolution of the integers in int32, rescaled to the type of `y_zero`.
 
     The bias is int32, in units of x_scale * w_scale.
     """
     total = conv(
-        g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), b, auto_pad=auto_pad,
-        dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+        g,
+        _centred(g, x, x_zero, 1),
+        _centred(g, w, w_zero, 0),
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
     scales = [_along(g, s, total, 1) for s in (x_scale, w_scale, y_scale)]
     return _requantized(g, total, scales, _along(g, y_zero, total, 1))
 
@@ -141,8 +199,9 @@ def dynamic_quantize(g: Context, x: Val) -> tuple[Val, Val, Val]:
     low = g.emit("minimum", g.emit("min", x, axes=axes, keepdims=False), zero)
     size = g.emit("div", g.emit("sub", high, low), g.like(255, x))
     scale = g.emit("where", g.emit("equal", high, low), g.like(1, x), size)
-    at = g.emit("round", g.emit("clip", g.emit("div", g.emit("neg", low), scale), min=0.0,
-                                max=255.0))  # fmt: skip
+    at = g.emit(
+        "round", g.emit("clip", g.emit("div", g.emit("neg", low), scale), min=0.0, max=255.0)
+    )
     point = g.cast(at, "uint8")
     return quantize(g, x, scale, point), scale, point
 

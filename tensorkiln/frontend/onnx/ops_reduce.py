@@ -56,9 +56,13 @@ def reduce_input(name: str) -> Importer:
     """
 
     def run(
-        g: Context, x: Val, axes: Val | None = None, *, keepdims: Int = 1,
+        g: Context,
+        x: Val,
+        axes: Val | None = None,
+        *,
+        keepdims: Int = 1,
         noop_with_empty_axes: Int = 0,
-    ) -> Val:  # fmt: skip
+    ) -> Val:
         given = g.ints(axes, "axes") if axes is not None else ()
         if not given and noop_with_empty_axes:
             return _run(g, name, x, (), keepdims)

@@ -39,13 +39,22 @@ def resize_10(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
 
 
 def resize_11(
-    g: Context, x: Val, roi: Val | None = None, scales: Val | None = None,
-    sizes: Val | None = None, *, antialias: Int = 0, axes: Ints | None = None,
-    coordinate_transformation_mode: Str = "half_pixel", cubic_coeff_a: Float = -0.75,
-    exclude_outside: Int = 0, extrapolation_value: Float = 0.0,
-    keep_aspect_ratio_policy: Str = "stretch", mode: Str = "nearest",
+    g: Context,
+    x: Val,
+    roi: Val | None = None,
+    scales: Val | None = None,
+    sizes: Val | None = None,
+    *,
+    antialias: Int = 0,
+    axes: Ints | None = None,
+    coordinate_transformation_mode: Str = "half_pixel",
+    cubic_coeff_a: Float = -0.75,
+    exclude_outside: Int = 0,
+    extrapolation_value: Float = 0.0,
+    keep_aspect_ratio_policy: Str = "stretch",
+    mode: Str = "nearest",
     nearest_mode: Str = "round_prefer_floor",
-) -> Val:  # fmt: skip
+) -> Val:
     """Resize by `scales` or to `sizes`, which may be symbolic.
 
     Modes nearest and linear; the coordinate modes of opset 19 except `tf_crop_and_resize`.
@@ -60,15 +69,27 @@ def resize_11(
     if not factors and not new:
         raise malformed("either scales or sizes must be given")
     return _resize(
-        g, x, where, factors or None, new or None, mode, coordinate_transformation_mode,
+        g,
+        x,
+        where,
+        factors or None,
+        new or None,
+        mode,
+        coordinate_transformation_mode,
         nearest_mode,
-    )  # fmt: skip
+    )
 
 
 def _resize(
-    g: Context, x: Val, axes: Sequence[int], scales: Sequence[float] | None,
-    sizes: Sequence[Expr] | None, mode: str, coordinates: str, rounding: str,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    axes: Sequence[int],
+    scales: Sequence[float] | None,
+    sizes: Sequence[Expr] | None,
+    mode: str,
+    coordinates: str,
+    rounding: str,
+) -> Val:
     if mode not in ("nearest", "linear"):
         raise unsupported(f"mode={mode!r}", "'nearest' and 'linear' are supported")
     given: Sequence[float | Expr] = scales if scales is not None else sizes or ()

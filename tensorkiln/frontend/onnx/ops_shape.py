@@ -282,15 +282,22 @@ def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> 
 
 
 def constant_node(
-    g: Context, *, value: Array | None = None, value_float: Float | None = None,
-    value_floats: Floats | None = None, value_int: Int | None = None,
+    g: Context,
+    *,
+    value: Array | None = None,
+    value_float: Float | None = None,
+    value_floats: Floats | None = None,
+    value_int: Int | None = None,
     value_ints: Ints | None = None,
-) -> Val:  # fmt: skip
+) -> Val:
     """The value of the one attribute that is given."""
     given = [
-        (value, None), (value_float, "float32"), (value_floats, "float32"),
-        (value_int, "int64"), (value_ints, "int64"),
-    ]  # fmt: skip
+        (value, None),
+        (value_float, "float32"),
+        (value_floats, "float32"),
+        (value_int, "int64"),
+        (value_ints, "int64"),
+    ]
     found = [(v, d) for v, d in given if v is not None]
     if len(found) != 1:
         raise malformed(f"expected one value attribute, got {len(found)}")

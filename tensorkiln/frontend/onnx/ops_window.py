@@ -35,9 +35,14 @@ def _pair(values: Sequence[int] | None, n: int, what: str, least: int = 1) -> tu
 
 
 def _padding(
-    g: Context, x: Val, auto_pad: str, pads: Sequence[int] | None, kernel: tuple[int, int],
-    strides: tuple[int, int], dilation: tuple[int, int],
-) -> tuple[int, int, int, int]:  # fmt: skip
+    g: Context,
+    x: Val,
+    auto_pad: str,
+    pads: Sequence[int] | None,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[int, int, int, int]:
     """The padding as (top, left, bottom, right)."""
     n = _spatial(g, x)
     if auto_pad in ("NOTSET", ""):
@@ -88,10 +93,18 @@ def _back(g: Context, y: Val, n: int) -> Val:
 
 
 def conv(
-    g: Context, x: Val, w: Val, b: Val | None = None, *, auto_pad: Str = "NOTSET",
-    dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
-    pads: Ints | None = None, strides: Ints | None = None,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    w: Val,
+    b: Val | None = None,
+    *,
+    auto_pad: Str = "NOTSET",
+    dilations: Ints | None = None,
+    group: Int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
     """Convolution of x [N, C, (H,) W] with w [M, C/group, (kh,) kw] and bias [M]."""
     n = _spatial(g, x)
     if g.rank(w) != n + 2:
@@ -111,11 +124,20 @@ def conv(
 
 
 def conv_transpose(
-    g: Context, x: Val, w: Val, b: Val | None = None, *, auto_pad: Str = "NOTSET",
-    dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
-    output_padding: Ints | None = None, output_shape: Ints | None = None,
-    pads: Ints | None = None, strides: Ints | None = None,
-) -> Val:  # fmt: skip
+    g: Context,
+    x: Val,
+    w: Val,
+    b: Val | None = None,
+    *,
+    auto_pad: Str = "NOTSET",
+    dilations: Ints | None = None,
+    group: Int = 1,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    output_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
     """Transposed convolution as one convolution whose output channels are interleaved in space.
 
     Along one dimension, result o = stride * q + r is the sum over u of x[q - u] * w[r + stride * u]
@@ -148,9 +170,12 @@ def conv_transpose(
     if b is not None:
         args.append(_of_phases(g, b, group, step))
     y = g.emit(
-        "conv2d", *args, padding=tuple(max(p, 0) for p in (*near, *far)), dilation=dilation,
+        "conv2d",
+        *args,
+        padding=tuple(max(p, 0) for p in (*near, *far)),
+        dilation=dilation,
         groups=group,
-    )  # fmt: skip
+    )
     y = _interleaved(g, y, group, step)
     ends = (
         *(-(cut[i] % step[i]) for i in (0, 1)),
@@ -179,9 +204,12 @@ def _phases(g: Context, w: Val, groups: int, step: tuple[int, int]) -> Val:
     whole = pad(g, w, (0, 0, th * sh - kh, tw * sw - kw), (2, 3), "constant", 0.0)
     split = g.reshape(whole, (groups, c // groups, m, th, sh, tw, sw))
     turned = g.emit(
-        "slice", split, begin=(0, 0, 0, th - 1, 0, tw - 1, 0), strides=(1, 1, 1, -1, 1, -1, 1),
+        "slice",
+        split,
+        begin=(0, 0, 0, th - 1, 0, tw - 1, 0),
+        strides=(1, 1, 1, -1, 1, -1, 1),
         shape=(groups, c // groups, m, th, sh, tw, sw),
-    )  # fmt: skip
+    )
     ordered = g.transpose(turned, (0, 4, 6, 2, 1, 3, 5))
     return g.reshape(ordered, (groups * sh * sw * m, c // groups, th, tw))
 
@@ -218,9 +246,15 @@ def _dilated(g: Context, w: Val, dilation: tuple[int, int], window: Sequence[int
 
 
 def _transposed_same(
-    g: Context, x: Val, step: tuple[int, int], window: Sequence[int], extra: tuple[int, int],
-    n: int, output_shape: Sequence[int] | None, auto_pad: str,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    g: Context,
+    x: Val,
+    step: tuple[int, int],
+    window: Sequence[int],
+    extra: tuple[int, int],
+    n: int,
+    output_shape: Sequence[int] | None,
+    auto_pad: str,
+) -> tuple[int, int, int, int]:
     """How much to cut from the full result at (top, left, bottom, right) to give it the extents of
     `output_shape`, or of `auto_pad`: input extent * stride. A negative number adds zeros."""
     extents = [int_value(d) for d in g.shape(x)[2:]]
@@ -242,10 +276,17 @@ def _transposed_same(
 
 
 def max_pool(
-    g: Context, x: Val, *, kernel_shape: Ints, auto_pad: Str = "NOTSET", ceil_mode: Int = 0,
-    dilations: Ints | None = None, pads: Ints | None = None, storage_order: Int = 0,
+    g: Context,
+    x: Val,
+    *,
+    kernel_shape: Ints,
+    auto_pad: Str = "NOTSET",
+    ceil_mode: Int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    storage_order: Int = 0,
     strides: Ints | None = None,
-) -> Val:  # fmt: skip
+) -> Val:
     """Maximum over windows of x [N, C, (H,) W]; the output Indices is not supported."""
     if any(g.outputs[1:]):
         raise unsupported("the output Indices")
@@ -254,17 +295,29 @@ def max_pool(
     dilation = _pair(dilations, n, "dilations")
     padding = _padding(g, x, auto_pad, pads, kernel, step, dilation)
     y = g.emit(
-        "max_pool2d", _image(g, x), kernel=kernel, strides=step, padding=padding,
-        dilation=dilation, ceil_mode=bool(ceil_mode),
-    )  # fmt: skip
+        "max_pool2d",
+        _image(g, x),
+        kernel=kernel,
+        strides=step,
+        padding=padding,
+        dilation=dilation,
+        ceil_mode=bool(ceil_mode),
+    )
     return _back(g, y, n)
 
 
 def average_pool(
-    g: Context, x: Val, *, kernel_shape: Ints, auto_pad: Str = "NOTSET", ceil_mode: Int = 0,
-    count_include_pad: Int = 0, dilations: Ints | None = None, pads: Ints | None = None,
+    g: Context,
+    x: Val,
+    *,
+    kernel_shape: Ints,
+    auto_pad: Str = "NOTSET",
+    ceil_mode: Int = 0,
+    count_include_pad: Int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
     strides: Ints | None = None,
-) -> Val:  # fmt: skip
+) -> Val:
     """Mean over windows of x [N, C, (H,) W]."""
     n = _spatial(g, x)
     kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")
@@ -272,9 +325,14 @@ def average_pool(
         raise unsupported(f"dilations={list(dilations or ())}", "only 1")
     padding = _padding(g, x, auto_pad, pads, kernel, step, (1, 1))
     y = g.emit(
-        "avg_pool2d", _image(g, x), kernel=kernel, strides=step, padding=padding,
-        ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad),
-    )  # fmt: skip
+        "avg_pool2d",
+        _image(g, x),
+        kernel=kernel,
+        strides=step,
+        padding=padding,
+        ceil_mode=bool(ceil_mode),
+        count_include_pad=bool(count_include_pad),
+    )
     return _back(g, y, n)
 
 

@@ -10,9 +10,19 @@ from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 DTYPES = (
-    "float16", "bfloat16", "float32", "float64",
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-)  # fmt: skip
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
 
 
 def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:

@@ -176,9 +176,12 @@ def _reads(e: Expr, here: Around, views: Mapping[Buffer, Buffer]) -> Iterator[Ac
 
 
 def _access(
-    buf: Buffer, indices: tuple[Expr, ...], write: bool, here: Around,
+    buf: Buffer,
+    indices: tuple[Expr, ...],
+    write: bool,
+    here: Around,
     views: Mapping[Buffer, Buffer],
-) -> Access:  # fmt: skip
+) -> Access:
     if buf in views:
         return Access(views[buf], None, write, here)
     return Access(buf, tuple(map(here.expr, indices)), write, here)

@@ -107,8 +107,10 @@ def cache_write(
     found = accesses(root, here)
     for a in found:
         if a.buffer is not buf and same_memory(f, a.buffer, buf):
-            raise place.fail(f"{a.buffer.name!r} may be the same memory as {buffer!r}",
-                             "cache a function without inplace parameters")  # fmt: skip
+            raise place.fail(
+                f"{a.buffer.name!r} may be the same memory as {buffer!r}",
+                "cache a function without inplace parameters",
+            )
     box = _box(root, here, buf, None)
     wrote = region(root, here, buf, reads=False)
     assert wrote is not None
@@ -150,17 +152,23 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
     if allocs and allocs[0] > step:
         if at is not None:
             inner = [s.var.name for s in path[: allocs[0]] if isinstance(s, For)]
-            raise place.fail(f"{buf.name!r} is allocated inside loop {at!r}",
-                             f"its allocation is in loop {inner[-1]!r}")  # fmt: skip
+            raise place.fail(
+                f"{buf.name!r} is allocated inside loop {at!r}",
+                f"its allocation is in loop {inner[-1]!r}",
+            )
         step = below(path, None, buf)
     if any(isinstance(s, Alloc) and s.buffer is buf for s in walk_stmt(path[step])):
         block = next(s.name for s in reversed(path) if isinstance(s, Block))
-        raise place.fail(f"{buf.name!r} is allocated inside block {block!r}",
-                         "name a block inside its allocation")  # fmt: skip
+        raise place.fail(
+            f"{buf.name!r} is allocated inside block {block!r}",
+            "name a block inside its allocation",
+        )
     lanes = [s.var.name for s in path[:step] if isinstance(s, For) and s.kind == "vectorized"]
     if lanes:
-        raise place.fail(f"the copy would be in loop {lanes[0]!r}, which is vectorized",
-                         "name a loop around that one, or vectorize it afterwards")  # fmt: skip
+        raise place.fail(
+            f"the copy would be in loop {lanes[0]!r}, which is vectorized",
+            "name a loop around that one, or vectorize it afterwards",
+        )
     return step, path[step]
 
 
@@ -206,9 +214,14 @@ Copy = tuple[Block, Callable[[str], str]]
 
 
 def _copy(
-    new: Buffer, buf: Buffer, name: Callable[[str], str], place: Place, step: int,
-    suffix: str = "", back: bool = False,
-) -> Copy:  # fmt: skip
+    new: Buffer,
+    buf: Buffer,
+    name: Callable[[str], str],
+    place: Place,
+    step: int,
+    suffix: str = "",
+    back: bool = False,
+) -> Copy:
     """A block that copies a whole buffer of the shape of `buf`; `_cache` restricts it to a box."""
     stand_in = replace(new, shape=buf.shape)
     into, source = (buf, stand_in) if back else (stand_in, buf)
@@ -216,9 +229,15 @@ def _copy(
 
 
 def _cache(
-    place: Place, step: int, buf: Buffer, new: Buffer, box: Box,
-    before: list[Copy], after: list[Copy], only: list[Block] | None,
-) -> tuple[PrimFunc, list[Nest]]:  # fmt: skip
+    place: Place,
+    step: int,
+    buf: Buffer,
+    new: Buffer,
+    box: Box,
+    before: list[Copy],
+    after: list[Copy],
+    only: list[Block] | None,
+) -> tuple[PrimFunc, list[Nest]]:
     """Put copies before and after the statement at `step` of the path, and let it use `new` in
     place of `buf`, with the first indices of `box` subtracted. `only`: the blocks that use it, all
     when None. Returns the nests of the copies as well."""

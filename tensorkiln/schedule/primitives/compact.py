@@ -62,8 +62,11 @@ def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = Tru
             return compact_at(f, buf, around[n], where)
     if around:
         require_fresh(uses, depth, where)
-    raise ScheduleError(f"no loop surrounds all uses of {buffer!r}", where=where,
-                        hint="compute_at moves its producer under the consumer's loop")  # fmt: skip
+    raise ScheduleError(
+        f"no loop surrounds all uses of {buffer!r}",
+        where=where,
+        hint="compute_at moves its producer under the consumer's loop",
+    )
 
 
 def _loop_names(a: Access) -> list[str]:
@@ -78,8 +81,11 @@ def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
     assert box is not None
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     if buf.strides_given is not None and box.shape != buf.shape:
-        raise ScheduleError(f"{buf.name!r} has strides of its own", where=where,
-                            hint="use storage_align after its size is final")  # fmt: skip
+        raise ScheduleError(
+            f"{buf.name!r} has strides of its own",
+            where=where,
+            hint="use storage_align after its size is final",
+        )
     new = replace(buf, shape=box.shape)
     here = Around(known=at.bounds.dims(dims_of(f)))
     f = replace(f, body=without_alloc(f.body, buf))

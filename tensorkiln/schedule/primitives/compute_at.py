@@ -125,8 +125,10 @@ def _require_movable(at: Place, b: Block, target: Place) -> None:
     require_flat(target.path, at.what)
     lanes = [s.var.name for s in target.path if isinstance(s, For) and s.kind == "vectorized"]
     if lanes:
-        raise at.fail(f"loop {lanes[0]!r} is vectorized",
-                      "name a loop around that one, or vectorize it afterwards")  # fmt: skip
+        raise at.fail(
+            f"loop {lanes[0]!r} is vectorized",
+            "name a loop around that one, or vectorize it afterwards",
+        )
     require_in_scope(b, at.path, target.path, at.what)
 
 

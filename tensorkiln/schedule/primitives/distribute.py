@@ -47,8 +47,10 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> tuple[PrimFunc, Fissi
         raise at.fail("a buffer made in its body has strides", "make it row-major")
     for b in wide.values():
         if b.scope != "global" and any(int_value(d) is None for d in b.shape):
-            raise at.fail(f"{b.name!r} would have no constant size in scope {b.scope!r}",
-                          f"set_scope({b.name!r}, 'global') before")  # fmt: skip
+            raise at.fail(
+                f"{b.name!r} would have no constant size in scope {b.scope!r}",
+                f"set_scope({b.name!r}, 'global') before",
+            )
     position = simplify(s.var - s.lo)
     parts = [_expanded(t, s, position, wide, at) for t in body.stmts]
     joined = _around(wide, replace(s, body=seq(*parts)))

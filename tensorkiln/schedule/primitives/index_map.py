@@ -15,8 +15,12 @@ from tensorkiln.schedule.primitives.errors import ScheduleError
 
 IndexMapLike = str | Callable[..., object]
 _OPERATORS: dict[type, str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv", ast.Mod: "floormod",
-}  # fmt: skip
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "floormod",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +163,6 @@ def _isl(e: Expr, names: dict[Var, str]) -> str:
         case Binary("add" | "sub" | "mul" as op, a, b):
             sign = {"add": "+", "sub": "-", "mul": "*"}[op]
             return f"({_isl(a, names)} {sign} {_isl(b, names)})"
-    raise ScheduleError("not an affine index", where="transform_layout",
-                        hint="use + - * // % of names and numbers")  # fmt: skip
+    raise ScheduleError(
+        "not an affine index", where="transform_layout", hint="use + - * // % of names and numbers"
+    )

@@ -96,8 +96,10 @@ def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
     require_whole_domain(f, path, at.what)
     for i, extent in zip(b.iters, _extents(b, variables, buf), strict=True):
         if i.extent != extent:
-            raise at.fail(f"block {block!r} does not run over all of {buf.name!r}",
-                          "reverse_compute_at moves any block")  # fmt: skip
+            raise at.fail(
+                f"block {block!r} does not run over all of {buf.name!r}",
+                "reverse_compute_at moves any block",
+            )
     require_flat(at.path, at.what)
     require_flat(path, at.what)
     require_in_scope(b, at.path, path, at.what)
@@ -159,8 +161,13 @@ def _operand(at: Place, b: Block) -> tuple[Buffer, tuple[Var, ...]]:
     for buf in read_buffers(b):
         if buf in at.func.params:
             continue
-        found = {x.indices for t in walk_stmt(b) for e in stmt_exprs(t) for x in walk(e)
-                 if isinstance(x, Load) and x.buffer is buf}  # fmt: skip
+        found = {
+            x.indices
+            for t in walk_stmt(b)
+            for e in stmt_exprs(t)
+            for x in walk(e)
+            if isinstance(x, Load) and x.buffer is buf
+        }
         indices = next(iter(found))
         variables = tuple(e for e in indices if isinstance(e, Var))
         plain = len(found) == 1 and len(variables) == len(indices)
@@ -222,8 +229,11 @@ def _require_early(
         )
         between = t.order < order[b.name]
         if a.write and a.buffer in others and late:
-            raise at.fail(f"block {a.block!r} writes {a.buffer.name!r}, which it reads, after "
-                          f"{producer.name!r}", "move that block first")  # fmt: skip
+            raise at.fail(
+                f"block {a.block!r} writes {a.buffer.name!r}, which it reads, after "
+                f"{producer.name!r}",
+                "move that block first",
+            )
         if a.buffer is out and ((between and late) or a.block == producer.name):
             raise at.fail(
                 f"block {a.block!r} uses {out.name!r} in between", "move that block first"

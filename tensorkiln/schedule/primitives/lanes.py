@@ -38,8 +38,10 @@ class _Lanes:
                     self.varying.add(var)
         for buffer, indices in _accesses(s):
             if any(e.dtype.lanes > 1 for e in indices):
-                raise self.at.fail(f"an access of {buffer.name!r} inside it has lanes already",
-                                   "vectorize a loop around scalars")  # fmt: skip
+                raise self.at.fail(
+                    f"an access of {buffer.name!r} inside it has lanes already",
+                    "vectorize a loop around scalars",
+                )
             if sum(self.varies(e, known, values) for e in indices) > 1:
                 text = f"it moves along two dimensions of {buffer.name!r} at once"
                 raise self.at.fail(text, "vectorize a loop that moves along one")

@@ -53,8 +53,11 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
     for buf in found if scope == "register" else ():
         require_visible(f.body, buf, where)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
-            raise ScheduleError(f"{buffer!r} has no constant size", where=where,
-                                hint="compact it inside loops of constant extent")  # fmt: skip
+            raise ScheduleError(
+                f"{buffer!r} has no constant size",
+                where=where,
+                hint="compact it inside loops of constant extent",
+            )
     body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in found})
     keep_normal(body)
     return replace(f, body=body)
@@ -75,11 +78,17 @@ def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int 
     if not isinstance(axis, int) or not 0 <= axis < rank:
         raise ScheduleError(f"axis={axis!r}", where=where, hint=f"a number from 0 to {rank - 1}")
     if not isinstance(factor, int) or factor < 1 or not 0 <= offset < factor:
-        raise ScheduleError(f"factor={factor!r}, offset={offset!r}", where=where,
-                            hint="factor >= 1 and 0 <= offset < factor")  # fmt: skip
+        raise ScheduleError(
+            f"factor={factor!r}, offset={offset!r}",
+            where=where,
+            hint="factor >= 1 and 0 <= offset < factor",
+        )
     if buf.scope == "register":
-        raise ScheduleError(f"{buffer!r} is in registers, which have no strides", where=where,
-                            hint="align buffers in memory")  # fmt: skip
+        raise ScheduleError(
+            f"{buffer!r} is in registers, which have no strides",
+            where=where,
+            hint="align buffers in memory",
+        )
     strides: list[Expr] = []
     step: Expr = const(1)
     for d in reversed(range(rank)):
@@ -132,11 +141,15 @@ def _transformed(
         hint = "cache it first; params=True changes what callers pass"
         raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where, hint=hint)
     if buf.strides_given is not None:
-        raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
-                            hint="storage_align after it")  # fmt: skip
+        raise ScheduleError(
+            f"{buffer!r} has strides of its own", where=where, hint="storage_align after it"
+        )
     if not is_injective(m, buf.shape):
-        raise ScheduleError(f"{m} puts different elements in one place", where=where,
-                            hint="as 'i -> i // 16, i % 16'")  # fmt: skip
+        raise ScheduleError(
+            f"{m} puts different elements in one place",
+            where=where,
+            hint="as 'i -> i // 16, i % 16'",
+        )
     new = replace(buf, shape=m.shape(buf.shape, where))
     more = not prove_equal(_size(new), _size(buf))
     if more and pad is None:
@@ -146,8 +159,11 @@ def _transformed(
             hint="pad=0 sets the others to 0",
         )
     if more and buf in f.params:
-        raise ScheduleError("a parameter cannot be padded here", where=where,
-                            hint="choose a map that keeps the number of elements")  # fmt: skip
+        raise ScheduleError(
+            "a parameter cannot be padded here",
+            where=where,
+            hint="choose a map that keeps the number of elements",
+        )
 
     def move(indices: Indices, known: Bounds) -> Indices:
         return _moved(m, indices, known, where)
@@ -172,8 +188,11 @@ def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
         return m.at(indices, known)
     e = indices[wide[0]]
     if len(wide) > 1 or not isinstance(e, Ramp):
-        raise ScheduleError("an access of several lanes", where=where,
-                            hint="change the layout before loops are vectorized")  # fmt: skip
+        raise ScheduleError(
+            "an access of several lanes",
+            where=where,
+            hint="change the layout before loops are vectorized",
+        )
     lane = Var("lane")
     scalar = [x if n != wide[0] else x.base + lane * e.stride for n, x in enumerate(indices)]  # type: ignore[attr-defined]
     found = m.at(scalar, known.with_loop(lane, 0, e.lanes))
@@ -186,8 +205,11 @@ def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
 
         linear = affine(x, (lane,))
         if linear is None or sum(lane in free_vars(y) for y in found) > 1:
-            raise ScheduleError("lanes of one access are torn apart", where=where,
-                                hint="change the layout before loops are vectorized")  # fmt: skip
+            raise ScheduleError(
+                "lanes of one access are torn apart",
+                where=where,
+                hint="change the layout before loops are vectorized",
+            )
         step = linear[0][lane]
         stride = const(step) if isinstance(step, int) else step
         out.append(Ramp(linear[1], stride, e.lanes))
@@ -261,11 +283,13 @@ def pad(
     rank = len(buf.shape)
     factors = (factors,) if isinstance(factors, int) else tuple(factors)
     if len(factors) != rank or any(not isinstance(n, int) or n < 1 for n in factors):
-        raise ScheduleError(f"factors={factors!r}", where=where,
-                            hint=f"one positive number per dimension: {rank}")  # fmt: skip
+        raise ScheduleError(
+            f"factors={factors!r}", where=where, hint=f"one positive number per dimension: {rank}"
+        )
     if buf.strides_given is not None:
-        raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
-                            hint="storage_align after it")  # fmt: skip
+        raise ScheduleError(
+            f"{buffer!r} has strides of its own", where=where, hint="storage_align after it"
+        )
     shape = tuple(simplify((d + (n - 1)) // n * n) for d, n in zip(buf.shape, factors, strict=True))
     if all(prove_equal(a, b) for a, b in zip(shape, buf.shape, strict=True)):
         return f, ()

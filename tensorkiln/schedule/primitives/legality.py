@@ -96,8 +96,11 @@ class _Check:
     def may_turn(self, a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> bool:
         """Whether the order of any two instances may change, or which instances share a copy of a
         buffer."""
-        moved = any(copies_of(m) != copies_of(n) for s, t in ((a, a2), (b, b2))
-                    for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
+        moved = any(
+            copies_of(m) != copies_of(n)
+            for s, t in ((a, a2), (b, b2))
+            for m, n in zip(s.accesses, t.accesses, strict=False)
+        )
         return moved or bool(turned((a, b), (a2, b2), False))
 
     def pairs(self, pairs: list[Pair], fa: InstanceFamily, fb: InstanceFamily) -> None:

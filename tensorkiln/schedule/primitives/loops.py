@@ -198,8 +198,9 @@ def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> N
     """Raise ScheduleError for tail="overlap" if pieces run concurrently, or one may be longer than
     the loop."""
     if s.kind in ("parallel", "thread"):
-        raise at.fail(f"the loop is {s.kind}: pieces that overlap would run at once",
-                      'use tail="peel"')  # fmt: skip
+        raise at.fail(
+            f"the loop is {s.kind}: pieces that overlap would run at once", 'use tail="peel"'
+        )
     if sizes[0] is not None:
         raise at.fail('only the outermost extent may follow with tail="overlap"', "as (None, 4)")
     if not prove(binary("ge", s.extent, step), at.bounds):

@@ -62,8 +62,9 @@ class TemplateMatch:
 
     def copy(self) -> TemplateMatch:
         """A copy of the bindings, to backtrack to."""
-        return TemplateMatch(self.known, dict(self.loops), dict(self.buffers), dict(self.scalars),
-                     self.outer)  # fmt: skip
+        return TemplateMatch(
+            self.known, dict(self.loops), dict(self.buffers), dict(self.scalars), self.outer
+        )
 
     def take(self, other: TemplateMatch) -> None:
         """Restore the bindings of `other`."""

@@ -63,8 +63,9 @@ def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
     f = normal(f)
     where = f"reorder({', '.join(map(repr, loops))})"
     if len(loops) < 2 or len(set(loops)) != len(loops):
-        raise ScheduleError("reorder takes two different loops or more", where=where,
-                            hint="reorder(f, 'j', 'i')")  # fmt: skip
+        raise ScheduleError(
+            "reorder takes two different loops or more", where=where, hint="reorder(f, 'j', 'i')"
+        )
     at, chain, guards, inner = _chain(f, loops, where)
     order = iter(loops)
     by_name = {s.var.name: s for s in chain}

@@ -88,8 +88,9 @@ def _harmless(at: Place, s: For, long: For) -> bool:
             mine = [w.indices for w in written if w.buffer is a.buffer]
             if a.indices not in mine:
                 return False
-        elif not inside(box_of(a), union([box_of(w) for w in short[a.buffer]], here.known),
-                        here.known):  # fmt: skip
+        elif not inside(
+            box_of(a), union([box_of(w) for w in short[a.buffer]], here.known), here.known
+        ):
             return False
     return True
 

@@ -55,8 +55,11 @@ def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
         return found[0]
     known = list(dict.fromkeys(b.name for b in (*f.buffers, *made(f.body))))
     if found:
-        raise ScheduleError(f"{len(found)} buffers are called {name!r}", where=where,
-                            hint="give them different names in the program")  # fmt: skip
+        raise ScheduleError(
+            f"{len(found)} buffers are called {name!r}",
+            where=where,
+            hint="give them different names in the program",
+        )
     listed = ", ".join(known)
     hint = nearest(str(name), known) or f"buffers: {listed}"
     raise ScheduleError(f"no buffer {name!r}; {f.name} has {listed}", where=where, hint=hint)

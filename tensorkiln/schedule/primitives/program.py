@@ -163,6 +163,18 @@ def show(e: ExprLike) -> str:
 
 
 __all__ = [
-    "Place", "bounds_of", "count_of", "dims_of", "normal", "open_at", "open_block",
-    "open_loop", "path_to", "put", "show", "unknown", "whole_steps", "with_loops",
-]  # fmt: skip
+    "Place",
+    "bounds_of",
+    "count_of",
+    "dims_of",
+    "normal",
+    "open_at",
+    "open_block",
+    "open_loop",
+    "path_to",
+    "put",
+    "show",
+    "unknown",
+    "whole_steps",
+    "with_loops",
+]

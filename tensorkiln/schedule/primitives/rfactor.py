@@ -72,21 +72,27 @@ def rfactor(
     reduce = [i for i in b.iters if i.kind == "reduce"]
     if not any(s.var in free_vars(i.value) for i in reduce):
         names = sorted({v.name for i in reduce for v in free_vars(i.value)})
-        raise at.fail(f"loop {loop!r} does not run over terms of the sum",
-                      f"loops that do: {', '.join(names) or 'none'}")  # fmt: skip
+        raise at.fail(
+            f"loop {loop!r} does not run over terms of the sum",
+            f"loops that do: {', '.join(names) or 'none'}",
+        )
     terms = {v for i in reduce for v in free_vars(i.value)}
     # The block that adds up runs its init at its first term, which must be that of the whole sum.
     firsts = {v: const(0, v.dtype) for v in terms}
     starts = (binary("eq", substitute(i.value, firsts), 0) for i in reduce)
     if b.init is not None and not all(prove(e, bounds_of(f, ())) for e in starts):
-        raise at.fail(f"block {block!r} continues a sum that another block begins",
-                      "rfactor before the loop is cut in two")  # fmt: skip
+        raise at.fail(
+            f"block {block!r} continues a sum that another block begins",
+            "rfactor before the loop is cut in two",
+        )
     for i in b.iters:
         # The nest that adds up would visit each element once per term of such a loop.
         both = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]
         if both:
-            raise at.fail(f"loop {both[0].name!r} runs over elements and terms at once",
-                          "fuse only loops of one kind")  # fmt: skip
+            raise at.fail(
+                f"loop {both[0].name!r} runs over elements and terms at once",
+                "fuse only loops of one kind",
+            )
         if i.kind == "opaque":
             raise at.fail(f"block {block!r} has opaque iterations", "only plain sums can be cut")
     if int_value(s.lo) != 0:
@@ -115,13 +121,17 @@ def _require_whole(at: Place, top: int, terms: set[Var]) -> None:
     partial sums will be allocated, or if that is in a vectorized loop."""
     lanes = [x.var.name for x in at.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
     if lanes:
-        raise at.fail(f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
-                      "vectorize it afterwards")  # fmt: skip
+        raise at.fail(
+            f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
+            "vectorize it afterwards",
+        )
     inside = {x.var for x in at.path[top:] if isinstance(x, For)}
     outside = sorted(v.name for v in terms - inside)
     if outside:  # the partial sums, and the block's sum, would be reset in each iteration
-        raise at.fail(f"the sum also runs over {outside[0]!r}, around what is the block's alone",
-                      "rfactor before blockize")  # fmt: skip
+        raise at.fail(
+            f"the sum also runs over {outside[0]!r}, around what is the block's alone",
+            "rfactor before blockize",
+        )
 
 
 def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
@@ -156,8 +166,10 @@ def _private(at: Place, buf: Buffer) -> int:
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}  # type: ignore[attr-defined]
     for s in at.path[:top]:
         if isinstance(s, For) and s.var in reduce:
-            raise at.fail(f"loop {s.var.name!r} of the sum has other blocks inside",
-                          "decompose_reduction or compose_reduction, then try again")  # fmt: skip
+            raise at.fail(
+                f"loop {s.var.name!r} of the sum has other blocks inside",
+                "decompose_reduction or compose_reduction, then try again",
+            )
     return top
 
 
@@ -177,8 +189,10 @@ def _require_first_terms(at: Place, b: Block, s: For) -> None:
             raise at.fail(f"loop {x.var.name!r} does not begin at 0", "let it begin at 0")
     for c in (c for cond in here.conds for c in conjuncts(cond)):
         if reduce & set(free_vars(c)) and not prove(substitute(c, firsts), known):
-            raise at.fail("a partial sum may have no term: a condition holds its terms back",
-                          "split the sum exactly")  # fmt: skip
+            raise at.fail(
+                "a partial sum may have no term: a condition holds its terms back",
+                "split the sum exactly",
+            )
 
 
 def _partial_block(

@@ -67,12 +67,16 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, N
     spatial = {v for i in b.iters if i.kind != "reduce" for v in free_vars(i.value)}
     for x in at.path[:cut]:
         if isinstance(x, For) and x.var in reduce:
-            raise at.fail(f"loop {x.var.name!r} of the sum is outside {loop!r}",
-                          f"name {x.var.name!r} or a loop further out")  # fmt: skip
+            raise at.fail(
+                f"loop {x.var.name!r} of the sum is outside {loop!r}",
+                f"name {x.var.name!r} or a loop further out",
+            )
     for x in at.path[cut:]:
         if isinstance(x, For) and x.var in reduce & spatial:
-            raise at.fail(f"loop {x.var.name!r} runs over elements and terms at once",
-                          "fuse only loops of one kind")  # fmt: skip
+            raise at.fail(
+                f"loop {x.var.name!r} runs over elements and terms at once",
+                "fuse only loops of one kind",
+            )
     _require_start(at, b, reduce)
     _require_alone(at, s, b)
     require_flat(at.path[cut:], where)
@@ -90,9 +94,11 @@ def _require_start(at: Place, b: Block, reduce: set[Var]) -> None:
     }
     for i in b.iters:
         if i.kind == "reduce" and not prove_equal(substitute(i.value, first), const(0)):
-            raise at.fail(f"the sum does not begin in block {b.name!r}: {i.var.name!r} is not 0",
-                          "decompose the block with its first term, or do it before the loop of "
-                          "the sum is cut")  # fmt: skip
+            raise at.fail(
+                f"the sum does not begin in block {b.name!r}: {i.var.name!r} is not 0",
+                "decompose the block with its first term, or do it before the loop of "
+                "the sum is cut",
+            )
 
 
 def _require_alone(at: Place, s: For, b: Block) -> None:
@@ -100,8 +106,10 @@ def _require_alone(at: Place, s: For, b: Block) -> None:
     written = {a.buffer for a in found if a.write and b in a.around.blocks}
     for a in found:
         if a.buffer in written and b not in a.around.blocks and _in(a.around.loops, s):
-            raise at.fail(f"block {a.block!r} in the loop uses {a.buffer.name!r} as well",
-                          "name a loop further in, around the sum alone")  # fmt: skip
+            raise at.fail(
+                f"block {a.block!r} in the loop uses {a.buffer.name!r} as well",
+                "name a loop further in, around the sum alone",
+            )
 
 
 def _in(loops: tuple[For, ...], s: For) -> bool:
@@ -119,8 +127,9 @@ def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
         values[i.var] = var
         fresh_iters.append(replace(i, var=var))
     assert b.init is not None
-    start = Block(at.name(f"{b.name}_init"), tuple(fresh_iters), (), (),
-                  substitute_stmt(b.init, values))  # fmt: skip
+    start = Block(
+        at.name(f"{b.name}_init"), tuple(fresh_iters), (), (), substitute_stmt(b.init, values)
+    )
     body: Stmt = refreshed(start)
     renamed: dict[Var, Expr] = {}
     for x in reversed(at.path[cut:-1]):
@@ -130,8 +139,9 @@ def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
                 mixed = reduce & set(free_vars(c)) and set(free_vars(c)) - reduce
                 inner = {y.var for y in at.path[cut:] if isinstance(y, For)} - reduce
                 if mixed and inner & set(free_vars(c)):
-                    raise at.fail("a condition mixes elements and terms of the sum",
-                                  "split the loops exactly")  # fmt: skip
+                    raise at.fail(
+                        "a condition mixes elements and terms of the sum", "split the loops exactly"
+                    )
             for c in reversed(left):
                 body = If(c, body)
         elif isinstance(x, For) and x.var not in reduce and _needs(body, x.var):
@@ -177,8 +187,9 @@ def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
     require_flat(place.path, where)
     store, first = b.body, start.body
     if b.init is not None or not isinstance(store, Store) or update_term(store) is None:
-        raise at.fail(f"block {block!r} is not a sum without a start",
-                      "as C[vi] = C[vi] + A[vi, vk]")  # fmt: skip
+        raise at.fail(
+            f"block {block!r} is not a sum without a start", "as C[vi] = C[vi] + A[vi, vk]"
+        )
     if not isinstance(first, Store) or first.buffer is not store.buffer or start.init is not None:
         raise at.fail(f"block {init!r} does not set {store.buffer.name!r}", "as C[vi] = 0")
     values = _same_elements(at, start, first, b, store)
@@ -238,24 +249,35 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
     own = {v for i in start.iters for v in free_vars(i.value)}
     for x in shared:
         if isinstance(x, For) and (x.var in reduce or x.var not in spatial or x.var not in own):
-            raise at.fail(f"loop {x.var.name!r} starts the same sum more than once",
-                          "move the start out of it")  # fmt: skip
+            raise at.fail(
+                f"loop {x.var.name!r} starts the same sum more than once",
+                "move the start out of it",
+            )
     _require_first_term(at, place, b, reduce)
     require_whole_domain(at.func, place.path, at.what)
     for t in found:
         a = t.access
-        if a.buffer is buf and a.block not in (start.name, b.name) and (
-            order[start.name] < t.order < order[b.name] or (len(shared) > 1
-            and any(a.around.loops and a.around.loops[0] is s for s in shared))
-        ):  # fmt: skip
+        if (
+            a.buffer is buf
+            and a.block not in (start.name, b.name)
+            and (
+                order[start.name] < t.order < order[b.name]
+                or (
+                    len(shared) > 1
+                    and any(a.around.loops and a.around.loops[0] is s for s in shared)
+                )
+            )
+        ):
             raise at.fail(f"block {a.block!r} uses {buf.name!r} in between", "move it first")
     read = {
         t.access.buffer for t in found if start in t.access.around.blocks and not t.access.write
     }
     for t in found:
         if t.access.write and t.access.buffer in read:
-            raise at.fail(f"the start reads {t.access.buffer.name!r}, which changes",
-                          "start from constants and parameters")  # fmt: skip
+            raise at.fail(
+                f"the start reads {t.access.buffer.name!r}, which changes",
+                "start from constants and parameters",
+            )
 
 
 def _require_first_term(at: Place, place: Place, b: Block, reduce: set[Var]) -> None:
@@ -266,8 +288,10 @@ def _require_first_term(at: Place, place: Place, b: Block, reduce: set[Var]) -> 
     firsts = {x.var: x.lo for x in loops}
     for x in loops:
         if not prove(binary("ge", x.extent, 1), here.bounds):
-            raise at.fail(f"the sum over {x.var.name!r} may have no term, and then no start",
-                          "leave the start a block of its own")  # fmt: skip
+            raise at.fail(
+                f"the sum over {x.var.name!r} may have no term, and then no start",
+                "leave the start a block of its own",
+            )
     for i in b.iters:
         first = simplify(substitute(here.expr(i.value), firsts))
         if i.kind == "reduce" and int_value(first) != 0:

@@ -72,8 +72,13 @@ def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
 def _kind(s: Stmt, var: Var) -> str:
     """The kind of an iteration variable for a loop: opaque if it is in an opaque iteration of a
     block in `s`, reduce if it is in reduce iterations only, else spatial."""
-    kinds = {i.kind for t in walk_stmt(s) if isinstance(t, Block) for i in t.iters
-             if var in free_vars(i.value)}  # fmt: skip
+    kinds = {
+        i.kind
+        for t in walk_stmt(s)
+        if isinstance(t, Block)
+        for i in t.iters
+        if var in free_vars(i.value)
+    }
     if "opaque" in kinds:
         return "opaque"
     return "reduce" if kinds == {"reduce"} else "spatial"

@@ -46,9 +46,14 @@ class Memory:
         return self.access(r.buffer, write, tuple(index), tuple(conds), tuple(exists), "")
 
     def access(
-        self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
-        exists: tuple[str, ...], update: str,
-    ) -> StepAccess:  # fmt: skip
+        self,
+        b: Buffer,
+        write: bool,
+        index: tuple[str | None, ...],
+        conds: tuple[str, ...],
+        exists: tuple[str, ...],
+        update: str,
+    ) -> StepAccess:
         """An access of `b`, resolved to the buffer whose memory it uses; of unknown indices if it
         is a view."""
         target, anywhere = self.source(b)
@@ -153,9 +158,14 @@ class Touched:
         self.put(b, write, tuple(texts), (*conds,), update, tuple(exists))
 
     def put(
-        self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
-        update: str, exists: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        b: Buffer,
+        write: bool,
+        index: tuple[str | None, ...],
+        conds: tuple[str, ...],
+        update: str,
+        exists: tuple[str, ...] = (),
+    ) -> None:
         """Append an access, unless it is listed already or the code allocates the buffer itself."""
         if b in self.local:
             return

@@ -210,7 +210,14 @@ def _checks(function: Callable[..., PrimFunc]) -> bool:
 _LOOKS: dict[str, Callable[..., Any]] = {
     look.__name__: look
     for look in (
-        navigate.loops, navigate.role, navigate.blocks, navigate.loops_of, navigate.parent,
-        navigate.children, navigate.loop, navigate.reaches, navigate.block,
+        navigate.loops,
+        navigate.role,
+        navigate.blocks,
+        navigate.loops_of,
+        navigate.parent,
+        navigate.children,
+        navigate.loop,
+        navigate.reaches,
+        navigate.block,
     )
-}  # fmt: skip
+}

@@ -103,8 +103,11 @@ def _bytes(t: object) -> int | None:
 
 
 def _owners_of_results(f: Function) -> set[RVar]:
-    views = {b.var: b.value.args[0] for b in f.bindings
-             if isinstance(b.value, Call) and b.value.op == "reshape"}  # fmt: skip
+    views = {
+        b.var: b.value.args[0]
+        for b in f.bindings
+        if isinstance(b.value, Call) and b.value.op == "reshape"
+    }
     owners: set[RVar] = set()
     for v in f.result.fields if isinstance(f.result, Tuple) else (f.result,):
         while isinstance(v, RVar):

@@ -27,7 +27,7 @@ from tensorkiln.ir.relax import (
     TensorType,
     Tuple,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.kernels import Layouts, Packed, families
 from tensorkiln.kernels.layouts import channel_blocks
 from tensorkiln.target import Target
@@ -169,9 +169,10 @@ class _Assign:
     def _is_blocked(self, a: Value) -> bool:
         new = self.now.get(a) if isinstance(a, RVar) else None
         return (
-            isinstance(new, RVar) and new.tensor.layout is not None
+            isinstance(new, RVar)
+            and new.tensor.layout is not None
             and new.tensor.layout.with_halo({}) == self.blocked
-        )  # fmt: skip
+        )
 
     def _blocked_operand(self, a: Value) -> Value:
         if self._is_blocked(a):
@@ -215,8 +216,14 @@ class _Assign:
         if found is None:
             self.counter += 1
             found = RVar(f"{a.name}_layout{self.counter}", a.tensor.with_layout(want))
-            span = next((b.value.span for b in reversed(self.bindings)
-                         if b.var is a and isinstance(b.value, Call)), "")  # fmt: skip
+            span = next(
+                (
+                    b.value.span
+                    for b in reversed(self.bindings)
+                    if b.var is a and isinstance(b.value, Call)
+                ),
+                "",
+            )
             call = Call("relayout", (a,), Attrs.of(layout=str(want)), span)
             self.bindings.append(Binding(found, call))
             self.converted[a, want] = found

@@ -72,9 +72,14 @@ def _units_before(m: Match) -> Value | None:
     units = m.type.ndim - len(narrow)
     order, unit, rest = sorted(wide), iter(range(units)), iter(wide)
     y = m.emit("reshape", m["x"], shape=((1,) * units + tuple(x[a] for a in order)))
-    return m.emit("transpose", y, axes=tuple(
-        next(unit) if int_value(d) == 1 else units + order.index(next(rest)) for d in m.type.shape
-    ))  # fmt: skip
+    return m.emit(
+        "transpose",
+        y,
+        axes=tuple(
+            next(unit) if int_value(d) == 1 else units + order.index(next(rest))
+            for d in m.type.shape
+        ),
+    )
 
 
 def _slice_before_transpose(m: Match) -> Value:
@@ -84,8 +89,13 @@ def _slice_before_transpose(m: Match) -> Value:
     def back(values: Sequence[ExprLike]) -> tuple[ExprLike, ...]:
         return tuple(values[axes.index(d)] for d in range(len(axes)))
 
-    y = m.emit("slice", m["x"], begin=back(m.attr("b")), strides=back(m.attr("s")),
-               shape=back(m.type.shape))  # fmt: skip
+    y = m.emit(
+        "slice",
+        m["x"],
+        begin=back(m.attr("b")),
+        strides=back(m.attr("s")),
+        shape=back(m.type.shape),
+    )
     return m.emit("transpose", y, axes=axes)
 
 

@@ -199,8 +199,11 @@ RULES: tuple[Rule, ...] = (
     Rule("where(c, x, x) | where(1, x, y) | where(0, y, x)", "x"),
     # two operators as one
     Rule("cast(cast(x, dtype=t), dtype=u)", "cast(x, dtype=u)", _lossless),
-    Rule("sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",
-         as_reshape, _over_units),
+    Rule(
+        "sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",
+        as_reshape,
+        _over_units,
+    ),
     # one operator for each meaning
     Rule("pow(x, 2)", "mul(x, x)"),
     Rule("pow(x, 3)", "mul(mul(x, x), x)", _is_float),
@@ -222,4 +225,4 @@ RULES: tuple[Rule, ...] = (
     Rule("avg_pool2d(x, kernel=k, padding=p)", "mean(x, axes=(2, 3), keepdims=True)", _is_global),
     Rule("matmul(a, b, transpose_a=ta, transpose_b=tb)", _without_flags),
     *(Rule(f"{name}(*xs)", _delay_broadcast) for name in _POINTWISE if name != "identity"),
-)  # fmt: skip
+)

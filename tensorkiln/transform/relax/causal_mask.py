@@ -145,9 +145,13 @@ def _moved(call: Call, part: Element | None, result: TensorType) -> Element | No
 
 _MOVES = frozenset({"reshape", "transpose", "broadcast_to"})
 _COMPARE = {
-    "less": np.less, "less_equal": np.less_equal, "greater": np.greater,
-    "greater_equal": np.greater_equal, "equal": np.equal, "not_equal": np.not_equal,
-}  # fmt: skip
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+}
 _LINEAR = {"add": (1, 1), "sub": (1, -1)}
 
 

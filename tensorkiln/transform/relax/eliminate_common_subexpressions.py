@@ -16,7 +16,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     TupleItem,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 
 # Constants of up to this many bytes are compared by content, larger ones by address and strides.

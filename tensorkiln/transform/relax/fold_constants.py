@@ -20,7 +20,7 @@ from tensorkiln.ir.relax import (
     RVar,
     TensorType,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.transform.relax.graph import live
 

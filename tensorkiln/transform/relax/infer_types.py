@@ -31,7 +31,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
     Value,
-)  # fmt: skip
+)
 from tensorkiln.ir.subtype import accepts, called_type, function_type, symbols
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value

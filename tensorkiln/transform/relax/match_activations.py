@@ -54,14 +54,24 @@ RULES: tuple[Rule, ...] = (
     Rule(_half(_ERF), 'gelu(x, approximate="none")', _is_float),
     Rule(_half(_TANH), 'gelu(x, approximate="tanh")', _is_float),
     Rule("mul(x, sigmoid(x)) | div(x, add(exp(neg(x)), 1))", "silu(x)"),
-    Rule("div(e := exp(sub(x, max(x, axes=a, keepdims=True))), sum(e, axes=b, keepdims=True))",
-         _softmax),
+    Rule(
+        "div(e := exp(sub(x, max(x, axes=a, keepdims=True))), sum(e, axes=b, keepdims=True))",
+        _softmax,
+    ),
     Rule("reciprocal(add(exp(neg(x)), 1))", "sigmoid(x)"),
-    Rule("mul(x, hard_sigmoid(x, alpha=a, beta=b))", "hard_swish(x)",
-         lambda m: m.attr("b") == 0.5 and abs(m.attr("a") * 6 - 1) < 1e-6),
-    Rule("div(clip(add(x, 3), min=0.0, max=6.0), 6) "
-         f"| mul(clip(add(x, 3), min=0.0, max=6.0), {_SIXTH})",
-         f"hard_sigmoid(x, alpha={_SIXTH}, beta=0.5)"),
-    Rule("div(mul(x, clip(add(x, 3), min=0.0, max=6.0)), 6) "
-         f"| mul(mul(x, clip(add(x, 3), min=0.0, max=6.0)), {_SIXTH})", "hard_swish(x)"),
-)  # fmt: skip
+    Rule(
+        "mul(x, hard_sigmoid(x, alpha=a, beta=b))",
+        "hard_swish(x)",
+        lambda m: m.attr("b") == 0.5 and abs(m.attr("a") * 6 - 1) < 1e-6,
+    ),
+    Rule(
+        "div(clip(add(x, 3), min=0.0, max=6.0), 6) "
+        f"| mul(clip(add(x, 3), min=0.0, max=6.0), {_SIXTH})",
+        f"hard_sigmoid(x, alpha={_SIXTH}, beta=0.5)",
+    ),
+    Rule(
+        "div(mul(x, clip(add(x, 3), min=0.0, max=6.0)), 6) "
+        f"| mul(mul(x, clip(add(x, 3), min=0.0, max=6.0)), {_SIXTH})",
+        "hard_swish(x)",
+    ),
+)

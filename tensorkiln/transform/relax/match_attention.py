@@ -122,8 +122,12 @@ def _mask(m: Match) -> tuple[bool, Value | None]:
 def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
     ndim = m.tensor("q").ndim
     maker = m.definition(kt)
-    k = m.emit("transpose", kt, axes=(*range(ndim - 2), ndim - 1, ndim - 2),
-               span=maker.span if maker else "")  # fmt: skip
+    k = m.emit(
+        "transpose",
+        kt,
+        axes=(*range(ndim - 2), ndim - 1, ndim - 2),
+        span=maker.span if maker else "",
+    )
     shape = m.tensor("s").shape
     causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)
     heads = [_four(m, v) for v in (q, k, m["v"])]
@@ -167,12 +171,18 @@ RULES: tuple[Rule, ...] = (
     Rule(f"matmul(p := {_WEIGHTS}, v)", _attention),
     Rule(f"matmul(p := where(isnan(w := {_WEIGHTS}), 0, w), v)", _attention),
     Rule("attention(q, k, v, mask, scale=c)", _causal),
-    Rule("attention(q, k, v, broadcast_to(mask), scale=c, causal=d, unseen=u)",
-         "attention(q, k, v, mask, scale=c, causal=d, unseen=u)"),
+    Rule(
+        "attention(q, k, v, broadcast_to(mask), scale=c, causal=d, unseen=u)",
+        "attention(q, k, v, mask, scale=c, causal=d, unseen=u)",
+    ),
     Rule("attention(q, k, v, where(keep, 0, F))", lambda m: _hidden(m, m["keep"])),
-    Rule("attention(q, k, v, where(drop, F, 0))",
-         lambda m: _hidden(m, m.emit("logical_not", m["drop"]))),
-    Rule("transpose(transpose(x, axes=p), axes=q)",
-         lambda m: m.emit("transpose", m["x"], axes=tuple(m.attr("p")[a] for a in m.attr("q")))),
+    Rule(
+        "attention(q, k, v, where(drop, F, 0))",
+        lambda m: _hidden(m, m.emit("logical_not", m["drop"])),
+    ),
+    Rule(
+        "transpose(transpose(x, axes=p), axes=q)",
+        lambda m: m.emit("transpose", m["x"], axes=tuple(m.attr("p")[a] for a in m.attr("q"))),
+    ),
     Rule("transpose(x, axes=p)", "x", lambda m: m.attr("p") == tuple(range(len(m.attr("p"))))),
-)  # fmt: skip
+)

@@ -106,8 +106,9 @@ def _finish(
             "dequantize", total, f.scale_constant(shape), constant(np.array(0, np.int32))
         )
     if given and bias is None:
-        row = m.emit("reshape", given[0], shape=tuple(f.w.shape[f.axis] if d < 0 else d
-                                                      for d in shape))  # fmt: skip
+        row = m.emit(
+            "reshape", given[0], shape=tuple(f.w.shape[f.axis] if d < 0 else d for d in shape)
+        )
         total = m.emit("add", total, row)
     return total
 

@@ -71,8 +71,10 @@ def _with_beta(m: Match) -> Value | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(f"div({_OFF}, sqrt({_VAR})) | mul({_OFF}, rsqrt({_VAR}) | reciprocal(sqrt({_VAR})))",
-         _normalised),
+    Rule(
+        f"div({_OFF}, sqrt({_VAR})) | mul({_OFF}, rsqrt({_VAR}) | reciprocal(sqrt({_VAR})))",
+        _normalised,
+    ),
     Rule("mul(y := layer_norm(x, 1, axis=a, eps=e), G)", _with_gamma),
     Rule("add(y := layer_norm(x, g, axis=a, eps=e), B)", _with_beta),
-)  # fmt: skip
+)

@@ -28,9 +28,18 @@ from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value
 
 COMMUTATIVE = frozenset(
-    {"add", "mul", "minimum", "maximum", "equal", "not_equal",
-     "logical_and", "logical_or", "logical_xor"}
-)  # fmt: skip
+    {
+        "add",
+        "mul",
+        "minimum",
+        "maximum",
+        "equal",
+        "not_equal",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    }
+)
 # The relative error allowed for a number that float32 cannot hold exactly, since exporters round it
 # in different ways.
 TOLERANCE = 2e-6

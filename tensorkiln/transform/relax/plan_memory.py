@@ -207,8 +207,10 @@ class _Plan:
     def moves(self) -> Iterator[tuple[int, int]]:
         """Yield moves that may make the workspace smaller: (binding, binding to put it before)."""
         parts = [p for s in self.storages for p in s.parts]
-        live = [sum(p.bytes for p in parts if p.start <= i <= p.end)
-                for i in range(len(self.f.bindings))]  # fmt: skip
+        live = [
+            sum(p.bytes for p in parts if p.start <= i <= p.end)
+            for i in range(len(self.f.bindings))
+        ]
         fullest = max(range(len(live)), key=live.__getitem__, default=0)
         made: dict[Value, int] = {}
         readers: dict[Value, list[int]] = {}

@@ -51,8 +51,14 @@ def _moved_parameters(m: Match, s: np.ndarray, z: np.ndarray) -> tuple[Constant,
             return None
         first = all(v.size == 1 or v.shape == (before[0],) + (1,) * (rank - 1) for v in (s, z))
         shape = (-1,) + (1,) * (len(after) - 1)
-        return tuple(constant(v.reshape(shape if v.size > 1 else ()))  # type: ignore[return-value]
-                     for v in (s, z)) if first else None  # fmt: skip
+        return (
+            tuple(
+                constant(v.reshape(shape if v.size > 1 else ()))  # type: ignore[return-value]
+                for v in (s, z)
+            )
+            if first
+            else None
+        )
     return None
 
 

@@ -29,7 +29,7 @@ from tensorkiln.ir.relax import (
     TensorType,
     Value,
     constant,
-)  # fmt: skip
+)
 from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
 from tensorkiln.transform.relax import pattern as P
 from tensorkiln.transform.relax.graph import live, same_type, tensor_type, use_counts, users
