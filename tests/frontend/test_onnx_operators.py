@@ -207,6 +207,8 @@ CASES: list[Case] = [
     ("InstanceNormalization", [X4, f(3), f(3)], 7, (1, 2), {"epsilon": 0.01}),
     ("GroupNormalization", [f(2, 6, 3, 3), f(6), f(6)], 21, (1, 2), {"num_groups": 3}),
     ("LpNormalization", [f(3, 4)], 7, (), {"axis": 0, "p": 1}),
+    ("MeanVarianceNormalization", [X4], 9, (), {}),
+    ("MeanVarianceNormalization", [f(3, 5)], 13, (), {"axes": [-1]}),
     ("MatMul", [f(2, 3, 4), f(4, 5)], 13, (1,), {}),
     ("MatMul", [f(2, 1, 3, 4), f(3, 4, 5)], 13, (), {}),
     ("MatMul", [f(4), f(2, 4, 5)], 13, (), {}),

@@ -21,7 +21,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
-from tensorkiln.frontend.onnx.standard import NOT_IMPORTED
+from tensorkiln.frontend.onnx.standard import STANDARD
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
 
 # Types of attributes in importers' annotations, which `parameters_of` reads by name.
@@ -76,7 +76,7 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
     """
     versions = table.get(op_type)
     if versions is None:
-        hint = "" if op_type in NOT_IMPORTED else nearest(op_type, table)
+        hint = "" if op_type in STANDARD else nearest(op_type, table)
         raise unsupported("the operator is not supported", hint, "operator")
     fitting = [v for v in versions if v <= opset]
     if not fitting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dispatch import Float, Int, Table
+from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_shape import broadcast
@@ -129,6 +129,15 @@ def group_norm_18(
     return group_norm(g, x, full[0], full[1], num_groups=num_groups, epsilon=epsilon)
 
 
+def mean_variance_normalization(g: Context, x: Val, *, axes: Ints = (0, 2, 3)) -> Val:
+    """(x - mean(x)) / (standard deviation + 1e-9), over `axes`"""
+    at = g.axes(axes, g.rank(x))
+    off = g.emit("sub", x, g.emit("mean", x, axes=at, keepdims=True))
+    variance = g.emit("mean", g.emit("mul", off, off), axes=at, keepdims=True)
+    deviation = g.emit("add", g.emit("sqrt", variance), g.like(1e-9, x))
+    return g.emit("div", off, deviation)
+
+
 def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
     """Divide by the L1 or L2 norm along a dimension; where the norm is 0, the result is 0."""
     at = (g.axis(axis, g.rank(x)),)
@@ -206,6 +215,7 @@ TABLE: Table = {
     "InstanceNormalization": {6: instance_norm},
     "GroupNormalization": {18: group_norm_18, 21: group_norm},
     "LpNormalization": {1: lp_normalization},
+    "MeanVarianceNormalization": {9: mean_variance_normalization},
     "MatMul": {1: matmul},
     "Gemm": {7: gemm},
 }
