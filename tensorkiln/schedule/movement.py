@@ -3,7 +3,7 @@
 Vectors run along the axis of unit stride. Where operands and output have different axes of unit
 stride, tiles of up to lanes x lanes elements are transposed in registers. A last vector or tile
 that would be partial begins earlier, and overlaps the one before. The programs are in
-movement_program.py; p and q, the two axes of a tile, are explained at `movement_boxes.Box`.
+movement_program.py, where q is the write axis and p the read axis of a `CopyBox`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
         s.set_scope("row", "register")
         return s
     for box in boxes:
-        forms = {"copy": _copy, "turn": _turn}
+        forms = {"copy": _copy, "transpose": _transposed}
         steps = forms[box.form](s, box) if box.form in forms else ""
         if _is_shared(box):
             _tasks(s, box, steps)
@@ -57,8 +57,9 @@ def _is_shared(box: CopyBox) -> bool:
 
 
 def _copy(s: Schedule, box: CopyBox) -> str:
-    """Vectorize along q. Return the loop over the vectors, without an overlapping last one."""
-    size = min(box.lanes, _power_of_two(box.q.extent))
+    """Vectorize along the write axis. Return the loop over the vectors, without an overlapping
+    last one."""
+    size = min(box.lanes, _power_of_two(box.write_axis.extent))
     (q,) = s.loops(role=box.named("q"))
     found: Split = s.split(q, size, tail="overlap")
     s.vectorize(found.inner)
@@ -66,13 +67,13 @@ def _copy(s: Schedule, box: CopyBox) -> str:
     return found.outer
 
 
-def _turn(s: Schedule, box: CopyBox) -> str:
-    """Cut into tiles that are read along p, transposed, and written along q. Return the loop over
-    the tiles along q."""
+def _transposed(s: Schedule, box: CopyBox) -> str:
+    """Cut into tiles that are read along the read axis, transposed, and written along the write
+    axis. Return the loop over the tiles along the write axis."""
     largest = min(box.lanes, _LARGEST)
-    width = min(largest, _power_of_two(box.q.extent))
-    wide = box.p.extent < largest and box.reaches(largest)
-    height = largest if wide else min(largest, _power_of_two(box.p.extent))
+    width = min(largest, _power_of_two(box.write_axis.extent))
+    wide = box.read_axis.extent < largest and box.reaches(largest)
+    height = largest if wide else min(largest, _power_of_two(box.read_axis.extent))
     (p,), (q,) = s.loops(role=box.named("p")), s.loops(role=box.named("q"))
     vectors: Split = s.split(q, width, tail="overlap")
     steps, lane = vectors.loops
@@ -82,7 +83,7 @@ def _turn(s: Schedule, box: CopyBox) -> str:
     else:
         square, p = s.split(p, height, tail="overlap").loops
         s.reorder(square, p, lane)
-    for rows, columns in box.turned():
+    for rows, columns in box.tiles():
         s.compute_at(columns, square)
         s.compute_at(rows, square)
         if wide:
@@ -102,14 +103,14 @@ def _turn(s: Schedule, box: CopyBox) -> str:
 
 
 def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
-    """Give the last piece along q a loop of its own where it overlaps the one before."""
-    if box.q.extent % size:
-        s.partition(steps, box.q.extent // size)
+    """Give the last piece of the write axis a loop of its own where it overlaps the one before."""
+    if box.write_axis.extent % size:
+        s.partition(steps, box.write_axis.extent // size)
 
 
 def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> None:
-    """Read and transpose whole vectors of `size`, although p is shorter and not all of their
-    elements are used."""
+    """Read and transpose whole vectors of `size`, although the read axis is shorter and not all of
+    their elements are used."""
     around = (1,) * len(box.others)
     s.pad(rows, (*around, 1, size), None)
     s.pad(columns, (*around, size, 1), None)
@@ -119,7 +120,8 @@ def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> Non
 
 def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
-    indices of a fused loop cost divisions. Without outer loops, share `steps`, the loop along q."""
+    indices of a fused loop cost divisions. Without outer loops, share `steps`, along the write
+    axis."""
     around = s.loops(role=box.named("outer"))
     tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
@@ -130,9 +132,9 @@ def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:
     """Replace the transposing loops of all tiles by instructions. This comes last because their
     code is long, and every step walks it."""
     dtype = s.func.buffers[-1].dtype.name
-    turned = {columns for box in boxes if box.form == "turn" for _, columns in box.turned()}
+    transposed = {columns for box in boxes if box.form == "transpose" for _, columns in box.tiles()}
     for name in s.blocks():
-        if s.block(name).attrs.get("origin", name) in turned:
+        if s.block(name).attrs.get("origin", name) in transposed:
             p, q = s.loops_of(name)[-2:]
             rows, columns = (static(s.loop(x).extent, x) for x in (q, p))
             s.tensorize(p, transpose_name(rows, columns, dtype))

@@ -42,14 +42,15 @@ class CopyBox:
     """A box of output elements, computed by `value` from `loads`, whose offsets are affine in the
     axes.
 
-    `axes`: outermost first. `q` is the last one, along which output elements are adjacent; `p` is
-    the axis along which those operands are adjacent that are not adjacent along q. In the transpose
-    out[i, j] = x[j, i], q is j and p is i. Its form is `turn`: tiles of p x q are transposed.
+    `axes`: outermost first. The last is the write axis: output elements are adjacent along it. The
+    read axis is the one along which those operands are adjacent that are not adjacent along the
+    write axis. In the transpose out[i, j] = x[j, i], the write axis is j and the read axis i; its
+    form is `transpose`: tiles of read axis x write axis are transposed in registers.
 
     `out_base`, `bases`: constant offsets in the output and of each load. `valid`: if not 0, only
-    the first `valid` elements along q come from loads, and the others (the padding of a channel
-    block) are zero. `lanes`: elements of a vector. `number` is appended to the names of loops and
-    buffers, to tell the boxes of a group apart.
+    the first `valid` elements of the write axis come from loads, and the others (the padding of a
+    channel block) are zero. `lanes`: elements of a vector. `number` is appended to the names of
+    loops and buffers, to tell the boxes of a group apart.
     """
 
     axes: tuple[Axis, ...]
@@ -71,39 +72,39 @@ class CopyBox:
         return math.prod(a.extent for a in self.axes)
 
     @property
-    def q(self) -> Axis:
+    def write_axis(self) -> Axis:
         """The last axis, along which output elements are adjacent."""
         return self.axes[-1]
 
     @cached_property
     def across(self) -> tuple[int, ...]:
-        """Numbers of the loads whose stride along q is neither 0 nor 1."""
-        return tuple(k for k, s in enumerate(self.q.loads) if s not in (0, 1))
+        """Numbers of the loads whose stride along the write axis is neither 0 nor 1."""
+        return tuple(k for k, s in enumerate(self.write_axis.loads) if s not in (0, 1))
 
     @cached_property
-    def p(self) -> Axis:
-        """The axis along which all loads of `across` have stride 1. Only in form `turn`."""
+    def read_axis(self) -> Axis:
+        """The axis along which all loads of `across` have stride 1. Only in form `transpose`."""
         found = self._common()
         assert found is not None
         return found
 
     @cached_property
     def form(self) -> str:
-        """`copy`: all loads have stride 0 or 1 along q. `turn`: the others have stride 1 along p.
-        `strided`: neither, or there is nothing to vectorize."""
-        if self.lanes == 1 or not self.axes or self.q.out != 1 or not self._whole():
+        """`copy`: all loads have stride 0 or 1 along the write axis. `transpose`: the others have
+        stride 1 along the read axis. `strided`: neither, or there is nothing to vectorize."""
+        if self.lanes == 1 or not self.axes or self.write_axis.out != 1 or not self._whole():
             return "strided"
         if not self.across:
             return "copy"
-        return "strided" if self._common() is None else "turn"
+        return "strided" if self._common() is None else "transpose"
 
     @property
     def others(self) -> tuple[Axis, ...]:
-        """The axes other than q, and in form `turn` other than p; outermost first."""
-        own = (self.q, self.p) if self.form == "turn" else self.axes[-1:]
+        """The axes but the write axis and, in form `transpose`, the read axis; outermost first."""
+        own = (self.write_axis, self.read_axis) if self.form == "transpose" else self.axes[-1:]
         return tuple(a for a in self.axes if a not in own)
 
-    def turned(self) -> list[tuple[str, str]]:
+    def tiles(self) -> list[tuple[str, str]]:
         """For each load of `across`, the names of the buffers that hold its tile as read (rows) and
         transposed (columns)."""
         several = len(self.across) > 1
@@ -112,10 +113,10 @@ class CopyBox:
 
     def reaches(self, rows: int) -> bool:
         """Whether the loads of `across` stay inside their buffers if `rows` elements are read along
-        p, more than its extent. They do where the padding of a channel block follows."""
+        the read axis, more than its extent: where the padding of a channel block follows."""
         for k in self.across:
             size = math.prod(int_value(d) or 0 for d in self.loads[k].buffer.shape)
-            steps = ((rows if a is self.p else a.extent) - 1 for a in self.axes)
+            steps = ((rows if a is self.read_axis else a.extent) - 1 for a in self.axes)
             ahead = (max(0, n * a.loads[k]) for n, a in zip(steps, self.axes, strict=True))
             if self.bases[k] + sum(ahead) >= size:
                 return False
@@ -126,10 +127,10 @@ class CopyBox:
         return next(along, None)
 
     def _whole(self) -> bool:
-        """Whether the operands with stride 1 along q can be read over the full extent of q: there
+        """Whether the operands with stride 1 along the write axis can be read over all of it: there
         is no padding, or they have channel blocks of the same width."""
-        along = (x for k, x in enumerate(self.loads) if self.q.loads[k] == 1)
-        return not self.valid or all(blocked_loads(x, self.q.extent) for x in along)
+        along = (x for k, x in enumerate(self.loads) if self.write_axis.loads[k] == 1)
+        return not self.valid or all(blocked_loads(x, self.write_axis.extent) for x in along)
 
 
 def plan_movement(group: Group, lanes: int) -> list[CopyBox] | None:

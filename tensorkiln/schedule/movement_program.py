@@ -8,13 +8,13 @@ schedules.
         for q: row[q] = x[..q]
         for q: out[..q] = value(row[q])
 
-    for i:                                  turn: some operands are adjacent along p
+    for i:                                  transpose: some operands are adjacent along p
         for q, p: rows[q, p] = x[..p]
         for p, q: columns[p, q] = rows[q, p]
         for q, p: out[..q] = value(columns[p, q])
 
 Buffers are one-dimensional. Elements past the last channel of a partial block are set to zero, and
-so is the halo. p and q are axes of a `movement_boxes.Box`.
+so is the halo. q is the write axis and p the read axis of a `CopyBox`.
 
 Roles of loops: "p", "q" and "outer", over the axes of a box, whose number is appended; "halo", over
 the planes whose halo is set; "lane".
@@ -56,7 +56,7 @@ def compacts(group: Group, boxes: Sequence[CopyBox]) -> bool:
     box, params, t = boxes[0], group.function.params, group.out_type
     if len(boxes) > 1 or len(params) != 1 or len(box.loads) != 1 or box.form != "copy":
         return False
-    vector = box.q.loads == (1,) and box.q.extent == box.lanes and not box.valid
+    vector = box.write_axis.loads == (1,) and box.write_axis.extent == box.lanes and not box.valid
     ahead = all(a.out <= a.loads[0] for a in box.axes) and box.out_base <= box.bases[0]
     return vector and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
 
@@ -91,29 +91,33 @@ class _Movement:
 
     def box(self, box: CopyBox) -> Stmt:
         """The loops of one box."""
-        return {"copy": self.copy, "turn": self.turn, "strided": self.strided}[box.form](box)
+        return {"copy": self.copy, "transpose": self.transpose, "strided": self.strided}[box.form](
+            box
+        )
 
     # -- forms -------------------------------------------------------------------------------------
 
     def copy(self, box: CopyBox) -> Stmt:
-        """A loop along q, inside the loops of the other axes."""
-        axes = (*box.others, box.q)
+        """A loop along the write axis, inside the loops of the other axes."""
+        axes = (*box.others, box.write_axis)
         return _nest((*_around(box), _along(box, "q")), axes, lambda at: self.write(box, at))
 
     def compact(self, box: CopyBox) -> Stmt:
         """Read each vector into registers before it is written, as the two may overlap."""
 
         def vector(at: Index) -> Stmt:
-            row = self.local(box.named("row"), (box.q,))
+            row = self.local(box.named("row"), (box.write_axis,))
             read = _nest(
                 [("r", "lane")],
-                (box.q,),
-                lambda q: Store(row, (q[box.q],), self.load(box, 0, {**at, **q})),
+                (box.write_axis,),
+                lambda q: Store(row, (q[box.write_axis],), self.load(box, 0, {**at, **q})),
             )
             write = _nest(
                 [(box.named("q"), "lane")],
-                (box.q,),
-                lambda q: self.write(box, {**at, **q}, {box.loads[0]: Load(row, (q[box.q],))}),
+                (box.write_axis,),
+                lambda q: self.write(
+                    box, {**at, **q}, {box.loads[0]: Load(row, (q[box.write_axis],))}
+                ),
             )
             return Alloc(row, seq(read, write))
 
@@ -124,33 +128,38 @@ class _Movement:
         have elements there."""
         if not box.axes:
             return self.write(box, {})
-        count = box.valid or box.q.extent
+        count = box.valid or box.write_axis.extent
 
         def along(at: Index) -> Stmt:
-            exist = loop(box.named("q"), count, lambda q: self.write(box, {**at, box.q: q}))
+            exist = loop(
+                box.named("q"), count, lambda q: self.write(box, {**at, box.write_axis: q})
+            )
             rest = loop(
                 box.named("zero"),
-                box.q.extent - count,
-                lambda q: Store(self.out, self.place(box, {**at, box.q: q}), self.zero),
+                box.write_axis.extent - count,
+                lambda q: Store(self.out, self.place(box, {**at, box.write_axis: q}), self.zero),
                 lo=count,
             )
             return seq(exist, rest)
 
         return _nest(_around(box), box.others, along)
 
-    def turn(self, box: CopyBox) -> Stmt:
+    def transpose(self, box: CopyBox) -> Stmt:
         """Read the loads of `across` into buffers [..][q][p], transpose these to [..][p][q], and
         compute the output from the transposed ones."""
-        by_rows, by_columns = (*box.others, box.q, box.p), (*box.others, box.p, box.q)
+        by_rows, by_columns = (
+            (*box.others, box.write_axis, box.read_axis),
+            (*box.others, box.read_axis, box.write_axis),
+        )
         made: dict[Load, tuple[Buffer, Buffer]] = {}
         steps: list[Stmt] = []
-        for k, (name, turned) in zip(box.across, box.turned(), strict=True):
-            rows, columns = self.local(name, by_rows), self.local(turned, by_columns)
+        for k, (name, transposed) in zip(box.across, box.tiles(), strict=True):
+            rows, columns = self.local(name, by_rows), self.local(transposed, by_columns)
             read = self.reading(box, k, rows, by_rows)
-            turn = self.turning(rows, by_rows, columns, by_columns)
+            into_columns = self.transposing(rows, by_rows, columns, by_columns)
             steps += [
                 _nest([("r", "")] * len(by_rows), by_rows, read),
-                _nest([("c", "")] * len(by_columns), by_columns, turn),
+                _nest([("c", "")] * len(by_columns), by_columns, into_columns),
             ]
             made[box.loads[k]] = rows, columns
 
@@ -172,7 +181,7 @@ class _Movement:
         """rows = load k."""
         return lambda at: Store(rows, _at(axes, at), self.row(box, k, at))
 
-    def turning(
+    def transposing(
         self, rows: Buffer, by_rows: Sequence[Axis], columns: Buffer, by_columns: Sequence[Axis]
     ) -> Body:
         """columns = rows."""
@@ -184,8 +193,8 @@ class _Movement:
         """The value of load k, one of `across`, at an element that may be padding: then zero."""
         if not box.valid:
             return self.load(box, k, at)
-        q = at[box.q]
-        x = self.load(box, k, {**at, box.q: minimum(q, box.valid - 1)})
+        q = at[box.write_axis]
+        x = self.load(box, k, {**at, box.write_axis: minimum(q, box.valid - 1)})
         return select(q < box.valid, x, self.zero)
 
     def write(self, box: CopyBox, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
@@ -197,7 +206,7 @@ class _Movement:
 
         value = element(box.value)
         if box.valid and box.form != "strided" and value not in (done or {}).values():
-            value = select(at[box.q] < box.valid, value, self.zero)
+            value = select(at[box.write_axis] < box.valid, value, self.zero)
         return Store(self.out, self.place(box, at), value)
 
     def load(self, box: CopyBox, k: int, at: Index) -> Expr:
