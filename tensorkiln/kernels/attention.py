@@ -108,7 +108,7 @@ def _decompose(b: Binding) -> list[Binding]:
 ATTENTION = Family(
     op_class="attention_fused",
     operators=("attention",),
-    schedule="tensorkiln.schedule.attention:schedule_attention",
+    schedule="tensorkiln.schedule.attention.schedule:schedule_attention",
     fits=_fits,
     layouts=_layouts,
     decompose=_decompose,

@@ -177,7 +177,7 @@ def _of_few_pixels(b: Binding, choice: bool, rewriter: Rewriter) -> Call:
 CONV2D = Family(
     op_class="conv2d_direct",
     operators=("conv2d",),
-    schedule="tensorkiln.schedule.conv2d:schedule_conv2d",
+    schedule="tensorkiln.schedule.conv2d.schedule:schedule_conv2d",
     fits=_fits,
     layouts=_layouts,
     epilogue=elementwise_epilogue,
@@ -187,7 +187,7 @@ CONV2D = Family(
 DEPTHWISE = Family(
     op_class="conv2d_depthwise",
     operators=("conv2d",),
-    schedule="tensorkiln.schedule.conv2d:schedule_depthwise",
+    schedule="tensorkiln.schedule.conv2d.schedule:schedule_depthwise",
     fits=_depthwise_fits,
     layouts=_depthwise_layouts,
     epilogue=elementwise_epilogue,

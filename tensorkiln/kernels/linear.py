@@ -102,7 +102,7 @@ def _panel(call: Call, target: Target) -> int:
 LINEAR = Family(
     op_class="linear_packed",
     operators=("linear",),
-    schedule="tensorkiln.schedule.linear:schedule_linear",
+    schedule="tensorkiln.schedule.linear.schedule:schedule_linear",
     fits=_fits,
     layouts=_linear_layouts,
     epilogue=elementwise_epilogue,
@@ -111,7 +111,7 @@ LINEAR = Family(
 MATMUL = Family(
     op_class="matmul_packed",
     operators=("matmul",),
-    schedule="tensorkiln.schedule.linear:schedule_linear",
+    schedule="tensorkiln.schedule.linear.schedule:schedule_linear",
     fits=_fits,
     layouts=_matmul_layouts,
     epilogue=elementwise_epilogue,

@@ -30,11 +30,11 @@ def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
     return get(call.op).pattern in ("elementwise", "broadcast")
 
 
-_LOOPS = "tensorkiln.schedule.loops:schedule_loops"
+_LOOPS = "tensorkiln.schedule.loops.schedule:schedule_loops"
 MOVEMENT = Family(
     op_class="movement",
     operators=_operators("injective", "elementwise", "broadcast"),
-    schedule="tensorkiln.schedule.movement:schedule_movement",
+    schedule="tensorkiln.schedule.movement.schedule:schedule_movement",
     in_blocks=_in_blocks,
 )
 REDUCTIONS = Family(

@@ -67,7 +67,7 @@ def _same_blocks(x: TensorType, out: TensorType) -> bool:
 POOL = Family(
     op_class="pool_blocked",
     operators=("max_pool2d", "avg_pool2d"),
-    schedule="tensorkiln.schedule.pool:schedule_pool",
+    schedule="tensorkiln.schedule.pool.schedule:schedule_pool",
     fits=_pool_fits,
     in_blocks=any_layout,
     epilogue=elementwise_epilogue,

@@ -19,14 +19,14 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 SOFTMAX = Family(
     op_class="softmax_rows",
     operators=("softmax", "log_softmax"),
-    schedule="tensorkiln.schedule.rows:schedule_softmax",
+    schedule="tensorkiln.schedule.rows.schedule:schedule_softmax",
     fits=_fits,
     prologue=light,
 )
 LAYER_NORM = Family(
     op_class="layer_norm_rows",
     operators=("layer_norm",),
-    schedule="tensorkiln.schedule.rows:schedule_layer_norm",
+    schedule="tensorkiln.schedule.rows.schedule:schedule_layer_norm",
     fits=_fits,
     epilogue=elementwise_epilogue,
     prologue=light,

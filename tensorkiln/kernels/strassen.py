@@ -109,13 +109,13 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
 STRASSEN_PARTS = Family(
     op_class="strassen_parts",
     operators=("strassen_parts",),
-    schedule="tensorkiln.schedule.strassen:schedule_parts",
+    schedule="tensorkiln.schedule.strassen.schedule:schedule_parts",
     layouts=_parts_layouts,
 )
 STRASSEN = Family(
     op_class="linear_strassen",
     operators=("strassen_linear",),
-    schedule="tensorkiln.schedule.strassen:schedule_strassen",
+    schedule="tensorkiln.schedule.strassen.schedule:schedule_strassen",
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,

@@ -114,7 +114,7 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
 WINOGRAD = Family(
     op_class="conv2d_winograd",
     operators=("winograd_conv2d",),
-    schedule="tensorkiln.schedule.winograd:schedule_winograd",
+    schedule="tensorkiln.schedule.winograd.schedule:schedule_winograd",
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,

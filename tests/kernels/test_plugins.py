@@ -111,7 +111,7 @@ def test_the_page_quotes_the_example() -> None:
 GOOD = {
     "op_class": "'mine'",
     "operators": "('softmax',)",
-    "schedule": "'tensorkiln.schedule.loops:schedule_loops'",
+    "schedule": "'tensorkiln.schedule.loops.schedule:schedule_loops'",
     "prologue": "lambda call, operand, before: True",
 }
 WRONG = {

@@ -11,7 +11,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Constant, constant
 from tensorkiln.ops.winograd import transformed_filter
 from tensorkiln.schedule.choose import schedule_group, trace_of
-from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
+from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.primitives import Schedule, replay
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.target import Target

@@ -1,4 +1,4 @@
-"""What one level of Strassen's algorithm computes: the plain programs that `strassen.py` schedules.
+"""What one level of Strassen's algorithm computes: the plain programs that `schedule.py` schedules.
 
 The left operands are a tensor of their own, [K/2 in chunks][7][rows/2 in tiles][tile][chunk], in
 the order in which they are read. Weights [N/nr][K][nr] stay as they are; sums and differences of
@@ -26,7 +26,7 @@ from tensorkiln.ir.stmt import Alloc, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.strassen import PRODUCTS
 from tensorkiln.schedule.build import loop, nest, vectors
 from tensorkiln.schedule.group import Group, inplace_params, product, static
-from tensorkiln.schedule.linear_program import Linear
+from tensorkiln.schedule.linear.program import Linear
 from tensorkiln.target import Target
 
 _LINE = 64  # bytes of a cache line, which one prefetch loads

@@ -1,7 +1,7 @@
 """The schedule for groups without a schedule of their own: elementwise, injective, reductions.
 
 Vector lanes run over the innermost memory axis of the output when the loads allow it, else over the
-innermost axis of a reduction; threads share the outer axes. The program is in loops_program.py.
+innermost axis of a reduction; threads share the outer axes. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.loops_program import Flat, Region, loops_program, regions_of
+from tensorkiln.schedule.loops.program import Flat, Region, loops_program, regions_of
 from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share

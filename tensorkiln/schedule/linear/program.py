@@ -1,4 +1,4 @@
-"""What a product with packed weights computes, row by row: the plain program that `linear.py`
+"""What a product with packed weights computes, row by row: the plain program that `schedule.py`
 schedules.
 
 x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; batched if w has leading

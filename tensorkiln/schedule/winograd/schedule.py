@@ -2,7 +2,7 @@
 
 Blocks of tiles go through all three steps while their values are in the second-level cache. If the
 weights fit into the cache as well, threads share the blocks; else there are few blocks, and threads
-share the panels of output channels of each. The program is in winograd_program.py.
+share the panels of output channels of each. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, sink
 from tensorkiln.schedule.tile import tile_cycles
-from tensorkiln.schedule.winograd_program import Winograd, winograd_program
+from tensorkiln.schedule.winograd.program import Winograd, winograd_program
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 

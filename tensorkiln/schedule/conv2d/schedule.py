@@ -2,14 +2,14 @@
 
 The accumulators of a tile of output pixels times one panel of channels stay in registers over the
 whole sum. Threads share the panels, and the rows too when panels are few. The program is in
-conv2d_program.py.
+program.py.
 """
 
 from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.schedule.build import PARALLEL_WORK, tiles
-from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
+from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, share, sink

@@ -2,12 +2,12 @@
 
 A tile of queries goes through the keys block by block. The products q k^T and the weighted sums of
 values keep two vectors per row of the tile in registers; the softmax between them works row by row.
-The program is in attention_program.py.
+The program is in program.py.
 """
 
 from __future__ import annotations
 
-from tensorkiln.schedule.attention_program import Attention, attention_program
+from tensorkiln.schedule.attention.program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four

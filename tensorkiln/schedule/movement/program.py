@@ -1,4 +1,4 @@
-"""What layout changes, transposes and slices compute: the plain programs that `movement.py`
+"""What layout changes, transposes and slices compute: the plain programs that `schedule.py`
 schedules.
 
     for i, q:                               copy: operands are adjacent along q, as the output is
@@ -31,7 +31,7 @@ from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, zero_border
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.movement_boxes import Axis, CopyBox
+from tensorkiln.schedule.movement.boxes import Axis, CopyBox
 
 # Elements up to which saving a buffer is worth more than a second thread: the copy takes some tens
 # of microseconds.

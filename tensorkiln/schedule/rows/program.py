@@ -1,4 +1,4 @@
-"""What softmax and layer norm compute, row by row: the plain programs that `rows.py` schedules.
+"""What softmax and layer norm compute, row by row: the plain programs that `schedule.py` schedules.
 
 Roles of loops: "row"; "term", over the terms of a reduction; "element", over those of the result.
 """

@@ -2,7 +2,7 @@
 
 The reduction of a column over the window's rows is held in a register, and shared by neighbouring
 outputs of a row. Tiles whose windows reach into the padding get loops of their own, so that the
-conditions on taps fold to constants. The program is in pool_program.py.
+conditions on taps fold to constants. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.schedule.access import reads_blocks
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.pool_program import Pool, pool_program
+from tensorkiln.schedule.pool.program import Pool, pool_program
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target

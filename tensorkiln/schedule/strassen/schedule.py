@@ -1,7 +1,7 @@
 """Strassen's products: register tiles of rows against panels of combined weights.
 
 The program has its loops in their final order already; this schedule only unrolls and vectorizes
-them. Threads share the panels. The program is in strassen_program.py.
+them. Threads share the panels. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
-from tensorkiln.schedule.strassen_program import Parts, Strassen, parts_program, strassen_program
+from tensorkiln.schedule.strassen.program import Parts, Strassen, parts_program, strassen_program
 from tensorkiln.target import Target
 
 # Bytes of stack that the products of one panel may take.

@@ -1,4 +1,4 @@
-"""What fused attention computes, query by query: the plain program that `attention.py` schedules.
+"""What fused attention computes, query by query: the plain program that `schedule.py` schedules.
 
 For each block of keys: scores = q k^T in a local buffer, the running maximum and sum of the row
 ("Online normalizer calculation for softmax", Milakov and Gimelshein, 2018), then scores times v,

@@ -2,14 +2,14 @@
 
 A panel of nr columns is multiplied by all rows, in register tiles of rows; threads share the
 panels. Rows of x are read in place: broadcasting from row-major memory costs nothing once the rows
-are in the first-level cache. The program is in linear_program.py.
+are in the first-level cache. The program is in program.py.
 """
 
 from __future__ import annotations
 
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.linear_program import Linear, linear_program
+from tensorkiln.schedule.linear.program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
 from tensorkiln.target import Target

@@ -1,4 +1,4 @@
-"""What a convolution computes, pixel by pixel: the plain program that `conv2d.py` schedules.
+"""What a convolution computes, pixel by pixel: the plain program that `schedule.py` schedules.
 
 Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights packed
 [OC/nr][IC/v][kh][kw][v][nr], output [N][OC/v][H + halo][W + halo][v]; v: lanes of a vector, nr:

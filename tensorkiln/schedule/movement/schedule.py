@@ -3,7 +3,7 @@
 Vectors run along the axis of unit stride. Where operands and output have different axes of unit
 stride, tiles of up to lanes x lanes elements are transposed in registers. A last vector or tile
 that would be partial begins earlier, and overlaps the one before. The programs are in
-movement_program.py, where q is the write axis and p the read axis of a `CopyBox`.
+program.py, where q is the write axis and p the read axis of a `CopyBox`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from operator import mul
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import transpose_name
-from tensorkiln.schedule.movement_boxes import CopyBox, plan_movement
-from tensorkiln.schedule.movement_program import compacts, movement_program
+from tensorkiln.schedule.movement.boxes import CopyBox, plan_movement
+from tensorkiln.schedule.movement.program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target

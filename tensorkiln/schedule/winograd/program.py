@@ -1,4 +1,4 @@
-"""What a Winograd convolution computes, tile by tile: the plain program that `winograd.py`
+"""What a Winograd convolution computes, tile by tile: the plain program that `schedule.py`
 schedules.
 
 Input [N][C/v][H + halo][W + halo][v], transformed weights [OC/nr][n][n'][IC/v][v][nr], output

@@ -1,4 +1,5 @@
-"""What max and average pooling compute, by rows and columns: the program that `pool.py` schedules.
+"""What max and average pooling compute, by rows and columns: the program that `schedule.py`
+schedules.
 
 Input and output [N][C/v][H + halo][W + halo][v]. For each row of outputs, every column of the
 padded image is first reduced over the window's rows; each output then reduces a few columns:

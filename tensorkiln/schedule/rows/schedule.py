@@ -1,6 +1,6 @@
 """Operators over rows of the last axis that need the row more than once: softmax, layer norm.
 
-Threads share the rows; a row is processed in vectors. The programs are in rows_program.py.
+Threads share the rows; a row is processed in vectors. The programs are in program.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.partial_sums import in_vectors, store_in_lanes, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
-from tensorkiln.schedule.rows_program import Row, layer_norm, log_softmax, rows_program, softmax
+from tensorkiln.schedule.rows.program import Row, layer_norm, log_softmax, rows_program, softmax
 from tensorkiln.target import Target
 
 

@@ -1,0 +1,1 @@
+"""Plain loops: every group that no other family computes."""

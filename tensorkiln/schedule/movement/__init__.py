@@ -1,0 +1,1 @@
+"""Layout changes, transposes and slices."""

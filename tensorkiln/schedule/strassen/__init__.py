@@ -1,0 +1,1 @@
+"""Products by one level of Strassen's algorithm."""
