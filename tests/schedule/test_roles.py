@@ -11,9 +11,9 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.schedule.primitives import Nest, Schedule, ScheduleError, Split, TraceStep, replay
-from tensorkiln.schedule.primitives.surgery import renewed
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.schedule.rows.program import rows_program, softmax
+from tensorkiln.schedule.tree.surgery import renewed
 from tensorkiln.script import T
 from tensorkiln.script.parser import from_source
 from tests.schedule.groups import groups_of

@@ -15,7 +15,7 @@ from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.fuse_rule import FuseRule
-from tensorkiln.transform.relax.rewrite import RewriteOps, Rule
+from tensorkiln.transform.rewriting.rewrite import RewriteOps, Rule
 from tests.transform.graphs import arguments, graph, ops_of, rand
 
 NATIVE = tk.Target("native")

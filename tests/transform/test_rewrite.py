@@ -7,8 +7,8 @@ import pytest
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, Tuple
-from tensorkiln.transform.relax.graph import forward_aliases, live, use_counts
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.graph import forward_aliases, live, use_counts
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 from tests.transform.graphs import Graph, c, graph, main, ops_of
 
 

@@ -4,25 +4,12 @@ from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from tensorkiln.schedule.primitives.distribute import fission
-from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
-from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import partition, peel, split, split_even
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
-from tensorkiln.schedule.primitives.navigate import (
-    block,
-    blocks,
-    children,
-    loop,
-    loops,
-    loops_of,
-    parent,
-    role,
-)
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
-from tensorkiln.schedule.primitives.normalise import normal
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.prefetch import prefetch
 from tensorkiln.schedule.primitives.results import (
@@ -40,6 +27,19 @@ from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_red
 from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
 from tensorkiln.schedule.primitives.trace import Schedule, Trace, TraceStep, replay
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.navigate import (
+    block,
+    blocks,
+    children,
+    loop,
+    loops,
+    loops_of,
+    parent,
+    role,
+)
+from tensorkiln.schedule.tree.normalise import normal
 
 __all__ = [
     "PRIMITIVES", "CacheWrite", "Fission", "Instruction", "Nest", "Partition", "Rfactor",

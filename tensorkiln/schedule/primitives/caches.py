@@ -10,11 +10,13 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import map_stmt, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
 from tensorkiln.schedule.primitives.compact import stale
-from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.names import fresh, taken
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.primitives.results import CacheWrite, Nest, Primitive
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.proofs.steps import UNORDERED
+from tensorkiln.schedule.tree.boxes import Around, Box, accesses, region, same_memory
+from tensorkiln.schedule.tree.names import fresh, taken
+from tensorkiln.schedule.tree.places import (
     Touch,
     around_of,
     below,
@@ -24,11 +26,9 @@ from tensorkiln.schedule.primitives.places import (
     new_buffer,
     written_buffers,
 )
-from tensorkiln.schedule.primitives.program import Place, bounds_of, dims_of, open_block, open_loop
-from tensorkiln.schedule.primitives.reindex import less, reindex, require_visible
-from tensorkiln.schedule.primitives.results import CacheWrite, Nest, Primitive
-from tensorkiln.schedule.primitives.steps import UNORDERED
-from tensorkiln.schedule.primitives.surgery import put
+from tensorkiln.schedule.tree.program import Place, bounds_of, dims_of, open_block, open_loop
+from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
+from tensorkiln.schedule.tree.surgery import put
 
 
 @Primitive
@@ -173,7 +173,7 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
 
 
 def _box(root: Stmt, here: Around, buf: Buffer, only: Block | None, writes: bool = True) -> Box:
-    from tensorkiln.schedule.primitives.boxes import box_of, union
+    from tensorkiln.schedule.tree.boxes import box_of, union
 
     found = [
         box_of(a, len(here.loops), len(here.conds))
@@ -241,7 +241,7 @@ def _cache(
     """Put copies before and after the statement at `step` of the path, and let it use `new` in
     place of `buf`, with the first indices of `box` subtracted. `only`: the blocks that use it, all
     when None. Returns the nests of the copies as well."""
-    from tensorkiln.schedule.primitives.surgery import replace_buffers
+    from tensorkiln.schedule.tree.surgery import replace_buffers
 
     f, path = place.func, place.path
     root = path[step]

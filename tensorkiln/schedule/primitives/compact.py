@@ -9,9 +9,9 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Access, Around, box_of, inside, region
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.tree.boxes import Access, Around, box_of, inside, region
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.places import (
     Touch,
     around_of,
     find_local,
@@ -19,8 +19,8 @@ from tensorkiln.schedule.primitives.places import (
     touches,
     without_alloc,
 )
-from tensorkiln.schedule.primitives.program import dims_of, normal, open_loop
-from tensorkiln.schedule.primitives.reindex import less, reindex, require_visible
+from tensorkiln.schedule.tree.program import dims_of, normal, open_loop
+from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
 
 
 def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = True) -> PrimFunc:

@@ -8,12 +8,13 @@ from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Box, region
 from tensorkiln.schedule.primitives.compact import allocated_in, compact_at, is_fresh
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.names import fresh, taken
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.primitives.results import Nest, Primitive
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.tree.boxes import Box, region
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.names import fresh, taken
+from tensorkiln.schedule.tree.places import (
     around_of,
     find_local,
     nest_over,
@@ -27,10 +28,9 @@ from tensorkiln.schedule.primitives.places import (
     touches,
     written_buffers,
 )
-from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
-from tensorkiln.schedule.primitives.reindex import require_visible
-from tensorkiln.schedule.primitives.results import Nest, Primitive
-from tensorkiln.schedule.primitives.surgery import with_child
+from tensorkiln.schedule.tree.program import Place, open_block, open_loop
+from tensorkiln.schedule.tree.reindex import require_visible
+from tensorkiln.schedule.tree.surgery import with_child
 
 Ranges = list[tuple[Expr, Expr] | None]
 

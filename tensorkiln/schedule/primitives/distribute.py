@@ -11,10 +11,10 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
-from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.program import Place, open_loop, put
 from tensorkiln.schedule.primitives.results import Fission, Primitive
-from tensorkiln.schedule.primitives.rewrite import rewrite
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.tree.program import Place, open_loop, put
+from tensorkiln.schedule.tree.rewrite import rewrite
 
 _D = TypeVar("_D")
 

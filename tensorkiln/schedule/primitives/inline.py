@@ -8,7 +8,7 @@ from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substitute, walk, walk_stmt
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.tree.places import (
     find_local,
     path_of,
     read_buffers,
@@ -21,8 +21,8 @@ from tensorkiln.schedule.primitives.places import (
     touches,
     without_alloc,
 )
-from tensorkiln.schedule.primitives.program import Place, open_block
-from tensorkiln.schedule.primitives.reindex import refreshed, require_visible
+from tensorkiln.schedule.tree.program import Place, open_block
+from tensorkiln.schedule.tree.reindex import refreshed, require_visible
 
 
 def compute_inline(f: PrimFunc, block: str) -> PrimFunc:

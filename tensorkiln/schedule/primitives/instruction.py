@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.tree.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,18 @@ from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_stmt, walk_stmt
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.index_map import (
+from tensorkiln.schedule.primitives.results import Nest, Primitive
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.index_map import (
     IndexMap,
     IndexMapLike,
     index_map,
     is_injective,
 )
-from tensorkiln.schedule.primitives.lanes import check_lanes
-from tensorkiln.schedule.primitives.names import fresh, taken
-from tensorkiln.schedule.primitives.normalise import keep_normal, normal
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.tree.lanes import check_lanes
+from tensorkiln.schedule.tree.names import fresh, taken
+from tensorkiln.schedule.tree.normalise import keep_normal, normal
+from tensorkiln.schedule.tree.places import (
     axis_names,
     copies_of,
     find_buffer,
@@ -29,10 +30,9 @@ from tensorkiln.schedule.primitives.places import (
     made,
     nest_over,
 )
-from tensorkiln.schedule.primitives.program import open_loop
-from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
-from tensorkiln.schedule.primitives.results import Nest, Primitive
-from tensorkiln.schedule.primitives.surgery import replace_buffers
+from tensorkiln.schedule.tree.program import open_loop
+from tensorkiln.schedule.tree.reindex import Indices, map_accesses, refreshed, require_visible
+from tensorkiln.schedule.tree.surgery import replace_buffers
 
 
 def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:

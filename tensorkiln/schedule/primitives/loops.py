@@ -17,8 +17,10 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
 from tensorkiln.schedule.build import tiles
-from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.program import (
+from tensorkiln.schedule.primitives.results import Partition, Primitive, Split, SplitEven
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.program import (
     Place,
     count_of,
     open_loop,
@@ -26,10 +28,8 @@ from tensorkiln.schedule.primitives.program import (
     whole_steps,
     with_loops,
 )
-from tensorkiln.schedule.primitives.results import Partition, Primitive, Split, SplitEven
-from tensorkiln.schedule.primitives.rewrite import rewrite
-from tensorkiln.schedule.primitives.surgery import renewed
-from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.rewrite import rewrite
+from tensorkiln.schedule.tree.surgery import renewed
 
 Factors = int | Sequence[int | None]
 TAILS = ("exact", "guard", "peel", "overlap")

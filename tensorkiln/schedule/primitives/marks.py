@@ -9,9 +9,9 @@ from tensorkiln.ir.attrs import NO_ATTRS, AttrValue
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Block, For, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
-from tensorkiln.schedule.primitives.lanes import check_lanes
-from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.tree.lanes import check_lanes
+from tensorkiln.schedule.tree.program import Place, open_at, open_loop
 
 THREADS = tuple(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
 

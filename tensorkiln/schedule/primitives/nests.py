@@ -14,10 +14,11 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import split
-from tensorkiln.schedule.primitives.program import (
+from tensorkiln.schedule.primitives.results import Primitive, Tile
+from tensorkiln.schedule.proofs.legality import require_order
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.program import (
     Place,
     count_of,
     normal,
@@ -25,8 +26,7 @@ from tensorkiln.schedule.primitives.program import (
     path_to,
     unknown,
 )
-from tensorkiln.schedule.primitives.results import Primitive, Tile
-from tensorkiln.schedule.primitives.rewrite import rewrite
+from tensorkiln.schedule.tree.rewrite import rewrite
 
 
 @Primitive

@@ -8,9 +8,9 @@ from tensorkiln.arith import Bounds, prove, simplify
 from tensorkiln.ir.expr import Expr, Var, binary
 from tensorkiln.ir.stmt import Block, BlockIter, For, If, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars, map_stmt, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Access, Around, accesses, box_of, inside, union
-from tensorkiln.schedule.primitives.places import around_of
-from tensorkiln.schedule.primitives.program import Place, dims_of, open_loop
+from tensorkiln.schedule.tree.boxes import Access, Around, accesses, box_of, inside, union
+from tensorkiln.schedule.tree.places import around_of
+from tensorkiln.schedule.tree.program import Place, dims_of, open_loop
 
 
 def pad_loop(f: PrimFunc, loop: str, factor: int) -> PrimFunc:

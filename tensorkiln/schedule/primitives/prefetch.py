@@ -9,9 +9,9 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.stmt import Block, Prefetch, PrimFunc, seq
 from tensorkiln.ir.visit import substitute
-from tensorkiln.schedule.primitives.boxes import Box, region
-from tensorkiln.schedule.primitives.places import around_of, find_buffer
-from tensorkiln.schedule.primitives.program import Place, open_loop
+from tensorkiln.schedule.tree.boxes import Box, region
+from tensorkiln.schedule.tree.places import around_of, find_buffer
+from tensorkiln.schedule.tree.program import Place, open_loop
 
 _LINE = 64  # bytes of a cache line, which one prefetch loads
 _MOST = 64  # prefetches in one step

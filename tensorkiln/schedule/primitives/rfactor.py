@@ -19,18 +19,18 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, substitute, substitute_stmt, walk_stmt
-from tensorkiln.schedule.primitives.normalise import UPDATES, update_term
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.primitives.results import Nest, Primitive, Rfactor
+from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
+from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.normalise import UPDATES, update_term
+from tensorkiln.schedule.tree.places import (
     around_of,
     conjuncts,
     new_buffer,
 )
-from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block, open_loop
-from tensorkiln.schedule.primitives.reindex import refreshed
-from tensorkiln.schedule.primitives.results import Nest, Primitive, Rfactor
-from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
-from tensorkiln.schedule.primitives.surgery import put
-from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.program import Place, bounds_of, open_block, open_loop
+from tensorkiln.schedule.tree.reindex import refreshed
+from tensorkiln.schedule.tree.surgery import put
 
 
 @Primitive

@@ -22,8 +22,10 @@ from tensorkiln.ir.visit import (
     substitute_stmt,
     walk_stmt,
 )
-from tensorkiln.schedule.primitives.normalise import update_term
-from tensorkiln.schedule.primitives.places import (
+from tensorkiln.schedule.primitives.results import Nest, Primitive
+from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.normalise import update_term
+from tensorkiln.schedule.tree.places import (
     around_of,
     conjuncts,
     path_of,
@@ -33,11 +35,9 @@ from tensorkiln.schedule.primitives.places import (
     require_whole_domain,
     touches,
 )
-from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
-from tensorkiln.schedule.primitives.reindex import refreshed
-from tensorkiln.schedule.primitives.results import Nest, Primitive
-from tensorkiln.schedule.primitives.surgery import put
-from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.program import Place, open_block, open_loop
+from tensorkiln.schedule.tree.reindex import refreshed
+from tensorkiln.schedule.tree.surgery import put
 
 
 @Primitive

@@ -11,13 +11,13 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, Ramp, Var, binary
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
-from tensorkiln.schedule.primitives.boxes import same_memory
 from tensorkiln.schedule.primitives.instruction import Instruction
-from tensorkiln.schedule.primitives.match import Bound, Mismatch, TemplateMatch, plain
-from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
-from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.results import Primitive
-from tensorkiln.schedule.primitives.surgery import renewed, substitute_loops
+from tensorkiln.schedule.tree.boxes import same_memory
+from tensorkiln.schedule.tree.match import Bound, Mismatch, TemplateMatch, plain
+from tensorkiln.schedule.tree.program import Place, open_at, open_loop
+from tensorkiln.schedule.tree.reindex import refreshed
+from tensorkiln.schedule.tree.surgery import renewed, substitute_loops
 
 
 @Primitive

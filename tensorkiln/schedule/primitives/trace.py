@@ -12,13 +12,13 @@ from typing import Any, get_args, get_type_hints
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives import navigate
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.index_map import map_text
 from tensorkiln.schedule.primitives.instruction import Instruction
-from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.table import PRIMITIVES
+from tensorkiln.schedule.tree import navigate
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.index_map import map_text
+from tensorkiln.schedule.tree.program import normal
 
 Literal = Any  # int, float, str, bool, None, or tuples of them
 

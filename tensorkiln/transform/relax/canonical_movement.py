@@ -14,7 +14,7 @@ from tensorkiln.ir.expr import ExprLike, as_expr, int_value
 from tensorkiln.ir.relax import Value, constant
 from tensorkiln.ops.rules import product, same_extent
 from tensorkiln.ops.shape import reshape_groups
-from tensorkiln.transform.relax.rewrite import Match, Rule
+from tensorkiln.transform.rewriting.rewrite import Match, Rule
 
 
 def integers(values: Iterable[ExprLike]) -> tuple[int, ...] | None:

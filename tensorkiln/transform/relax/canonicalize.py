@@ -23,9 +23,9 @@ from tensorkiln.transform.relax.canonical_movement import (
     all_equal,
     as_reshape,
 )
-from tensorkiln.transform.relax.graph import forward_aliases
-from tensorkiln.transform.relax.pattern import uniform
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.graph import forward_aliases
+from tensorkiln.transform.rewriting.pattern import uniform
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def canonicalize(mod: IRModule) -> IRModule:

@@ -18,7 +18,7 @@ from tensorkiln import ops
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, int_value
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, TensorType, Value
 from tensorkiln.ops.rules import same_extent
-from tensorkiln.transform.relax.pattern import uniform
+from tensorkiln.transform.rewriting.pattern import uniform
 
 Lookup = Callable[[RVar], Bound | None]
 _FAR = 1 << 40  # a distance from the diagonal that no element exceeds

@@ -6,7 +6,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
-from tensorkiln.transform.relax.graph import live
+from tensorkiln.transform.rewriting.graph import live
 
 
 def eliminate_dead_code(mod: IRModule) -> IRModule:

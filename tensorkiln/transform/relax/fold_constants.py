@@ -22,7 +22,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.visit_graph import substitute, substitute_value
-from tensorkiln.transform.relax.graph import live
+from tensorkiln.transform.rewriting.graph import live
 
 # A result is folded if it has at most GROWTH times the bytes of its operands, or LIMIT bytes.
 GROWTH = 4

@@ -14,7 +14,7 @@ import numpy as np
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Value, constant
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def fold_scale(mod: IRModule) -> IRModule:

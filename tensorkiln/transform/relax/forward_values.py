@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.ir.module import IRModule
-from tensorkiln.transform.relax.graph import forward_aliases
+from tensorkiln.transform.rewriting.graph import forward_aliases
 
 
 def forward_values(mod: IRModule) -> IRModule:

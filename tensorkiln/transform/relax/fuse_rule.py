@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.relax import Bound, Call, Function, RVar
-from tensorkiln.transform.relax import pattern as P
+from tensorkiln.transform.rewriting import pattern as P
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from tensorkiln.ir.subtype import accepts, called_type, function_type, symbols
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.ops.rules import same_extent, show_type
-from tensorkiln.transform.relax.graph import same_type
+from tensorkiln.transform.rewriting.graph import same_type
 
 _ADDRESSES = 1 << 47  # bytes of address space of a process
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.ir.relax import Call, Constant, Value, constant
-from tensorkiln.transform.relax.graph import tensor_type
-from tensorkiln.transform.relax.rewrite import Match
+from tensorkiln.transform.rewriting.graph import tensor_type
+from tensorkiln.transform.rewriting.rewrite import Match
 
 # Operators on constants that importers emit and do not fold; `known_array` evaluates them.
 _FOLDED = ("reshape", "transpose", "cast", "sub", "add")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Value
 from tensorkiln.ops.rules import normal_axes
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def match_activations(mod: IRModule) -> IRModule:

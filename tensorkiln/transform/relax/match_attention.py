@@ -11,9 +11,9 @@ from tensorkiln.ir.expr import as_expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Value, constant
 from tensorkiln.transform.relax.causal_mask import hides, is_causal
-from tensorkiln.transform.relax.graph import same_type, tensor_type
-from tensorkiln.transform.relax.pattern import uniform
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.graph import same_type, tensor_type
+from tensorkiln.transform.rewriting.pattern import uniform
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def match_attention(mod: IRModule) -> IRModule:

@@ -8,7 +8,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.transform.relax.integer_operands import Factors, centred, factors, integers_of
 from tensorkiln.transform.relax.requantize import MOVED, REQUANTIZED
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def match_integer(mod: IRModule) -> IRModule:

@@ -7,9 +7,9 @@ import numpy as np
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, TensorType, Value, constant
 from tensorkiln.ops.rules import normal_axes
-from tensorkiln.transform.relax.graph import tensor_type
-from tensorkiln.transform.relax.pattern import uniform
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.graph import tensor_type
+from tensorkiln.transform.rewriting.pattern import uniform
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def match_layer_norm(mod: IRModule) -> IRModule:

@@ -6,8 +6,8 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
 from tensorkiln.ops.rules import same_extent
-from tensorkiln.transform.relax.graph import tensor_type
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+from tensorkiln.transform.rewriting.graph import tensor_type
+from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
 
 
 def match_linear(mod: IRModule) -> IRModule:

@@ -34,7 +34,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
-from tensorkiln.transform.relax.graph import live
+from tensorkiln.transform.rewriting.graph import live
 
 
 def outline_dataflow(mod: IRModule) -> IRModule:

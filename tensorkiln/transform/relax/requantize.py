@@ -13,8 +13,8 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.ops.quantise import QUANTISED
 from tensorkiln.ops.rules import same_extent
-from tensorkiln.transform.relax.graph import tensor_type
-from tensorkiln.transform.relax.rewrite import Match, Rule
+from tensorkiln.transform.rewriting.graph import tensor_type
+from tensorkiln.transform.rewriting.rewrite import Match, Rule
 
 # --- dequantize moves towards the results --------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Value,
 )
-from tensorkiln.transform.relax.graph import forward_aliases
+from tensorkiln.transform.rewriting.graph import forward_aliases
 
 
 def made_values(f: Function) -> dict[RVar, tuple[RVar, ...]]:

@@ -6,9 +6,9 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import CallExtern, Expr, Ramp, int_value
 from tensorkiln.ir.stmt import Alloc, Assert, If, Let, MatchBuffer, Prefetch, Region, Stmt, Store
 from tensorkiln.ir.visit import children, stmt_exprs, substmts
-from tensorkiln.schedule.primitives.affine_text import AffineText
-from tensorkiln.schedule.primitives.normalise import update_term
-from tensorkiln.schedule.primitives.steps import BARRIER, Loop, ProgramStep, StepAccess
+from tensorkiln.schedule.proofs.affine_text import AffineText
+from tensorkiln.schedule.proofs.steps import BARRIER, Loop, ProgramStep, StepAccess
+from tensorkiln.schedule.tree.normalise import update_term
 
 
 class Memory:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from tensorkiln.schedule.primitives.affine_text import FALSE, TRUE
-from tensorkiln.schedule.primitives.steps import BARRIER, Loop, ProgramStep, StepAccess
+from tensorkiln.schedule.proofs.affine_text import FALSE, TRUE
+from tensorkiln.schedule.proofs.steps import BARRIER, Loop, ProgramStep, StepAccess
 
 # Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
 # million or two, and a proof that needs more may not end in reasonable time.

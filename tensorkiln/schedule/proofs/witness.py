@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.order import at, common
-from tensorkiln.schedule.primitives.steps import BARRIER, Loop, Pair, ProgramStep, StepAccess
+from tensorkiln.schedule.proofs.order import at, common
+from tensorkiln.schedule.proofs.steps import BARRIER, Loop, Pair, ProgramStep, StepAccess
+from tensorkiln.schedule.tree.errors import ScheduleError
 
 Values = dict[str, int]
 

@@ -55,8 +55,8 @@ from tensorkiln.ir.visit import (
     walk,
     walk_stmt,
 )
-from tensorkiln.schedule.primitives.names import fresh, scalar_names
-from tensorkiln.schedule.primitives.surgery import substitute_loops
+from tensorkiln.schedule.tree.names import fresh, scalar_names
+from tensorkiln.schedule.tree.surgery import substitute_loops
 
 # Operation of an update -> name of the reduction.
 UPDATES = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}

@@ -18,12 +18,10 @@ from dataclasses import replace
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives.affine_text import TRUE, AffineText
-from tensorkiln.schedule.primitives.change import change
-from tensorkiln.schedule.primitives.collect import Collector
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.instances import InstanceFamily, families
-from tensorkiln.schedule.primitives.order import (
+from tensorkiln.schedule.proofs.affine_text import TRUE, AffineText
+from tensorkiln.schedule.proofs.collect import Collector
+from tensorkiln.schedule.proofs.instances import InstanceFamily, families
+from tensorkiln.schedule.proofs.order import (
     Cases,
     GaveUp,
     Sets,
@@ -38,9 +36,11 @@ from tensorkiln.schedule.primitives.order import (
     same_copy,
     turned,
 )
-from tensorkiln.schedule.primitives.program import dims_of
-from tensorkiln.schedule.primitives.steps import BARRIER, Pair, ProgramStep, StepAccess, copies_of
-from tensorkiln.schedule.primitives.witness import describe
+from tensorkiln.schedule.proofs.steps import BARRIER, Pair, ProgramStep, StepAccess, copies_of
+from tensorkiln.schedule.proofs.witness import describe
+from tensorkiln.schedule.tree.change import change
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.program import dims_of
 
 
 def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:

@@ -11,7 +11,7 @@ from tensorkiln.arith import Bounds, bound, prove, simplify
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, substitute
-from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.tree.errors import ScheduleError
 
 IndexMapLike = str | Callable[..., object]
 _OPERATORS: dict[type, str] = {

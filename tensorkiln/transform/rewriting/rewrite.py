@@ -31,8 +31,8 @@ from tensorkiln.ir.relax import (
     constant,
 )
 from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
-from tensorkiln.transform.relax import pattern as P
-from tensorkiln.transform.relax.graph import live, same_type, tensor_type, use_counts, users
+from tensorkiln.transform.rewriting import pattern as P
+from tensorkiln.transform.rewriting.graph import live, same_type, tensor_type, use_counts, users
 
 # Sweeps over one function, and nested rule applications, before a table is taken not to terminate.
 MAX_SWEEPS = 100

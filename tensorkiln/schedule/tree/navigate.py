@@ -5,15 +5,15 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
 from tensorkiln.ir.visit import substmts, walk_stmt
-from tensorkiln.schedule.primitives.names import name_of
-from tensorkiln.schedule.primitives.normalise import normal
-from tensorkiln.schedule.primitives.program import (
+from tensorkiln.schedule.roles import role_of
+from tensorkiln.schedule.tree.names import name_of
+from tensorkiln.schedule.tree.normalise import normal
+from tensorkiln.schedule.tree.program import (
     open_at,
     open_block,
     open_loop,
     whole_steps,
 )
-from tensorkiln.schedule.roles import role_of
 
 
 def loops(f: PrimFunc, role: str | None = None) -> tuple[str, ...]:

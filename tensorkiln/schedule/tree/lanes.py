@@ -9,7 +9,7 @@ from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import CallExtern, Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Stmt, Store, While
 from tensorkiln.ir.visit import free_vars, stmt_exprs, substitute, substmts, walk
-from tensorkiln.schedule.primitives.program import Place
+from tensorkiln.schedule.tree.program import Place
 
 
 def check_lanes(at: Place, s: For) -> None:

@@ -32,9 +32,9 @@ from tensorkiln.ir.stmt import (
     Store,
 )
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Around
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.program import bounds_of
+from tensorkiln.schedule.tree.boxes import Around
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.program import bounds_of
 
 Indices = tuple[Expr, ...]
 Move = Callable[[Indices, Bounds], Indices]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.schedule.primitives.affine_text import FALSE
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.order import Sets, at, dims, domain, same_cell
-from tensorkiln.schedule.primitives.steps import ProgramStep
+from tensorkiln.schedule.proofs.affine_text import FALSE
+from tensorkiln.schedule.proofs.order import Sets, at, dims, domain, same_cell
+from tensorkiln.schedule.proofs.steps import ProgramStep
+from tensorkiln.schedule.tree.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tensorkiln.arith import Bounds, simplify
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, MatchBuffer, Stmt
 from tensorkiln.ir.visit import map_stmt, substitute, walk, walk_stmt
-from tensorkiln.schedule.primitives.surgery import substitute_loops
+from tensorkiln.schedule.tree.surgery import substitute_loops
 
 Values = Mapping[Var, Expr]
 

@@ -26,7 +26,7 @@ from tensorkiln.ir.visit import (
     substmts,
     walk_stmt,
 )
-from tensorkiln.schedule.primitives.names import name_of
+from tensorkiln.schedule.tree.names import name_of
 
 
 def path_to(s: Stmt, name: str) -> tuple[Stmt, ...] | None:

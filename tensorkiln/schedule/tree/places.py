@@ -22,19 +22,19 @@ from tensorkiln.ir.stmt import (
     Stmt,
 )
 from tensorkiln.ir.visit import map_stmt, walk_stmt
-from tensorkiln.schedule.primitives.boxes import (
+from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.boxes import (
     Access,
     Around,
     accesses,
     box_of,
     same_memory,
 )
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.names import fresh
-from tensorkiln.schedule.primitives.program import Place, dims_of
-from tensorkiln.schedule.primitives.reindex import refreshed
-from tensorkiln.schedule.primitives.surgery import put
-from tensorkiln.schedule.roles import role_of, with_role
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.names import fresh
+from tensorkiln.schedule.tree.program import Place, dims_of
+from tensorkiln.schedule.tree.reindex import refreshed
+from tensorkiln.schedule.tree.surgery import put
 
 Path = tuple[Stmt, ...]
 

@@ -26,10 +26,10 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, has_load, walk_stmt
-from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.names import fresh, name_of, names, taken
-from tensorkiln.schedule.primitives.normalise import keep_normal, normal
-from tensorkiln.schedule.primitives.surgery import path_to, put
+from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.names import fresh, name_of, names, taken
+from tensorkiln.schedule.tree.normalise import keep_normal, normal
+from tensorkiln.schedule.tree.surgery import path_to, put
 
 
 @dataclass

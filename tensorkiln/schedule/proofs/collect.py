@@ -27,10 +27,10 @@ from tensorkiln.ir.stmt import (
     While,
 )
 from tensorkiln.ir.visit import free_vars, stmt_exprs, walk, walk_stmt
-from tensorkiln.schedule.primitives.affine_text import AffineText
-from tensorkiln.schedule.primitives.normalise import straight_line
-from tensorkiln.schedule.primitives.steps import UNORDERED, Loop, ProgramStep, StepAccess
-from tensorkiln.schedule.primitives.touched import Memory, Touched
+from tensorkiln.schedule.proofs.affine_text import AffineText
+from tensorkiln.schedule.proofs.steps import UNORDERED, Loop, ProgramStep, StepAccess
+from tensorkiln.schedule.proofs.touched import Memory, Touched
+from tensorkiln.schedule.tree.normalise import straight_line
 
 Time = tuple[int | Loop, ...]
 

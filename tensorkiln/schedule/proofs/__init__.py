@@ -1,0 +1,1 @@
+"""Proofs that a change of order keeps all dependences; `legality.py` asks for them."""

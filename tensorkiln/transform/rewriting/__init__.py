@@ -1,0 +1,1 @@
+"""Patterns of graphs, rules that rewrite what matches, and helpers on graphs."""
