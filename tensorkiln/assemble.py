@@ -27,7 +27,7 @@ from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
+from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
 from tensorkiln.target import Target
@@ -77,7 +77,7 @@ def assemble(
         tuple(needs),
         tuple(arena.constants),
     )
-    loaded = any(rides(group) for group in code.artifacts.groups())
+    loaded = any(is_embedded(group) for group in code.artifacts.groups())
     entry = entry_c(functions, metadata, outer=outer, imports=loaded)
     say(SOURCES, f"entry.c\n{entry}")
     if arena.size:

@@ -28,8 +28,8 @@ from tensorkiln.link.artifacts import (
     LinkPlan,
     addon_objects,
     container_object,
+    is_embedded,
     link_artifacts,
-    rides,
     source_name,
 )
 from tensorkiln.link.libraries import found_libraries
@@ -176,7 +176,7 @@ def _linked_in_memory(
         raise UnsupportedError(
             f"llvmjit links no libraries: {', '.join(libraries)}", hint="target llvm"
         )
-    carries = any(rides(group) for group in artifacts.groups())
+    carries = any(is_embedded(group) for group in artifacts.groups())
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
     objects += [bytes(data) for _, data in addon_objects(addons, plan.triple)]
     objects.append(b"".join(container_object(artifacts, plan.triple)))  # at least its root

@@ -20,7 +20,7 @@ from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedEr
 from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
 from tensorkiln.cli.options import Parser
 from tensorkiln.cli.screen import (
-    NobodyReads,
+    ReaderGone,
     add_colour,
     print_error,
     standard_streams,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("kiln: interrupted", file=sys.stderr)
             return INTERRUPTED
-        except NobodyReads as cut:
+        except ReaderGone as cut:
             (error,) = cut.args
             if isinstance(error, BrokenPipeError):
                 return CUT
@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
             print(f"kiln: warning: {refusal}", file=sys.stderr)
         code: int = COMMANDS[args.command].run(args)
         return code
-    except NobodyReads:
+    except ReaderGone:
         raise
     except Exception as error:
         return _report(error, args.color)

@@ -85,13 +85,13 @@ def print_error(sentence: str, choice: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-class NobodyReads(Exception):
+class ReaderGone(Exception):
     """Standard output cannot be written to; the argument is the OSError that says why."""
 
 
 class _Watched:
     """A standard stream whose reader may close it. The first failing write redirects it to
-    /dev/null, so that nothing fails later, as at exit. It raises NobodyReads if `needed`; else it
+    /dev/null, so that nothing fails later, as at exit. It raises ReaderGone if `needed`; else it
     is ignored, and the command goes on."""
 
     def __init__(self, stream: TextIO, needed: bool):
@@ -124,7 +124,7 @@ class _Watched:
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         if self._needed:
-            raise NobodyReads(error)
+            raise ReaderGone(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -134,7 +134,7 @@ class _Watched:
 def standard_streams() -> Iterator[None]:
     """Set the standard streams up for a command. Closed ones are opened on /dev/null, so that no
     other file gets their descriptors; standard output read-only, so that writing to it still fails.
-    Failing writes raise NobodyReads on standard output, and are ignored on standard error."""
+    Failing writes raise ReaderGone on standard output, and are ignored on standard error."""
     for number, name, flags, mode in (
         (0, "stdin", os.O_RDONLY, "r"),
         (1, "stdout", os.O_RDONLY, "w"),

@@ -79,8 +79,8 @@ static int32_t claim(kiln_pool *pool, uint32_t ticket, int from_back)
 /* Wake all workers that sleep in await_job(). */
 static void ring(kiln_pool *pool)
 {
-    ADD(pool->bell, 1);
-    kiln_wake(&pool->bell);
+    ADD(pool->wake_count, 1);
+    kiln_wake(&pool->wake_count);
 }
 
 static void await_job(kiln_pool *pool, uint32_t seen)
@@ -89,10 +89,10 @@ static void await_job(kiln_pool *pool, uint32_t seen)
         return;
     ADD(pool->sleepers, 1);
     for (;;) {
-        const uint32_t bell = LOAD(pool->bell);
+        const uint32_t wakes = LOAD(pool->wake_count);
         if (LOAD(pool->sequence) != seen || LOAD(kiln_this_home.closing))
             break;
-        kiln_wait(&pool->bell, bell);
+        kiln_wait(&pool->wake_count, wakes);
     }
     SUB(pool->sleepers, 1);
 }
@@ -193,10 +193,10 @@ static int start_worker(kiln_pool *pool, uint32_t number)
     worker->number = number;
     worker->seen = 0; /* below every ticket, so that a job published before it runs is new to it */
     ADD(kiln_this_home.residents, 1);
-    STORE(worker->there, 1);
+    STORE(worker->exists, 1);
     if (pthread_create(&worker->thread, NULL, kiln_this_home.entry, worker) == 0)
         return 1;
-    STORE(worker->there, 0);
+    STORE(worker->exists, 0);
     SUB(kiln_this_home.residents, 1);
     return 0;
 }
@@ -206,17 +206,17 @@ static int start_worker(kiln_pool *pool, uint32_t number)
  * them. */
 static void start_workers(kiln_pool *pool, uint32_t count)
 {
-    const uint32_t gaps = LOAD(pool->gaps);
+    const uint32_t joined = LOAD(pool->joined);
     uint32_t ready = 0;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    while (ready < MAX_WORKERS && (LOAD(pool->worker[ready + 1].there) ||
+    while (ready < MAX_WORKERS && (LOAD(pool->worker[ready + 1].exists) ||
                                    (ready < count && start_worker(pool, ready + 1))))
         ready++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool->ready = ready;
-    pool->known_gaps = gaps; /* as read above: a worker that has left since is replaced next time */
+    pool->known_joined = joined; /* as read above: a worker that has left since is replaced next time */
 }
 
 /* Publish a job; return its ticket. */
@@ -265,7 +265,7 @@ void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
             body(closure, 0, n);
         return;
     }
-    if (pool->ready < count - 1 || pool->known_gaps != LOAD(pool->gaps))
+    if (pool->ready < count - 1 || pool->known_joined != LOAD(pool->joined))
         start_workers(pool, count - 1);
     if (count > pool->ready + 1)
         count = pool->ready + 1;

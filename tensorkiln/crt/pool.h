@@ -45,7 +45,7 @@ typedef struct kiln_worker {
     uint32_t number; /* from 1 */
     uint32_t seen;   /* ticket of the last job that it examined */
     int32_t chunk;   /* while it moves: the chunk that it has claimed */
-    uint32_t there;  /* the thread exists or is yet to be joined */
+    uint32_t exists; /* the thread exists or is yet to be joined */
 } kiln_worker;
 
 typedef struct kiln_job {
@@ -66,8 +66,8 @@ typedef struct kiln_pool {
     uint64_t claims __attribute__((aligned(64)));
 
     uint32_t sequence __attribute__((aligned(64))); /* ticket; odd: job is being written */
-    uint32_t sleepers;                              /* workers that sleep on `bell` */
-    uint32_t bell;                                  /* futex: changes when they must wake up */
+    uint32_t sleepers;                              /* workers that sleep on `wake_count` */
+    uint32_t wake_count;                            /* futex: changes when they must wake up */
     uint32_t closings;                              /* libraries that wait for their residents */
 
     uint32_t arrived __attribute__((aligned(64))); /* chunks finished by workers, of all jobs */
@@ -76,8 +76,8 @@ typedef struct kiln_pool {
     uint32_t busy __attribute__((aligned(64))); /* a caller owns the pool and the next 3 fields */
     uint32_t expected;                          /* value of `arrived` when the job is done */
     uint32_t ready;                             /* workers 1 .. ready exist */
-    uint32_t known_gaps;                        /* value of `gaps` when `ready` was counted */
-    uint32_t gaps;                              /* workers joined so far, by any library */
+    uint32_t known_joined;                      /* value of `joined` when `ready` was counted */
+    uint32_t joined;                            /* workers joined so far, by any library */
 
     uint32_t users;  /* libraries that use the pool; changed under the dynamic linker's lock */
     int32_t process; /* process id of the owner; differs in a child of fork() */

@@ -207,8 +207,8 @@ void kiln_forget_workers(void)
         return;
     pool->process = getpid();
     for (int i = 1; i <= MAX_WORKERS; i++)
-        if (pool->worker[i].there)
-            pool->worker[i].there = 0;
+        if (pool->worker[i].exists)
+            pool->worker[i].exists = 0;
     pool->ready = 0;
     pool->sleepers = 0;
     pool->closings = 0;
@@ -277,7 +277,7 @@ static int is_inside(kiln_pool *pool)
 {
     int inside = pthread_equal(LOAD(pool->job.caller), pthread_self());
     for (int i = 1; i <= MAX_WORKERS && !inside; i++)
-        inside = LOAD(pool->worker[i].there) &&
+        inside = LOAD(pool->worker[i].exists) &&
                  pthread_equal(pool->worker[i].thread, pthread_self());
     return inside && LOAD(pool->job.home) == &kiln_this_home;
 }
@@ -302,8 +302,8 @@ static void see_them_off(kiln_pool *pool)
         kiln_worker *const worker = ended;
         ended = worker->next;
         pthread_join(worker->thread, NULL);
-        STORE(worker->there, 0);
-        ADD(pool->gaps, 1);
+        STORE(worker->exists, 0);
+        ADD(pool->joined, 1);
     }
 }
 
@@ -322,8 +322,8 @@ void kiln_leave_pool(void)
     if (running && !at_exit && is_inside(pool))
         refuse_to_go();
     ADD(pool->closings, 1);
-    ADD(pool->bell, 1);
-    kiln_wake(&pool->bell);
+    ADD(pool->wake_count, 1);
+    kiln_wake(&pool->wake_count);
     if (!running)
         see_them_off(pool);
     SUB(pool->closings, 1);

@@ -231,11 +231,11 @@ def _elf(path: Path, itself: Artifact) -> Subject:
     for symbol, functions in kernels_of(elf, metadata).items():
         code = LinkedCode(elf, functions)
         found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
-    rides = elf.section(sections.ARTIFACTS)
+    is_embedded = elf.section(sections.ARTIFACTS)
     carried = ArtifactSet()
-    if rides is not None:
+    if is_embedded is not None:
         where = f"{path}:{sections.ARTIFACTS}"
-        carried = sections.carried_artifacts(elf.content(rides), where)
+        carried = sections.carried_artifacts(elf.content(is_embedded), where)
     artifacts = ArtifactSet((*found, *carried), carried.imports)
     known: tuple[Artifact | Absent, ...] = (*files_of(artifacts), *lost)
     absent = (*lost, *_absent(metadata.artifacts, known))

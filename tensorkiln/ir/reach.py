@@ -18,16 +18,17 @@ Sum = dict[Var | None, int]
 class Reach:
     """Ranges of indices at the current place of a traversal.
 
-    Only code that certainly runs is checked; `unless` marks the rest. Without `asked` nothing is.
+    Only code that certainly runs is checked; `conditional` marks the rest. With `checks` False,
+    nothing is.
     """
 
-    def __init__(self, asked: bool) -> None:
+    def __init__(self, checks: bool) -> None:
         self._loops: dict[Var, tuple[int, int]] = {}  # first and last value of constant loops
         self._known: dict[Var, Sum] = {}  # bound variables, as sums over loops and symbolic sizes
-        self._sure = asked
+        self._sure = checks
 
     @contextmanager
-    def unless(self, sure: bool = False) -> Iterator[None]:
+    def conditional(self, sure: bool = False) -> Iterator[None]:
         """Enter a part that may not run, unless `sure`: a branch, a loop without constant bounds,
         an operand of a select."""
         before, self._sure = self._sure, self._sure and sure
@@ -45,7 +46,7 @@ class Reach:
         self._known.pop(var, None)
         if first is not None and count is not None:
             self._loops[var] = (first, first + count - 1)
-        with self.unless((count or 0) > 0 and first is not None):
+        with self.conditional((count or 0) > 0 and first is not None):
             yield
 
     def bind(self, var: Var, value: Expr) -> None:

@@ -158,7 +158,7 @@ class ExprVerifier:
 
     def _select(self, e: Select) -> DType:
         cond = self.expr(e.cond)
-        with self._reach.unless():
+        with self._reach.conditional():
             found = self._same(e, e.a, e.b, "select")
         if not cond.is_bool or cond.lanes not in (1, found.lanes):
             lanes = found.lanes if cond.lanes not in (1, found.lanes) else cond.lanes
@@ -241,7 +241,7 @@ class ExprVerifier:
                 message = f"{var.name} is bound again while in scope"
                 raise Malformed(message, fresh("Var", var.name), e)
             self._vars[var] = False
-        with self._reach.unless():
+        with self._reach.conditional():
             found = self.expr(e.value)
         for var, _ in e.axes:
             del self._vars[var]
@@ -280,7 +280,7 @@ class ExprVerifier:
         if not isinstance(e, AddressOf):
             return self.expr(e)
         # The start of a buffer is always a legal address, also that of an empty buffer.
-        with self._reach.unless(any(int_value(i) != 0 for i in e.indices)):
+        with self._reach.conditional(any(int_value(i) != 0 for i in e.indices)):
             lanes = self._indices(e.buffer, e.indices, e)
         if lanes != 1 or e.buffer.scope == "register":
             message = "the address is that of one element in memory"

@@ -206,10 +206,10 @@ class TirVerifier(ExprVerifier):
 
     def _if(self, s: If) -> None:
         self._condition(s.cond)
-        with self._reach.unless(), step(".then"):
+        with self._reach.conditional(), step(".then"):
             self.stmt(s.then)
         if s.orelse is not None:
-            with self._reach.unless(), step(".orelse"):
+            with self._reach.conditional(), step(".orelse"):
                 self.stmt(s.orelse)
 
     def _condition(self, e: Expr) -> None:
@@ -238,7 +238,7 @@ class TirVerifier(ExprVerifier):
     def _match(self, s: MatchBuffer) -> None:
         b, source = s.buffer, s.source
         with step(f".match({b.name})"):
-            with self._reach.unless(any(int_value(i) != 0 for i in s.indices)):
+            with self._reach.conditional(any(int_value(i) != 0 for i in s.indices)):
                 lanes = self._access(source, s.indices)
             if lanes != 1:
                 raise Malformed("a view starts at one element", one_element(source))
@@ -309,7 +309,7 @@ class TirVerifier(ExprVerifier):
 
     def _while(self, s: While) -> None:
         self._condition(s.cond)
-        with self._reach.unless(), step(".while"):
+        with self._reach.conditional(), step(".while"):
             self.stmt(s.body)
 
     def _assert(self, s: Assert) -> None:
@@ -341,7 +341,7 @@ class TirVerifier(ExprVerifier):
             if not 0 <= s.locality <= 3:
                 hint = "0 (used once) to 3 (kept in all caches)"
                 raise Malformed(f"locality {s.locality}", hint)
-            with self._reach.unless():  # a prefetch may be out of bounds: it cannot fault
+            with self._reach.conditional():  # a prefetch may be out of bounds: it cannot fault
                 lanes = self._access(s.buffer, s.indices)
             if lanes != 1 or s.buffer.scope == "register":
                 message = "prefetch takes the address of one element in memory"

@@ -33,7 +33,7 @@ LINK_PLAN = "link.json"
 WEIGHTS = "weights.bin"
 # Loaders whose artifacts are not packed into a library's container: they are linked (into a file or
 # in memory), or only there to be read.
-STAYS = ("native", "llvmjit", "header", "text")
+NOT_EMBEDDED = ("native", "llvmjit", "header", "text")
 LOADER_EXPORTS = (
     "kiln_call_import",
     "kiln_has_loader",
@@ -55,9 +55,9 @@ _PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
 _TAKEN = re.compile(r"kernel_\d+|runtime|merged|code|whole|weights|stub")
 
 
-def rides(group: LoaderGroup) -> bool:
+def is_embedded(group: LoaderGroup) -> bool:
     """Whether the group goes into the library's container, for its loader to load at run time."""
-    return group.loader not in STAYS
+    return group.loader not in NOT_EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def parts_of(
     sources, objects, weights = _collected(native)
     named = [(a.name, a.view) for a in objects]
     named += addon_objects(addons, plan.triple)
-    carries = any(map(rides, artifacts.groups()))
+    carries = any(map(is_embedded, artifacts.groups()))
     if carries:
         named.append(
             ("the container", memoryview(b"".join(container_object(artifacts, plan.triple))))
@@ -295,7 +295,7 @@ def source_name(a: Artifact) -> str:
 def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | memoryview]:
     """Yield the bytes of an object file with section `.kiln.artifacts`: a head of ARTIFACTS_HEAD
     bytes that begins with the container's size, then the container."""
-    body = b"".join(artifacts.to_chunks(leave_out=STAYS, in_memory=True))
+    body = b"".join(artifacts.to_chunks(leave_out=NOT_EMBEDDED, in_memory=True))
     content = [len(body).to_bytes(ARTIFACTS_HEAD, "little"), body]
     size = ARTIFACTS_HEAD + len(body)
     section = DataSection(ARTIFACTS, PROGBITS, ALLOC, 64, size, content)

@@ -194,7 +194,7 @@ def _linked(
             else:
                 _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder, job.libraries) from failure
+            raise explained(failure, tools, folder, job.libraries) from failure
         made = (folder / "library.so").read_bytes()
     if key is not None and cache is not None:
         cache.put(key_of(key), made, key)
@@ -232,7 +232,7 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
         write_at(stream.fileno(), memoryview(digest), placed.hash_at)
 
 
-def why(
+def explained(
     failure: ToolFailure, tools: Toolchain | None, folder: Path, libraries: Sequence[str] = ()
 ) -> Exception:
     """The error to raise for a failed tool. Tools report a full disk in many ways, so that becomes

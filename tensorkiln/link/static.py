@@ -21,7 +21,7 @@ from tensorkiln.base.files import atomic_path, plain_path
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.audit import audit_weights
 from tensorkiln.link.rename import rename_symbols
-from tensorkiln.link.shared import Fcompile, compiled_objects, why, work_folder
+from tensorkiln.link.shared import Fcompile, compiled_objects, explained, work_folder
 from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
@@ -69,7 +69,7 @@ def link_static(
             )
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder, plan.libraries) from failure
+            raise explained(failure, tools, folder, plan.libraries) from failure
         code = (folder / "merged.o").read_bytes()
         audit_weights(code, content_size(parts.weights) if parts.weights is not None else 0)
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)

@@ -12,7 +12,7 @@ from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.passes import Pipeline
 from tensorkiln.report.page import page
-from tensorkiln.report.story import Story, tell
+from tensorkiln.report.story import Story, record
 from tensorkiln.target import Target
 
 
@@ -56,7 +56,7 @@ def explain(
     with 0, kernels are not timed. Raises what `compile` raises.
     """
     asked = Target("native") if target is None else Target(target)
-    story, executable = tell(
+    story, executable = record(
         mod, asked, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
     )
     return Report(story, executable)

@@ -86,7 +86,7 @@ class Story:
     notes: tuple[str, ...] = field(default=())
 
 
-def tell(
+def record(
     mod: IRModule,
     target: Target,
     sizes: Mapping[str, int],

@@ -157,10 +157,10 @@ class Context:
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
-        met = self._met(name, args, attrs)
-        return self.builder.emit(name, *map(self.value, met), span=self.span, **attrs)
+        unified = self._unified(name, args, attrs)
+        return self.builder.emit(name, *map(self.value, unified), span=self.span, **attrs)
 
-    def _met(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
+    def _unified(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
         """The operands, with extents that must agree made to agree.
 
         Two symbolic extents may be required to be equal and not be so for every size: for an image
@@ -171,7 +171,7 @@ class Context:
         args = list(args)
         if name == "matmul" and len(args) == 2 and min(map(self.rank, args)) > 1:
             if not attrs.get("transpose_a") and not attrs.get("transpose_b"):
-                want = self.dims.met(self.shape(args[0])[-1], self.shape(args[1])[-2])
+                want = self.dims.unified(self.shape(args[0])[-1], self.shape(args[1])[-2])
                 if want is not None:
                     shape = self.shape(args[1])
                     args[1] = self._cut(args[1], (*shape[:-2], want, shape[-1]))
@@ -185,7 +185,7 @@ class Context:
         new = list(self.shape(x))
         for back in range(1, min(self.rank(first), self.rank(x)) + 1):
             if self.rank(x) - back != skip:
-                new[-back] = self.dims.met(self.shape(first)[-back], new[-back]) or new[-back]
+                new[-back] = self.dims.unified(self.shape(first)[-back], new[-back]) or new[-back]
         return x if tuple(new) == self.shape(x) else self._cut(x, new)
 
     def _cut(self, x: Val, shape: Sequence[Expr]) -> Val:

@@ -123,7 +123,7 @@ class Dims:
         if cond not in self.assumed:
             self.assumed.append(cond)
 
-    def met(self, a: Expr, b: Expr) -> Expr | None:
+    def unified(self, a: Expr, b: Expr) -> Expr | None:
         """Assume that the extents `a` and `b`, which must agree, are equal, and return `a`.
 
         Return None, and assume nothing, unless both are symbolic, mention a common dimension, and

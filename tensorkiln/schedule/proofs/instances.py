@@ -122,7 +122,7 @@ def _values(sets: Sets, steps: tuple[ProgramStep, ...]) -> Any:
         z = [f"z{k}" for k in range(len(s.identity))]
         fixed = [f"{n} = {at(v, 'x')}" for n, v in zip(z, s.identity, strict=True) if v]
         one = sets.make(z, domain(s, "x") + fixed, dims(s, "x"))
-        union = one if union is None else sets.ask(union.union, one)
+        union = one if union is None else sets.limited(union.union, one)
     return union
 
 

@@ -32,9 +32,9 @@ from tensorkiln.schedule.proofs.order import (
     domain,
     earlier,
     not_earlier,
+    reordered,
     same_cell,
     same_copy,
-    turned,
 )
 from tensorkiln.schedule.proofs.steps import BARRIER, Pair, ProgramStep, StepAccess, copies_of
 from tensorkiln.schedule.proofs.witness import describe
@@ -87,13 +87,13 @@ class _Check:
         fa, fb = self.families[a.name], self.families[b.name]
         for a2 in fa.after(a):
             for b2 in fb.after(b):
-                if fa.same and fb.same and not self.may_turn(a, b, a2, b2):
+                if fa.same and fb.same and not self.may_reorder(a, b, a2, b2):
                     continue
                 pairs = _pairs(a, b, a2, b2)
                 if pairs:
                     self.pairs(pairs, fa, fb)
 
-    def may_turn(self, a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> bool:
+    def may_reorder(self, a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> bool:
         """Whether the order of any two instances may change, or which instances share a copy of a
         buffer."""
         moved = any(
@@ -101,7 +101,7 @@ class _Check:
             for s, t in ((a, a2), (b, b2))
             for m, n in zip(s.accesses, t.accesses, strict=False)
         )
-        return moved or bool(turned((a, b), (a2, b2), False))
+        return moved or bool(reordered((a, b), (a2, b2), False))
 
     def pairs(self, pairs: list[Pair], fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Check all pairs of accesses of two steps with one emptiness test. Only if it fails, the
@@ -149,7 +149,7 @@ class _Check:
         cell, exists = same_cell(p.m, "x", p.n, "y")
         order = earlier(p.a, "x", p.b, "y")
         if fa.same and fb.same:
-            wrong = turned((p.a, p.b), (p.a2, p.b2), p.updates)
+            wrong = reordered((p.a, p.b), (p.a2, p.b2), p.updates)
         else:
             wrong = both(order, not_earlier(p.a2, x2, p.b2, y2, p.updates))
         if fa.repeats and p.flow:
@@ -176,7 +176,7 @@ class _Check:
             found = [*domain(a2, "u"), *fa.equal(p.a, "x", a2, "u")]
             found += [any_of(earlier(a2, "u", p.b2, "w")), *same_copy(m2, "u", p.n2, "w")]
             one = self.sets.make(coordinates, found, dims(a2, "u"))
-            have = one if have is None else self.sets.ask(have.union, one)
+            have = one if have is None else self.sets.limited(have.union, one)
         if have is None or not self.sets.within(need, have):
             raise ScheduleError(
                 f"{p.b.title!r} would read {_name(p.n)} before {p.a.title!r} has written all of it",

@@ -46,11 +46,11 @@ class Sets:
         body = " and ".join([f"({c})" for c in (*self.facts, *conds)]) or TRUE
         if exists:
             body = f"exists ({', '.join(exists)}: {body})"
-        return self.ask(
+        return self.limited(
             self.isl.Set.read_from_str, self.ctx, f"{self.head}{{ [{', '.join(dims)}] : {body} }}"
         )
 
-    def ask(self, function: Any, *args: Any) -> Any:
+    def limited(self, function: Any, *args: Any) -> Any:
         """Call a function of isl. Raises GaveUp past the limit on operations."""
         try:
             return function(*args)
@@ -60,15 +60,15 @@ class Sets:
 
     def empty(self, s: Any) -> bool:
         """Whether a set has no point, whatever the parameters."""
-        return bool(self.ask(s.is_empty))
+        return bool(self.limited(s.is_empty))
 
     def within(self, a: Any, b: Any) -> bool:
         """Whether every point of `a` is in `b`."""
-        return bool(self.ask(a.is_subset, b))
+        return bool(self.limited(a.is_subset, b))
 
     def sample(self, s: Any, names: Sequence[str]) -> dict[str, int]:
         """A point of a set that is not empty: values by coordinate name, parameters included."""
-        point = self.ask(s.sample_point)
+        point = self.limited(s.sample_point)
         kinds = self.isl.dim_type
         found = {
             n: int(point.get_coordinate_val(kinds.set, k).to_python()) for k, n in enumerate(names)
@@ -163,7 +163,7 @@ def not_earlier(
     return cases
 
 
-def turned(
+def reordered(
     old: tuple[ProgramStep, ProgramStep], new: tuple[ProgramStep, ProgramStep], only_at_once: bool
 ) -> Cases:
     """The cases in which x runs before y in `old`, but may not in `new`.
