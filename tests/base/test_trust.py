@@ -246,6 +246,7 @@ _LOADS = {
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
     "__init__.py": "modules of this package, by a table",
     "kernels/family.py": "modules of this package and of installed ones, by a table",
+    "ir/fields.py": "functions written from the fields of this package's classes",
     "cli/__init__.py": "an empty text",
 }
 

@@ -159,6 +159,16 @@ class HostFunction:
     requires: tuple[Condition, ...]
     storages: tuple[Storage, ...]
 
+    @property
+    def name(self) -> str:
+        """Its name in the library."""
+        return self.info.name
+
+    @property
+    def kind(self) -> str:
+        """`graph` or `tensor`."""
+        return self.info.kind
+
     def least(self, symbol: str) -> int:
         """The least legal value of a symbol; 0 allows empty tensors."""
         return self.info.symbols[self.symbols[symbol]]
