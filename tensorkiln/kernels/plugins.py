@@ -3,7 +3,7 @@
 A package adds a family with an entry point of group `tensorkiln.kernel_families`, a `Family`:
 
     [project.entry-points."tensorkiln.kernel_families"]
-    softmax_columns = "softmax_columns.family:FAMILY"
+    softmax_columns = "softmax_columns:FAMILY"
 """
 
 from __future__ import annotations
