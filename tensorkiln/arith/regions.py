@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tensorkiln.arith.simplify import affine, simplify
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
+from tensorkiln.ir.expr import Expr, Ramp, Reduce, Var, const, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,
@@ -102,6 +102,8 @@ class _Collector:
             self.stmt(t)
 
     def expr(self, e: Expr) -> None:
+        if isinstance(e, Reduce):
+            self.loops.update((v, (const(0, v.dtype), extent)) for v, extent in e.axes)
         for c in children(e):
             self.expr(c)
         match e:

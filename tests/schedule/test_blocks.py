@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.arith.regions import regions_of
+from tensorkiln.ir.equal import structural_equal
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, Block, PrimFunc
@@ -38,6 +39,7 @@ from tensorkiln.schedule.primitives import (
     transform_layout,
 )
 from tensorkiln.script import T
+from tensorkiln.script.parser import from_source
 from tensorkiln.transform.tir.lower_blocks import lower_function
 from tests.ir.evaluate import run
 from tests.schedule import corpus as c
@@ -398,3 +400,31 @@ def test_regions_end_where_their_buffers_do() -> None:
     (reads,), (writes,) = regions_of(part.body)
     for region in (reads, writes):
         assert [tuple(map(int_value, r)) for r in region.ranges] == [(0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("index", "region"),
+    [
+        ("k", "0:4"),
+        ("vi", "vi"),
+        ("vi + k", "vi:vi + 4"),
+        ("2 * k + 1", "1:8"),
+        ("7 - k", "4:8"),
+        ("vi // 2 + 2 * k", "vi // 2:vi // 2 + 7"),
+        ("k * k", "0:16"),
+    ],
+)
+def test_regions_cover_the_axes_of_a_reduction(index: str, region: str) -> None:
+    """An axis is not known outside of its reduction: a text that named it did not parse."""
+    mod = from_source(f"""
+@ir_module
+class Module:
+    @T.prim_func
+    def f(v: T.Buffer((16,), "float32"), B: T.Buffer((8,), "float32")):
+        for n in range(8):
+            with T.block("C"):
+                vi = T.axis.spatial(8, n)
+                B[vi] = T.reduce("sum", [(k, 4)], v[{index}])
+""")
+    assert f"T.reads(v[{region}])" in mod.script()
+    assert structural_equal(from_source(mod.script()), mod)
