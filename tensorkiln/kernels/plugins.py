@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType
@@ -20,7 +20,8 @@ from tensorkiln import ops
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import open_plain
 from tensorkiln.base.plugin import bad_answer, plugin
-from tensorkiln.ir.relax import Call, Constant, RVar, TensorType
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType
+from tensorkiln.ir.type_text import show
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -121,8 +122,10 @@ def _guarded(row: Family, what: str) -> Family:
     if row.algorithm is not None:
         a = row.algorithm
         choose = _call(a.choose, f"{what}: algorithm.choose", (object,))
-        rewrite = _call(a.rewrite, f"{what}: algorithm.rewrite", (Call,))
+        rewrite = _checked_rewrite(a.rewrite, f"{what}: algorithm.rewrite")
         changed["algorithm"] = replace(a, choose=choose, rewrite=rewrite)
+    if row.decompose is not None:
+        changed["decompose"] = _checked_decompose(changed["decompose"], f"{what}: decompose")
     row = replace(row, owner=what, **changed)
     if row.layouts is None:
         return row
@@ -138,6 +141,48 @@ def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> C
         return answer
 
     return guarded
+
+
+def _require_type(b: Binding, what: str) -> None:
+    """Raise UserError unless a binding computes a value of its variable's type."""
+    made = b.var.type
+    if isinstance(b.value, Call):
+        with plugin(what):
+            made = ops.infer(b.value)
+    if show(made) != show(b.var.type):
+        message = f"{what}: {b.var.name} is {show(made)}, expected {show(b.var.type)}"
+        raise UserError(message, code=_CODE)
+
+
+def _checked_rewrite(function: Callable[..., Any], what: str) -> Callable[..., Call]:
+    """An algorithm's `rewrite` with a check that its call has the result that was asked for."""
+    guarded = _call(function, what, (Call,))
+
+    def checked(b: Binding, choice: object, rewriter: object) -> Call:
+        call: Call = guarded(b, choice, rewriter)
+        _require_type(replace(b, value=call), what)
+        return call
+
+    return checked
+
+
+def _checked_decompose(
+    guarded: Callable[..., Any], what: str
+) -> Callable[[Binding], Sequence[Binding]]:
+    """`decompose` with a check that it gives bindings, of their types, that define the value."""
+
+    def checked(b: Binding) -> Sequence[Binding]:
+        found: Sequence[Binding] = guarded(b)
+        wrong = next((x for x in found if not isinstance(x, Binding)), None)
+        if wrong is not None:
+            raise bad_answer(what, wrong, "Binding in its list", _CODE)
+        if not any(x.var is b.var for x in found):
+            raise UserError(f"{what}: no binding defines {b.var.name}", code=_CODE)
+        for x in found:
+            _require_type(x, what)
+        return found
+
+    return checked
 
 
 def _checked_layouts(row: Family, what: str) -> Callable[..., Any]:

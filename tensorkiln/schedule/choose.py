@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import Param, PrimFunc
 from tensorkiln.kernels import Family, families
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
@@ -60,4 +60,21 @@ def _run(family: Family, group: Group, target: Target, check: bool) -> Schedule 
         made = family.load_schedule()(group, target, check)
     if made is not None and not isinstance(made, Schedule):
         raise bad_answer(what, made, "Schedule or None", "bad-family")
+    if made is not None and not _takes_operands(made.func, group):
+        raise UserError(
+            f"{what} returned a program of other parameters than those of its group",
+            code="bad-family",
+            hint="PrimFunc(group.name, group.params, ...), or group.flat_params",
+        )
     return made
+
+
+def _takes_operands(f: PrimFunc, group: Group) -> bool:
+    """Whether a program has the name of a group, and its parameters, with their shapes or flat."""
+    pairs = list(zip(group.params, group.flat_params, strict=True))
+    same = len(f.params) == len(pairs) and all(map(_is_one_of, f.params, pairs))
+    return same and f.name == group.name
+
+
+def _is_one_of(p: Param, both: tuple[Param, Param]) -> bool:
+    return p is both[0] or p is both[1]

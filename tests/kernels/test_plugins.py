@@ -143,6 +143,26 @@ WRONG = {
         "does not fit the call in the layouts",
     ),
     "decomposes": ({"decompose": "lambda b: 5"}, "bad-family", "returned int"),
+    "elements": ({"decompose": "lambda b: [5]"}, "bad-family", "returned int"),
+    "nothing": ({"decompose": "lambda b: []"}, "bad-family", "no binding defines"),
+    "another": (
+        {"decompose": "lambda b: [Binding(b.var, call('cast', b.value.args[0], dtype='float16'))]"},
+        "bad-family",
+        "expected",
+    ),
+    "rewrites": (
+        {
+            "algorithm": "Algorithm('softmax', lambda *given: 1, "
+            "lambda b, choice, rewriter: call('cast', b.value.args[0], dtype='float16'))"
+        },
+        "bad-family",
+        "expected",
+    ),
+    "parameters": (
+        {"schedule": "'wrong_parameters:made'"},
+        "bad-family",
+        "other parameters than those of its group",
+    ),
 }
 
 
@@ -153,7 +173,13 @@ def test_wrong_rows_name_their_package(install: Install, case: str) -> None:
         row = ", ".join(f"{k}={v}" for k, v in (GOOD | text).items())
         text = (
             "from tensorkiln.ir.layout import Layout\n"
-            "from tensorkiln.kernels import Family, Layouts, Packed\n"
+            "from tensorkiln.ir.relax import Binding\n"
+            "from tensorkiln.ir.stmt import PrimFunc, Seq\n"
+            "from tensorkiln.kernels import Algorithm, Family, Layouts, Packed\n"
+            "from tensorkiln.ops import call\n"
+            "from tensorkiln.schedule.primitives import Schedule\n"
+            "def made(group, target, check):\n"
+            "    return Schedule(PrimFunc(group.name, group.params[1:], Seq(())))\n"
             f"FAMILY = Family({row})\n"
         )
     install(f"wrong_{case}", text)
@@ -164,6 +190,23 @@ def test_wrong_rows_name_their_package(install: Install, case: str) -> None:
         caught.value
     )
     assert says in str(caught.value)
+
+
+def test_one_operator_may_be_decomposed_into_one(install: Install) -> None:
+    text = """
+from tensorkiln.ir.relax import Binding
+from tensorkiln.kernels import Family
+from tensorkiln.ops import call
+
+def into_neg(b):
+    return [Binding(b.var, call("neg", b.value.args[0]))]
+
+FAMILY = Family("never", ("softmax",), "os:never", lambda *given: False, decompose=into_neg)
+"""
+    install("one_for_one", text)
+    x = np.float32([[1, -2], [3, 4]])
+    y = tk.runtime.Executor(tk.compile(graph(_softmax(0), x=(2, 2))), tk.cpu())["main"](x)
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x, 0))
 
 
 def test_no_package_costs_no_look_at_packages() -> None:

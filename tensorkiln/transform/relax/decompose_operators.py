@@ -30,7 +30,9 @@ class DecomposeOperators:
         bindings: list[Binding] = []
         for b in f.bindings:
             bindings += self._decomposed(b)
-        return f if len(bindings) == len(f.bindings) else replace(f, bindings=tuple(bindings))
+        kept = {id(b) for b in f.bindings}
+        same = all(id(b) in kept for b in bindings)
+        return f if same else replace(f, bindings=tuple(bindings))
 
     def _decomposed(self, b: Binding) -> list[Binding]:
         call, out = b.value, b.var.type
