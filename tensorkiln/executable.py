@@ -308,10 +308,8 @@ class Executable:
     @property
     def entry(self) -> str:
         """The name of the function that `exe(...)` calls: `main`, else the only public function.
-        Raises UserError (code `no-entry`) where there is none, or several and none is `main`."""
+        Raises UserError (code `no-entry`) where there are several and none is `main`."""
         names = [f.name for f in self._infos()]
-        if not names:
-            raise UserError("there is no public function to call", code="no-entry")
         if "main" in names or len(names) == 1:
             return "main" if "main" in names else names[0]
         raise UserError(

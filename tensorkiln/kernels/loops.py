@@ -5,8 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.pool import any_prologue
+from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
 

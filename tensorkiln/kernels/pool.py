@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import elementwise_epilogue
+from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue
 from tensorkiln.ops.nn import pool_windows
 from tensorkiln.target import Target
-
-
-def any_prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Every prologue: each element is read about once."""
-    return True
 
 
 def any_layout(call: Call, out: TensorType, target: Target) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tests.hosts.build import c_program
 from tests.hosts.conftest import in_each, program
 from tests.transform.graphs import c, graph
 
@@ -249,3 +250,31 @@ def test_while_somebody_exports(
         stop.set()
         thread.join()
     assert found <= {2, 3, 4} and found
+
+
+IDENTIFIES = """
+#include "kiln_library_file.h"
+#include <stdio.h>
+
+int main(int count, char **values)
+{
+    struct stat status;
+    uint64_t identity[4];
+    if (count != 2 || stat(values[1], &status) != 0)
+        return 1;
+    kiln_host_identify(&status, identity);
+    printf("%llu", (unsigned long long)identity[3]);
+    return 0;
+}
+"""
+
+
+def test_changes_within_a_second_are_told_apart(tmp_path: Path) -> None:
+    source, file = tmp_path / "identifies.c", tmp_path / "file"
+    source.write_text(IDENTIFIES)
+    file.write_bytes(b"")
+    made = c_program(source, tmp_path / "identifies", "-D_GNU_SOURCE")
+    for when in (1_000_000_000_000_000_001, 1_000_000_000_000_000_002, 5):
+        os.utime(file, ns=(when, when))
+        done = subprocess.run([made, file], capture_output=True, text=True, check=True)
+        assert int(done.stdout) == when
