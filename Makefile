@@ -6,19 +6,20 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 hosts \
-  report-test analyze clean help
+.PHONY: demo quick test tools lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+  firmware hosts report-test analyze clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
 	@echo "make quick        the tests that tell most, in a minute or two"
 	@echo "make test         all tests"
+	@echo "make tools        install what tests are skipped without, by apt-get; needs root"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
 	@echo "make compare      instructions of every kernel against those recorded"
-	@echo "make conformance  the model zoo against ONNX Runtime and float64"
+	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
-	@echo "make fuzz         2,100 random schedules, 20,000 random programs, 20,000 random calls; every"
+	@echo "make fuzz         2,100 random schedules and 500 for devices, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
@@ -26,6 +27,8 @@ help:
 	@echo "                  SEED=number MINUTES=minutes SANITIZER=address|undefined|thread"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
+	@echo "make firmware     the archives of four models, built and run on emulated microcontrollers, whose"
+	@echo "                  compilers and qemu must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
 	@echo "                  each runs REPEATS times"
 	@echo "make analyze      crt and generated C under gcc's and clang's analyzers and cppcheck"
@@ -46,17 +49,22 @@ demo: .venv/has-demo
 	$(BIN)/kiln demo
 
 # Language, operators, importers, graph passes, primitives, and a model that is compiled and run.
-QUICK := base/test_files.py ir arith/test_arith_laws.py ops/test_ops_types.py ops/test_ops_shapes.py \
+QUICK := base/test_files.py ir arith/test_rules.py ops/test_types.py ops/test_shapes.py \
   script/test_script_golden.py script/test_script_errors.py frontend/test_onnx_operators.py \
   transform schedule/test_primitives.py schedule/test_legality.py runtime/test_executor.py \
-  runtime/test_call_errors.py link/test_link_shared.py test_import_floors.py test_architecture.py \
+  runtime/test_call_errors.py link/test_shared.py test_import_floors.py test_architecture.py \
   test_docs.py::test_targets_of_make_exist test_docs.py::test_links_lead_somewhere test_executable.py
 quick: .venv/has-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q -m "not slow" $(QUICK:%=tests/%)
 
-# In the order of tests/conftest.py: the longest files first.
+# In the order of tests/conftest.py: the longest files first. A worker that dies ends the run: xdist
+# would wait forever for one that took its place.
 test: .venv/has-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -q --durations=20
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20
+
+# What tests/capabilities.py names, so that no test is skipped for want of a tool; needs root.
+tools: .venv/has-dev
+	apt-get install -y --no-install-recommends $$($(BIN)/python -m tests.capabilities)
 
 lint: .venv/has-dev
 	$(BIN)/ruff check tensorkiln tests bench examples
@@ -80,6 +88,7 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.loading
+	-$(BIN)/python -m bench.devices
 	$(BIN)/python -m bench.results
 
 # Needs valgrind: `apt-get install valgrind`.
@@ -87,7 +96,7 @@ compare: .venv/has-bench
 	$(BIN)/python -m bench.compare
 
 conformance: .venv/has-dev
-	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models
+	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models tests/cuda/test_networks.py
 
 roundtrip: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script
@@ -95,7 +104,8 @@ roundtrip: .venv/has-dev
 # The same programs and calls for the same seed; what it finds is printed with the seed of its part.
 SEED ?= 1
 fuzz: .venv/has-dev
-	FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule tests/codegen tests/runtime
+	FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule tests/codegen tests/transform \
+	  tests/runtime
 
 # The second and third need clang and `pip install atheris`, and say so where they are not there.
 FUZZ_SECONDS ?= 600
@@ -120,6 +130,11 @@ large: .venv/has-dev
 # Where there is no emulator, `make test` says so and leaves these out; here that is an error.
 aarch64: .venv/has-dev
 	REQUIRE_QEMU=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "emulated or aarch64"
+
+# Where there are no cross compilers and emulators, `make test` says so and leaves these out; here that
+# is an error.
+firmware: .venv/has-dev
+	REQUIRE_FIRMWARE=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "firmware or not firmware" tests/firmware
 
 # Where there is no gcc, g++, clang, rustc, cargo or valgrind, `make test` says so and leaves out what needs
 # it; here that is an error. REPEATS=500 runs each program as often.

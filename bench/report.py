@@ -94,3 +94,30 @@ def cell(row: dict[str, Any]) -> str:
     if row["count"] == 1:
         return f"{row['min_ms']:.0f} (once)"
     return f"{row['min_ms']:.3f} ({row['median_ms']:.3f})"
+
+
+_FIGURES = ("flash", "code", "ram", "stack", "instructions")
+
+
+def firmware_lines(records: list[Result]) -> list[str]:
+    """A table of `bench.firmware`: a line per model, processor and generator; in brackets ours by
+    the peer's."""
+    lines = [
+        "| model | processor | generator | flash | of it code | RAM | of it stack | instructions |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for record in records:
+        ours, *others = record["rows"]
+        peer = next((row for row in others if row["status"] == "ok"), None)
+        for row in record["rows"]:
+            head = f"| {record['model'].replace(' on ', ' | ')} | {row['label']} {row['version']}"
+            if "flash" not in row:
+                lines.append(f"{head}: {row['status']} | | | | | |")
+                continue
+            cells = [f"{row[key]:,}" for key in _FIGURES]
+            if row is ours and peer is not None:
+                pairs = zip(cells, _FIGURES, strict=True)
+                cells = [f"{cell} ({row[key] / peer[key]:.2f})" for cell, key in pairs]
+            note = "" if row["status"] == "ok" else f": {row['status']}"
+            lines.append(f"{head}{note} | {' | '.join(cells)} |")
+    return lines

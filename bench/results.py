@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench import compile_time, convolutions, loading, memory, overhead
-from bench.report import best_peer, geometric_mean, ratio, summary_lines
+from bench import compile_time, convolutions, devices, loading, memory, overhead
+from bench.report import best_peer, firmware_lines, geometric_mean, ratio, summary_lines
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
 
@@ -23,6 +23,11 @@ Written by `python -m bench.results` from what `make bench` measured, which is k
 `bench/results.jsonl`; do not edit. Times are milliseconds of one inference from Python, the least
 and (in brackets) the median, all contenders taking turns in one process. The ratio is ours by the
 best peer's, both least: below 1 Tensorkiln is faster. TVM is untuned: tuning takes hours a model.
+"""
+
+FIRMWARE_HEAD = """Bytes, and instructions of one inference under QEMU
+(docs/howto/firmware-tests.md), all built by one compiler at `-O2`; in brackets ours by the peer's.
+RAM is inputs, outputs, workspace and stack.
 """
 
 
@@ -39,6 +44,8 @@ def page(records: list[Record], remarks: str) -> str:
             ("Memory of a run", _memory(here)),
             ("Loading", _loading(here)),
             ("Calls", _overhead(here)),
+            ("Devices", _devices(here)),
+            ("Firmware", _firmware(here)),
             ("Convolutions against the FMA peak", _convolutions(here)),
             ("Kernels against the limits of the machine", _rooflines(here)),
         ):
@@ -117,6 +124,16 @@ def _memory(records: list[Record]) -> list[str]:
 def _loading(records: list[Record]) -> list[str]:
     rows = [loading.row_text(row) for r in _kind(records, "loading") for row in r["rows"]]
     return [*loading.HEAD, *rows, ""] if rows else []
+
+
+def _firmware(records: list[Record]) -> list[str]:
+    found = _kind(records, "firmware")
+    return [FIRMWARE_HEAD, *firmware_lines(found), ""] if found else []
+
+
+def _devices(records: list[Record]) -> list[str]:
+    found = _kind(records, "devices")
+    return [*devices.HEAD, *map(devices.line, found), ""] if found else []
 
 
 def _overhead(records: list[Record]) -> list[str]:

@@ -21,11 +21,14 @@ from tensorkiln.base.version import VERSION as __version__
 if TYPE_CHECKING:
     from tensorkiln import external, frontend, inspectors, runtime, script
     from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
-    from tensorkiln.executable import Executable, export_library, load_artifacts
+    from tensorkiln.artifact.mlf.load import load_model_library_format
+    from tensorkiln.executable import Executable, export_model_library_format
     from tensorkiln.ir.module import IRModule
+    from tensorkiln.library.export import export_library
+    from tensorkiln.library.load import load_artifacts
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
-    from tensorkiln.runtime import cpu, nd
+    from tensorkiln.runtime import cpu, cuda, nd, opencl
     from tensorkiln.target import Target
 
 
@@ -40,13 +43,17 @@ _PUBLIC = {
     "check": "tensorkiln.pipeline:check",
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
+    "cuda": "tensorkiln.runtime.device:cuda",
     "explain": "tensorkiln.report:explain",
-    "export_library": "tensorkiln.executable:export_library",
+    "export_library": "tensorkiln.library.export:export_library",
+    "export_model_library_format": "tensorkiln.executable:export_model_library_format",
     "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
     "inspectors": "tensorkiln.inspectors",
-    "load_artifacts": "tensorkiln.executable:load_artifacts",
+    "load_artifacts": "tensorkiln.library.load:load_artifacts",
+    "load_model_library_format": "tensorkiln.artifact.mlf.load:load_model_library_format",
     "nd": "tensorkiln.runtime.nd",
+    "opencl": "tensorkiln.runtime.device:opencl",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
 }
@@ -62,13 +69,17 @@ __all__ = [
     "check",
     "compile",
     "cpu",
+    "cuda",
     "explain",
     "export_library",
+    "export_model_library_format",
     "external",
     "frontend",
     "inspectors",
     "load_artifacts",
+    "load_model_library_format",
     "nd",
+    "opencl",
     "runtime",
     "script",
 ]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.artifact import Artifact, ArtifactSet, LoaderGroup, TextContent
-from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
-from tensorkiln.artifact.metadata import KernelInfo, Metadata, artifact_infos, constants_text
+from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_text
+from tensorkiln.artifact.metadata import (
+    DeviceInfo,
+    KernelInfo,
+    Metadata,
+    artifact_infos,
+    constants_text,
+)
 from tensorkiln.base.debug import SOURCES, say
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.host.call_plan import (
@@ -17,6 +24,7 @@ from tensorkiln.codegen.host.call_plan import (
     sizes_read,
     tensor_host_function,
 )
+from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
 from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
 from tensorkiln.codegen.host.header import header_h
@@ -26,11 +34,13 @@ from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.module import AnyKernel, IRModule
+from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
-from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
-from tensorkiln.target import Target
+from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
+from tensorkiln.target import Target, device_key, devices_of, runs_kernels
+from tensorkiln.target.kinds import KINDS
 
 
 def assemble(
@@ -42,27 +52,29 @@ def assemble(
     texts: Sequence[Artifact],
     linker: Fcompile | str | None,
     system_lib_prefix: str | None = None,
+    dependencies: Sequence[ExternalDependency] = (),
+    devices: HostDevices = NO_DEVICES,
 ) -> Executable:
     """Return the Executable made of the kernels' `code`, an entry file, a header and the weights.
 
     `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
-    to read, such as the text of `mod`; nothing is derived from them. With `system_lib_prefix` the
+    to read, such as the text of `mod`; nothing is derived from them. `dependencies` are what else
+    the library needs (`external/dependencies.py`). With `system_lib_prefix` the
     names of C entries begin with it instead of the library's name: with `"net_"`, `main` is
     `net_main`.
     Raises UserError for a module without public functions and for public names that cannot be
     symbols of the library.
     """
     arena = WeightArena()
-    functions, outer = _host_functions(mod, arena, code.fallible)
+    functions, outer = _host_functions(mod, arena, code.fallible, devices)
     name = c_name(mod.name)
     prefix = check_prefix(system_lib_prefix).rstrip("_") if system_lib_prefix is not None else name
     artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     plans = (*functions, *(outer.helpers if outer else ()))
-    infos = _kernel_infos(mod, plans, code.imported)
+    infos = _kernel_infos(mod, plans, code.imported, target)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
-    needs = merge_dependencies(_dependencies(mod, used))
     outers = outer.infos if outer else ()
     metadata = Metadata(
         name,
@@ -74,17 +86,26 @@ def assemble(
         (*(f.info for f in functions), *outers),
         infos,
         artifact_infos(artifacts),
-        tuple(needs),
+        tuple(dependencies),
         tuple(arena.constants),
+        _device_infos(target, devices),
     )
     loaded = any(is_embedded(group) for group in code.artifacts.groups())
-    entry = entry_c(functions, metadata, outer=outer, imports=loaded)
+    text = devices.text(mod, plans)
+    entry = entry_c(
+        functions, metadata, outer=outer, imports=loaded, devices=devices, device_text=text
+    )
     say(SOURCES, f"entry.c\n{entry}")
     if arena.size:
-        listed = constants_text(arena.constants)
-        artifacts.append(Artifact("host", "text", "weights.json", listed.encode()))
+        table = constants_text(arena.constants).encode()
+        artifacts.append(Artifact("host", "text", "weights.json", table))
     kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*texts, *code.artifacts)}
+    if cpu.kind == "c":
+        kernels |= {f.name: "c" for f in mod.prim_funcs if not f.is_host}
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    if dependencies:
+        listed = dependencies_text(dependencies).encode()
+        artifacts.append(Artifact("host", "text", DEPENDENCIES, listed))
     header = header_h(
         functions,
         library_name=name,
@@ -94,41 +115,32 @@ def assemble(
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
     )
     shown = exported_symbols(functions, prefix=prefix, outer=outer)
+    if cpu.kind == "llvmjit" and devices.kinds:
+        shown = tuple(sorted((*shown, *DEVICE_EXPORTS)))  # the linker adds them to other libraries
     plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "")
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        *_plan(mod, plans, arena, kernels),
+        *_plan(mod, plans, arena, kernels, devices),
         *texts,
     ]
-    if target.kind == "llvmjit":
+    if cpu.kind == "llvmjit":
         artifacts = for_jit(artifacts, cpu.mtriple)
     made = ArtifactSet(tuple(artifacts), code.artifacts.imports)
-    return Executable(made, target, functions, name, mod, infos, linker, outer)
-
-
-def _dependencies(
-    mod: IRModule, externals: Iterable[External]
-) -> Iterator[tuple[str, ExternalDependency]]:
-    """Yield each dependency of an external or a function, after the name of what declares it."""
-    for e in externals:
-        for dependency in e.dependencies:
-            yield f"external {e.name!r}", dependency
-    for f in mod.functions:
-        for row in f.attrs.get("kExternalDependency", ()):
-            yield f"function {f.name!r}", ExternalDependency(*row)
+    return Executable(made, target, functions, name, mod, infos, linker, outer, tuple(dependencies))
 
 
 def _host_functions(
-    mod: IRModule, arena: WeightArena, fallible: Collection[str]
+    mod: IRModule, arena: WeightArena, fallible: Collection[str], devices: HostDevices
 ) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
     """The public functions of the library, and the code of outer functions (control flow) if any.
 
     Raises UserError: `nothing-to-compile` without a public function, `bad-name`, `name-clash`.
     """
     _require_own_names(mod)
-    graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
+    public = (f for f in mod.graphs if not f.is_private)
+    graphs = [graph_host_function(f, mod, arena, devices) for f in public]
     programs = [f for f in mod.prim_funcs if f.public]
     tensors = [tensor_host_function(f, f.public_name, mod, sizes_read(f)) for f in programs]
     outer = _outer_code(mod, arena)
@@ -142,6 +154,22 @@ def _host_functions(
             hint="a function without private=True is public",
         )
     return tuple(_fallible(f, fallible) for f in (*graphs, *tensors)), outer
+
+
+def _is_launched(f: AnyKernel) -> bool:
+    """Whether it is a function of a device, which a kernel launches."""
+    return isinstance(f, PrimFunc) and f.is_device
+
+
+def _device_infos(target: Target, devices: HostDevices) -> tuple[DeviceInfo, ...]:
+    """The devices of a composite that run kernels of the compiler, as metadata lists them; those
+    that run code of their own get devices through their loaders."""
+    kinds = {key: KINDS[d.kind].device for key, d in devices_of(target).items() if runs_kernels(d)}
+    return tuple(
+        DeviceInfo(key, kind, devices.number(key) if key in devices.kinds else 0)
+        for key, kind in kinds.items()
+        if kind == "cpu" or key in devices.kinds
+    )
 
 
 def _require_own_names(mod: IRModule) -> None:
@@ -192,10 +220,11 @@ def _plan(
     functions: Sequence[HostFunction],
     arena: WeightArena,
     kernels: Mapping[str, str],
+    devices: HostDevices,
 ) -> Iterator[Artifact]:
     """Yield `plan.txt`, for people: the kernel calls of graph functions and the memory they use."""
     if any(f.info.kind == "graph" for f in functions):
-        text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels))
+        text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels, devices))
         yield Artifact("host", "text", "plan.txt", text)
 
 
@@ -214,21 +243,25 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
 
 
 def _kernel_infos(
-    mod: IRModule, functions: Sequence[HostFunction], imported: Sequence[tuple[str, LoaderGroup]]
+    mod: IRModule,
+    functions: Sequence[HostFunction],
+    imported: Sequence[tuple[str, LoaderGroup]],
+    target: Target,
 ) -> tuple[KernelInfo, ...]:
-    """Per kernel: the model's nodes that it computes, the class of its schedule and, for an
-    imported kernel, the loader whose module provides it."""
+    """Per kernel: the model's nodes that it computes, the class of its schedule, the device of a
+    composite and, for an imported kernel, the loader whose module provides it."""
     spans: dict[str, list[str]] = {}
     calls = {f.info.name: f.calls for f in functions}
     for f in mod.graphs:
         for call in calls[f.name]:
             spans.setdefault(call.symbol, []).append(call.span)
-    classes = {k.name: k.op_class for k in mod.kernels}
+    classes = {k.name: k.op_class for k in mod.kernels if not _is_launched(k)}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
+    devices = {k.name: device_key(target, k.attrs) for k in mod.kernels}
     provided = {name: import_info(mod, name, group) for name, group in imported}
     return tuple(
         replace(
-            provided.get(name, KernelInfo(name)),
+            provided.get(name, KernelInfo(name, target_key=devices.get(name, ""))),
             nodes=tuple(filter(None, spans.get(name, ()))),
             kernel_class=kernel_class,
         )

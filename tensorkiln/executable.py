@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.bundle import bundled_sources, with_sources
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
-from tensorkiln.artifact.sections import WEIGHTS_PAD, WEIGHTS_SYMBOL
-from tensorkiln.artifact.tar import write_tar
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.errors import InternalError, UserError, require
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.host.function import HostFunction, OuterCode
-from tensorkiln.ir.expr import CallExtern
+from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
+from tensorkiln.ir.expr import CallExtern, int_value
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
-from tensorkiln.link.arguments import check_command, check_link_arguments, checked_addons
-from tensorkiln.link.artifacts import (
-    LOADER_EXPORTS,
-    WEIGHTS,
-    LinkPlan,
-    addon_objects,
-    container_object,
-    is_embedded,
-    link_artifacts,
-    source_name,
-)
-from tensorkiln.link.libraries import found_libraries
-from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
-from tensorkiln.link.static import link_static
-from tensorkiln.target import Target, cpu_target
+from tensorkiln.library.export import export_library
+from tensorkiln.link.arguments import check_command, checked_addons
+from tensorkiln.link.artifacts import WEIGHTS
+from tensorkiln.link.shared import Fcompile
+from tensorkiln.target import HOST, Target, cpu_target, devices_of
 
 if TYPE_CHECKING:
-    from tensorkiln.runtime.device import Device
+    from tensorkiln.codegen.memory import MemoryReport
+    from tensorkiln.mlf.export import CompiledModel
+    from tensorkiln.runtime.device import Devices
     from tensorkiln.runtime.module import Executor, Module
-    from tensorkiln.runtime.native import Image
     from tensorkiln.runtime.tensor_function import TensorFunction
 
 
@@ -85,159 +81,107 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         ) from error
 
 
-def export_library(
-    artifacts: ArtifactSet,
-    file_name: str | Path,
-    fcompile: Fcompile | str | None = None,
-    workspace_dir: str | Path | None = None,
-    addons: Sequence[str | Path | bytes] = (),
-    exports: Sequence[str] = (),
-    weights: str = "embedded",
+def export_model_library_format(
+    models: Executable | Sequence[Executable] | Mapping[str, Executable],
+    path: str | Path,
+    bundle: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> Path:
-    """Write the artifacts of a compile, such as `ArtifactSet.load` returns, as one file.
+    """Write models to one archive in Model Library Format (docs/formats/mlf.md); return its path.
 
-    Arguments, result and errors are those of `Executable.export_library`.
+    A mapping names them; else each has the name that `compile` was given, and a single one without
+    that has the name of the file. `bundle` puts sources of dependencies into the archive, by
+    `short_name`: a folder or a file. Raises the errors of `Executable.export_model_library_format`,
+    and UserError (code `no-name`, `name-clash`) for several models that lack names or share one.
     """
-    path = check_link_arguments(file_name, fcompile, workspace_dir, addons, exports)
-    if weights not in ("embedded", "beside"):
-        raise UserError(
-            f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
-            code="bad-argument",
-            hint=nearest(str(weights), ("embedded", "beside")),
-        )
-    beside = weights == "beside"
-    if path.suffix in (".a", ".o", ".tar") and beside:
-        raise UserError(
-            f"weights lie beside shared libraries, not beside {path.name!r}", code="bad-argument"
-        )
-    if path.suffix == ".tar":
-        return write_tar(artifacts, path)
-    if path.suffix not in (".so", ".a", ".o"):
-        raise _suffix_error(path)
-    addons, exports = tuple(addons), tuple(exports)
-    link = functools.partial(link_artifacts, beside=beside) if path.suffix == ".so" else link_static
-    return link(
-        artifacts,
-        path,
-        fcompile=fcompile,
-        workspace_dir=workspace_dir,
-        addons=addons,
-        exports=exports,
-    )
+    from tensorkiln.mlf.export import write_library_format
+
+    if isinstance(models, Executable):
+        chosen = models.name if models.is_named else c_name(plain_path(path).stem)
+        return write_library_format([models._compiled(chosen, bundle)], path)
+    require(models, (Sequence, Mapping), "models")
+    rows = [*models.items()] if isinstance(models, Mapping) else [("", e) for e in models]
+    if not rows:
+        raise UserError("expected at least one model", code="nothing-to-export")
+    named = []
+    for i, (name, executable) in enumerate(rows):
+        require(name, str, "a model's name")
+        require(executable, Executable, f"model {name or i!r}")
+        if not isinstance(models, Mapping):
+            if not executable.is_named:
+                raise UserError(
+                    f"model {i} has no name but its graph's, {executable.name!r}",
+                    code="no-name",
+                    hint='{"detector": executable, ...}, or compile(name=)',
+                )
+            name = executable.name
+        named.append((name, executable))
+    bundled_sources([d for _, e in named for d in e.external_dependencies], bundle)
+    return write_library_format([e._compiled(name, _needed(e, bundle)) for name, e in named], path)
 
 
-def load_artifacts(
-    artifacts: ArtifactSet,
-    devices: Device | Sequence[Device] | None = None,
-    library: Module | None = None,
-) -> Module:
-    """Load the artifacts of a compile in this process, the way an exported library is loaded.
-
-    Artifacts without native code, such as a new program for a device, are attached to `library`,
-    a loaded Module, and replace its modules of the same loader and target key; `library` is then
-    returned. Raises the UserErrors of `export_library` and `load_module`, and `no-library` when
-    there is neither native code nor `library`, or both. The steps are in `runtime/load.py`.
-    """
-    from tensorkiln.runtime import load
-
-    return load.load_artifacts(artifacts, devices, link=_link_here, library=library)
-
-
-def _link_here(
-    artifacts: ArtifactSet,
-    folder: Path,
-    fcompile: Fcompile | str | None = None,
-    addons: Sequence[str | Path | bytes] = (),
-) -> Path | Image:
-    plan = LinkPlan.of(artifacts)
-    if any(a.loader == "llvmjit" for a in artifacts):
-        return _linked_in_memory(artifacts, plan, addons)
-    path = folder / f"{plan.name}.so"
-    return link_artifacts(artifacts, path, fcompile=fcompile, addons=addons, in_memory=True)
-
-
-def _linked_in_memory(
-    artifacts: ArtifactSet, plan: LinkPlan, addons: Sequence[str | Path | bytes]
-) -> Image:
-    """Link bitcode, objects and weights of target `llvmjit` into this process, without a file."""
-    import ctypes
-    import json
-
-    import numpy as np
-
-    from tensorkiln.codegen.llvm.jit import link_in_memory
-    from tensorkiln.link.audit import require_weights
-    from tensorkiln.runtime.library_file import LibraryFile
-    from tensorkiln.runtime.native import Image
-
-    own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
-    libraries = found_libraries(plan.libraries)
-    if libraries:
-        raise UnsupportedError(
-            f"llvmjit links no libraries: {', '.join(libraries)}", hint="target llvm"
-        )
-    carries = any(is_embedded(group) for group in artifacts.groups())
-    objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
-    objects += [bytes(data) for _, data in addon_objects(addons, plan.triple)]
-    objects.append(b"".join(container_object(artifacts, plan.triple)))  # at least its root
-    weights = next((a.view for a in own if a.file_name == WEIGHTS), memoryview(b""))
-    memory = np.zeros(len(weights) + WEIGHTS_PAD + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    memory[start : start + len(weights)] = np.frombuffer(weights, np.uint8)
-    code = link_in_memory(
-        [(a.name, bytes(a.view)) for a in own if a.file_name.endswith(".bc")],
-        objects,
-        [*RUNTIME_EXPORTS, _UNLOAD, *plan.exports, *(LOADER_EXPORTS if carries else ())],
-        {WEIGHTS_SYMBOL: memory.ctypes.data + start} if len(weights) else {},
-    )
-    read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
-    text = read_metadata() or b"{}"
-    require_weights(text, len(weights))
-    metadata = json.loads(text)
-    file = LibraryFile(
-        Path(f"<{plan.name} in memory>"),
-        plan.triple.partition("-")[0],
-        metadata,
-        (0, 0) if carries else None,
-    )
-
-    def unload(kept: object = memory) -> None:
-        """Do what dlclose() would. The default argument keeps the weights alive until then."""
-        ctypes.CFUNCTYPE(None)(code.addresses[_UNLOAD])()
-        code.unload()
-
-    return Image(file, code.addresses, unload)
+def _needed(executable: Executable, bundle: Mapping[str, str | Path]) -> dict[str, str | Path]:
+    names = {d.short_name for d in executable.external_dependencies}
+    return {name: path for name, path in bundle.items() if name in names}
 
 
 _MOST_ROWS = 50  # functions listed in a notebook
-# Not in RUNTIME_EXPORTS: dlclose() runs it as a destructor, which needs no exported symbol.
-_UNLOAD = "kiln_unload"
-_SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
-
-
-def _suffix_error(path: Path) -> Exception:
-    if path.suffix in _SYSTEMS:
-        return UnsupportedError(
-            f"cannot export {path.name!r}: no libraries for {_SYSTEMS[path.suffix]} yet",
-            hint="a name ending in .so, .a, .o or .tar, for Linux",
-        )
-    near = nearest(path.suffix, (".so", ".a", ".o", ".tar")) if path.suffix else ""
-    return UserError(
-        f"cannot export {path.name!r}: expected a name ending in .so, .a, .o or .tar",
-        code="unknown-suffix",
-        hint=near or f"did you mean {f'{path.stem}.so'!r}?" if path.name else "'net.so'",
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a kernel runs, its class (of its schedule, or `external:<name>`), and the model's nodes
-    that it computes."""
+    """Where a kernel runs, its class (of its schedule, or `external:<name>`), the model's nodes
+    that it computes, why externals refused these: `"cmsis_nn: its input is float32"`, and, in a
+    composite target, why they are on their device. `device` is then its target key, or `host`."""
 
     kernel: str
     device: str
     kernel_class: str
     nodes: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCopy:
+    """A copy of a tensor in a run of `function`, between devices called by their target keys, or
+    `host`; `nbytes` is None for a symbolic size."""
+
+    function: str
+    source: str
+    destination: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An operator of the model that an external has code for and did not take."""
+
+    external: str
+    node: str
+    reason: str
+
+
+def _copy_row(function: str, program: PrimFunc) -> DeviceCopy:
+    assert program.copies is not None
+    source, destination = program.copies
+    x = program.buffers[0]
+    sizes = [int_value(d) for d in x.shape]
+    known = [n for n in sizes if n is not None]
+    nbytes = math.prod(known) * x.dtype.bytes if len(known) == len(sizes) else None
+    shape = tuple(print_expr(d) if n is None else n for d, n in zip(x.shape, sizes, strict=True))
+    return DeviceCopy(function, source, destination, x.dtype.name, shape, nbytes)
+
+
+def refusals_of(mod: IRModule) -> tuple[Refusal, ...]:
+    """What the module's functions say that externals refused, in their order."""
+    return tuple(
+        Refusal(*row)
+        for f in mod.functions
+        if isinstance(f, Function)
+        for row in f.attrs.get("refused", ())
+    )
 
 
 @dataclass(slots=True)
@@ -246,7 +190,9 @@ class Executable:
 
     `module` is the lowered IR that the kernels were generated from, without the bodies of those
     that the cache knew: `module.with_programs()` has all. `linker`, from the target's kind, links
-    them where the caller names no compiler; `outer` is the code of outer functions.
+    them where the caller names no compiler; `outer` is the code of outer functions, and
+    `external_dependencies` are the other software that is needed to link or to run it. `is_named`
+    says that the caller of `compile` chose `name`; else it is the module's.
     """
 
     artifacts: ArtifactSet
@@ -257,6 +203,8 @@ class Executable:
     kernels: tuple[KernelInfo, ...] = ()
     linker: Fcompile | str | None = None
     outer: OuterCode | None = None
+    external_dependencies: tuple[ExternalDependency, ...] = ()
+    is_named: bool = False
     _loaded: Module | None = field(default=None, repr=False)
     _executor: Executor | None = field(default=None, repr=False)
 
@@ -264,7 +212,7 @@ class Executable:
         self,
         fcompile: Fcompile | str | None = None,
         addons: Sequence[str | Path | bytes] = (),
-        devices: Device | Sequence[Device] | None = None,
+        devices: Devices = None,
         force_recompile: bool = False,
     ) -> Module:
         """Link a temporary library and load it, exactly as an exported one is linked and loaded.
@@ -273,33 +221,20 @@ class Executable:
         compiler, `addons` (further object files, as for `export_library`), devices or
         `force_recompile`.
         """
-        from tensorkiln.runtime import load
+        from tensorkiln.library.load import load_linked
 
         check_command(fcompile)
         addons = checked_addons(addons)
         asked = fcompile is not None or devices is not None or bool(addons) or force_recompile
         if asked or self._loaded is None or self._loaded.library.closed:
-            self._loaded = load.load_artifacts(
-                self.artifacts,
-                devices,
-                link=lambda a, folder: self._link(a, folder, fcompile, addons),
-            )
+            with _externs_named(self.module):
+                self._loaded = load_linked(self.artifacts, devices, fcompile or self.linker, addons)
             self._executor = None
         return self._loaded
 
-    def _link(
-        self,
-        artifacts: ArtifactSet,
-        folder: Path,
-        fcompile: Fcompile | str | None,
-        addons: Sequence[str | Path | bytes],
-    ) -> Path | Image:
-        with _externs_named(self.module):
-            return _link_here(artifacts, folder, fcompile or self.linker, addons)
-
-    def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
-        """A new Executor of the functions on `devices` (None: the CPU), with its own workspace."""
-        return self.jit().create_executor(devices)
+    def create_executor(self, devices: Devices = None, *, fallback: Devices = None) -> Executor:
+        """A new Executor of the functions on `devices`, with its own workspace; see Executor."""
+        return self.jit().create_executor(devices, fallback=fallback)
 
     def __getitem__(self, name: str) -> TensorFunction:
         """A tensor function by name; the first access links and loads the library (`jit`)."""
@@ -334,6 +269,7 @@ class Executable:
         addons: Sequence[str | Path | bytes] = (),
         exports: Sequence[str] = (),
         weights: str = "embedded",
+        bundle: Mapping[str, str | Path] = MappingProxyType({}),
     ) -> Path:
         """Write everything to one file and return its path. The suffix decides the format:
 
@@ -342,62 +278,64 @@ class Executable:
         (output, files, options); `addons` are further object files; `workspace_dir` keeps every
         intermediate file; `exports` are further symbols to export, such as those of kernels. With
         `weights="beside"` the weights of `net.so` go to a second file, `net.safetensors`, which
-        must stay beside it. Files are written atomically. Raises UserError for an unknown suffix,
-        UnsupportedError for one of another system (`.dylib`, `.dll`, `.wasm`).
+        must stay beside it. `bundle`, for `.tar` only, puts the sources of external dependencies
+        into the archive: a folder or a file by `short_name`. Files are written atomically. Raises
+        UserError for an unknown suffix, UnsupportedError for one of another system (`.dylib`,
+        `.dll`, `.wasm`).
         """
         linker = fcompile or self.linker
         with _externs_named(self.module):
             return export_library(
-                self.artifacts, file_name, linker, workspace_dir, addons, exports, weights
+                self.artifacts, file_name, linker, workspace_dir, addons, exports, weights, bundle
             )
 
-    def export_stripped(self, folder: str | Path) -> Path:
-        """Write objects, one C file and its header for programs that allocate the storages of
-        intermediate results themselves, and return the folder.
+    def export_model_library_format(
+        self,
+        path: str | Path,
+        name: str | None = None,
+        bundle: Mapping[str, str | Path] = MappingProxyType({}),
+    ) -> Path:
+        """Write the model in Model Library Format, for programs that are built from source, and
+        return the path: a tar file if it ends in `.tar`, a folder if it has no suffix.
 
-        Nothing in them allocates, checks tensors or starts threads (docs/howto/manage-storage.md).
-        The folder is written atomically. Raises UserError for a module without graph functions,
-        UnsupportedError for one with control flow, whose host steps allocate.
+        All names of C in it begin with `kiln_<name>`: by default the name that `compile` was given,
+        else that of the file. Nothing in it allocates (docs/formats/mlf.md). Equal models give
+        equal bytes. `bundle` puts sources of dependencies into it, by `short_name`. Raises
+        UserError, and UnsupportedError for control flow, assertions, and artifacts that are loaded
+        when a program runs.
         """
-        from tensorkiln.codegen.host.stripped_c import kernel_prefix, stripped_c, stripped_h
-        from tensorkiln.link.stripped import write_stripped
+        if name is None:
+            return export_model_library_format(self, path, bundle)
+        require(name, str, "name")
+        return export_model_library_format({name: self}, path, bundle)
 
-        if self.module.outers:
-            names = ", ".join(f.name for f in self.module.outers)
-            raise UnsupportedError(
-                f"{names}: host steps (branches, loops, values other than tensors) allocate",
-                hint="export_library(), or only the functions without them",
-            )
-        graphs = [f for f in self.functions if f.info.kind == "graph"]
-        if not graphs:
-            raise UserError(
-                "the module has no graph function, so there are no storages to manage",
-                code="nothing-to-export",
-                hint="export_library(); tensor programs allocate nothing",
-            )
-        prefix = self.name
-        weights = next((a for a in self.artifacts.plain if a.file_name == WEIGHTS), None)
-        code = [a for a in self.artifacts.plain if a.codegen_id not in ("host", "ir")]
-        kernels = [k.symbol for k in self.kernels]
-        symbols = {k: kernel_prefix(prefix) + k for k in kernels}
-        symbols["kiln_parallel_for"] = f"{prefix}_parallel_for"
-        features = cpu_target(self.target).required_features
-        size = weights.size if weights else 0
-        table = [a for a in self.artifacts.plain if a.name == "host/weights.json"]
-        return write_stripped(
-            folder,
-            texts={
-                f"{prefix}.c": stripped_c(graphs, prefix=prefix, weights_size=size),
-                f"{prefix}.h": stripped_h(graphs, prefix=prefix, features=features),
-                **{a.file_name: a.text() for a in table},
-            },
-            objects={a.file_name: a.view for a in code if a.file_name.endswith(".o")},
-            sources={source_name(a): a.text() for a in code if a.file_name.endswith(".c")},
-            symbols=symbols,
-            weights=weights.content if weights else None,
-            weights_symbol=f"{prefix}_weights_data",
-            triple=cpu_target(self.target).mtriple,
+    def _compiled(self, name: str, bundle: Mapping[str, str | Path]) -> CompiledModel:
+        from tensorkiln.mlf.export import CompiledModel
+
+        sources = bundled_sources(self.external_dependencies, bundle)
+        return CompiledModel(
+            name=name,
+            artifacts=with_sources(self.artifacts, sources),
+            target=self.target,
+            functions=self.functions,
+            kernels=self.kernels,
+            module=self.module,
+            dependencies=self.external_dependencies,
+            bundled=sources,
         )
+
+    def memory(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
+        """What the functions need of memory: workspace and constants per pool of the target, the
+        stack, and the largest values while most is in use.
+
+        `sizes` are values of symbolic dimensions by the model's names; without one, sizes that
+        depend on it are formulas, and the peak is that of its upper bound, else of 1. Raises
+        UserError (code `unknown-dimension`) for a name that no function has.
+        """
+        from tensorkiln.codegen.memory.measure import memory_report
+
+        weights = sum(a.size for a in self.artifacts.plain if a.file_name == WEIGHTS)
+        return memory_report(self.module, cpu_target(self.target).memory, sizes, weights)
 
     def __repr__(self) -> str:
         """One line: its functions, target and kernels."""
@@ -436,7 +374,38 @@ class Executable:
         return self.artifacts[f"{self.name}.h"].text()
 
     def placement(self) -> tuple[Placement, ...]:
-        """Where each kernel runs and by which kernel class."""
+        """Where each kernel runs and by which kernel class. A kernel's nodes are those that name
+        it; `refusals()` has the reasons for nodes that were fused into another's kernel, too."""
+        reasons: dict[str, list[str]] = {}
+        for r in self.refusals():
+            reasons.setdefault(r.node, []).append(f"{r.external}: {r.reason}")
+        functions = [f for f in self.module.functions if isinstance(f, Function)]
+        placed = [row for f in functions for row in f.attrs.get("placed", ())]
+        why = {node: reason for node, _, reason in placed}
+        host = HOST if devices_of(self.target) else "cpu"
         return tuple(
-            Placement(k.symbol, "cpu", k.kernel_class, tuple(k.nodes)) for k in self.kernels
+            Placement(
+                k.symbol,
+                k.target_key or host,
+                k.kernel_class,
+                tuple(k.nodes),
+                tuple(reason for node in k.nodes for reason in reasons.get(node, ())),
+                tuple(dict.fromkeys(why[node] for node in k.nodes if node in why)),
+            )
+            for k in self.kernels
         )
+
+    def copies(self) -> tuple[DeviceCopy, ...]:
+        """The copies between the memories of devices that runs of graph functions make, in their
+        order."""
+        programs = {f.name: f for f in self.module.copies}
+        return tuple(
+            _copy_row(f.info.name, programs[call.symbol])
+            for f in self.functions
+            for call in f.calls
+            if call.symbol in programs
+        )
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What externals refused and why, in the order of the model."""
+        return refusals_of(self.module)

@@ -45,8 +45,9 @@ class KernelCache:
             next(p for p in both if _rank(p) == rank)
             for both, rank in zip(forms, row["ranks"], strict=True)
         )
+        inplace, stack = tuple(row["inplace"]), row["stack"]
         return KnownKernel(
-            name, params, make, row["outputs"], tuple(row["inplace"]), row["op_class"]
+            name, params, make, row["outputs"], inplace, row["op_class"], stack=stack
         )
 
     def object(self, name: str, key: KernelKey, processor: str) -> tuple[str, bytes] | None:
@@ -60,13 +61,17 @@ class KernelCache:
         data = self.store.get(key_of(_text_key(name, key)))
         return zlib.decompress(data).decode() if data is not None else None
 
-    def remember(self, f: PrimFunc, key: KernelKey, processor: str, object_key: str) -> None:
-        """Store the head and the text of a kernel, and where its object is stored."""
+    def remember(
+        self, f: PrimFunc, key: KernelKey, processor: str, object_key: str, stack: int
+    ) -> None:
+        """Store the head and the text of a kernel, and where its object is stored. `stack` are the
+        bytes of its local buffers."""
         row = {
             "ranks": list(map(_rank, f.params)),
             "outputs": f.outputs,
             "inplace": f.inplace,
             "op_class": f.op_class,
+            "stack": stack,
         }
         for components, content in (
             (_alias_key(f.name, key, processor), object_key.encode()),

@@ -8,38 +8,61 @@ a function, or a frozen dataclass when it has options. `passes/run.py` runs them
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from tensorkiln import frontend
-from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.assemble import assemble
-from tensorkiln.base.config import Config, read_config
+from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
+from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
-from tensorkiln.codegen.kernel_names import with_names_for_c
-from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
-from tensorkiln.codegen.llvm.texts import KernelFiles, module_text
-from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
-from tensorkiln.executable import Executable
-from tensorkiln.external import Emitted, External, PartitionExternals, checked, emit_externals
+from tensorkiln.codegen.kernel_names import (
+    with_names_for_c,
+    with_prefixed_kernels,
+)
+from tensorkiln.codegen.llvm.compile import known_objects
+from tensorkiln.codegen.lowered import require_lowered
+from tensorkiln.codegen.memory.budget import GivenBudget, read_budget, require_memory
+from tensorkiln.executable import Executable, Refusal, refusals_of
+from tensorkiln.external import (
+    External,
+    PartitionExternals,
+    PartitionPatterns,
+    declared_dependencies,
+    emit_externals,
+    in_memory_dependencies,
+    settled_dependencies,
+)
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.kernel_cache import KernelCache, kernel_cache
+from tensorkiln.kernel_code import kernel_code
 from tensorkiln.link.shared import Fcompile
-from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
 from tensorkiln.schedule.lower import LowerGroups
-from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
+from tensorkiln.target import (
+    Target,
+    accelerators,
+    cpu_target,
+    devices_of,
+    hooks_of,
+    require_codegen,
+    runs_kernels,
+    with_host,
+)
+from tensorkiln.target.isa import word_bits
+from tensorkiln.target.triple import LIBRARIES
+from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
+from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -49,6 +72,7 @@ from tensorkiln.transform.relax.fold_scale import fold_scale
 from tensorkiln.transform.relax.forward_values import forward_values
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
+from tensorkiln.transform.relax.join_devices import JoinDevices
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_integer import match_integer
@@ -57,23 +81,34 @@ from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
-from tensorkiln.transform.relax.plan_memory import plan_memory
+from tensorkiln.transform.relax.pin_devices import PinDevices
+from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
+from tensorkiln.transform.tir.allocate_shared import AllocateShared
+from tensorkiln.transform.tir.check_races import CheckRaces
+from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
+from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
+from tensorkiln.transform.tir.split_device import split_device
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
+Externals = Sequence[External | str]
 
-def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
+
+def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     """Graphs of operators -> one kernel call per fused group, memory planned.
 
     Operators that neither `externals` nor the code generators of the target's kind support are
     compiled for the target's CPU.
     """
-    cpu, externals = cpu_target(target), all_externals(target, externals)
+    target = with_host(target)
+    place, externals = placed_on(target), all_externals(target, externals)
     return [
         infer_types,
         outline_dataflow,  # later passes see straight-line graphs only
+        PinDevices(place),  # before others make values of types without devices
         pass_sizes,
+        PartitionPatterns(target, externals),  # before quantised operators are rewritten
         match_integer,  # before fold_constants, which would dequantise the weights
         fold_constants,
         canonicalize,
@@ -88,52 +123,103 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
-        DecomposeOperators(cpu),
-        SelectAlgorithms(cpu),
-        AssignLayouts(cpu),
-        FuseOps(cpu),
-        LowerGroups(cpu),
-        plan_memory,
+        AssignDevices(place),  # each part of a device is a function until join_devices
+        DecomposeOperators(place),
+        SelectAlgorithms(place),
+        AssignLayouts(place),
+        FuseOps(place),
+        LowerGroups(place),
+        JoinDevices(place),
+        PlanMemory(place),
         partial_graph_aot,  # last: it fixes storages and the order of calls
     ]
 
 
-def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
+def placed_on(target: Target) -> Target:
+    """The target that kernels are scheduled for: a composite, of whose devices each has its own,
+    else the target's CPU."""
+    return with_host(target) if devices_of(target) else cpu_target(target)
+
+
+def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     """Only the passes that lowering needs, one kernel per operator: to tell whether an optimisation
     is at fault."""
-    cpu, externals = cpu_target(target), all_externals(target, externals)
+    target = with_host(target)
+    place, externals = placed_on(target), all_externals(target, externals)
     return [
         infer_types,
         outline_dataflow,
+        PinDevices(place),
         pass_sizes,
+        PartitionPatterns(target, externals),
         forward_values,
         PartitionExternals(target, externals),
-        DecomposeOperators(cpu),
-        FuseOps(cpu, default=False),
-        LowerGroups(cpu),
-        plan_memory,
+        AssignDevices(place),
+        DecomposeOperators(place),
+        FuseOps(place, default=False),
+        LowerGroups(place),
+        JoinDevices(place),
+        PlanMemory(place),
         partial_graph_aot,
     ]
 
 
-def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
+def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     """Blocks and scheduled loops -> loops of explicit vectors: ready for code generation."""
+    target = with_host(target)
+    short = word_bits(cpu_target(target).arch) == 32
+    own = bool(accelerators(target))
+    device: list[Pass] = [
+        split_device,
+        AllocateShared(None, _shared_memory(target)),
+        insert_barriers,
+    ]
     return [
         pass_sizes,  # for modules that ran no relax pipeline
         lower_blocks,
+        *(device if own else []),
         vectorize_loops,
+        *([narrow_indices] if short else [narrow_device_indices] if own else []),  # of vectors too
+        *([CheckRaces()] if own else []),  # of tensor programs that people wrote
     ]
 
 
-def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[External, ...]:
-    """The given externals, then those of the target's kind; UserError (`bad-kind`) if the kind's
-    hook `relax_codegen` returns anything but Externals."""
+def _shared_memory(target: Target) -> tuple[tuple[str, int], ...]:
+    """The bytes that a block of each device with memory of its own may share, by key."""
+    known = {
+        key: d["max_shared_memory_per_block"]
+        for key, d in devices_of(target).items()
+        if key in accelerators(target)
+    }
+    return tuple((key, most) for key, most in known.items() if isinstance(most, int))
+
+
+def all_externals(target: Target, externals: Externals = ()) -> tuple[External, ...]:
+    """The given externals, text being the name of an installed one, then those of the target's
+    kind, then those of the kinds of a composite's devices, in their order. UserError (`bad-kind`)
+    if a hook `relax_codegen` returns anything but Externals."""
+    own = _own_externals(target)
+    for key, device in devices_of(target).items():
+        asked = with_host(device)
+        own += tuple(e.of_device(key, asked) for e in _own_externals(asked))
+    return (*(_named(e) for e in externals), *own)
+
+
+def _own_externals(target: Target) -> tuple[External, ...]:
     own = hook(target, "relax_codegen", list | tuple, target) or ()
     wrong = next((e for e in own if not isinstance(e, External)), None)
     if wrong is not None:
         what = f"relax_codegen of kind {target.kind!r}"
         raise bad_answer(what, wrong, "External in its list", "bad-kind")
-    return (*externals, *own)
+    return tuple(own)
+
+
+def _named(external: External | str) -> External:
+    if not isinstance(external, str):
+        return external
+    from tensorkiln.external.plugins import external_called  # importlib.metadata takes 30 ms
+
+    return external_called(external)
 
 
 def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
@@ -162,20 +248,20 @@ _ANSWERS = {
 }
 
 
-def auto_relax_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
+def auto_relax_passes(target: Target, externals: Externals = ()) -> Pipeline:
     """The relax pipeline of the target's kind, else `relax_passes`."""
     own = hook(target, "relax_pipeline", object, target, externals)
     return relax_passes(target, externals) if own is None else own
 
 
-def auto_tir_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
+def auto_tir_passes(target: Target, externals: Externals = ()) -> Pipeline:
     """The TIR pipeline of the target's kind, else `tir_passes`."""
     own = hook(target, "tir_pipeline", object, target)
     return tir_passes(target) if own is None else own
 
 
 # Pipelines by name: the values of `relax_pipeline=` and `tir_pipeline=` that are strings.
-Named = dict[str, Callable[[Target, Sequence[External]], Pipeline]]
+Named = dict[str, Callable[[Target, Externals], Pipeline]]
 RELAX_PIPELINES: Named = {
     "auto": auto_relax_passes,
     "default": relax_passes,  # even if the target's kind has its own
@@ -208,11 +294,26 @@ class Plan:
         return (*self.relax, *self.tir, *self.pre_codegen)
 
     @property
+    def kernel_targets(self) -> dict[str, Target]:
+        """The target of kernels by the key of their device, empty for all that are of none: then
+        that is the whole target, whose kind may have a code generator."""
+        devices = devices_of(self.target)
+        all_of_it = not devices or hooks_of(self.target).tir_codegen is not None
+        here = self.target if all_of_it else self.cpu
+        own = {key: with_host(d) for key, d in devices.items() if runs_kernels(d)}
+        return {"": here, **own}
+
+    @property
     def makes_objects(self) -> bool:
         """Whether kernels become LLVM's objects, which the cache finds without their programs: not
         where the target's kind has the hook `tir_codegen`, and not for target `llvmjit`, which
-        links bitcode in memory."""
-        return hooks_of(self.target).tir_codegen is None and self.target.kind != "llvmjit"
+        links bitcode in memory, and `c`, whose kernels are C sources."""
+        return not self.has_hooked_kernels and self.cpu.kind not in ("llvmjit", "c")
+
+    @property
+    def has_hooked_kernels(self) -> bool:
+        """Whether a kind has its own code generator for tensor programs, the hook `tir_codegen`."""
+        return any(hooks_of(t).tir_codegen for t in self.kernel_targets.values())
 
     def with_cache(self, cache: KernelCache | None) -> Plan:
         """This plan with a cache, which `LowerGroups` gets too if objects are made."""
@@ -223,7 +324,7 @@ class Plan:
 
 def plan_for(
     target: Target,
-    externals: Sequence[External] = (),
+    externals: Externals = (),
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
 ) -> Plan:
@@ -237,7 +338,7 @@ def plan_for(
     pre_codegen = None
     if tir_pipeline not in (None, "none"):
         pre_codegen = hook(target, "pre_codegen", object, target)
-    given = tuple(externals)
+    given = tuple(map(_named, externals))
     return Plan(
         target,
         cpu_target(target),
@@ -257,9 +358,12 @@ def compile(
     tir_pipeline: Pipeline = "auto",
     name: str | None = None,
     system_lib_prefix: str | None = None,
-    externals: Sequence[External] = (),
+    externals: Externals = (),
     instruments: Sequence[Instrument] = (),
     progress: Progress | None = None,
+    max_workspace: GivenBudget | None = None,
+    allow_licenses: Sequence[str] = (),
+    deny_licenses: Sequence[str] = (),
 ) -> Executable:
     """Compile a module for a target (None: this machine's CPU). A single function is compiled as a
     module that contains only it.
@@ -268,50 +372,76 @@ def compile(
     `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
     code generators; an operator goes to the first one that supports it, those of the target's kind
-    coming last. `instruments` watch every pass (`tensorkiln.passes`).
+    coming last; text is the name of an installed one (docs/externals.md). `instruments` watch every
+    pass (`tensorkiln.passes`). The external dependencies of what is compiled must have licenses
+    that `allow_licenses` permits, if it is not empty, and `deny_licenses` does not refuse: SPDX
+    identifiers (docs/external-dependencies.md).
     `name` is the library's name, by default the module's: C entries and the header begin with it,
     so libraries in one program need different names. With `system_lib_prefix` (`"net_"`) several
     libraries can be linked into one program: export each to a name ending in .a or .o
     (docs/artifacts.md).
+    `max_workspace` are the bytes that intermediate results of a function may take at most: 262144,
+    "256K", or those of the target's pools, {"sram": "200K"}. A function that needs more is an error
+    (code `workspace`) before code is generated; so is one that overflows a pool.
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     _require_arguments(externals, instruments, system_lib_prefix)
+    policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = _asked_module(mod, name)
     plan = plan_for(asked_target(target), externals, relax_pipeline, tir_pipeline)
     _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
     plan = plan.with_cache(kernel_cache())
+    budget = read_budget(max_workspace, plan.cpu.memory)
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
-    _require_targets(mod, plan)
+    mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
     progress.phase("optimise graph")
     mod = runner.run(mod, "relax", plan.relax)
+    require_memory(mod, plan.cpu.memory, budget, accelerators(plan.target))
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
     mod = runner.run(mod, "pre_codegen", plan.pre_codegen)
-    known = known_objects(mod, plan.cpu, plan.cache) if plan.makes_objects else {}
+    known = known_objects(mod, placed_on(plan.target), plan.cache) if plan.makes_objects else {}
     mod = mod.with_programs(but=known)
+    if plan.cpu.kind == "c":
+        mod = with_prefixed_kernels(mod)
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
+    declared = declared_dependencies(mod, plan.externals)
+    declared += in_memory_dependencies(emitted.artifacts)
+    dependencies = settled_dependencies(declared, policy)
     progress.phase("compile kernels", len(mod.kernels))
-    code, texts = _compiled_kernels(mod, plan, known, config, progress)
+    jobs = config.compile_jobs or 2
+    made = kernel_code(
+        mod, plan.kernel_targets, plan.cache, known, plan.makes_objects, jobs, progress
+    )
+    if plan.has_hooked_kernels:  # whose code generators may have made such artifacts, too
+        declared += in_memory_dependencies(made.emitted.artifacts)
+        dependencies = settled_dependencies(declared, policy)
     progress.phase("pack weights")
-    return assemble(
+    executable = assemble(
         mod,
         plan.target,
         plan.cpu,
         plan.externals,
-        code.add(emitted),
-        texts,
+        made.emitted.add(emitted),
+        made.texts,
         plan.linker,
         system_lib_prefix,
+        dependencies,
+        made.devices,
     )
+    return replace(executable, is_named=name is not None)
 
 
 def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:
     """Raise UserError for arguments of `compile` that are not what they should be."""
     require(externals, Iterable, "externals")
+    if isinstance(externals, str):
+        message = f"externals are a list, not a text ({externals!r})"
+        raise UserError(message, code="wrong-type", hint=f"externals=[{externals!r}]")
     require(instruments, Iterable, "instruments")
     if system_lib_prefix is not None:
         require(system_lib_prefix, str, "system_lib_prefix")
@@ -339,7 +469,7 @@ def _asked_module(mod: object, name: object) -> IRModule:
 def _note_baseline(cpu: Target, progress: Progress | None) -> None:
     """Say that the target is the oldest processor of its architecture: to `progress`, else as a
     warning at the line that calls `compile`."""
-    if not cpu.is_baseline:
+    if not cpu.is_baseline or cpu.arch not in LIBRARIES:
         return
     note = f"{cpu.mcpu} is the baseline of {cpu.arch}: 'native' uses all this CPU has"
     if progress is None:
@@ -375,26 +505,6 @@ def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
         ) from None
 
 
-def _require_targets(mod: IRModule, plan: Plan) -> None:
-    """Raise UnsupportedError for a function whose attribute `target` is neither the target of this
-    compile nor its CPU (a module is compiled for one target), UserError for an invalid one."""
-    for f in mod.functions:
-        text = f.attrs.get("target")
-        if text is None:
-            continue
-        try:
-            own = with_host(Target(text))
-        except UserError as error:
-            where = f"{f.name}.attrs.target"
-            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
-        if own not in (plan.target, plan.cpu):
-            raise UnsupportedError(
-                f"its target is {text}, and the module is compiled for {plan.target}",
-                where=f.name,
-                hint="compile it for its target, in a module of its own",
-            )
-
-
 def check(
     model: object, target: Target | str | dict[str, object] | None = None
 ) -> tuple[Issue, ...]:
@@ -411,36 +521,14 @@ def check(
     return frontend.check_onnx(model)
 
 
-def _compiled_kernels(
+def refusals(
     mod: IRModule,
-    plan: Plan,
-    known: Mapping[str, Kernel],
-    config: Config,
-    progress: Progress,
-) -> tuple[Emitted, list[Artifact]]:
-    """Generate code for the kernels, by the hook `tir_codegen` of the target's kind or, without
-    one, by LLVM. Beside it, the artifacts for people: the text of the module and, of LLVM's
-    objects, LLVM text and assembly."""
-    text = TextContent(partial(module_text, mod, plan.cache))
-    texts = [Artifact("ir", "text", "module.py", text)]
-    own = hooks_of(plan.target).tir_codegen
-    if own is not None and mod.kernels:
-        where = f"tir_codegen of kind {plan.target.kind!r}"
-        names = [f.name for f in mod.prim_funcs]
-        return checked(partial(own, plan.target, mod.prim_funcs), names, where), texts
-    require_cpu_programs(mod, RUNTIME_CALLS)
-    kernels = compile_kernels(
-        mod.kernels,
-        plan.cpu,
-        jobs=config.compile_jobs or 2,
-        cache=plan.cache,
-        known=known,
-        keys=mod.kernel_keys,
-        emit="object" if plan.makes_objects else "bitcode",
-        on_done=lambda name: progress.advance(item=name),
-    )
-    loader, suffix = ("native", "o") if plan.makes_objects else ("llvmjit", "bc")
-    code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in kernels)
-    files = KernelFiles(mod.kernels, kernels, plan.cpu, plan.cache)
-    texts += [Artifact("llvm", "text", name, text) for name, text in files.contents()]
-    return Emitted(ArtifactSet(tuple(code))), texts
+    target: Target | str | dict[str, object] | None = None,
+    externals: Externals = (),
+) -> tuple[Refusal, ...]:
+    """What externals refuse of a module and why, without compiling it: `Executable.refusals`."""
+    for step in relax_passes(asked_target(target), externals):
+        mod = step(mod)
+        if isinstance(step, PartitionExternals):
+            break
+    return refusals_of(mod)

@@ -22,8 +22,8 @@ class Capability:
 
 
 _PACKAGES = (
-    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnxruntime|onnxscript|"
-    "scipy-openblas32|torch|tvm_ffi|typing_extensions|ziglang"
+    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnxruntime|onnxruntime.quantization|onnxscript|"
+    "scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"
 
@@ -35,13 +35,25 @@ CAPABILITIES = {
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
     "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
+    "CMake": Capability("`apt-get install cmake make`", "cmake is not installed"),
+    "Cortex-M": Capability(
+        "`apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm`",
+        "no (arm-none-eabi-|qemu-system-arm|C library of arm-none-eabi-)",
+    ),
     "gcc": Capability("`apt-get install gcc g++`", r"(gcc|g\+\+) is not installed"),
+    "gcc for 32 bits": Capability("`apt-get install gcc-multilib`", "gcc -m32 is not installed"),
     "gcc 12": Capability("that version: others warn of other things", r"gcc \d+ sees other things"),
+    "libraries": Capability(
+        "`apt-get install libopenblas0 libdnnl-dev`", "(OpenBLAS|oneDNN) is not installed"
+    ),
     "linkers": Capability("`apt-get install lld mold binutils`", r"ld\.\w+ is not installed"),
     "Linux on x86-64": Capability(
         "a machine of that kind",
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
         "llvmlite assembles for|namespaces, tmpfs|/proc is Linux's|no fcntl",
+    ),
+    "OpenCL": Capability(
+        "`apt-get install pocl-opencl-icd`", r"no libOpenCL\.so\.1|no device of OpenCL"
     ),
     "packages": Capability(
         "`pip install -e .[dev]`",
@@ -51,13 +63,36 @@ CAPABILITIES = {
     "processor": Capability(
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
+    "ptxas": Capability("`pip install nvidia-cuda-nvcc`", "ptxas is not installed"),
+    "RISC-V": Capability(
+        "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",
+        "no (riscv64-unknown-elf-|qemu-system-riscv|C library of riscv64-unknown-elf-)",
+    ),
     "root": Capability("`sudo`", "only root|this user has no group|no access lists here"),
     "Rust": Capability("`apt-get install rustc cargo`", "(rustc|cargo) is not installed"),
     "user namespaces": Capability(
         "`sysctl kernel.unprivileged_userns_clone=1`", "no user namespace"
     ),
     "valgrind": Capability("`apt-get install valgrind`", "valgrind "),
+    "Vulkan": Capability("`apt-get install mesa-vulkan-drivers`", "no Vulkan driver"),
 }
+
+
+def opencl_devices() -> int:
+    """How many OpenCL devices the machine has."""
+    from tensorkiln.runtime.failures import DeviceError
+    from tensorkiln.runtime.opencl_memory import OPENCL_DRIVER
+
+    try:
+        return OPENCL_DRIVER.count_devices()
+    except DeviceError:
+        return 0
+
+
+def packages() -> list[str]:
+    """Debian's packages for all capabilities that come as such."""
+    found = re.findall("`apt-get install (.*)`", "\n".join(c.get for c in CAPABILITIES.values()))
+    return sorted({name for line in found for name in line.split()})
 
 
 def capability(reason: str) -> str | None:
@@ -108,3 +143,7 @@ class Skips:
                 f"{test} is skipped for a reason that tests/capabilities.py lacks: {reason}",
                 red=True,
             )
+
+
+if __name__ == "__main__":
+    print(*packages())

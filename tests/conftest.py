@@ -25,6 +25,7 @@ FULL = {
     "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
     "forks": "30,000 children of fork() that use what other threads were using",
     "large": "a model of five gigabytes",
+    "firmware": "what `make test` leaves out of the tests on emulated microcontrollers",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 

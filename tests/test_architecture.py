@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tensorkiln.passes import pass_name
-from tensorkiln.pipeline import relax_passes, tir_passes
+from tensorkiln.pipeline import minimal_relax_passes, relax_passes, tir_passes
 from tensorkiln.target import Target
 from tests.test_import_floors import DATA_ROOMS, FLOORS
 
@@ -22,7 +22,7 @@ PATHS = sorted(
     | set(re.findall(r"\bdocs/[\w/]+\.md\b", PAGE))
 )
 # Names of artifacts and headers, not files of the repository.
-MADE = {"host/entry.c", "host/plan.txt", "ir/module.py", "kiln.h", "emit.py"}
+MADE = {"c/kernels.c", "host/entry.c", "host/plan.txt", "ir/module.py", "kiln.h", "emit.py"}
 
 
 def test_every_path_exists() -> None:
@@ -38,7 +38,7 @@ def test_every_path_exists() -> None:
 
 def test_every_room_is_in_the_table() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
-    files = {"kernel_cache", "executable", "assemble", "pipeline"}
+    files = {"kernel_cache", "kernel_code", "executable", "assemble", "pipeline"}
     assert rows == {room for floor in FLOORS for room in floor} - files | DATA_ROOMS
 
 
@@ -57,6 +57,16 @@ def test_passes_that_the_page_names_are_in_the_pipeline() -> None:
     text = PAGE[PAGE.index("Then, in this order:") :]
     places = [text.index(f"`{name}`") for name in order]
     assert places == sorted(places)
+
+
+def test_each_pass_has_a_test_file_with_its_text_before_and_after() -> None:
+    target = Target("llvm")
+    passes = [*relax_passes(target), *minimal_relax_passes(target), *tir_passes(target)]
+    modules = {p.__module__ for p in passes if p.__module__.startswith("tensorkiln.transform.")}
+    assert len(modules) > 20
+    for name in sorted(module.rpartition(".")[2] for module in modules):
+        file = ROOT / "tests" / "transform" / f"test_{name}.py"
+        assert file.is_file() and "    check_text(\n" in file.read_text(), file
 
 
 def test_functions_that_the_page_names_are_defined() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capabilities import CAPABILITIES, capability
+from tests.capabilities import CAPABILITIES, capability, packages
 from tests.hosts.build import GET
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +49,12 @@ import pytest
 @pytest.mark.skipif(True, reason="not today")
 def test_later(): ...
 """
+
+
+def test_packages_of_all_tools() -> None:
+    names = packages()
+    assert {"clang", "qemu-user", "valgrind", "gcc-arm-none-eabi"} < {*names}
+    assert len({*names}) == len(names) and not any(set("`,. ") & set(name) for name in names)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])

@@ -91,6 +91,38 @@ def test_weights_of_unusual_shapes() -> None:
         assert content[at : at + a.nbytes] == a.tobytes()
 
 
+def identity(*arrays: Array) -> str:
+    arena = WeightArena()
+    for a in arrays:
+        arena.place(a)
+    return arena.identity
+
+
+ALIKE = [np.zeros(100, F) for _ in range(3)]  # of which the identity reads a sample
+for i, number in enumerate(ALIKE):
+    number[1] = i
+
+
+@pytest.mark.parametrize("view", [*VIEWS, np.copy])
+@pytest.mark.parametrize(
+    "order",
+    [(0, 0), (0, 1, 0), (0, 1, 0, 1), (0, 0, 1, 1), (0, 3, 0, 3), (0, 3, 0, 1, 3, 4, 2, 0, 4, 2)],
+    ids=str,
+)
+def test_identity_does_not_depend_on_sharing(view: View, order: tuple[int, ...]) -> None:
+    """Equal arrays may be one object or several: the text of a module does not say which."""
+    arrays = [*ALIKE, np.arange(7, dtype=F), np.arange(1, 8, dtype=F)]
+    shared = identity(*(arrays[i] for i in order))
+    assert identity(*(view(arrays[i]) for i in order)) == shared
+    assert identity(*(arrays[i] for i in dict.fromkeys(order))) == shared
+
+
+def test_identity_tells_arrays_apart() -> None:
+    a, b, c = ALIKE
+    seen = [(a,), (a, b), (b, a), (a, c), (a, b, c), (a, c, b), (c, b, a), (b, c, a)]
+    assert len({identity(*arrays) for arrays in seen}) == len(seen)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("layout", ["A B C D", "A B/4 C+1 D+1 B%4", "B C D A/8 A%8", "D C B A"])
 def test_packing(view: View, layout: str) -> None:

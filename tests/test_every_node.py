@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
+from tensorkiln.codegen.c_like import c99
 from tensorkiln.codegen.llvm.emit import EXPRESSIONS, STATEMENTS
 from tensorkiln.ir import buffer, expr, stmt
 from tensorkiln.ir.equal import first_difference
@@ -14,6 +15,8 @@ from tensorkiln.script import from_source
 
 # Lowering turns these into loops.
 LOWERED = {expr.Reduce, stmt.Block}
+# Only code for a device with threads of its own has these.
+DEVICE = {stmt.Sync}
 EVERY_NODE = """
 @ir_module
 class Module:
@@ -41,6 +44,22 @@ class Module:
         A[0] = T.vector_reduce("sum", w[0:4])
         T.evaluate(T.call_extern("void", "log_it", T.address_of(A[0])))
         T.call(cls.helper, A)
+
+    @T.prim_func
+    def grid(A: T.Buffer((8,), "float32")):
+        T.func_attr({"device_function": True})
+        for b in T.thread_binding(2, thread="blockIdx.x"):
+            tile = T.alloc_buffer((4,), "float32", scope="shared")
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                tile[t] = A[4 * b + t]
+            T.sync("block")
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                A[4 * b + t] = tile[3 - t]
+
+    @T.prim_func
+    def launches(A: T.Buffer((8,), "float32"), n: T.int64):
+        T.func_attr({"host": True})
+        T.call(cls.grid, A, grid=(n // 4, 1, 1), block=(4, 1, 1))
 """
 
 
@@ -53,7 +72,8 @@ NODES = classes(expr, expr.Expr) | classes(buffer, expr.Expr) | classes(stmt, st
 
 
 def test_every_node_is_emitted() -> None:
-    assert EXPRESSIONS.keys() | STATEMENTS.keys() == NODES - LOWERED
+    assert EXPRESSIONS.keys() | STATEMENTS.keys() == NODES - LOWERED - DEVICE
+    assert c99.EXPRESSIONS.keys() | c99.STATEMENTS.keys() == NODES - LOWERED - DEVICE
 
 
 def test_every_node_is_printed_and_parsed() -> None:

@@ -23,8 +23,9 @@ FLOORS: tuple[frozenset[str], ...] = (
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}
         | {"inspectors"}
     ),
+    frozenset({"library", "mlf"}),
     frozenset({"executable"}),
-    frozenset({"assemble"}),
+    frozenset({"assemble", "kernel_code"}),
     frozenset({"pipeline"}),
     frozenset({"measure"}),
     frozenset({"report"}),

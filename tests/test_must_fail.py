@@ -20,10 +20,10 @@ from tensorkiln.passes import Instrument, PrintAfter
 from tensorkiln.runtime import Executor
 from tensorkiln.script import from_source
 from tests.ir import (
-    test_ir_verify,
-    test_ir_verify_effects,
-    test_ir_verify_outer,
-    test_ir_verify_planned,
+    test_verify,
+    test_verify_effects,
+    test_verify_outer,
+    test_verify_planned,
 )
 from tests.schedule import test_blocks_must_fail, test_primitives_must_fail
 from tests.script import test_graph_errors, test_script_errors
@@ -221,11 +221,11 @@ def test_the_corpus_is_large_and_covers_every_area() -> None:
         "verifier": sum(
             len(table)
             for table in (
-                *test_ir_verify.TABLES,
-                test_ir_verify_outer.WRONG,
-                test_ir_verify_effects.WRONG,
-                test_ir_verify_planned.FORM,
-                test_ir_verify_planned.CALLS,
+                *test_verify.TABLES,
+                test_verify_outer.WRONG,
+                test_verify_effects.WRONG,
+                test_verify_planned.FORM,
+                test_verify_planned.CALLS,
             )
         ),
         "schedule": len(test_primitives_must_fail.ROWS) + len(test_blocks_must_fail.ROWS),

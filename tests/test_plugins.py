@@ -20,7 +20,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.external import External
-from tensorkiln.external.c_reference import C_REFERENCE
+from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.inspectors import Inspectors
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.registry import make_inspector
@@ -70,8 +70,26 @@ def supports(f: Misbehave, tmp: Path) -> None:
     tk.compile(MODULE, externals=[External("mine", f, C_REFERENCE.emit)])
 
 
+def match(f: Misbehave, tmp: Path) -> None:
+    external = External("mine", lambda c, t: False, C_REFERENCE.emit, match=f)
+    tk.compile(MODULE, externals=[external])
+
+
 def emit(f: Misbehave, tmp: Path) -> None:
     tk.compile(MODULE, externals=[External("mine", lambda c, t: c.op == "mul", f)])
+
+
+def dependencies(f: Misbehave, tmp: Path) -> None:
+    mine = External("mine", lambda c, t: c.op == "mul", C_REFERENCE.emit, f)
+    tk.compile(MODULE, externals=[mine])
+
+
+def of_a_module(f: Misbehave, tmp: Path) -> None:
+    load.register_loader("mine", lambda files, devices: {"get_external_dependencies": f})
+    try:
+        tk.compile(MODULE, externals=[ELSEWHERE]).jit().get_external_dependencies()
+    finally:
+        load.unregister_loader("mine")
 
 
 def inspector(f: Misbehave, tmp: Path) -> None:
@@ -143,7 +161,10 @@ ELSEWHERE = External(
 HOOKS = [f.name for f in fields(Hooks)]
 PLACES: dict[str, tuple[Callable[[Misbehave, Path], None], list[str]]] = {
     "supports": (supports, ["external 'mine'", "supports(mul)"]),
+    "match": (match, ["external 'mine'", "match(mul)"]),
     "emit": (emit, ["external 'mine'", "mine_mul"]),
+    "dependencies": (dependencies, ["external 'mine'", "dependencies(mine_mul)"]),
+    "get_external_dependencies": (of_a_module, ["get_external_dependencies of loader 'mine'"]),
     "inspector": (inspector, ["artifact.inspect_bin_mine", "npu/stream.bin"]),
     "loader": (loader, ["loader 'mine'"]),
     "in_memory": (in_memory, ["mine"]),
@@ -165,7 +186,7 @@ IGNORED = {
     "progress.advance",
     "progress.note",
 }
-RIGHT = {("inspector", "text"), ("hook.linker", "text")}
+RIGHT = {("match", "none"), ("inspector", "text"), ("hook.linker", "text")}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -39,6 +39,7 @@ VALUES = (
     True,
 )
 MODULE = tk.frontend.from_onnx(make_mlp().SerializeToString())
+FIXED = tk.frontend.from_onnx(make_mlp().SerializeToString(), freeze={"batch": 1})
 
 # argument -> a call with a value for it, and the kinds of values that are right
 CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
@@ -50,16 +51,28 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "ArtifactSet.load": (tk.ArtifactSet.load, ()),
     "check": (tk.check, ()),
     "compile": (tk.compile, ()),
-    "compile.externals": (lambda v: tk.compile(MODULE, "llvm", externals=v), ("", [], {})),
+    "compile.externals": (lambda v: tk.compile(MODULE, "llvm", externals=v), ([], {})),
     "compile.instruments": (lambda v: tk.compile(MODULE, "llvm", instruments=v), ("", [], {})),
     "compile.system_lib_prefix": (
         lambda v: tk.compile(MODULE, "llvm", system_lib_prefix=v),
         (None, "text"),
     ),
+    "compile.max_workspace": (lambda v: tk.compile(FIXED, "llvm", max_workspace=v), (None, {})),
+    "memory.sizes": (lambda v: tk.compile(FIXED, "llvm").memory(v), (None, {})),
     "compile.progress": (lambda v: tk.compile(MODULE, "llvm", progress=v), (None,)),
     "compile.relax_pipeline": (lambda v: tk.compile(MODULE, "llvm", relax_pipeline=v), (None, [])),
     "cpu": (tk.cpu, (5,)),
     "explain": (lambda v: tk.explain(v, "llvm", seconds=0), ()),
+    "export_model_library_format": (lambda v: tk.export_model_library_format(v, "m.tar"), ()),
+    "export_model_library_format.path": (
+        lambda v: tk.compile(MODULE, "llvm").export_model_library_format(v),
+        ("text",),
+    ),
+    "export_model_library_format.name": (
+        lambda v: tk.compile(MODULE, "llvm").export_model_library_format("m.tar", v),
+        (None, "text"),
+    ),
+    "load_model_library_format": (tk.load_model_library_format, ()),
     "from_onnx": (tk.frontend.from_onnx, ()),
     "check_onnx": (tk.frontend.check_onnx, ()),
     "from_source": (from_source, ()),

@@ -101,7 +101,10 @@ def test_the_words_of_the_script_are_reachable_from_the_package() -> None:
 
 
 def test_functions_map_one_to_one(lib: tvm.Executable) -> None:
-    assert [(f.name, f.kind) for f in lib.functions] == [("main", "graph"), ("add_one", "tensor")]
+    assert [(f.info.name, f.info.kind) for f in lib.functions] == [
+        ("main", "graph"),
+        ("add_one", "tensor"),
+    ]
     y = tvm.nd.empty(4, dtype="float32")
     lib["add_one"](tvm.nd.array(np.full(4, 2, "float32")), y)
     assert y.numpy().tolist() == [3, 3, 3, 3]

@@ -61,7 +61,7 @@ class Atom:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DivisionRule:
     """A law of n // d or n % d: `apply(engine, n, d)` is the rewritten polynomial or None."""
 
     law: str
@@ -84,8 +84,8 @@ class Engine(ABC):
     What is written in terms of the engine (rules, proofs, conditions) is left to `Simplifier`.
     """
 
-    div_rules: tuple[Rule, ...]
-    mod_rules: tuple[Rule, ...]
+    div_rules: tuple[DivisionRule, ...]
+    mod_rules: tuple[DivisionRule, ...]
     sum_rules: tuple[SumRule, ...]
 
     def __init__(self, bounds: Bounds) -> None:
@@ -227,6 +227,12 @@ class Engine(ABC):
                 return 0, max(-lo, hi)
             case Binary("bitand", _, IntImm(mask)) if mask >= 0:
                 return 0, mask
+            case Binary("bitxor", a, b):
+                (alo, ahi), (blo, bhi) = self.range_of(a), self.range_of(b)
+                if min(alo, blo) >= 0 and max(ahi, bhi) < INF:
+                    # one is below 2**k: it changes the k low bits of the other
+                    k = min(ahi, bhi).bit_length()
+                    return 0, max(ahi, bhi) | ((1 << k) - 1)
         return -INF, INF
 
     def range_of(self, e: Expr) -> tuple[int, int]:

@@ -12,16 +12,7 @@ from collections.abc import Mapping
 from tensorkiln.arith.simplify import affine, simplify
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, Ramp, Reduce, Var, const, int_value
-from tensorkiln.ir.stmt import (
-    Alloc,
-    Block,
-    For,
-    Let,
-    MatchBuffer,
-    Region,
-    Stmt,
-    Store,
-)
+from tensorkiln.ir.stmt import Alloc, Block, For, Let, MatchBuffer, Region, Stmt, Store
 from tensorkiln.ir.visit import children, free_vars, has_load, stmt_exprs, substitute, substmts
 
 Range = tuple[Expr, Expr]

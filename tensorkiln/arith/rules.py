@@ -11,11 +11,12 @@ they get n = r and d = 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
 from tensorkiln.arith import poly as P
-from tensorkiln.arith.engine import Engine, Rule, SumRule
+from tensorkiln.arith.engine import DivisionRule, Engine, SumRule
 from tensorkiln.arith.poly import Monomial, Poly
 
 
@@ -114,81 +115,74 @@ def _mod_residue(s: Engine, n: Poly, d: Poly) -> Poly | None:
     return s.floormod({m: c for m, c in small.items() if c}, d)
 
 
-def _mod_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    for mono, k in n.items():
+def _operations(
+    s: Engine, p: Poly, kind: str
+) -> Iterator[tuple[Monomial, int, Poly, Poly, Poly, Monomial]]:
+    """Yield (term, k, q, x, c, rest) for each q = x // c or x % c, as `kind` says, in the terms
+    k*q*rest of `p`."""
+    for mono, k in p.items():
         for atom in mono:
-            x, m = s.parts(atom, "mod")
+            x, c = s.parts(atom, kind)
             rest = P.without(mono, (atom,))
-            if x is None or m is None or rest is None:
-                continue
-            q, left = P.divide(P.times(m, rest, k), d)
-            if q and not left:
-                others = {o: c for o, c in n.items() if o != mono}
-                return s.floormod(P.add(others, P.times(x, rest, k)), d)
+            if x is not None and c is not None and rest is not None:
+                yield mono, k, {(atom,): 1}, x, c, rest
+
+
+def _mod_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    for mono, k, _, x, m, rest in _operations(s, n, "mod"):
+        q, left = P.divide(P.times(m, rest, k), d)
+        if q and not left:
+            others = {o: c for o, c in n.items() if o != mono}
+            return s.floormod(P.add(others, P.times(x, rest, k)), d)
     return None
 
 
 def _sum_whole(s: Engine, p: Poly) -> Poly | None:
-    for mono, k in p.items():
-        for atom in mono:
-            x, c = s.parts(atom, "mod")
-            rest = P.without(mono, (atom,))
-            if x is None or c is None or rest is None:
-                continue
-            change = P.add(P.add(x, P.mul(c, s.floordiv(x, c)), -1), {(atom,): 1}, -1)
+    for _, k, q, x, c, rest in _operations(s, p, "mod"):
+        change = P.add(P.add(x, P.mul(c, s.floordiv(x, c)), -1), q, -1)
+        new = P.add(p, P.times(change, rest, k))
+        if len(new) < len(p):
+            return new
+    return None
+
+
+def _sum_mods(s: Engine, p: Poly) -> Poly | None:
+    for _, k, r, x, a, rest in _operations(s, p, "mod"):
+        q = s.floordiv(x, a)
+        for b in s.moduli_of(q):
+            change = P.add(s.floormod(x, P.mul(a, b)), r, -1)
+            change = P.add(change, P.mul(a, s.floormod(q, b)), -1)
             new = P.add(p, P.times(change, rest, k))
             if len(new) < len(p):
                 return new
     return None
 
 
-def _sum_mods(s: Engine, p: Poly) -> Poly | None:
-    for mono, k in p.items():
-        for atom in mono:
-            x, a = s.parts(atom, "mod")
-            rest = P.without(mono, (atom,))
-            if x is None or a is None or rest is None:
-                continue
-            q = s.floordiv(x, a)
-            for b in s.moduli_of(q):
-                change = P.add(s.floormod(x, P.mul(a, b)), {(atom,): 1}, -1)
-                change = P.add(change, P.mul(a, s.floormod(q, b)), -1)
-                new = P.add(p, P.times(change, rest, k))
-                if len(new) < len(p):
-                    return new
-    return None
-
-
 def _sum_rest(s: Engine, p: Poly) -> Poly | None:
-    for mono, k in p.items():
-        for atom in mono:
-            x, c = s.parts(atom, "div")
-            rest = P.without(mono, (atom,))
-            if x is None or c is None or rest is None:
-                continue
-            f, left = P.divide(P.times({(): 1}, rest, k), c)
-            if not f or left:
-                continue
-            # k*rest*q = f*c*q with q = x // c: if p also has -f*x, both sum to -f*(x % c)
-            change = P.add(P.add(s.floormod(x, c), P.mul(c, {(atom,): 1})), x, -1)
-            new = P.add(p, P.mul(P.scale(f, -1), change))
-            if len(new) < len(p):
-                return new
+    for _, k, q, x, c, rest in _operations(s, p, "div"):
+        f, left = P.divide(P.times({(): 1}, rest, k), c)
+        if not f or left:
+            continue
+        # k*rest*q = f*c*q with q = x // c: if p also has -f*x, both sum to -f*(x % c)
+        change = P.add(P.add(s.floormod(x, c), P.mul(c, q)), x, -1)
+        new = P.add(p, P.mul(P.scale(f, -1), change))
+        if len(new) < len(p):
+            return new
     return None
 
 
-DIV: tuple[Rule, ...] = (
-    Rule("n // d == k", "k*d <= n < (k + 1)*d", _div_decided),
-    Rule("(x // a + c) // d == (x + c*a) // (a*d)", "a > 0", _div_of_div),
-    Rule("(x % (d*b)) // d == (x // d) % b", "b > 0", _div_of_mod),
-    Rule("(g*x + r) // (g*c) == x // c", "0 <= r < g and c > 0", _div_factor),
+DIV: tuple[DivisionRule, ...] = (
+    DivisionRule("n // d == k", "k*d <= n < (k + 1)*d", _div_decided),
+    DivisionRule("(x // a + c) // d == (x + c*a) // (a*d)", "a > 0", _div_of_div),
+    DivisionRule("(x % (d*b)) // d == (x // d) % b", "b > 0", _div_of_mod),
+    DivisionRule("(g*x + r) // (g*c) == x // c", "0 <= r < g and c > 0", _div_factor),
 )
 
-MOD: tuple[Rule, ...] = (
-    Rule("n % d == n - k*d", "k*d <= n < (k + 1)*d", _mod_decided),
-    Rule("(c*x + n) % d == ((c - k*d)*x + n) % d", "True", _mod_residue),
-    Rule("(c*(x % m) + n) % d == (c*x + n) % d", "m > 0 and (c*m) % d == 0", _mod_of_mod),
-    Rule("(g*x + r) % (g*c) == g*(x % c) + r", "0 <= r < g and c > 0", _mod_factor),
+MOD: tuple[DivisionRule, ...] = (
+    DivisionRule("n % d == n - k*d", "k*d <= n < (k + 1)*d", _mod_decided),
+    DivisionRule("(c*x + n) % d == ((c - k*d)*x + n) % d", "True", _mod_residue),
+    DivisionRule("(c*(x % m) + n) % d == (c*x + n) % d", "m > 0 and (c*m) % d == 0", _mod_of_mod),
+    DivisionRule("(g*x + r) % (g*c) == g*(x % c) + r", "0 <= r < g and c > 0", _mod_factor),
 )
 
 SUM: tuple[SumRule, ...] = (

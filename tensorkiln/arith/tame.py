@@ -72,6 +72,8 @@ class Tame:
                 return self._both(a, b, int.__add__)
             case "mul":
                 return self._both(a, b, int.__mul__)
+            case "bitxor" | "bitand":
+                return self._both(a, b, lambda x, y: x + y + 1)
             case "min" | "max" | "and" | "or":
                 return self._both(a, b, max)
             case "floordiv" | "floormod" if self._positive(b):

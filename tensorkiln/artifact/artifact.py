@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
+from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.base.mapped import file_state
@@ -351,9 +352,10 @@ class Artifact:
 class InMemoryArtifact:
     """An artifact of a code generator that has no form as bytes, such as a Python function.
 
-    `load()` returns the module it stands for; it has a loader of its own, which gets no other
-    artifact. A set that holds one runs in this process only: `save`, `to_bytes` and
-    `export_library` raise a UserError that names it. Equal only to itself.
+    `load()` returns the module it stands for, and `dependencies` are the software that this needs;
+    it has a loader of its own, which gets no other artifact. A set that holds one runs in this
+    process only: `save`, `to_bytes` and `export_library` raise a UserError that names it. Equal
+    only to itself.
     """
 
     codegen_id: str
@@ -361,9 +363,12 @@ class InMemoryArtifact:
     load: Callable[[], object]
     target_key: str = ""
     producer: str = ""
+    dependencies: tuple[ExternalDependency, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the names by the same rules as those of `Artifact`."""
+        """Check the names by the same rules as those of `Artifact`, and the dependencies."""
+        needs = checked_dependencies(self.dependencies, f"artifact {self.name}")
+        object.__setattr__(self, "dependencies", needs)
         _check_name(self.codegen_id, "codegen_id", nested=False)
         _check_name(self.file_name, "file_name", nested=True)
         if self.target_key:

@@ -118,11 +118,6 @@ class ArtifactSet:
         pairs = [(_group(above), _group(b)) for b in below]
         return ArtifactSet(self.artifacts, (*self.imports, *pairs))
 
-    def by_loader(self) -> dict[str, tuple[Artifact | InMemoryArtifact, ...]]:
-        """Return the artifacts by loader: loaders sorted by name, artifacts in set order."""
-        names = sorted({artifact.loader for artifact in self.artifacts})
-        return {n: tuple(a for a in self.artifacts if a.loader == n) for n in names}
-
     def __repr__(self) -> str:
         """`<ArtifactSet of 2: host/lib.c, npu/add.cmd>`, with at most eight names."""
         names = listed((a.name for a in self.artifacts), 8)
@@ -207,7 +202,8 @@ class ArtifactSet:
         rows, imports = read_manifest(data, where, edited=edited)
         found, room = list[Artifact](), _ALL_IN_MEMORY
         for index, row in enumerate(rows):
-            content, digest = _read_one(resolve_inside(root, row.name), min(_IN_MEMORY, room))
+            file = FileContent(resolve_inside(root, row.name))
+            content, digest = read_once(file, min(_IN_MEMORY, room))
             room -= len(content) if isinstance(content, bytes) else 0
             if not edited and (digest, content_size(content)) != (row.sha256, row.size):
                 raise UserError(
@@ -298,11 +294,10 @@ class ArtifactSet:
         return cls(tuple(placed[i] for i in sorted(placed)), tuple(pairs))
 
 
-def _read_one(path: Path, room: int) -> tuple[Content, str]:
+def read_once(content: FileContent, room: int = _IN_MEMORY) -> tuple[Content, str]:
     """Return the content of a file and its SHA-256. A file of at most `room` bytes is read into
     memory, so the bytes used are those that were checked; a larger one is checked again whenever it
     is read."""
-    content = FileContent(path)
     if content.size <= room:
         data = b"".join(content.chunks())
         return data, hashlib.sha256(data).hexdigest()

@@ -1,17 +1,21 @@
-"""External dependencies of a library that an external code generator had a part in, and the linker
-arguments that name them."""
+"""External dependencies as a list without contradictions and as JSON, and the linker arguments that
+name libraries."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.base.dependency import FIELDS, ExternalDependency
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.licenses import UNSTATED
+from tensorkiln.base.schema import Reader
 
-URL_TYPES = ("path", "url", "git")
-_SHORT_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
+DEPENDENCIES = "external_dependencies.json"
 # Linker arguments that an artifact set may hold. None of them writes a file, reads options from a
 # file (`@file`), or changes what the runtime relies upon (exports, page sizes, entry).
 LIBRARY_FORMS = "'/path/libx.so', '-lx', '-L/path', '-Wl,-rpath,/path'"
@@ -19,37 +23,6 @@ _NAMED = re.compile(r"-l:?[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
 _FOLDER = re.compile(r"-L/[^,]*\Z")
 _RPATH = re.compile(r"-Wl,-{1,2}rpath(-link)?[,=](/|\$ORIGIN|\$\{ORIGIN\})[^,]*\Z")
 _SWITCH = re.compile(r"-Wl,--(no-)?(as-needed|whole-archive)\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalDependency:
-    """Something a library needs that is not part of it: `short_name` identifies it, `url` says
-    where to fetch it.
-
-    `url_type` is `path`, `url` or `git`; `version_spec` is a version, or a commit or tag, which
-    `git` requires. Raises UserError (code `bad-dependency`) for an invalid field.
-    """
-
-    short_name: str
-    url: str
-    url_type: str = "url"
-    version_spec: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        if not _SHORT_NAME.match(self.short_name):
-            raise self._bad("a short_name is letters, digits, '_', '-', '+', '.'")
-        if not self.url.strip() or any(ord(c) < 32 for c in self.url):
-            raise self._bad(f"url {self.url!r} is empty or holds a control character")
-        if self.url_type not in URL_TYPES:
-            hint = nearest(self.url_type, URL_TYPES) or f"one of {', '.join(URL_TYPES)}"
-            raise self._bad(f"unknown url_type {self.url_type!r}", hint)
-        if self.url_type == "git" and not self.version_spec:
-            raise self._bad("url_type 'git' needs a version_spec", "a commit or a tag")
-
-    def _bad(self, message: str, hint: str = "") -> UserError:
-        where = f"dependency {self.short_name!r}"
-        return UserError(message, code="bad-dependency", where=where, hint=hint)
 
 
 def checked_library(argument: object, where: str) -> str:
@@ -102,11 +75,7 @@ def merge_dependencies(
     found: dict[str, tuple[str, ExternalDependency]] = {}
     for source, dependency in declared:
         first, other = found.setdefault(dependency.short_name, (source, dependency))
-        fields = [
-            name
-            for name in ("url", "url_type", "version_spec")
-            if getattr(other, name) != getattr(dependency, name)
-        ]
+        fields = [n for n in FIELDS if getattr(other, n) != getattr(dependency, n)]
         if fields:
             pairs = "; ".join(
                 f"{name} {getattr(other, name)!r} against {getattr(dependency, name)!r}"
@@ -118,3 +87,54 @@ def merge_dependencies(
                 code="dependency-clash",
             )
     return tuple(dependency for _, (_, dependency) in sorted(found.items()))
+
+
+def dependency_rows(dependencies: Iterable[ExternalDependency]) -> list[dict[str, object]]:
+    """The JSON of dependencies, one object for each: all of its fields, in their order."""
+    return [
+        {name: _plain(getattr(dependency, name)) for name in FIELDS} for dependency in dependencies
+    ]
+
+
+def dependencies_text(dependencies: Iterable[ExternalDependency]) -> str:
+    """The rows as a JSON list, one dependency per line: artifact `host/external_dependencies.json`
+    of what needs any."""
+    return rows_text(dependency_rows(dependencies))
+
+
+def rows_text(rows: Iterable[Mapping[str, object]]) -> str:
+    """A JSON list with one row per line."""
+    return "[\n{}\n]\n".format(",\n".join(map(json.dumps, rows)))
+
+
+def dependencies_of(artifacts: ArtifactSet) -> tuple[ExternalDependency, ...]:
+    """What the artifacts of a compile need, from `host/external_dependencies.json`; nothing without
+    that file. UserError (code `bad-artifact`) if it is damaged."""
+    found = [a for a in artifacts.plain if a.codegen_id == "host" and a.file_name == DEPENDENCIES]
+    if not found:
+        return ()
+    try:
+        parsed = {"rows": parse_json(found[0].view, unique=True)}
+    except ValueError as error:
+        message = f"{found[0].name} is damaged: {error}"
+        raise UserError(message, code="bad-artifact") from None
+    return tuple(map(read_dependency, Reader(parsed, found[0].name, "bad-artifact").rows("rows")))
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_dependency(row: Reader) -> ExternalDependency:
+    """Inverse of one row of `dependency_rows`. Rows of the first version of metadata have the first
+    four fields only, as those of other compilers."""
+    return ExternalDependency(
+        row.get("short_name", str),
+        row.get("url", str),
+        row.get("url_type", str),
+        row.get("version_spec", str, ""),
+        row.get("license", str, UNSTATED),
+        row.get("sha256", str, ""),
+        row.texts("libraries", ()),
+        row.flag("build_time", False),
+    )

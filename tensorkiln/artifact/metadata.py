@@ -1,8 +1,9 @@
 """The metadata of a compiled library: JSON in a section of the library, readable without running
 its code.
 
-A reader refuses any other `format` than FORMAT, so a change that would alter the meaning of
-existing keys needs a new number.
+Every added key raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
+`dependencies`, `pools` of functions, `devices`, and `device` of parameters. A reader takes every
+format up to its own, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
-from tensorkiln.artifact.dependency import ExternalDependency
+from tensorkiln.artifact.dependency import dependency_rows, read_dependency
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import MOST, Dim, Reader
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +28,30 @@ class ParamInfo:
     symbolic size (`n`, `2 * n`); the shape of a number, or of a value that is no tensor, is None.
 
     `role` is `in`, `out`, `inout` or `scalar`. The caller of a tensor function passes its results
-    too, so those are inputs with another role than `in`.
+    too, so those are inputs with another role than `in`. `device` is the number of the device in
+    whose memory the tensor must be, 0 for the host.
     """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...] | None
     role: str = "in"
+    device: int = 0
 
     @property
     def shape_text(self) -> str:
         """`[n, 784]`; empty without a shape."""
         return "" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """The part of a function's workspace that the target's pool `name` is to have: its bytes (an
+    expression if they depend on symbolic dimensions) and the alignment of its address."""
+
+    name: str
+    bytes: Dim
+    align: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,8 @@ class FunctionInfo:
 
     `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is the memory one
     executor holds for the function besides weights, inputs and outputs; an expression if it depends
-    on symbolic dimensions. `requires` holds conditions between sizes, as text: `sequence <= 512`.
+    on symbolic dimensions. `pools` divides it, for targets with pools of memory. `requires` holds
+    conditions between sizes, as text: `sequence <= 512`.
     """
 
     name: str
@@ -58,6 +73,18 @@ class FunctionInfo:
     workspace_bytes: Dim = 0
     kernel_calls: int = 0
     requires: tuple[str, ...] = ()
+    pools: tuple[PoolInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that code of the library is for: the key of its target among the library's, and its
+    kind (`cpu`, `opencl`). `number` is its number in compiled code (crt/device.h), 0 for one whose
+    memory is the host's."""
+
+    target_key: str
+    kind: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +148,11 @@ class Metadata:
     artifacts: tuple[ArtifactInfo, ...] = ()
     dependencies: tuple[ExternalDependency, ...] = ()
     constants: tuple[ConstantInfo, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()  # empty: the host alone
 
     def to_json(self) -> dict[str, object]:
         """Return JSON values, in the order they are printed."""
-        return {
+        out: dict[str, object] = {
             "format": FORMAT,
             "library": self.library,
             "prefix": self.prefix,
@@ -132,12 +160,15 @@ class Metadata:
             "target": dict(self.target),
             "kernels": [_kernel_json(kernel) for kernel in self.kernels],
             "artifacts": [_artifact_json(artifact) for artifact in self.artifacts],
-            "dependencies": [asdict(dependency) for dependency in self.dependencies],
+            "dependencies": dependency_rows(self.dependencies),
             "constants": [_constant_json(constant) for constant in self.constants],
             "cpu_features": list(self.cpu_features),
             "weights_bytes": self.weights_bytes,
             "functions": [_function_json(function) for function in self.functions],
         }
+        if self.devices:
+            out["devices"] = [asdict(device) for device in self.devices]
+        return out
 
     def to_bytes(self) -> bytes:
         """Return the JSON text, ASCII without spaces; equal for equal metadata."""
@@ -162,8 +193,8 @@ class Metadata:
         """
         reader = _reader(parsed, where)
         found = reader.get("format", int)
-        if found != FORMAT:
-            raise _bad(f"format {found}; this version reads {FORMAT}", where)
+        if not 1 <= found <= FORMAT:
+            raise _bad(f"format {found}; this version reads 1 to {FORMAT}", where)
         return cls(
             library=reader.get("library", str),
             prefix=reader.get("prefix", str),
@@ -174,8 +205,9 @@ class Metadata:
             functions=tuple(_function(row) for row in reader.rows("functions")),
             kernels=tuple(_kernel(row) for row in reader.rows("kernels")),
             artifacts=tuple(_artifact(row) for row in reader.rows("artifacts")),
-            dependencies=tuple(_dependency(row) for row in reader.rows("dependencies")),
+            dependencies=tuple(map(read_dependency, reader.rows("dependencies"))),
             constants=tuple(_constant(row) for row in reader.rows("constants")),
+            devices=_devices(reader),
         )
 
 
@@ -198,6 +230,18 @@ def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, 
 def read_functions(metadata: object, where: str) -> dict[str, FunctionInfo]:
     """The functions that parsed metadata lists, by name. Raises UserError (code `bad-metadata`)."""
     return {f.name: f for f in map(_function, _reader(metadata, where).rows("functions"))}
+
+
+def read_devices(metadata: object, where: str) -> tuple[DeviceInfo, ...]:
+    """The devices that parsed metadata lists; none if it lists none. Raises UserError (code
+    `bad-metadata`)."""
+    return _devices(_reader(metadata, where))
+
+
+def read_dependencies(metadata: object, where: str) -> tuple[ExternalDependency, ...]:
+    """The dependencies that parsed metadata lists; none if it lists none. Raises UserError (codes
+    `bad-metadata`, `bad-dependency`, `bad-license`)."""
+    return tuple(map(read_dependency, _reader(metadata, where).rows("dependencies")))
 
 
 def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
@@ -243,6 +287,8 @@ def _param_json(param: ParamInfo, kind: str) -> dict[str, object]:
         out["shape"] = list(param.shape)
     if states_role(kind, param.role):
         out["role"] = param.role
+    if param.device:
+        out["device"] = param.device
     return out
 
 
@@ -258,6 +304,8 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
     }
     if function.requires:
         out["requires"] = list(function.requires)
+    if function.pools:
+        out["pools"] = [asdict(pool) for pool in function.pools]
     return out
 
 
@@ -301,10 +349,24 @@ def _params(row: Reader, key: str, role: str) -> tuple[ParamInfo, ...]:
     """The parameters in the list `key`, whose role is `role` where it is not stated."""
     return tuple(
         ParamInfo(
-            p.get("name", str), p.get("dtype", str), p.dims("shape"), p.get("role", str, role)
+            p.get("name", str),
+            p.get("dtype", str),
+            p.dims("shape"),
+            p.get("role", str, role),
+            p.number("device", 0),
         )
         for p in row.rows(key)
     )
+
+
+def _devices(row: Reader) -> tuple[DeviceInfo, ...]:
+    found = []
+    for d in row.rows("devices"):
+        info = DeviceInfo(d.get("target_key", str), d.get("kind", str), d.number("number"))
+        if (info.kind == "cpu") != (info.number == 0):
+            raise d.wrong(f"{info.number} of kind {info.kind!r:.80}: 0 is the host", "number")
+        found.append(info)
+    return tuple(found)
 
 
 def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
@@ -317,6 +379,10 @@ def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
         workspace_bytes=row.size("workspace_bytes"),
         kernel_calls=row.number("kernel_calls", 0),
         requires=row.texts("requires", ()),
+        pools=tuple(
+            PoolInfo(p.get("name", str), p.size("bytes"), p.number("align"))
+            for p in row.rows("pools")
+        ),
     )
 
 
@@ -339,15 +405,6 @@ def _kernel(row: Reader) -> KernelInfo:
         row.get("target_key", str, ""),
         _params(row, "inputs", "in"),
         _params(row, "outputs", "out"),
-    )
-
-
-def _dependency(row: Reader) -> ExternalDependency:
-    return ExternalDependency(
-        row.get("short_name", str),
-        row.get("url", str),
-        row.get("url_type", str),
-        row.get("version_spec", str, ""),
     )
 
 

@@ -94,8 +94,10 @@ def _folder(text: str) -> Path:
     return path
 
 
-def _size(text: str) -> int:
+def byte_count(text: str) -> int:
     """a number of bytes, such as 500M or 2G"""
+    if not text:
+        raise ValueError
     unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1].upper())
     value = _digits(text) if unit is None else _digits(text[:-1]) << unit
     if value < 0:
@@ -123,7 +125,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"),
     Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
     Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
-    Knob("KILN_CACHE_LIMIT", "cache_limit", _size, "size cap of the cache; default 2G"),
+    Knob("KILN_CACHE_LIMIT", "cache_limit", byte_count, "size cap of the cache; default 2G"),
     Knob(
         "KILN_NUM_THREADS",
         "num_threads",

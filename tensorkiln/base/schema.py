@@ -4,10 +4,10 @@ says where it is, such as `metadata.functions[2].name`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeVar, cast
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 
 Dim = int | str
 _T = TypeVar("_T")
@@ -51,6 +51,13 @@ class Reader:
             raise self.wrong(f"expected a size, got {value}", key)
         return value
 
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """Return true or false, or `default` if the key is missing (an error without a default)."""
+        value = self._value.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(f"expected true or false, got {type(value).__name__}", key)
+        return value
+
     def word(self, key: str, form: re.Pattern[str], what: str, default: str | None = None) -> str:
         """Return text that matches `form` entirely; an error calls the form `what`."""
         return self._word(self.get(key, str, default), key, form, what)
@@ -63,6 +70,28 @@ class Reader:
         if not form.fullmatch(text):
             raise self.wrong(f"{text!r:.200} is not {what}", key)
         return text
+
+    def only(self, keys: Collection[str]) -> None:
+        """Refuse an object that has another key than `keys`."""
+        for name in self._value:
+            if name not in keys:
+                hint = nearest(name, keys)
+                message = f"unknown key {name!r:.200}"
+                raise UserError(message, code=self._code, where=self._where, hint=hint)
+
+    def require(self, key: str) -> None:
+        """Refuse an object that lacks the key."""
+        if key not in self._value:
+            raise self.wrong("it is missing", key)
+
+    def is_null(self, key: str) -> bool:
+        """Whether the value of the key is null; also where the key is missing."""
+        return self._value.get(key) is None
+
+    def table(self, key: str) -> Iterator[tuple[str, Reader]]:
+        """Yield names and objects of the object of `key`, whose names are arbitrary."""
+        for name, value in self.items(key):
+            yield name, Reader(value, f"{self._where}.{key}.{name:.200}", self._code)
 
     def child(self, key: str) -> Reader:
         """Return the object of `key`; an empty one if the key is missing."""

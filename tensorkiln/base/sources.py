@@ -12,11 +12,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @functools.cache
-def source_digest(room: str = "") -> str:
-    """Return the SHA-256 (hex) over the names and texts of all Python files below a folder of the
-    package, such as `codegen/llvm`; of the whole package for the empty name. Memoised."""
+def source_digest(*rooms: str) -> str:
+    """Return the SHA-256 (hex) over the names and texts of all Python files below folders of the
+    package, such as `codegen/llvm`; of the whole package if none is given. Memoised."""
     digest = hashlib.sha256()
-    for name in sorted(_sources(room)):
+    for name in sorted(name for room in rooms or ("",) for name in _sources(room)):
         text = (_PACKAGE / name).read_bytes()
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)

@@ -22,7 +22,7 @@ import numpy as np
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
-from tensorkiln.measure.latency import Timing, measure
+from tensorkiln.measure.latency import Latency, measure
 
 RTOL, ATOL = 1e-3, 1e-4  # relative to the value, and to the output's largest magnitude
 _REFUSED = 2  # exit code of the fresh process for a UserError
@@ -62,9 +62,9 @@ class Answer:
     """The result, on `threads` threads: times of the library (`ours`) and of ONNX Runtime (`peer`),
     and their difference. If they were not compared, `not_compared` says why."""
 
-    ours: Timing
+    ours: Latency
     threads: int
-    peer: Timing | None = None
+    peer: Latency | None = None
     difference: Difference | None = None
     not_compared: str = ""
 
@@ -91,7 +91,7 @@ def compare_fresh(request: Request) -> Answer:
         reason = "\n  ".join(lines[-5:]) or f"exit code {done.returncode}"
         raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
     parsed = json.loads(done.stdout.splitlines()[-1])
-    kinds = {"ours": Timing, "peer": Timing, "difference": Difference}
+    kinds = {"ours": Latency, "peer": Latency, "difference": Difference}
     parts = {name: kind(**parsed[name]) for name, kind in kinds.items() if parsed[name]}
     return Answer(**{**parsed, **parts})
 

@@ -1,6 +1,6 @@
-"""kiln compile: a model becomes one shared library.
+"""kiln compile: a model becomes one shared library, or an archive to build firmware from.
 
-The library is written last and whole: an error leaves no file.
+What is asked for is written last and whole: an error leaves no file.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorkiln.artifact.weights_file import weights_beside
+from tensorkiln.base.errors import UserError
 from tensorkiln.cli.options import (
     add_model,
     add_target,
+    add_workspace,
     path,
     plain_file,
     refuse_together,
@@ -29,7 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln compile`."""
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", type=path, help="the library; default: the model's name with .so"
+        "-o",
+        "--output",
+        type=path,
+        help="the library, or the archive; default: the model's name with .so or .tar",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("library", "mlf"),
+        help="library (default): .so, .a, .o, or .tar of artifacts; mlf: Model Library Format, to "
+        "build programs from, a .tar or a folder",
     )
     add_target(parser)
     parser.add_argument(
@@ -51,11 +63,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path,
         help="also write the library's C header and those for hosts in C and C++ to this folder",
     )
+    add_workspace(parser)
     parser.add_argument(
-        "--stripped",
-        metavar="DIR",
-        type=path,
-        help="write objects and C for a program that manages memory itself, and no library",
+        "--external",
+        metavar="NAME",
+        type=word,
+        action="append",
+        default=[],
+        help="use this external code generator, too (repeatable: the first one that can)",
+    )
+    for verb, what in (
+        ("allow", "only dependencies under this license"),
+        ("deny", "none under it"),
+    ):
+        parser.add_argument(
+            f"--{verb}-license",
+            metavar="SPDX",
+            type=word,
+            action="append",
+            default=[],
+            help=f"{what}; fail if the model needs others (repeatable)",
+        )
+    parser.add_argument(
+        "--bundle",
+        metavar="NAME=PATH",
+        type=word,
+        action="append",
+        default=[],
+        help="put the source of a dependency, a folder or file, into the archive (-o net.tar)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -69,32 +104,44 @@ def run(args: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     model = plain_file(args.model)
-    for name in ("output", "weights", "headers"):  # these are about the library, which is not made
-        refuse_together({f"--{name}": getattr(args, name), "--stripped": args.stripped})
-    output = writable_parent(args.output or Path(model.with_suffix(".so").name))
+    as_archive = args.format == "mlf"
+    for name in ("weights", "headers"):  # these are about the library, which is not made
+        refuse_together({f"--{name}": getattr(args, name), "--format mlf": as_archive})
+    suffix = ".tar" if as_archive else ".so"
+    output = args.output or Path(model.with_suffix(suffix).name)
+    writable_parent(output, folder=as_archive and not output.suffix)
     freeze = sizes(args.freeze, "--freeze")
+    bundle = _bundle(args.bundle)
     progress = stderr_progress(args.quiet)
     target = tk.Target(args.target or "native")
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None)
     name = c_name(output.stem) if args.name is None else args.name
-    executable = tk.compile(module, target, progress=progress, name=name)
+    executable = tk.compile(
+        module,
+        target,
+        progress=progress,
+        name=name,
+        max_workspace=args.max_workspace,
+        externals=args.external,
+        allow_licenses=args.allow_license,
+        deny_licenses=args.deny_license,
+    )
     if args.keep is not None:
         progress.phase("write artifacts")
         executable.artifacts.save(args.keep)
-    if args.stripped is not None:
-        progress.phase("write stripped form")
-        executable.export_stripped(args.stripped)
-        progress.finish()
-        return 0
-    progress.phase("link")
-    executable.export_library(output, weights=args.weights or "embedded")
+    if as_archive:
+        progress.phase("write archive")
+        executable.export_model_library_format(output, bundle=bundle)
+    else:
+        progress.phase("link")
+        executable.export_library(output, weights=args.weights or "embedded", bundle=bundle)
     if args.headers is not None:
         write_headers(args.headers, {f"{executable.name}.h": executable.header()})
     progress.finish()
     if not args.quiet:
         seconds = time.perf_counter() - started
-        size = size_text(output.stat().st_size)
+        size = size_text(bytes_of(output))
         print(f"{output}: {size}, {cpu_target(target).mcpu}, {seconds:.1f} s", file=sys.stderr)
         if args.weights == "beside":
             beside = weights_beside(output)
@@ -102,3 +149,22 @@ def run(args: argparse.Namespace) -> int:
         if args.keep is not None:
             print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
     return 0
+
+
+def bytes_of(output: Path) -> int:
+    """The size of a file, or of all files below a folder."""
+    files = [p for p in output.rglob("*") if p.is_file()] if output.is_dir() else [output]
+    return sum(file.stat().st_size for file in files)
+
+
+def _bundle(given: Sequence[str]) -> dict[str, str]:
+    """The path of each `--bundle NAME=PATH`. UserError (code `bad-bundle`) for another form, and
+    for two paths of one name."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not name or not equals or not place:
+            raise UserError(f"--bundle {text!r}: expected NAME=PATH", code="bad-bundle")
+        if found.setdefault(name, place) != place:
+            raise UserError(f"--bundle: {name!r} is given two paths", code="bad-bundle")
+    return found

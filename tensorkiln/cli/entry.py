@@ -17,7 +17,17 @@ import tensorkiln
 from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
-from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
+from tensorkiln.cli import (
+    bench,
+    check,
+    compile,
+    demo,
+    explain,
+    inspect,
+    new_project,
+    run,
+    targets,
+)
 from tensorkiln.cli.options import Parser
 from tensorkiln.cli.screen import (
     ReaderGone,
@@ -34,6 +44,7 @@ COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "run": run,
     "inspect": inspect,
+    "new-project": new_project,
     "check": check,
     "bench": bench,
     "explain": explain,

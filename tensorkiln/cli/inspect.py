@@ -12,8 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.errors import UserError
+from tensorkiln.cli.archive_report import archive_text
 from tensorkiln.cli.library_report import SHOWN, report_text, some
 from tensorkiln.cli.options import is_folder, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
@@ -39,6 +41,7 @@ examples:
 _MEANINGS = {
     "host/plan.txt": "the plan: every kernel call, in order",
     "host/entry.c": "the plan in C, and how to call it",
+    "host/external_dependencies.json": "the other software that is needed, with its licenses",
     "host/imports.c": "calls of kernels that loaders provide",
     "host/link.json": "what the linker is told",
     "host/metadata.json": "functions, kernels, target",
@@ -65,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=path,
         metavar="FILE",
-        help="a library, a container, a folder of --keep or --stripped, .a, .tar, or any one file",
+        help="a library, a container, a folder of --keep, an archive in Model Library Format, .a, "
+        ".tar, or any one file",
     )
     parser.add_argument(
         "--list", action="store_true", help="name every artifact, and the inspectors of each"
@@ -130,6 +134,9 @@ def run(args: argparse.Namespace) -> int:
     elif subject.kind == "library":
         text = report_text(inspect_library(args.file), args.all)
         screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
+    elif subject.kind == "model":
+        text = archive_text(open_model_library(args.file))
+        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
     elif subject.kind == "file" and subject.itself is not None:
         _print(inspectors.choose(subject.itself), subject.itself, screen)
     else:
@@ -145,6 +152,11 @@ def _verified(subject: Subject) -> str:
         weights = verify_library(subject.path)
         said = f"{size_text(weights.size)} of weights in {weights.path} match their hash"
         return f"{said}, and so do the artifacts it carries" if carried else said
+    if subject.kind == "model":
+        library = open_model_library(subject.path)
+        for name in library.models() and library.files:
+            library.content(name)
+        return f"{len(library.files)} file(s) match their hashes"
     if subject.kind in ("folder", "container", "tar"):  # `open_subject` has checked them
         return f"{len(subject.files)} artifact(s) match their hashes"
     raise UserError(

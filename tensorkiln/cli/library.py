@@ -60,7 +60,7 @@ def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Ar
     import tensorkiln as tk
 
     library = tk.runtime.load_module(path)
-    function = tk.runtime.Executor(library, tk.cpu())[name]
+    function = tk.runtime.Executor(library)[name]
 
     def call(*arrays: Array) -> list[Array]:
         return list(_arrays(function(*arrays)))

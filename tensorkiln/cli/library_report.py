@@ -6,7 +6,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.artifact.metadata import FunctionInfo, PoolInfo
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.schema import Dim
 from tensorkiln.cli.tables import columns, dims_text, size_text
 from tensorkiln.inspectors.library import LibraryReport
 
@@ -21,27 +23,36 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     facts = [
         ("library", f"{report.path} ({meta.library})"),
         ("compiler", f"tensorkiln {meta.compiler_version}"),
-        ("target", _target_text(target)),
+        ("target", target_text(target)),
         *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
+        *(("dependency", dependency_text(d)) for d in meta.dependencies),
         ("file", size_text(report.file_bytes)),
         ("weights", size_text(report.weights_bytes)),
         ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
         ("other code", size_text(report.runtime_code_bytes)),
         ("exports", f"{len(report.exports)} symbols"),
     ]
-    parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
+    parts = [columns(facts), *(_function_text(f, target) for f in meta.functions)]
     if report.kernels:
         parts.append(_kernels_text(report, everything))
     return "\n".join(parts)
 
 
-def _target_text(target: Mapping[str, object]) -> str:
+def target_text(target: Mapping[str, object]) -> str:
     """Kind, machine and processor of a target, followed by those of its host, if it has one."""
     own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
     host = target.get("host")
-    return f"{own}, host {_target_text(host)}" if isinstance(host, Mapping) else own
+    return f"{own}, host {target_text(host)}" if isinstance(host, Mapping) else own
+
+
+def dependency_text(d: ExternalDependency) -> str:
+    """`onednn v3.4, Apache-2.0, git https://... (libdnnl.so.3)`."""
+    name = f"{d.short_name} {d.version_spec}".rstrip()
+    files = f" ({', '.join(d.libraries)})" if d.libraries else ""
+    when = " (to build)" if d.build_time else ""
+    return f"{name}, {d.license}, {d.url_type} {d.url}{files}{when}"
 
 
 def _wrapped(words: Sequence[str]) -> str:
@@ -49,14 +60,26 @@ def _wrapped(words: Sequence[str]) -> str:
     return textwrap.fill(" ".join(words), 80, break_on_hyphens=False).replace("\n", "\n" + " " * 14)
 
 
-def _function_text(function: FunctionInfo) -> str:
+def _function_text(function: FunctionInfo, target: Mapping[str, object]) -> str:
     rows = [("in", t.name, t.dtype, dims_text(t.shape)) for t in function.inputs]
     rows += [("out", t.name, t.dtype, dims_text(t.shape)) for t in function.outputs]
-    space = function.workspace_bytes
-    memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
+    rows += [("pool", *_pool_row(pool, target)) for pool in function.pools]
+    memory = _space(function.workspace_bytes)
     needs = "".join(f"\n  requires {condition}" for condition in function.requires)
     calls = f"({function.kernel_calls} kernel calls, workspace {memory})"
     return f"{function.kind} function {function.name} {calls}\n{columns(rows)}{needs}"
+
+
+def _space(size: Dim) -> str:
+    return size_text(size) if isinstance(size, int) else f"{size} bytes"
+
+
+def _pool_row(pool: PoolInfo, target: Mapping[str, object]) -> tuple[str, str, str]:
+    """Name, size and capacity of a pool; the capacity is empty if the target does not state it."""
+    pools = target.get("memory")
+    known = [p for p in pools if isinstance(p, Mapping)] if isinstance(pools, list) else []
+    size = next((p.get("size") for p in known if p.get("name") == pool.name), None)
+    return pool.name, _space(pool.bytes), f"of {size_text(size)}" if isinstance(size, int) else ""
 
 
 def _kernels_text(report: LibraryReport, everything: bool) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tensorkiln.base.config import read_config
+from tensorkiln.base.config import byte_count, read_config
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.progress import Progress, make_progress
@@ -141,6 +141,28 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _workspace(text: str) -> str:
+    """bytes, such as 256K, or those of pools: sram=200K,dtcm=64K"""
+    if "=" not in text:
+        byte_count(text)
+        return text
+    for name, is_named, size in (part.partition("=") for part in text.split(",")):
+        byte_count(size)
+        if not (name and is_named):
+            raise ValueError
+    return text
+
+
+def add_workspace(parser: argparse.ArgumentParser) -> None:
+    """Add `--max-workspace`."""
+    parser.add_argument(
+        "--max-workspace",
+        metavar="BYTES",
+        type=option(_workspace),
+        help="fail if intermediate results need more: 256K, or per pool: sram=200K,dtcm=64K",
+    )
+
+
 def add_dim(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add `--dim`; `more` goes into its help text: what the command uses the sizes for."""
     parser.add_argument(
@@ -224,17 +246,18 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def writable_parent(path: Path) -> Path:
-    """`path` itself. UserError (code `cannot-write`) if it is a folder, or its folder does not
-    exist or is not writable: checked before minutes of compiling."""
-    if is_folder(plain_path(path)):
+def writable_parent(path: Path, *, folder: bool = False) -> Path:
+    """`path` itself. UserError (code `cannot-write`) if it is a folder (unless it is to be one), or
+    its folder does not exist or is not writable: checked before minutes of compiling."""
+    is_there = is_folder(plain_path(path))
+    if is_there and not folder:
         raise UserError(f"cannot write {str(path)!r}: it is a folder", code="cannot-write")
-    folder = path.parent
-    if not is_folder(folder):
+    parent = path.parent
+    if not is_folder(parent):
         raise UserError(
-            f"cannot write {str(path)!r}: no folder {str(folder)!r}", code="cannot-write"
+            f"cannot write {str(path)!r}: no folder {str(parent)!r}", code="cannot-write"
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(
             f"cannot write {str(path)!r}: permission denied",
             code="cannot-write",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -16,7 +16,7 @@ from tensorkiln.ir.stmt import CallKernel, PrimFunc, Stmt
 from tensorkiln.ir.visit import extern_names, map_stmt
 from tensorkiln.ir.visit_graph import map_values
 
-_WORDS = frozenset({
+C_WORDS = frozenset({
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
     "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
     "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
@@ -39,7 +39,7 @@ def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue
         name = f.name
         if c_name(name) != name:
             fault = f"{name!r} is not a C identifier, and kernels are C functions"
-        elif name in _WORDS:
+        elif name in C_WORDS:
             fault = f"{name!r} is a keyword of C, and kernels are C functions"
         elif name in runtime_calls or name in _MEMORY:
             fault = f"{name!r} is a function of the C library that the runtime calls"
@@ -60,7 +60,7 @@ def with_names_for_c(mod: IRModule) -> IRModule:
     name = next(n for n in (f"main_program{i or ''}" for i in count()) if n not in mod)
     functions = []
     for f in mod.functions:
-        f = _renamed(f, "main", name)
+        f = _renamed(f, {"main": name})
         if isinstance(f, PrimFunc) and f.name == "main":
             attrs = Attrs.of(**{"global_symbol": "main", **f.attrs})
             f = replace(f, name=name, attrs=attrs)
@@ -68,20 +68,55 @@ def with_names_for_c(mod: IRModule) -> IRModule:
     return mod.with_functions(tuple(functions))
 
 
-def _renamed(f: AnyFunction, old: str, new: str) -> AnyFunction:
-    """`f` with references to `old` replaced by references to `new`: in a graph function, or in the
-    kernel calls of a run function."""
+def with_prefixed_kernels(mod: IRModule) -> IRModule:
+    """Rename kernels that are not public from `relu` to `net_kernel_relu`, in a module `net`: as C
+    sources they must not have the names of C's own functions, nor of another model's kernels.
+    Passes have run, and every kernel has its program."""
+    prefix = kernel_prefix(mod)
+    names = {f.name: f"{prefix}{f.name}" for f in mod.prim_funcs if not f.public}
+    names = {old: new for old, new in names.items() if new not in mod}
+    functions = [_renamed(f, names, kernels=True) for f in mod.functions]
+    return mod.with_functions(
+        tuple(replace(f, name=names[f.name]) if f.name in names else f for f in functions)
+    )
+
+
+def kernel_prefix(mod: IRModule) -> str:
+    """What `with_prefixed_kernels` puts before the names of kernels."""
+    return f"{c_name(mod.name)}_kernel_"
+
+
+def header_issues(mod: IRModule, declared: Collection[str]) -> Iterator[Issue]:
+    """Yield an issue for each kernel with a name that headers of C declare, which its source cannot
+    define."""
+    for f in mod.prim_funcs:
+        if f.name in declared:
+            fault = (
+                f"{f.name!r} is a function of the C library, which kernels as C cannot be called"
+            )
+            yield Issue("tensor-program", f.name, "", fault, f"my_{f.name.lstrip('_')}")
+
+
+def _renamed(f: AnyFunction, names: Mapping[str, str], kernels: bool = False) -> AnyFunction:
+    """`f` with references to functions replaced as `names` (old -> new) say: in a graph function,
+    or in the kernel calls of a run function, and with `kernels` in those of every program."""
 
     def value(v: Value) -> Value:
-        return GlobalRef(new) if v == GlobalRef(old) else map_values(v, value)
+        if isinstance(v, GlobalRef):
+            return GlobalRef(names[v.name]) if v.name in names else v
+        return map_values(v, value)
 
     def stmt(s: Stmt) -> Stmt:
         s = map_stmt(s, lambda e: e, stmt)
-        return replace(s, name=new) if isinstance(s, CallKernel) and s.name == old else s
+        return (
+            replace(s, name=names[s.name]) if isinstance(s, CallKernel) and s.name in names else s
+        )
 
     if isinstance(f, Function):
         return map_values(f, value)
-    return replace(f, body=stmt(f.body)) if isinstance(f, PrimFunc) and f.is_host else f
+    if isinstance(f, PrimFunc) and (f.is_host or kernels):
+        return replace(f, body=stmt(f.body))
+    return f
 
 
 def _is_given(name: str, mod: IRModule) -> bool:
@@ -98,4 +133,10 @@ def _is_given(name: str, mod: IRModule) -> bool:
     return any(found[2] == f or found[2].startswith(f"{f}_") for f in owners)
 
 
-__all__ = ["name_issues", "with_names_for_c"]
+__all__ = [
+    "header_issues",
+    "kernel_prefix",
+    "name_issues",
+    "with_names_for_c",
+    "with_prefixed_kernels",
+]

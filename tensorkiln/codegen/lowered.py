@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.kernel_names import name_issues
 from tensorkiln.codegen.stack import require_stack
-from tensorkiln.ir.expr import CallExtern, Reduce
+from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS, CallExtern, Intrin, Reduce
 from tensorkiln.ir.known_kernel import KnownKernel
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Call, Function
-from tensorkiln.ir.stmt import Block, For, PrimFunc
+from tensorkiln.ir.stmt import Alloc, Block, CallKernel, For, PrimFunc, Sync
+from tensorkiln.ir.type_devices import has_devices
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.ir.visit_graph import bindings_in
 
@@ -43,6 +44,8 @@ def _faults(f: AnyFunction) -> Iterator[str]:
         if any(isinstance(s, Block) for s in walk_stmt(f.body)):
             yield f"{f.name}: there are blocks: run lower_blocks"
         return
+    if has_devices(f):
+        yield f"{f.name}: its types name devices: run pin_devices"
     if f.is_primitive:
         if not f.external:
             yield f"{f.name}: a fused group without loops: run lower_groups"
@@ -66,13 +69,18 @@ def _faults(f: AnyFunction) -> Iterator[str]:
         yield f"{before}no run function calls its kernels: run partial_graph_aot"
 
 
-def require_cpu_programs(mod: IRModule, runtime_calls: Collection[str]) -> None:
-    """Raise UnsupportedError that lists what cannot be compiled for a CPU: loops that are bound to
-    the threads of a device, parameters with explicit strides, T.reduce expressions, kernel names
-    that are taken (`runtime_calls` are the C functions that the runtime calls), and calls of C
-    functions with 16-bit floats."""
+def require_cpu_programs(
+    mod: IRModule, kernels: Sequence[AnyKernel], runtime_calls: Collection[str]
+) -> None:
+    """Raise UnsupportedError that lists what of `kernels` cannot be compiled for a CPU: loops that
+    are bound to the threads of a device, parameters with explicit strides, T.reduce expressions,
+    kernel names that are taken (`runtime_calls` are the C functions that the runtime calls), and
+    calls of C functions with 16-bit floats."""
     issues = [*name_issues(mod, runtime_calls)]
-    issues += [i for f in mod.prim_funcs for i in _cpu_issues(f)]
+    issues += [i for f in kernels if isinstance(f, PrimFunc) for i in _cpu_issues(f)]
+    hosts = [f for f in mod.functions if isinstance(f, PrimFunc) and f.is_host]
+    programs = [f for f in kernels if isinstance(f, PrimFunc)]
+    issues += [i for f in (*programs, *hosts) for i in _device_issues(f)]
     if issues:
         raise UnsupportedError(issues)
 
@@ -86,9 +94,6 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
             hint = f"T.match_buffer gives a strided view of {b.name} inside the program"
             yield issue(f"parameter {b.name} has strides of its own", hint)
     for s in walk_stmt(f.body):
-        if isinstance(s, For) and s.kind == "thread":
-            hint = "T.serial or T.parallel run on a CPU"
-            yield issue(f"loop {s.var.name} is bound to {s.attrs['thread']}", hint)
         parts = [x for e in stmt_exprs(s) for x in walk(e)]
         if any(isinstance(x, Reduce) for x in parts):
             hint = "write it as a loop, or as a block with T.axis.reduce and T.init"
@@ -98,6 +103,31 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
             if any(t.is_float and t.bits == 16 for t in types):
                 message = f"C function {call.name} takes or returns 16-bit floats"
                 yield issue(message, 'convert to float32 with T.Cast("float32", x)')
+
+
+def _device_issues(f: PrimFunc) -> Iterator[Issue]:
+    """What only a device with threads of its own runs."""
+    for s in walk_stmt(f.body):
+        message = ""
+        match s:
+            case For(kind="thread"):
+                message = f"loop {s.var.name} is bound to {s.attrs['thread']}"
+                hint = "T.serial or T.parallel run on a CPU"
+            case Alloc(buffer) if buffer.scope == "shared":
+                message = f"buffer {buffer.name} is shared by the threads of a device's block"
+                hint = 'scope="local" is memory of a CPU'
+            case Sync():
+                message = "T.sync waits for the threads of a device's block"
+                hint = "leave it out: loops of a CPU have no barriers"
+            case CallKernel() if s.grid:
+                message = f"{s.name} is launched on a device"
+                hint = "call a program that runs on a CPU, without grid and block"
+        for x in (x for e in stmt_exprs(s) for x in walk(e)):
+            if isinstance(x, Intrin) and x.name in DEVICE_INSTRUCTIONS:
+                message = f"T.{x.name} is an instruction of a device's threads"
+                hint = "tensorize programs for a CPU with instructions of its own"
+        if message:
+            yield Issue("tensor-program", f.name, "", message, hint)
 
 
 def _outer_faults(f: Function) -> Iterator[str]:

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, const, int_value
+from tensorkiln.codegen.expand.offsets import elements
+from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, PrimFunc
+from tensorkiln.ir.stmt import Alloc, CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 
 # Stacks of threads are 8 MiB on Linux, 512 KiB to 1 MiB elsewhere; the caller needs some too.
 STACK_LIMIT = 1 << 20
 
 
-def elements(buf: Buffer) -> int | None:
-    """How many elements of memory a buffer spans, gaps between strides included; None if that is
-    not a constant, or if a stride is negative."""
-    total: Expr = const(1)
-    if any(int_value(extent) == 0 for extent in buf.shape):
+def local_bytes(f: PrimFunc) -> int:
+    """The bytes of a kernel's local buffers, each from its first element to its last; those of
+    unknown size, which code generation refuses, count as 0."""
+    return sum(
+        (elements(s.buffer) or 0) * s.buffer.dtype.bytes
+        for s in walk_stmt(f.body)
+        if isinstance(s, Alloc) and s.buffer.scope != "register"
+    )
+
+
+def stack_of(name: str, mod: IRModule, around: tuple[str, ...] = ()) -> int | None:
+    """The most bytes of local buffers that are on one thread's stack at a time in a call of kernel
+    `name`: its own, and those of a kernel that it calls. None if it calls itself.
+
+    Kernels of externals, whose code is not ours, count as 0. `around` are its callers.
+    """
+    f = mod[name]
+    if name in around:
+        return None
+    if isinstance(f, KnownKernel):
+        return f.stack
+    if not isinstance(f, PrimFunc):
         return 0
-    for extent, stride in zip(buf.shape, buf.strides, strict=True):
-        step = int_value(stride)
-        if step is not None and step < 0:
-            return None
-        total = total + (extent - 1) * stride
-    return int_value(simplify(total))
+    callees = dict.fromkeys(s.name for s in walk_stmt(f.body) if isinstance(s, CallKernel))
+    deeper = [stack_of(callee, mod, (*around, name)) for callee in callees]
+    known = [d for d in deeper if d is not None]
+    return None if len(known) < len(deeper) else local_bytes(f) + max(known, default=0)
 
 
 def require_stack(mod: IRModule) -> None:

@@ -6,40 +6,12 @@
 #include <string.h>
 
 #define CPU_DEVICE 1
-#define MOST_DIMS 64
 
 static const char *role_name(const kiln_binding *b, int p)
 {
     if (b->function->kind == KILN_TENSOR_FUNCTION)
         return "argument";
     return p < b->function->n_inputs ? "input" : "output";
-}
-
-void kiln_shape_text(char *text, const int64_t *shape, int ndim)
-{
-    int used = snprintf(text, KILN_SHAPE_TEXT, "[");
-    if (shape == NULL || ndim > MOST_DIMS) /* ndim is garbage: do not read that far */
-        ndim = 0;
-    for (int d = 0; d < ndim && used < KILN_SHAPE_TEXT - 24; d++)
-        used += snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
-                         (long long)shape[d]);
-    snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, "]");
-}
-
-void kiln_dtype_text(char *text, size_t size, kiln_dtype t)
-{
-    const char *name = t.code == 0 ? "int" : t.code == 1 ? "uint" : t.code == 2 ? "float"
-                     : t.code == 4 ? "bfloat" : t.code == 6 ? "bool" : NULL;
-    if (t.code == 3 && t.bits == 64)
-        snprintf(text, size, "a set of addresses");
-    else if (name == NULL)
-        snprintf(text, size, "element type %d with %d bits", t.code, t.bits);
-    else if (t.code == 6 && t.bits == 8)
-        snprintf(text, size, "bool");
-    else if (t.lanes == 1)
-        snprintf(text, size, "%s%d", name, t.bits);
-    else
-        snprintf(text, size, "%s%dx%d", name, t.bits, t.lanes);
 }
 
 static int same_dtype(kiln_dtype a, kiln_dtype b)
@@ -80,18 +52,9 @@ static int wrong_size(const kiln_binding *b, int p, int d, int64_t expected)
                      (long long)expected);
 }
 
-static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
+static int check_type(const kiln_binding *b, int p, const kiln_tensor *t)
 {
     const kiln_param *param = &b->function->params[p];
-    if (t == NULL)
-        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' is a null pointer", b->function->name,
-                         role_name(b, p), param->name);
-    if (t->device_type != CPU_DEVICE)
-        return kiln_fail(KILN_ERROR_DEVICE,
-                         "%s: %s '%s' must be in CPU memory (device type 1), received device "
-                         "type %d, index %d",
-                         b->function->name, role_name(b, p), param->name, t->device_type,
-                         t->device_id);
     if (!same_dtype(t->dtype, param->dtype))
         return wrong_dtype(b, p, t);
     if (t->ndim > 0 && t->shape == NULL)
@@ -100,6 +63,43 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
     if (t->ndim != param->ndim)
         return wrong_rank(b, p, t);
     return KILN_OK;
+}
+
+#if defined(KILN_DEVICES)
+static int check_on_device(const kiln_binding *b, int p, const kiln_tensor *t)
+{
+    const kiln_param *param = &b->function->params[p];
+    const kiln_device_kind *kind = kiln_this_library.devices[param->device - 1].kind;
+    char received[40] = "CPU memory (device type 1)";
+    if (t->device_type == kind->dlpack_type)
+        return check_type(b, p, t);
+    if (t->device_type != CPU_DEVICE)
+        snprintf(received, sizeof received, "device type %d", t->device_type);
+    return kiln_fail(KILN_ERROR_DEVICE,
+                     "%s: %s '%s' must be in memory of a device of %s (device type %d), received a "
+                     "tensor in %s; copy it there first: tk.nd.array(x, tk.%s(0)) in Python",
+                     b->function->name, role_name(b, p), param->name, kind->name,
+                     kind->dlpack_type, received, kind->name);
+}
+#endif
+
+static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
+{
+    const kiln_param *param = &b->function->params[p];
+    if (t == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' is a null pointer", b->function->name,
+                         role_name(b, p), param->name);
+#if defined(KILN_DEVICES)
+    if (param->device != 0)
+        return check_on_device(b, p, t);
+#endif
+    if (t->device_type != CPU_DEVICE)
+        return kiln_fail(KILN_ERROR_DEVICE,
+                         "%s: %s '%s' must be in CPU memory (device type 1), received device "
+                         "type %d, index %d",
+                         b->function->name, role_name(b, p), param->name, t->device_type,
+                         t->device_id);
+    return check_type(b, p, t);
 }
 
 /* Check sizes that are constants or bare symbols; the first occurrence of a symbol sets its
@@ -177,7 +177,8 @@ static int check_sizes(kiln_binding *b, int p)
     return b->bytes[p] < 0 ? too_many_bytes(b, p, sizes) : KILN_OK;
 }
 
-/* Check conditions and sizes that depend on the values of the symbols only. */
+/* Check conditions and sizes that depend on the values of the symbols only, and then that what is
+ * not empty has data. */
 static int check_symbols(kiln_binding *b)
 {
     const kiln_function *f = b->function;
@@ -190,6 +191,9 @@ static int check_symbols(kiln_binding *b)
         f->old_computed(b->symbol, b->computed);
     for (int p = 0; p < f->n_params; p++)
         if (f->params[p].role != KILN_SCALAR && (code = check_sizes(b, p)) != KILN_OK)
+            return code;
+    for (int p = 0; p < b->count; p++)
+        if (f->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
             return code;
     return KILN_OK;
 }
@@ -212,6 +216,10 @@ static int bind_value(kiln_binding *b, int p, const kiln_value *value, uint64_t 
         return code;
     b->tensor[p] = t;
     b->data[p] = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
+#if defined(KILN_DEVICES)
+    if (b->function->params[p].device != 0)
+        b->data[p] = t->data; /* a handle */
+#endif
     return bind_sizes(b, p, bound);
 }
 
@@ -233,18 +241,16 @@ int kiln_bind(kiln_binding *b, const kiln_function *function, const kiln_value *
     int code;
     b->function = function;
     b->count = count;
+#if defined(KILN_DEVICES)
+    b->chosen = NULL;
+#endif
     if (count != function->n_params && (function->kind == KILN_TENSOR_FUNCTION ||
                                         count != function->n_inputs))
         return wrong_count(function, count);
     for (int p = 0; p < count; p++)
         if ((code = bind_value(b, p, &values[p], &bound)) != KILN_OK)
             return code;
-    if ((code = check_symbols(b)) != KILN_OK)
-        return code;
-    for (int p = 0; p < count; p++)
-        if (function->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
-            return code;
-    return KILN_OK;
+    return check_symbols(b);
 }
 
 int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_t *symbols,
@@ -253,6 +259,9 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
     int code;
     b->function = function;
     b->count = function->n_params;
+#if defined(KILN_DEVICES)
+    b->chosen = NULL;
+#endif
     for (int s = 0; s < function->n_symbols; s++) {
         b->symbol[s] = symbols[s];
         if (symbols[s] < function->symbol_min[s])
@@ -269,12 +278,7 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
         if ((code = kiln_fit_plain(function->name, &function->params[p], &b->scalar[p])) != KILN_OK)
             return code;
     }
-    if ((code = check_symbols(b)) != KILN_OK)
-        return code;
-    for (int p = 0; p < b->count; p++)
-        if (function->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
-            return code;
-    return KILN_OK;
+    return check_symbols(b);
 }
 
 int64_t kiln_param_dim(const kiln_binding *b, int param, int dim)

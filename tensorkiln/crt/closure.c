@@ -73,12 +73,6 @@ static void release_closure(void *self, int what)
         kiln_free_object(self);
 }
 
-static void release_native(void *self, int what)
-{
-    if (what & 2)
-        kiln_free_object(self);
-}
-
 static void release_host(void *self, int what)
 {
     host_function_object *h = self;
@@ -122,7 +116,7 @@ int kiln_make_closure(const kiln_outer *outer, const kiln_value *captured, int c
 
 int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *made)
 {
-    native *n = function_object(sizeof *n, release_native, call_native);
+    native *n = function_object(sizeof *n, kiln_release_plain, call_native);
     if (n == NULL)
         return KILN_ERROR_MEMORY;
     n->function = function;

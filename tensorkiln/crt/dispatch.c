@@ -8,6 +8,9 @@ struct kiln_executor {
     int threads;
     int busy; /* a thread is using `workspace`; other threads borrow one */
     kiln_storage_set *sets;
+#if defined(KILN_DEVICES)
+    kiln_devices devices;
+#endif
 };
 
 #define ALIGNED(n) (((n) + 63) & ~(int64_t)63) /* cannot overflow for n <= KILN_MOST_BYTES */
@@ -33,6 +36,10 @@ static int shares_memory(const kiln_binding *b, int output)
     for (int p = 0; p < others; p++) {
         if (p == output || f->params[p].role == KILN_SCALAR)
             continue;
+#if defined(KILN_DEVICES)
+        if (f->params[p].device != 0)
+            continue;
+#endif
         if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
             return 1; /* assume an overlap rather than compute the extent of its memory */
         if (overlap(b->data[output], b->bytes[output], b->data[p], b->bytes[p]))
@@ -46,6 +53,10 @@ static int needs_copy(const kiln_binding *b, int p)
     const kiln_param *param = &b->function->params[p];
     if (param->role == KILN_SCALAR)
         return 0;
+#if defined(KILN_DEVICES)
+    if (param->device != 0)
+        return 0; /* its device refuses what it cannot use (session.c) */
+#endif
     if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
         return 1;
     return (uintptr_t)b->data[p] % param->align != 0 || shares_memory(b, p);
@@ -88,6 +99,25 @@ static int scratch_bytes(const kiln_binding *b, int64_t *bytes)
     return code;
 }
 
+#if defined(KILN_DEVICES)
+/* Run a function that may use devices. Failures of launches are recorded, as those of kernels. */
+static int run_on_devices(kiln_workspace *workspace, const kiln_binding *b, char **arg)
+{
+    const kiln_function *f = b->function;
+    kiln_device_place place[KILN_MAX_DEVICES + 1];
+    const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar, place};
+    int code = KILN_OK;
+    if (f->devices != 0)
+        code = kiln_session_begin(&workspace->session, b, place, arg);
+    if (code != KILN_OK)
+        return code;
+    f->run(&frame);
+    if (f->devices != 0)
+        kiln_session_end(workspace->session);
+    return KILN_OK;
+}
+#endif
+
 int kiln_run(kiln_workspace *workspace, kiln_binding *b)
 {
     const kiln_function *f = b->function;
@@ -120,8 +150,13 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
         if ((f->params[p].role & KILN_IN) || f->kind == KILN_TENSOR_FUNCTION)
             move(b, p, arg[p], 1);
     }
+#if defined(KILN_DEVICES)
+    if ((code = run_on_devices(workspace, b, arg)) != KILN_OK)
+        return code;
+#else
     const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar};
     f->run(&frame);
+#endif
     code = kiln_end_assertions(f->name);
     if (code != KILN_OK)
         return code;
@@ -147,6 +182,14 @@ int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void 
     kiln_binding b;
     const int code = kiln_bind_plain(&b, function, symbols, data, scalars);
     return code == KILN_OK ? kiln_run_anywhere(&b) : code;
+}
+
+const char *kiln_function_name(int index)
+{
+    const int outer = index - kiln_this_library.n_functions;
+    if (outer < 0)
+        return kiln_this_library.functions[index]->name;
+    return *(const char *const *)kiln_this_library.outers[outer]; /* name is the first member */
 }
 
 static const kiln_function *function_at(int index)
@@ -202,19 +245,55 @@ KILN_API void kiln_executor_destroy(kiln_executor *executor)
     if (executor == NULL)
         return;
     kiln_workspace_release(&executor->workspace);
+#if defined(KILN_DEVICES)
+    kiln_session_free(executor->workspace.session);
+#endif
     kiln_release_sets(executor->sets);
     free(executor);
 }
 
+#if defined(KILN_DEVICES)
+static int has_stream(const kiln_executor *executor)
+{
+    for (int d = 1; d <= kiln_this_library.n_devices; d++)
+        if (__atomic_load_n(&executor->devices.stream[d], __ATOMIC_ACQUIRE) != NULL)
+            return 1;
+    return 0;
+}
+#endif
+
 /* Run in the executor's workspace, or in a borrowed one if another thread is using it. */
 static int run_in(kiln_executor *executor, kiln_binding *b)
 {
-    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0)
+#if defined(KILN_DEVICES)
+    b->chosen = &executor->devices;
+#endif
+    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0) {
+#if defined(KILN_DEVICES)
+        if (has_stream(executor)) /* in a borrowed one other streams would come after it */
+            return kiln_fail(KILN_ERROR_CONDITION, "%s: an executor with a stream runs one call at "
+                             "a time: create one per thread", b->function->name);
+#endif
         return kiln_run_anywhere(b);
+    }
     const int code = kiln_run(&executor->workspace, b);
     __atomic_store_n(&executor->busy, 0, __ATOMIC_RELEASE);
     return code;
 }
+
+#if defined(KILN_DEVICES)
+KILN_API int kiln_executor_set_device(kiln_executor *executor, int device, int index, void *context)
+{
+    kiln_devices *const chosen = executor != NULL ? &executor->devices : &kiln_default_devices;
+    return kiln_choose_device(chosen, device, index, context);
+}
+
+KILN_API int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream)
+{
+    KILN_GIVEN(executor);
+    return kiln_choose_stream(&executor->devices, device, stream);
+}
+#endif
 
 KILN_API int kiln_executor_run(kiln_executor *executor, int function,
                                const kiln_tensor *const *tensors, int count)

@@ -1,21 +1,69 @@
 /* Errors and functions of tvm-ffi, if the process has loaded it. */
 #include "outer.h"
-#include <stdio.h>
-
-typedef struct foreign_bytes {
-    const char *data;
-    size_t size;
-} foreign_bytes;
+#include <dlfcn.h>
 
 typedef struct error_object { /* the first fields of tvm-ffi's error object */
     kiln_object head;
-    foreign_bytes kind;
-    foreign_bytes message;
+    kiln_bytes kind;
+    kiln_bytes message;
 } error_object;
 
+typedef void (*set_error_fn)(const char *, const char *);
 typedef void (*move_error_fn)(void **);
 typedef void (*put_error_fn)(void *);
-typedef int (*find_global_fn)(const foreign_bytes *, void **);
+typedef int (*find_global_fn)(const kiln_bytes *, void **);
+
+/* C99 has no conversion from dlsym()'s object pointer to a function pointer, hence the union. */
+kiln_any_function kiln_host_symbol(const char *name)
+{
+    union {
+        void *object;
+        kiln_any_function function;
+    } found;
+    found.object = dlsym(RTLD_DEFAULT, name);
+    return found.function;
+}
+
+static const char *error_kind(int code)
+{
+    switch (code) {
+    case KILN_ERROR_COUNT:
+    case KILN_ERROR_DTYPE:
+    case KILN_ERROR_ARGUMENT:
+        return "TypeError";
+    case KILN_ERROR_MEMORY:
+        return "MemoryError";
+    case KILN_ERROR_CPU:
+    case KILN_ERROR_HOST:
+    case KILN_ERROR_CALLBACK:
+        return "RuntimeError";
+    case KILN_ERROR_DEPTH:
+        return "RecursionError";
+    case KILN_ERROR_ASSERTION:
+        return "AssertionError";
+#if defined(KILN_DEVICES)
+    case KILN_ERROR_DEVICE_MEMORY:
+        return "MemoryError";
+    case KILN_ERROR_DRIVER:
+    case KILN_ERROR_NO_DEVICE:
+    case KILN_ERROR_CAPABILITY:
+    case KILN_ERROR_BUILD:
+    case KILN_ERROR_LAUNCH:
+    case KILN_ERROR_EXECUTION:
+        return "RuntimeError";
+#endif
+    default:
+        return "ValueError";
+    }
+}
+
+int kiln_raise(int code)
+{
+    const set_error_fn set_error = (set_error_fn)kiln_host_symbol("TVMFFIErrorSetRaisedFromCStr");
+    if (set_error != NULL)
+        set_error(error_kind(code), kiln_last_error());
+    return -1;
+}
 
 static __thread int raised; /* the current failure is already raised in tvm-ffi */
 
@@ -56,7 +104,7 @@ void kiln_find_foreign(const char *name, kiln_value *found)
 {
     const find_global_fn get_global = (find_global_fn)kiln_host_symbol("TVMFFIFunctionGetGlobal");
     void *function = NULL;
-    foreign_bytes text = {name, 0};
+    kiln_bytes text = {name, 0};
     while (name[text.size] != 0)
         text.size++;
     if (get_global != NULL && get_global(&text, &function) == 0 && function != NULL)

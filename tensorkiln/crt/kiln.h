@@ -39,7 +39,7 @@ enum kiln_code {
     KILN_ERROR_RANK = 2,     /* a tensor has the wrong number of dimensions, or lacks an axis */
     KILN_ERROR_SHAPE = 3,    /* a dimension has the wrong size */
     KILN_ERROR_DTYPE = 4,    /* a tensor holds the wrong element type */
-    KILN_ERROR_DEVICE = 5,   /* a tensor is not in CPU memory */
+    KILN_ERROR_DEVICE = 5,   /* a tensor is not in CPU memory, or not on its parameter's device */
     KILN_ERROR_NULL = 6,     /* a null pointer that is not allowed */
     KILN_ERROR_ARGUMENT = 7, /* the wrong kind of value, e.g. a scalar instead of a tensor */
     KILN_ERROR_MEMORY = 8,   /* out of memory, or a tensor larger than any address space */
@@ -56,7 +56,17 @@ enum kiln_code {
                                   library, or KILN_VERIFY_WEIGHTS=1 found damaged weights */
     KILN_ERROR_RANGE = 19,     /* a number outside its parameter's type, or a size computed from the
                                   inputs that does not fit into 64 bits */
-    KILN_ERROR_ENVIRONMENT = 20 /* an environment variable has an invalid value */
+    KILN_ERROR_ENVIRONMENT = 20, /* an environment variable has an invalid value */
+    KILN_ERROR_DRIVER = 21,     /* a kind of device has no driver here: its library or platform is
+                                   missing, or unusable in a child of fork() */
+    KILN_ERROR_NO_DEVICE = 22,  /* the system has no device of that kind and index */
+    KILN_ERROR_CAPABILITY = 23, /* the device lacks what the library was compiled for */
+    KILN_ERROR_DEVICE_MEMORY = 24, /* a device is out of memory */
+    KILN_ERROR_BUILD = 25,      /* the driver cannot compile the library's code for a device */
+    KILN_ERROR_LAUNCH = 26,     /* a device refused a kernel or a copy */
+    KILN_ERROR_EXECUTION = 27,  /* a kernel or a copy failed on a device after it was started */
+    KILN_ERROR_DEVICE_LOST = 28 /* a device cannot be used any more in this process: an earlier
+                                   kernel failed so badly that the driver has given it up */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -71,7 +81,8 @@ typedef struct kiln_dtype {
 
 /* A tensor; same layout as DLTensor, so a pointer to either may be passed for the other. Element 0
  * is byte_offset bytes behind data. strides count elements, not bytes; NULL means contiguous,
- * row-major. device_type must be 1 (CPU memory); device_id is ignored. */
+ * row-major. device_type must be 1 (CPU memory), and device_id is ignored, unless the function's
+ * parameter is on a device ("devices" below). */
 typedef struct kiln_tensor {
     void *data;
     int32_t device_type;
@@ -330,6 +341,41 @@ void *kiln_module(const char *loader, const char *target_key);
  * NAME, LOADER, CONTAINER, DEPTH, or what load() or call() of the module returned. */
 int kiln_call_import(const char *loader, const char *target_key, const char *function,
                      const kiln_value *arguments, int32_t count, kiln_value *result);
+
+/* ---- devices ---------------------------------------------------------------------------- */
+
+/* Only a library with code for devices that have memory of their own exports this function. Its
+ * metadata lists them (`devices`), with a `number` from 1 on, and says which parameters must be on
+ * which (`device`). Such a tensor has the device_type of DLPack (2: CUDA, 4: OpenCL), the index as device_id,
+ * and in `data` what DLPack has there: for CUDA an
+ * address, for OpenCL the cl_mem. It is row-major, and shares no memory
+ * with another argument that is written; plain C entries take the same `data`. A call returns when
+ * the devices are done. The other codes of a call are then DRIVER, NO_DEVICE, CAPABILITY, BUILD (when
+ * a device is first used), DEVICE_MEMORY, LAUNCH, EXECUTION, DEVICE_LOST. After fork() a child cannot use devices
+ * that its parent has used (DRIVER).
+ *
+ * Choose the device of this system, by its index among those of its kind, that runs code of device
+ * number `device` for calls in an executor, and open it: build the code and copy the weights, unless
+ * the library has done so before. executor NULL: for calls without one, and for executors without a
+ * choice of their own; if nothing is chosen it is index 0, opened by the first call that needs it.
+ *
+ * `context` is a context of the host's to use, of that one device (OpenCL: a cl_context, CUDA: a CUcontext,
+ * which must outlive the library): memory objects of OpenCL belong to a context, so a host that has
+ * some passes it. NULL: the library makes its own, and shares CUDA's primary context. A device and its context stay in use until the library is unloaded. Codes: ARGUMENT (no
+ * device of that number, or a context that cannot be used), DRIVER, NO_DEVICE, CAPABILITY, BUILD,
+ * DEVICE_MEMORY, CONTAINER; those of kiln_open(). */
+int kiln_executor_set_device(kiln_executor *executor, int device, int index, void *context);
+/* Let calls in an executor queue what they do on device number `device` in a stream of the host's
+ * (CUDA: a CUstream; 1 is the default stream) and return without waiting for it, unless they copy
+ * from or to the host. NULL: in a stream of the library's, and wait, as without this. Results, also
+ * failures of kernels, are there when the host has waited for the stream. The executor then runs one
+ * call at a time (CONDITION), since its memory is in use until the stream gets there; before another
+ * stream is set, and before the executor is destroyed, the first one must be done.
+ *
+ * Such calls can be captured by the host (cuStreamBeginCapture()) if no parameter is on the host and
+ * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
+ * and the tensors live. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
+int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 

@@ -98,6 +98,19 @@ static int find_group(const kiln_container *in, const char *loader, const char *
     return -1;
 }
 
+#if defined(KILN_DEVICES)
+const kiln_group *kiln_find_group(const char *loader, const char *target_key, int *code)
+{
+    lock_modules();
+    const kiln_container *const in = open_container(code);
+    const int g = in != NULL ? find_group(in, loader, target_key) : -1;
+    unlock_modules();
+    if (in != NULL && g < 0)
+        *code = KILN_ERROR_CONTAINER;
+    return g < 0 ? NULL : &in->groups[g];
+}
+#endif
+
 static registered_loader **find_loader(const char *name)
 {
     registered_loader **at = &loaders;
@@ -113,8 +126,26 @@ static void append_name(char *text, size_t size, const char *name)
     snprintf(text + used, size - used, "%s%s", used == 0 ? "" : ", ", name);
 }
 
+#if defined(KILN_DEVICES)
+/* Whether a group is code of one of the library's devices, which device.c loads. */
+static int is_of_device(const kiln_group *group)
+{
+    for (int d = 0; d < kiln_this_library.n_devices; d++)
+        if (strcmp(group->loader, kiln_this_library.devices[d].kind->name) == 0 &&
+            strcmp(group->target_key, kiln_this_library.devices[d].target_key) == 0)
+            return 1;
+    return 0;
+}
+#endif
+
 static int no_loader(const kiln_group *group)
 {
+#if defined(KILN_DEVICES)
+    if (is_of_device(group))
+        return kiln_fail(KILN_ERROR_LOADER, "functions of loader '%s' run on a device, within "
+                         "functions of library %s; they cannot be called by themselves",
+                         group->loader, kiln_this_library.name);
+#endif
     char artifacts[300] = "", known[300] = "";
     for (int i = 0; i < group->n_artifacts; i++)
         append_name(artifacts, sizeof artifacts, group->artifacts[i].file_name);
@@ -275,6 +306,10 @@ static int call_below(const kiln_container *in, int start, const char *function,
         /* Group 0 is the library itself; keys with `_` are node kinds of later format versions. */
         code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME
                                                                 : load_group(in, queue[i]);
+#if defined(KILN_DEVICES)
+        if (code == KILN_ERROR_LOADER && is_of_device(group))
+            code = KILN_ERROR_NAME; /* it has no functions of its own to call */
+#endif
         loaded module = {{0}, NULL};
         if (code == KILN_OK)
             module = *modules[queue[i]].made; /* another thread may set a new one */
@@ -304,6 +339,22 @@ static int call_below(const kiln_container *in, int start, const char *function,
     return code;
 }
 
+/* Call a function of a group that was looked up under the lock, which this releases; without a
+ * container return `code`. */
+static int call_found(const kiln_container *in, int g, int code, const char *function,
+                      const kiln_value *args, int32_t count, kiln_value *result)
+{
+    count_use(in != NULL);
+    unlock_modules();
+    if (in == NULL)
+        return code;
+    code = call_below(in, g, function, args, count, result);
+    lock_modules();
+    count_use(-1);
+    unlock_modules();
+    return code;
+}
+
 KILN_API int kiln_call_import(const char *loader, const char *target_key, const char *function,
                               const kiln_value *args, int32_t count, kiln_value *result)
 {
@@ -317,15 +368,7 @@ KILN_API int kiln_call_import(const char *loader, const char *target_key, const 
         KILN_GIVEN(args);
     lock_modules();
     const kiln_container *const in = loaded_group(loader, target_key, &g, &code);
-    count_use(in != NULL);
-    unlock_modules();
-    if (in == NULL)
-        return code;
-    code = call_below(in, g, function, args, count, result);
-    lock_modules();
-    count_use(-1);
-    unlock_modules();
-    return code;
+    return call_found(in, g, code, function, args, count, result);
 }
 
 int kiln_call_any_import(const char *function, const kiln_value *args, int32_t count,
@@ -334,15 +377,7 @@ int kiln_call_any_import(const char *function, const kiln_value *args, int32_t c
     lock_modules();
     int code;
     const kiln_container *const in = open_container(&code);
-    count_use(in != NULL);
-    unlock_modules();
-    if (in == NULL)
-        return code;
-    code = call_below(in, 0, function, args, count, result);
-    lock_modules();
-    count_use(-1);
-    unlock_modules();
-    return code;
+    return call_found(in, 0, code, function, args, count, result);
 }
 
 void kiln_import_kernel(const char *loader, const char *target_key, const char *function,

@@ -5,6 +5,24 @@
 
 #include "crt.h"
 
+/* ---- loader.c ------------------------------------------------------------------------------ */
+
+/* Section .kiln.artifacts: the size as uint64_t, padding to 64 bytes, then the container. NULL in a
+ * library without one. */
+extern const uint64_t kiln_container_data[] __attribute__((weak));
+
+/* Call a function of the module nearest to the library that has it; for call_packed. */
+int kiln_call_any_import(const char *function, const kiln_value *args, int32_t count,
+                         kiln_value *result);
+/* The body of a kernel that a module provides. A failure is recorded with kiln_kernel_failed(). */
+void kiln_import_kernel(const char *loader, const char *target_key, const char *function,
+                        const kiln_value *args, int count);
+
+#if defined(KILN_DEVICES)
+/* Return the group of a loader and target key; NULL with a sentence if there is none. */
+const struct kiln_group *kiln_find_group(const char *loader, const char *target_key, int *code);
+#endif
+
 /* ---- container.c: docs/formats/container.md ------------------------------------------------ */
 
 /* A node of the container: the artifacts of one loader and target key, and the numbers of the
@@ -29,18 +47,5 @@ int kiln_read_container(const void *data, uint64_t size, kiln_container **contai
 
 /* ---- sha256.c ------------------------------------------------------------------------------ */
 void kiln_sha256(const unsigned char *data, uint64_t size, unsigned char digest[32]);
-
-/* ---- loader.c ------------------------------------------------------------------------------ */
-
-/* Section .kiln.artifacts: the size as uint64_t, padding to 64 bytes, then the container. NULL in a
- * library without one. */
-extern const uint64_t kiln_container_data[] __attribute__((weak));
-
-/* Call a function of the module nearest to the library that has it; for call_packed. */
-int kiln_call_any_import(const char *function, const kiln_value *args, int32_t count,
-                         kiln_value *result);
-/* The body of a kernel that a module provides. A failure is recorded with kiln_kernel_failed(). */
-void kiln_import_kernel(const char *loader, const char *target_key, const char *function,
-                        const kiln_value *args, int count);
 
 #endif

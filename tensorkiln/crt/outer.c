@@ -1,36 +1,11 @@
 /* The frame of an outer function, with its locals and the limit on call depth; calls of graph and
  * tensor functions with values. */
 #include "outer.h"
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #define MAX_DEPTH 10000
-#define STACK_KEPT ((size_t)512 << 10) /* reserved for kernels and the host's callbacks */
 
 static __thread int depth;
-static __thread char *stack_floor; /* the lowest address that frames may use; NULL: unknown */
-
-/* Reserve STACK_KEPT, or half of a stack below twice that. NULL if the thread's stack is unknown:
- * then only MAX_DEPTH limits calls. */
-static char *find_stack_floor(void)
-{
-    pthread_attr_t attributes;
-    void *low = NULL;
-    size_t size = 0;
-    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return NULL;
-    pthread_attr_getstack(&attributes, &low, &size);
-    pthread_attr_destroy(&attributes);
-    return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
-}
-
-int kiln_stack_is_used_up(void)
-{
-    if (stack_floor == NULL)
-        stack_floor = find_stack_floor();
-    return (char *)__builtin_frame_address(0) < stack_floor;
-}
 
 int kiln_enter(const char *function, kiln_value *locals, size_t bytes)
 {
@@ -140,14 +115,7 @@ int kiln_run_function(const kiln_function *function, const kiln_value *args, int
                       int as_tuple, kiln_value *result)
 {
     kiln_value values[KILN_MAX_PARAMS];
-    for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
-        const kiln_tensor *tensor = kiln_tensor_of(&args[p]);
-        values[p] = args[p];
-        if (tensor != NULL) {
-            values[p].kind = KILN_TENSOR;
-            values[p].as.pointer = (void *)(uintptr_t)tensor;
-        }
-    }
+    kiln_views(values, args, count);
     return bind_and_run(function, values, count, as_tuple, result);
 }
 

@@ -8,7 +8,7 @@
 
 #include "crt.h"
 
-/* ---- objects, in the layouts of tvm-ffi ---------------------------------------------------- */
+/* ---- objects, in the layouts of tvm-ffi ------------------------------------------------------ */
 typedef struct kiln_object {
     uint64_t counts; /* low half: strong references; high half: weak, +1 while any is strong */
     int32_t kind;
@@ -21,6 +21,17 @@ typedef struct kiln_tensor_object {
     kiln_tensor tensor;
     void *managed; /* the DLManagedTensor that owns the data; NULL: data follows this struct */
 } kiln_tensor_object;
+
+typedef struct kiln_managed_tensor { /* the layout of DLManagedTensor */
+    kiln_tensor tensor;
+    void *context;
+    void (*deleter)(void *self);
+} kiln_managed_tensor;
+
+typedef struct kiln_bytes { /* the layout of TVMFFIByteArray; what a KILN_BYTES_VIEW points to */
+    const char *data;
+    size_t size;
+} kiln_bytes;
 
 typedef struct kiln_string_object { /* KILN_BYTES too */
     kiln_object head;
@@ -60,26 +71,12 @@ KILN_LAYOUT(tuple, offsetof(kiln_tuple_object, free_data) == 48);
 KILN_LAYOUT(function, offsetof(kiln_function_object, call) == 24 &&
                           sizeof(kiln_function_object) == 40);
 
-/* ---- value.c: objects and their references ------------------------------------------------- */
-/* Allocate an object of `bytes` bytes with one reference, 64-byte aligned; NULL with a sentence if
- * memory is short. Only the head is initialised. */
-void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, int what));
-void kiln_free_object(void *object);
-/* The value of an object; takes over the caller's reference. */
-kiln_value kiln_object_value(void *object);
-/* Make an owned value of an argument: retain an object, copy a view (kinds 7 to 9) into an
- * object. */
-int kiln_take(const kiln_value *value, kiln_value *taken);
-/* Take item `index`, which must be >= 0, of a tuple. */
-int kiln_item(const kiln_value *tuple, int index, kiln_value *item);
-/* Take all items of a tuple, which must have exactly `count`, into items[], whose old values are
- * released first. */
-int kiln_spread(const kiln_value *tuple, int count, kiln_value *items);
-/* Write whether a condition is true: a bool, an integer, or a tensor of one bool or integer. */
-int kiln_truth(const kiln_value *value, int *truth);
-/* The kind of a value for messages, such as "a tensor". */
-const char *kiln_kind_name(const kiln_value *value);
+static inline int kiln_is_object(const kiln_value *value)
+{
+    return value->kind >= 64 && value->as.pointer != NULL;
+}
 
+/* ---- values ---------------------------------------------------------------------------------- */
 extern const kiln_value kiln_nothing;
 
 /* A view of a tensor, for one step of an outer function: it holds no reference. */
@@ -118,24 +115,27 @@ static inline kiln_value kiln_real(double real)
     return v;
 }
 
-/* ---- tensor.c: tensors as objects ---------------------------------------------------------- */
-/* Copy a tensor in CPU memory, of any strides, into a new contiguous one. */
-int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy);
-/* Check that the runtime can read a tensor: at most KILN_MAX_RANK sizes, all >= 0, at most
- * KILN_MOST_BYTES in all, elements of whole bytes, and a data pointer unless it is empty. The
- * device is not checked. */
-int kiln_check_tensor(const kiln_tensor *tensor);
-/* Number of elements of a tensor that kiln_check_tensor() has accepted. */
-int64_t kiln_element_count(const kiln_tensor *tensor);
-/* Get the tensor of a value, checked, contiguous and in CPU memory: the value's own, with *packed
- * KILN_NONE, or a copy that *packed owns. *packed is written in either case. */
-int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed);
-static inline char *kiln_data(const kiln_tensor *tensor)
-{
-    return (char *)tensor->data + tensor->byte_offset;
-}
+/* ---- outer functions, in tables of entry.c --------------------------------------------------- */
+typedef struct kiln_outer {
+    const char *name;
+    int n_params;
+    int (*run)(const kiln_value *captured, const kiln_value *args, kiln_value *result);
+} kiln_outer;
 
-/* ---- match.c: values against types --------------------------------------------------------- */
+/* ---- registry.c: functions by name ----------------------------------------------------------- */
+/* Call a function by name. It is searched in this order: functions that the host registered,
+ * tvm-ffi's global functions, functions of this library, functions of loaded modules. *result must
+ * be KILN_NONE. */
+int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result);
+
+/* ---- closure.c: functions as values ---------------------------------------------------------- */
+/* The value of an outer function with `count` captured values, which are taken. */
+int kiln_make_closure(const kiln_outer *outer, const kiln_value *captured, int count,
+                      kiln_value *made);
+/* The value of a graph or tensor function; `as_tuple` as for kiln_run_function(). */
+int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *made);
+
+/* ---- match.c: values against types ----------------------------------------------------------- */
 enum {
     KILN_IS_TENSOR = 1,
     KILN_IS_TUPLE,
@@ -163,13 +163,22 @@ typedef struct kiln_type {
 int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const char *function,
                const char *what);
 
-/* ---- outer.c: the frame of an outer function ----------------------------------------------- */
-typedef struct kiln_outer {
-    const char *name;
-    int n_params;
-    int (*run)(const kiln_value *captured, const kiln_value *args, kiln_value *result);
-} kiln_outer;
+/* ---- dynamic.c, unique.c, nms.c: results whose size the data decides ------------------------- */
+int kiln_nonzero(const kiln_value *x, kiln_value *result);
+int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
+                  kiln_value *result);
+/* `axes` and `steps` may be KILN_NONE. */
+int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
+                       const kiln_value *axes, const kiln_value *steps, kiln_value *result);
+/* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
+ * them for each input row, and counts. */
+int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);
+/* `max_output`, `iou_threshold` and `score_threshold` may be KILN_NONE. */
+int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
+                             const kiln_value *max_output, const kiln_value *iou_threshold,
+                             const kiln_value *score_threshold, int center, kiln_value *result);
 
+/* ---- outer.c: the frame of an outer function ------------------------------------------------- */
 /* Begin the frame of an outer function: set its locals, an array of `bytes` bytes, to KILN_NONE,
  * and fail with KILN_ERROR_DEPTH if calls are nested too deep. */
 int kiln_enter(const char *function, kiln_value *locals, size_t bytes);
@@ -198,47 +207,59 @@ int kiln_run_function(const kiln_function *function, const kiln_value *args, int
 int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t count,
                         kiln_value *result);
 
-/* ---- closure.c: functions as values -------------------------------------------------------- */
-/* The value of an outer function with `count` captured values, which are taken. */
-int kiln_make_closure(const kiln_outer *outer, const kiln_value *captured, int count,
-                      kiln_value *made);
-/* The value of a graph or tensor function; `as_tuple` as for kiln_run_function(). */
-int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *made);
-
-/* ---- registry.c: functions by name --------------------------------------------------------- */
-/* Call a function by name. It is searched in this order: functions that the host registered,
- * tvm-ffi's global functions, functions of this library, functions of loaded modules. *result must
- * be KILN_NONE. */
-int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result);
-
-/* ---- storage.c: storages that executors keep ------------------------------------------------ */
-/* call_packed's "alloc_cached_storage_set": args are a function that makes a tuple of storages, the
- * shape to call it with if it takes one, and a key. Return the current executor's set for that key
- * and shape if no call uses it; otherwise make a new set. */
-int kiln_cached_storage_set(const kiln_value *args, int count, kiln_value *result);
+/* ---- storage.c: storages as kernels take them ------------------------------------------------ */
 /* Convert a tuple of storages to a tensor of their addresses, as kernels take it. */
 int kiln_make_set(const kiln_value *tuple, kiln_value *set);
 
-/* ---- foreign.c: errors and functions of tvm-ffi -------------------------------------------- */
+/* ---- value.c: owned values ------------------------------------------------------------------- */
+/* Make an owned value of an argument: retain an object, copy a view (kinds 7 to 9) into an
+ * object. */
+int kiln_take(const kiln_value *value, kiln_value *taken);
+/* Take item `index`, which must be >= 0, of a tuple. */
+int kiln_item(const kiln_value *tuple, int index, kiln_value *item);
+/* Take all items of a tuple, which must have exactly `count`, into items[], whose old values are
+ * released first. */
+int kiln_spread(const kiln_value *tuple, int count, kiln_value *items);
+/* Write whether a condition is true: a bool, an integer, or a tensor of one bool or integer. */
+int kiln_truth(const kiln_value *value, int *truth);
+
+/* ---- tensor.c: tensors as objects ------------------------------------------------------------ */
+/* Arguments with views of tensors in place of tensor objects; of more than KILN_MAX_PARAMS, which no
+ * function takes, the first. */
+void kiln_views(kiln_value *views, const kiln_value *args, int count);
+/* Copy a tensor in CPU memory, of any strides, into a new contiguous one. */
+int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy);
+/* Check that the runtime can read a tensor: at most KILN_MAX_RANK sizes, all >= 0, at most
+ * KILN_MOST_BYTES in all, elements of whole bytes, and a data pointer unless it is empty. The
+ * device is not checked. */
+int kiln_check_tensor(const kiln_tensor *tensor);
+/* Number of elements of a tensor that kiln_check_tensor() has accepted. */
+int64_t kiln_element_count(const kiln_tensor *tensor);
+/* Get the tensor of a value, checked, contiguous and in CPU memory: the value's own, with *packed
+ * KILN_NONE, or a copy that *packed owns. *packed is written in either case. */
+int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed);
+static inline char *kiln_data(const kiln_tensor *tensor)
+{
+    return (char *)tensor->data + tensor->byte_offset;
+}
+
+/* ---- foreign.c: errors and functions of tvm-ffi ---------------------------------------------- */
 /* After a function of another library failed: copy the error raised in tvm-ffi, if there is one, to
  * this thread's sentence; return KILN_ERROR_CALLBACK. */
 int kiln_foreign_failure(void);
 /* Look up a function in tvm-ffi's global table; *found is left unchanged if it is not there. */
 void kiln_find_foreign(const char *name, kiln_value *found);
 
-/* ---- dynamic.c, unique.c, nms.c: results whose size the data decides ------------------------ */
-int kiln_nonzero(const kiln_value *x, kiln_value *result);
-int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
-                  kiln_value *result);
-/* `axes` and `steps` may be KILN_NONE. */
-int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
-                       const kiln_value *axes, const kiln_value *steps, kiln_value *result);
-/* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
- * them for each input row, and counts. */
-int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);
-/* `max_output`, `iou_threshold` and `score_threshold` may be KILN_NONE. */
-int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
-                             const kiln_value *max_output, const kiln_value *iou_threshold,
-                             const kiln_value *score_threshold, int center, kiln_value *result);
+/* ---- object.c: objects and their references -------------------------------------------------- */
+/* Allocate an object of `bytes` bytes with one reference, 64-byte aligned; NULL with a sentence if
+ * memory is short. Only the head is initialised. */
+void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, int what));
+void kiln_free_object(void *object);
+/* The `release` of an object that holds no other one. */
+void kiln_release_plain(void *self, int what);
+/* The value of an object; takes over the caller's reference. */
+kiln_value kiln_object_value(void *object);
+/* The kind of a value for messages, such as "a tensor". */
+const char *kiln_kind_name(const kiln_value *value);
 
 #endif

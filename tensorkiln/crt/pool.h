@@ -3,7 +3,7 @@
  *
  * The pool is a reference-counted block of memory; `users` counts the libraries. A worker thread
  * executes the pool code (kiln_work()) of one library, its home. When it claims a chunk of another
- * library's job, it moves: it jumps to that library's code from the bottom of its stack (share.c),
+ * library's job, it moves: it jumps to that library's code from the bottom of its stack (worker.c),
  * so that no return address on the stack points into the old library. A worker that sleeps or spins
  * stays in the library whose job it ran last.
  *
@@ -21,6 +21,11 @@
 
 #define POOL_PROTOCOL 1 /* increase it with any change to these structs or to their use */
 #define MAX_WORKERS 1023
+
+/* Where libraries can find each other's pool (share.c), and workers can move (worker.c). */
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#define CAN_SHARE 1
+#endif
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
@@ -84,11 +89,22 @@ typedef struct kiln_pool {
     kiln_worker worker[MAX_WORKERS + 1]; /* by number */
 } kiln_pool;
 
-extern kiln_home kiln_this_home; /* of this library */
+/* ---- share.c: the pool of the process ---------------------------------------------------------- */
 extern kiln_pool *kiln_the_pool; /* NULL: not found or made yet */
 /* Return the pool, found in another library or made on first use; NULL if memory is short. */
 kiln_pool *kiln_shared_pool(void);
+
+/* ---- worker.c: threads of the pool ------------------------------------------------------------- */
+extern kiln_home kiln_this_home; /* of this library */
 /* Run jobs until the thread moves or ends: return the entry of the library to move to, or NULL. */
 kiln_thread_start kiln_work(kiln_worker *self);
+/* Spin while *word == value, for 200 microseconds at most; return 1 if it changed. */
+int kiln_spin(const uint32_t *word, uint32_t value);
+/* Claim a chunk of the job published as `ticket`; return -1 if none is left or the job is over. */
+int32_t kiln_claim(kiln_pool *pool, uint32_t ticket, int from_back);
+/* Run a chunk that was claimed: one of job->chunks parts of 0..n. */
+void kiln_run_chunk(const kiln_job *job, uint32_t chunk);
+/* Wake all workers that sleep. */
+void kiln_ring(kiln_pool *pool);
 
 #endif

@@ -1,4 +1,5 @@
-/* Functions by name, for call_packed: of the host, tvm-ffi, this library and loaded modules. */
+/* Functions by name, for call_packed: the runtime's own one, which gives cached storages, and those of
+ * the host, tvm-ffi, this library and loaded modules. */
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -80,12 +81,55 @@ static int find_own(const char *name, kiln_value *found)
     return KILN_OK;
 }
 
+static int require_storages(const kiln_value *tuple)
+{
+    int count = 0;
+    const kiln_value *items = kiln_items_of(tuple, &count);
+    if (tuple->kind != KILN_TUPLE)
+        return kiln_fail(KILN_ERROR_ARGUMENT,
+                         "alloc_cached_storage_set: the function gave %s, expected a tuple of storages",
+                         kiln_kind_name(tuple));
+    for (int i = 0; i < count; i++)
+        if (items[i].kind != KILN_TENSOR_OBJECT)
+            return kiln_fail(KILN_ERROR_ARGUMENT,
+                             "alloc_cached_storage_set: item %d of the tuple is %s, expected a storage",
+                             i, kiln_kind_name(&items[i]));
+    return KILN_OK;
+}
+
+/* "alloc_cached_storage_set": args are a function that makes a tuple of storages, the shape to call
+ * it with if it takes one, and a key. Return the current executor's set for that key and shape if no
+ * call uses it; otherwise make a new set. */
+static int cached_storage_set(const kiln_value *args, int count, kiln_value *result)
+{
+    int64_t length = 0;
+    const char *key = count > 1 ? kiln_string_of(&args[count - 1], &length) : NULL;
+    if (key == NULL || count > 3 || args[0].kind != KILN_FUNCTION ||
+        (count == 3 && args[1].kind != KILN_SHAPE))
+        return kiln_fail(KILN_ERROR_ARGUMENT,
+                         "alloc_cached_storage_set takes a function that makes storages, its shape "
+                         "if it needs one, and key=");
+    const kiln_value *sizes = count == 3 ? &args[1] : &kiln_nothing;
+    kiln_storage_set **sets = kiln_current_sets();
+    if (sets != NULL) {
+        kiln_take_set(sets, key, length, sizes, result);
+        if (result->kind != KILN_NONE)
+            return KILN_OK;
+    }
+    int code = kiln_call_value(&args[0], &args[1], count - 2, result);
+    if (code == KILN_OK)
+        code = require_storages(result);
+    if (code != KILN_OK)
+        return code;
+    return sets == NULL ? KILN_OK : kiln_keep_set(sets, key, length, sizes, result);
+}
+
 int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result)
 {
     kiln_value function = {KILN_NONE, 0, {0}};
     int code = KILN_OK;
     if (strcmp(name, "alloc_cached_storage_set") == 0)
-        return kiln_cached_storage_set(args, count, result);
+        return cached_storage_set(args, count, result);
     find_registered(name, &function);
     if (function.kind == KILN_NONE)
         kiln_find_foreign(name, &function);

@@ -1,5 +1,4 @@
-/* How the libraries of a process find their common thread pool, how worker threads move from one
- * library to another, and how a library leaves the pool. */
+/* How the libraries of a process find their common thread pool, and how a library leaves it. */
 #include "pool.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +10,9 @@
 
 kiln_pool *kiln_the_pool; /* NULL: this library has not been used */
 
-/* ---- the ELF note that leads to kiln_the_pool; the entry of workers ----------------------- */
-
 /* An ELF note in each library contains the offset of its kiln_the_pool; other libraries find the
- * note in memory with dl_iterate_phdr(), under the dynamic linker's lock.
- *
- * kiln_worker_entry() is entered with the kiln_worker as its argument, either from pthread_create()
- * or by a jump from the kiln_worker_entry() of another library. It calls kiln_work(), then pops its
- * frame and jumps to the entry that kiln_work() returned, or returns. So its return address always
- * points into the C library, never into another Tensorkiln library. */
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
-#define CAN_SHARE 1
+ * note in memory with dl_iterate_phdr(), under the dynamic linker's lock. */
+#if defined(CAN_SHARE)
 #define NOTE_TYPE 2
 #define TEXT(x) #x
 #define NUMBER(x) TEXT(x)
@@ -33,58 +24,7 @@ __asm__(".pushsection .note.kiln.pool,\"a\",%note\n"
         ".quad " NUMBER(POOL_PROTOCOL) "\n"
         ".quad kiln_the_pool - .\n"
         ".popsection\n");
-
-void *kiln_worker_entry(void *worker);
-__asm__(".pushsection .text.kiln_worker_entry,\"ax\",%progbits\n"
-        ".balign 16\n"
-        ".globl kiln_worker_entry\n"
-        ".hidden kiln_worker_entry\n"
-        ".type kiln_worker_entry, %function\n"
-        "kiln_worker_entry:\n"
-        ".cfi_startproc\n"
-#if defined(__x86_64__)
-        "    .byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */
-        "    pushq %rdi\n"
-        "    .cfi_adjust_cfa_offset 8\n"
-        "    callq kiln_work\n"
-        "    popq %rdi\n"
-        "    .cfi_adjust_cfa_offset -8\n"
-        "    testq %rax, %rax\n"
-        "    je 1f\n"
-        "    jmpq *%rax\n"
-        "1:  retq\n"
-#else
-        "    hint #34\n" /* bti c */
-        "    stp x29, x30, [sp, #-32]!\n"
-        "    .cfi_def_cfa_offset 32\n"
-        "    .cfi_offset 29, -32\n"
-        "    .cfi_offset 30, -24\n"
-        "    mov x29, sp\n"
-        "    str x0, [sp, #16]\n"
-        "    bl kiln_work\n"
-        "    mov x16, x0\n"
-        "    ldr x0, [sp, #16]\n"
-        "    ldp x29, x30, [sp], #32\n"
-        "    .cfi_restore 29\n"
-        "    .cfi_restore 30\n"
-        "    .cfi_def_cfa_offset 0\n"
-        "    cbz x16, 1f\n"
-        "    br x16\n"
-        "1:  mov x0, #0\n"
-        "    ret\n"
 #endif
-        ".cfi_endproc\n"
-        ".size kiln_worker_entry, . - kiln_worker_entry\n"
-        ".popsection\n");
-#else
-static void *kiln_worker_entry(void *worker)
-{
-    kiln_work(worker); /* never moves: without the note the pool is not shared */
-    return NULL;
-}
-#endif
-
-kiln_home kiln_this_home = {kiln_worker_entry, 0, 0, NULL};
 
 /* ---- finding ------------------------------------------------------------------------------ */
 
@@ -311,12 +251,11 @@ static void see_them_off(kiln_pool *pool)
  * they use is freed, and nothing waits for them. (kiln_is_exiting() may be 0 at exit(), if the
  * first loop of another thread registered the handler after exit() began; `running` covers that
  * case.) */
-void kiln_leave_pool(void)
+void kiln_leave_pool(int at_exit)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
     if (pool == NULL)
         return;
-    const int at_exit = kiln_is_exiting();
     STORE(kiln_this_home.closing, 1);
     const int running = LOAD(pool->job.home) == &kiln_this_home;
     if (running && !at_exit && is_inside(pool))

@@ -1,5 +1,5 @@
-/* Sets of storages (workspace buffers) that an executor caches: call_packed's
- * "alloc_cached_storage_set", and sets as arrays of addresses, which kernels take. */
+/* Sets of storages (workspace buffers) that an executor caches, and sets as arrays of addresses,
+ * which kernels take. */
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@ struct kiln_storage_set {
     int64_t length;
     char key[];
 };
-
 
 void kiln_release_sets(kiln_storage_set *sets)
 {
@@ -57,9 +56,8 @@ static kiln_storage_set **find_set(kiln_storage_set **sets, const char *key, int
     return sets;
 }
 
-/* Take an idle set of that key and those sizes; *found is left unchanged if there is none. */
-static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
-                     const kiln_value *sizes, kiln_value *found)
+void kiln_take_set(kiln_storage_set **sets, const char *key, int64_t length,
+                   const kiln_value *sizes, kiln_value *found)
 {
     kiln_take_lock(&kiln_sets_lock);
     const kiln_storage_set *const set = *find_set(sets, key, length);
@@ -70,10 +68,8 @@ static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
     kiln_give_lock(&kiln_sets_lock);
 }
 
-/* Cache a new set in place of an idle one with the same key; if that one is in use, it stays and
- * the new one is not cached. */
-static int keep_set(kiln_storage_set **sets, const char *key, int64_t length,
-                    const kiln_value *sizes, const kiln_value *made)
+int kiln_keep_set(kiln_storage_set **sets, const char *key, int64_t length,
+                  const kiln_value *sizes, const kiln_value *made)
 {
     kiln_storage_set *const set = malloc(sizeof *set + (size_t)length), *left = set;
     if (set == NULL)
@@ -94,46 +90,6 @@ static int keep_set(kiln_storage_set **sets, const char *key, int64_t length,
         left->next = NULL;
     kiln_release_sets(left);
     return KILN_OK;
-}
-
-static int require_storages(const kiln_value *tuple)
-{
-    int count = 0;
-    const kiln_value *items = kiln_items_of(tuple, &count);
-    if (tuple->kind != KILN_TUPLE)
-        return kiln_fail(KILN_ERROR_ARGUMENT,
-                         "alloc_cached_storage_set: the function gave %s, expected a tuple of storages",
-                         kiln_kind_name(tuple));
-    for (int i = 0; i < count; i++)
-        if (items[i].kind != KILN_TENSOR_OBJECT)
-            return kiln_fail(KILN_ERROR_ARGUMENT,
-                             "alloc_cached_storage_set: item %d of the tuple is %s, expected a storage",
-                             i, kiln_kind_name(&items[i]));
-    return KILN_OK;
-}
-
-int kiln_cached_storage_set(const kiln_value *args, int count, kiln_value *result)
-{
-    int64_t length = 0;
-    const char *key = count > 1 ? kiln_string_of(&args[count - 1], &length) : NULL;
-    if (key == NULL || count > 3 || args[0].kind != KILN_FUNCTION ||
-        (count == 3 && args[1].kind != KILN_SHAPE))
-        return kiln_fail(KILN_ERROR_ARGUMENT,
-                         "alloc_cached_storage_set takes a function that makes storages, its shape "
-                         "if it needs one, and key=");
-    const kiln_value *sizes = count == 3 ? &args[1] : &kiln_nothing;
-    kiln_storage_set **sets = kiln_current_sets();
-    if (sets != NULL) {
-        take_set(sets, key, length, sizes, result);
-        if (result->kind != KILN_NONE)
-            return KILN_OK;
-    }
-    int code = kiln_call_value(&args[0], &args[1], count - 2, result);
-    if (code == KILN_OK)
-        code = require_storages(result);
-    if (code != KILN_OK)
-        return code;
-    return sets == NULL ? KILN_OK : keep_set(sets, key, length, sizes, result);
 }
 
 int kiln_make_set(const kiln_value *tuple, kiln_value *set)

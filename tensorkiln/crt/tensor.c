@@ -5,16 +5,10 @@
 
 #define DATA_ALIGN ((size_t)64)
 
-typedef struct dlpack_tensor { /* same layout as DLManagedTensor */
-    kiln_tensor tensor;
-    void *context;
-    void (*deleter)(void *self);
-} dlpack_tensor;
-
 static void release_tensor(void *self, int what)
 {
     kiln_tensor_object *object = self;
-    dlpack_tensor *managed = object->managed;
+    kiln_managed_tensor *managed = object->managed;
     if ((what & 1) && managed != NULL && managed->deleter != NULL)
         managed->deleter(managed);
     if (what & 2)
@@ -128,7 +122,7 @@ KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, 
 
 KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
 {
-    dlpack_tensor *from = managed;
+    kiln_managed_tensor *from = managed;
     KILN_GIVEN(managed);
     KILN_GIVEN(made);
     const int code = kiln_check_tensor(&from->tensor);
@@ -163,6 +157,16 @@ KILN_API const kiln_tensor *kiln_tensor_of(const kiln_value *value)
     if (value->kind == KILN_TENSOR_OBJECT)
         return &((kiln_tensor_object *)value->as.pointer)->tensor;
     return NULL;
+}
+
+void kiln_views(kiln_value *views, const kiln_value *args, int count)
+{
+    for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
+        views[p] = args[p];
+        const kiln_tensor *tensor = kiln_tensor_of(&views[p]);
+        if (tensor != NULL)
+            views[p] = kiln_view((kiln_tensor *)(uintptr_t)tensor);
+    }
 }
 
 int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy)

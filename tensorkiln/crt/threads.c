@@ -1,7 +1,9 @@
-/* The default number of threads of a call: the CPUs that this process can really use. */
+/* The default number of threads of a call: the CPUs that this process can really use; the stack that
+ * is left to this thread. */
 #include "crt.h"
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,4 +163,31 @@ int kiln_default_threads(void)
         threads = smaller(threads, wish);
     __atomic_store_n(&known, threads, __ATOMIC_RELAXED);
     return threads;
+}
+
+/* ---- the stack ---------------------------------------------------------------------------- */
+
+#define STACK_KEPT ((size_t)512 << 10) /* reserved for kernels and the host's callbacks */
+
+static __thread char *stack_floor; /* the lowest address that frames may use; NULL: unknown */
+
+/* Reserve STACK_KEPT, or half of a stack below twice that. NULL if the thread's stack is unknown:
+ * then only the depth of calls is limited. */
+static char *find_stack_floor(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return NULL;
+    pthread_attr_getstack(&attributes, &low, &size);
+    pthread_attr_destroy(&attributes);
+    return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
+}
+
+int kiln_stack_is_used_up(void)
+{
+    if (stack_floor == NULL)
+        stack_floor = find_stack_floor();
+    return (char *)__builtin_frame_address(0) < stack_floor;
 }

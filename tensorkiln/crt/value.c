@@ -1,113 +1,9 @@
-/* Runtime values: reference-counted objects in the layouts of tvm-ffi, which is not needed. */
+/* Strings, shapes and tuples as values; owned values of arguments; conditions. */
 #include "outer.h"
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define STRONG_ONE ((uint64_t)1)
-#define WEAK_ONE ((uint64_t)1 << 32)
-#define LAST_OF_BOTH (STRONG_ONE | WEAK_ONE)
-
-const kiln_value kiln_nothing = {KILN_NONE, 0, {0}};
-
-static int64_t live_objects;
-
-void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, int what))
-{
-    void *block = NULL;
-    if (bytes > (size_t)PTRDIFF_MAX || posix_memalign(&block, 64, bytes) != 0) {
-        kiln_fail(KILN_ERROR_MEMORY, "out of memory: could not get %lld bytes for a value",
-                  (long long)bytes);
-        return NULL;
-    }
-    kiln_object *object = block;
-    *object = (kiln_object){LAST_OF_BOTH, kind, 0, release};
-    __atomic_fetch_add(&live_objects, 1, __ATOMIC_RELAXED);
-    return object;
-}
-
-void kiln_free_object(void *object)
-{
-    __atomic_fetch_sub(&live_objects, 1, __ATOMIC_RELAXED);
-    free(object);
-}
-
-KILN_API int64_t kiln_live_objects(void)
-{
-    return __atomic_load_n(&live_objects, __ATOMIC_RELAXED);
-}
-
-kiln_value kiln_object_value(void *object)
-{
-    kiln_value v = {((kiln_object *)object)->kind, 0, {0}};
-    v.as.pointer = object;
-    return v;
-}
-
-static int is_object(const kiln_value *value)
-{
-    return value->kind >= 64 && value->as.pointer != NULL;
-}
-
-KILN_API void kiln_retain(const kiln_value *value)
-{
-    if (value != NULL && is_object(value))
-        __atomic_fetch_add(&((kiln_object *)value->as.pointer)->counts, STRONG_ONE,
-                           __ATOMIC_RELAXED);
-}
-
-/* Tuples and functions contain values, so releasing nested ones recursively could exhaust the
- * stack. An object that loses its last reference during another release is queued and released
- * afterwards. The queue is a list linked through `counts`, which are no longer needed. */
-static __thread kiln_object *waiting;
-static __thread int is_releasing;
-
-static void release_last(kiln_object *object)
-{
-    if (object->kind != KILN_TUPLE && object->kind != KILN_FUNCTION) {
-        object->release(object, 3);
-        return;
-    }
-    object->counts = (uint64_t)(uintptr_t)waiting;
-    waiting = object;
-    if (is_releasing)
-        return;
-    is_releasing = 1;
-    while ((object = waiting) != NULL) {
-        waiting = (kiln_object *)(uintptr_t)object->counts;
-        object->release(object, 3);
-    }
-    is_releasing = 0;
-}
-
-KILN_API void kiln_release(kiln_value *value)
-{
-    if (value == NULL)
-        return;
-    const kiln_value old = *value;
-    *value = (kiln_value){KILN_NONE, 0, {0}};
-    if (!is_object(&old))
-        return;
-    kiln_object *object = old.as.pointer;
-    const uint64_t before = __atomic_fetch_sub(&object->counts, STRONG_ONE, __ATOMIC_ACQ_REL);
-    if (object->release == NULL)
-        return;
-    if (before == LAST_OF_BOTH) {
-        release_last(object);
-    } else if ((uint32_t)before == 1) {
-        object->release(object, 1);
-        if (__atomic_fetch_sub(&object->counts, WEAK_ONE, __ATOMIC_ACQ_REL) == WEAK_ONE)
-            object->release(object, 2);
-    }
-}
-
 /* ---- strings and shapes ------------------------------------------------------------------- */
-
-static void release_plain(void *self, int what)
-{
-    if (what & 2)
-        kiln_free_object(self);
-}
 
 static int make_bytes(const char *data, int64_t size, int32_t small, int32_t kind, kiln_value *made)
 {
@@ -120,7 +16,7 @@ static int make_bytes(const char *data, int64_t size, int32_t small, int32_t kin
         return KILN_OK;
     }
     kiln_string_object *object = kiln_new_object(sizeof *object + (size_t)size + 1, kind,
-                                                 release_plain);
+                                                 kiln_release_plain);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
     char *text = (char *)(object + 1);
@@ -150,7 +46,7 @@ KILN_API const char *kiln_string_of(const kiln_value *value, int64_t *bytes)
         *bytes = value->small;
         return value->as.bytes;
     }
-    if (is_object(value) && (value->kind == KILN_STRING || value->kind == KILN_BYTES)) {
+    if (kiln_is_object(value) && (value->kind == KILN_STRING || value->kind == KILN_BYTES)) {
         const kiln_string_object *object = value->as.pointer;
         *bytes = (int64_t)object->size;
         return object->data;
@@ -170,7 +66,7 @@ KILN_API int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made)
     if (count < 0)
         return kiln_fail(KILN_ERROR_COUNT, "a shape of %d sizes", count);
     const size_t bytes = (size_t)count * sizeof *sizes;
-    kiln_shape_object *object = kiln_new_object(sizeof *object + bytes, KILN_SHAPE, release_plain);
+    kiln_shape_object *object = kiln_new_object(sizeof *object + bytes, KILN_SHAPE, kiln_release_plain);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
     int64_t *data = (int64_t *)(object + 1);
@@ -186,7 +82,7 @@ KILN_API const int64_t *kiln_shape_of(const kiln_value *value, int *count)
 {
     int size;
     count = count != NULL ? count : &size;
-    if (value == NULL || value->kind != KILN_SHAPE || !is_object(value))
+    if (value == NULL || value->kind != KILN_SHAPE || !kiln_is_object(value))
         return NULL;
     const kiln_shape_object *object = value->as.pointer;
     *count = object->size > INT_MAX ? INT_MAX : (int)object->size;
@@ -240,7 +136,7 @@ KILN_API const kiln_value *kiln_items_of(const kiln_value *value, int *count)
 {
     int size;
     count = count != NULL ? count : &size;
-    if (value == NULL || !is_object(value) ||
+    if (value == NULL || !kiln_is_object(value) ||
         (value->kind != KILN_TUPLE && value->kind != KILN_LIST))
         return NULL;
     const kiln_tuple_object *tuple = value->as.pointer;
@@ -279,11 +175,6 @@ int kiln_spread(const kiln_value *tuple, int count, kiln_value *items)
 
 /* ---- any value ---------------------------------------------------------------------------- */
 
-typedef struct bytes_view {
-    const char *data;
-    size_t size;
-} bytes_view;
-
 int kiln_take(const kiln_value *value, kiln_value *taken)
 {
     if (value->kind == KILN_TENSOR)
@@ -293,7 +184,7 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
     if (value->kind == KILN_C_STRING)
         return kiln_make_string(value->as.pointer, (int64_t)strlen(value->as.pointer), taken);
     if (value->kind == KILN_BYTES_VIEW) {
-        const bytes_view *view = value->as.pointer;
+        const kiln_bytes *view = value->as.pointer;
         if (view == NULL || (view->data == NULL && view->size > 0))
             return kiln_fail(KILN_ERROR_NULL, "bytes are a null pointer");
         return make_bytes(view->data, (int64_t)view->size, KILN_SMALL_BYTES, KILN_BYTES, taken);
@@ -305,30 +196,6 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
     kiln_retain(value);
     *taken = *value;
     return KILN_OK;
-}
-
-const char *kiln_kind_name(const kiln_value *value)
-{
-    switch (value == NULL ? KILN_NONE : value->kind) {
-    case KILN_NONE: return "nothing";
-    case KILN_INT:
-    case KILN_UINT: return "an integer";
-    case KILN_BOOL: return "a bool";
-    case KILN_FLOAT: return "a number with a fraction";
-    case KILN_TENSOR:
-    case KILN_TENSOR_OBJECT: return "a tensor";
-    case KILN_C_STRING:
-    case KILN_SMALL_STRING:
-    case KILN_STRING: return "a string";
-    case KILN_BYTES_VIEW:
-    case KILN_SMALL_BYTES:
-    case KILN_BYTES: return "bytes";
-    case KILN_FUNCTION: return "a function";
-    case KILN_SHAPE: return "a shape";
-    case KILN_TUPLE:
-    case KILN_LIST: return "a tuple";
-    default: return "an object of another kind";
-    }
 }
 
 static int any_bit(const char *data, int64_t bytes)

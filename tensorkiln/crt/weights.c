@@ -1,7 +1,5 @@
 /* Maps weights from a file beside the library to the address where its code expects them; verifies
  * all weights against their hash if KILN_VERIFY_WEIGHTS is set. */
-#define _GNU_SOURCE
-#include "crt.h"
 #include "loader.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -111,16 +109,32 @@ static int hash_pieces(const unsigned char *data, uint64_t size, unsigned char d
     return all != NULL;
 }
 
+int kiln_wished_check(void)
+{
+    static const char *const words[] = {"0", "off", "1", "on"};
+    const char *text = getenv("KILN_VERIFY_WEIGHTS");
+    if (text == NULL || *text == 0)
+        return 0;
+    for (int i = 0; i < 4; i++) {
+        int at = 0;
+        while (words[i][at] != 0 &&
+               (text[at] == words[i][at] || (text[at] >= 'A' && (text[at] | 0x20) == words[i][at])))
+            at++;
+        if (words[i][at] == 0 && text[at] == 0)
+            return i / 2;
+    }
+    return -1;
+}
+
 /* Verify all weights if KILN_VERIFY_WEIGHTS is 1. A library that was compiled in memory, or before
  * weights had hashes, has zeros in place of a hash and is not verified. */
 static int check_weights(const weights_place *place)
 {
     static const unsigned char none[32];
-    const char *wish = getenv("KILN_VERIFY_WEIGHTS");
     const unsigned char *data = (const unsigned char *)place->data;
     const uint64_t size = (uint64_t)kiln_this_library.weights_bytes;
     unsigned char digest[32];
-    if (kiln_flag(wish) != 1 || memcmp(place->sha256, none, sizeof none) == 0)
+    if (kiln_wished_check() != 1 || memcmp(place->sha256, none, sizeof none) == 0)
         return KILN_OK;
     if (place->is_beside)
         kiln_sha256(data, size, digest);

@@ -120,6 +120,9 @@ void kiln_release_idle(void)
     while (workspace != NULL) {
         kiln_workspace *const next = workspace->next;
         kiln_workspace_release(workspace);
+#if defined(KILN_DEVICES)
+        kiln_session_free(workspace->session);
+#endif
         free(workspace);
         workspace = next;
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact, LoaderGroup
@@ -21,7 +21,8 @@ class Emitted:
     """What code generators emitted for some kernels.
 
     `imported` pairs each kernel without host code with the group whose module has it as a function.
-    `fallible` names the kernels whose call may fail because a loaded module (a device) takes part.
+    `fallible` names the kernels whose call may fail because a loaded module (a device) takes part,
+    or the external says so.
     """
 
     artifacts: ArtifactSet = field(default_factory=ArtifactSet)
@@ -38,6 +39,19 @@ class Emitted:
             self.imported + other.imported,
             self.fallible + other.fallible,
         )
+
+
+def with_key(made: Emitted, key: str) -> Emitted:
+    """What was emitted for the device of a composite with this target key, which its artifacts
+    have, unless they say another."""
+
+    def group(g: LoaderGroup) -> LoaderGroup:
+        return LoaderGroup(g.loader, g.target_key or key)
+
+    artifacts = tuple(replace(a, target_key=a.target_key or key) for a in made.artifacts)
+    imports = tuple((group(above), group(below)) for above, below in made.artifacts.imports)
+    imported = tuple((name, group(g)) for name, g in made.imported)
+    return Emitted(ArtifactSet(artifacts, imports), imported, made.fallible) if key else made
 
 
 def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
@@ -57,7 +71,10 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
                 hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
             )
         where = f"external {external.name!r}, function {f.name!r}"
-        made = made.add(checked(partial(external.emit, f, f.name), [f.name], where))
+        own = checked(partial(external.emit, f, f.name), [f.name], where)
+        made = made.add(with_key(own, external.device))
+        if external.fallible and f.name not in made.fallible:
+            made = replace(made, fallible=(*made.fallible, f.name))
     return made
 
 

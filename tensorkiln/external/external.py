@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
-from tensorkiln.artifact.dependency import ExternalDependency, checked_libraries
+from tensorkiln.artifact.dependency import checked_libraries, merge_dependencies
+from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import bad_answer, plugin
+from tensorkiln.external.match import Match, Refused
 from tensorkiln.ir.relax import Call, Function
-from tensorkiln.target import Target
+from tensorkiln.target import HOST, Target, device_named
 
-Supports = Callable[[Call, Target], bool]
+Supports = Callable[[Call, Target], bool | Refused]
+Dependencies = Callable[[Function], Sequence[ExternalDependency]]
 Emit = Callable[[Function, str], ArtifactSet | Sequence[Artifact | InMemoryArtifact]]
 
 
@@ -22,7 +25,8 @@ Emit = Callable[[Function, str], ArtifactSet | Sequence[Artifact | InMemoryArtif
 class External:
     """An external code generator.
 
-    `supports(call, target)` returns whether it compiles this call of an operator.
+    `supports(call, target)` returns whether it compiles this call of an operator, or, for one that
+    it has code for and does not compile, `Refused` with the reason.
     `emit(function, symbol)` returns artifacts. Those of loader `native`, C sources or relocatable
     objects, define
 
@@ -35,9 +39,14 @@ class External:
     must have a function `symbol` that takes the parameters and the result as tensors.
 
     `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`,
-    `"-Wl,-rpath,/path"`), and `dependencies` say where they come from. With `merge`, a call whose
+    `"-Wl,-rpath,/path"`), and `dependencies` say where they come from: a tuple, or a function of
+    the compiled Function that returns one. With `merge`, a call whose
     result only one other supported call reads is compiled in that call's function; without it each
-    call gets a function of its own.
+    call gets a function of its own. With `fallible` the code may pass a reason to
+    `kiln_assertion_failed(const char *)` and return; the run then ends with that message.
+
+    `match` takes several operators of the model as one, before they are canonicalised
+    (`external/match.py`), or says why it refuses one. `device` and `target` are set by `of_device`.
 
     Raises UserError: code `bad-external` if `name` is not an ASCII identifier, `bad-library` for an
     invalid linker argument.
@@ -46,28 +55,73 @@ class External:
     name: str
     supports: Supports
     emit: Emit
-    dependencies: tuple[ExternalDependency, ...] = ()
+    dependencies: tuple[ExternalDependency, ...] | Dependencies = ()
     libraries: tuple[str, ...] = ()
     merge: bool = True
+    fallible: bool = False
+    match: Match | None = None
+    device: str = ""
+    target: Target | None = None
 
-    def takes(self, call: Call, target: Target) -> bool:
-        """Return the answer of `supports`. Raises UserError: code `bad-external` if that is not a
-        bool, `plugin-failed` if it raises."""
+    def of_device(self, key: str, target: Target) -> External:
+        """The same for the device of a composite with this target key: it is asked about the
+        device, and its artifacts have the key."""
+        return replace(self, name=f"{self.name}_{key}", device=key, target=target)
+
+    def takes(self, call: Call, target: Target) -> bool | Refused:
+        """Return the answer of `supports`; False for an operator that its device does not name.
+        Raises UserError: code `bad-external` if that is not a bool or `Refused`, `plugin-failed` if
+        it raises."""
+        if not self.may_take(call):
+            return False
         what = f"external {self.name!r}: supports({call.op})"
         with plugin(what):
-            answer: object = self.supports(call, target)
-        if not isinstance(answer, bool | np.bool_):
-            raise bad_answer(what, answer, "True or False", "bad-external")
-        return bool(answer)
+            answer: object = self.supports(call, self.target or target)
+        if not isinstance(answer, bool | np.bool_ | Refused):
+            raise bad_answer(what, answer, "True, False or Refused", "bad-external")
+        return answer if isinstance(answer, Refused) else bool(answer)
+
+    def may_take(self, call: Call) -> bool:
+        """Whether its device, if it is of one, names the operator, or none."""
+        operators = self.target.operators if self.target is not None else ()
+        return not operators or call.op in operators
+
+    def may_take_of(self, f: Function, target: Target) -> bool:
+        """Whether the device that the attribute `target` of a function names, if it names one, is
+        its own; the host is that of externals of no device."""
+        named = device_named(f.attrs.get("target"), target, f.name)
+        return not named or self.device == ("" if named == HOST else named)
+
+    def dependencies_of(self, f: Function) -> tuple[ExternalDependency, ...]:
+        """What the code for one function needs. Raises UserError: code `bad-external` if a
+        function `dependencies` returns anything but a list of them, `plugin-failed` if it
+        raises."""
+        if isinstance(self.dependencies, tuple):
+            return self.dependencies
+        what = f"external {self.name!r}: dependencies({f.name})"
+        with plugin(what):
+            answer: object = self.dependencies(f)
+        return checked_dependencies(answer, what, "bad-external")
+
+    def get_external_dependencies(self, *functions: Function) -> tuple[ExternalDependency, ...]:
+        """What the code for these functions needs, each dependency once, sorted by name. Raises
+        UserError as `dependencies_of`, and `dependency-clash` if two of one name differ."""
+        own = [(f"function {f.name!r}", d) for f in functions for d in self.dependencies_of(f)]
+        if isinstance(self.dependencies, tuple):
+            own = [(f"external {self.name!r}", d) for d in self.dependencies]
+        return merge_dependencies(own)
 
     def __post_init__(self) -> None:
-        """Check the name, which becomes part of C symbols and file names, and the libraries, which
-        become part of a command."""
+        """Check the name, which becomes part of C symbols and file names, the libraries, which
+        become part of a command, and the dependencies."""
         if not self.name.isidentifier() or not self.name.isascii():
             raise UserError(
                 f"an external's name is an identifier, not {self.name!r}", code="bad-external"
             )
         checked_libraries(self.libraries, f"external {self.name!r}")
+        if not callable(self.dependencies):
+            given = checked_dependencies(self.dependencies, f"external {self.name!r}")
+            object.__setattr__(self, "dependencies", given)
 
 
 def named(externals: Sequence[External]) -> dict[str, External]:

@@ -7,6 +7,9 @@ The first external that supports a call gets it. With `merge`, a value whose onl
 of the same external is computed in that call's function: in the example `y`, which only `relu`
 reads.
 
+What an external refuses is noted in the attribute `refused` of the graph function
+(`external/partition_patterns.py`).
+
 Requires canonical operators, and must run before layouts are assigned: externals see row-major
 tensors only.
 """
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorkiln.base.text import unused
 from tensorkiln.external.external import External, named
+from tensorkiln.external.match import Refused, with_refused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
@@ -39,8 +43,8 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class PartitionExternals:
-    """Partition every graph function; return the same module object if no external supports any
-    call."""
+    """Partition every graph function; return the same module object if no external supports or
+    refuses any call."""
 
     target: Target
     externals: tuple[External, ...] = ()
@@ -51,13 +55,15 @@ class PartitionExternals:
             return mod
         functions = _Functions(set(mod))
         graphs = {
-            f.name: _Partition(f, self.target, self.externals, functions).run()
-            for f in mod.unplanned
+            f.name: _Partition(f, self.target, self._of(f), functions).run() for f in mod.unplanned
         }
-        if not functions.made:
+        if all(graphs[f.name] is f for f in mod.unplanned):
             return mod
         kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
         return mod.with_functions((*kept, *functions.made.values()))
+
+    def _of(self, f: Function) -> tuple[External, ...]:
+        return tuple(e for e in self.externals if e.may_take_of(f, self.target))
 
 
 @dataclass(slots=True)
@@ -99,6 +105,7 @@ class _Partition:
         for v in variables(f.result):
             self.readers.setdefault(v, set()).add(None)
         self.region_of: dict[RVar, _Region] = {}
+        self.refused: list[tuple[str, str, str]] = []
 
     def run(self) -> Function:
         for b in self.f.bindings:
@@ -111,13 +118,14 @@ class _Partition:
                 bindings.append(b)
             elif region.bindings[-1] is b:
                 bindings.append(self._call(region))
-        return replace(self.f, bindings=tuple(bindings)) if self.region_of else self.f
+        f = replace(self.f, bindings=tuple(bindings)) if self.region_of else self.f
+        return with_refused(f, self.refused)
 
     def _place(self, b: Binding) -> None:
         call = b.value
         if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
             return
-        taker = next((e for e in self.externals if e.takes(call, self.target)), None)
+        taker = self._taker(call)
         if taker is None:
             return
         region = _Region(taker, [])
@@ -133,6 +141,16 @@ class _Partition:
         region.bindings.append(b)
         for inner in region.bindings:
             self.region_of[inner.var] = region
+
+    def _taker(self, call: Call) -> External | None:
+        """The first external that takes the call; those before it may refuse it."""
+        for e in self.externals:
+            answer = e.takes(call, self.target)
+            if isinstance(answer, Refused):
+                self.refused.append(answer.row(e.name, call))
+            elif answer:
+                return e
+        return None
 
     def _call(self, region: _Region) -> Binding:
         """Make the region's function and return the binding that calls it."""

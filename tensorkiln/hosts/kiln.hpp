@@ -288,6 +288,14 @@ public:
         opened_->api().executor_set_num_threads(executor_->executor, threads);
     }
 
+    // Chooses and opens the device of this system, by its index among those of its kind, that runs
+    // code of device `device`. Codes: those of kiln_host_set_device().
+    void set_device(int device, int index, void *context = nullptr) const
+    {
+        kiln_host_error error;
+        detail::check(kiln_host_set_device(executor_.get(), device, index, context, &error), error);
+    }
+
     // The size of the workspace in bytes: the most that one call has needed so far.
     std::int64_t workspace_bytes() const noexcept
     {

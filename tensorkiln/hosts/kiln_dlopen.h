@@ -43,6 +43,72 @@ static inline void *kiln_host_dlopen(kiln_host_description *file, const char *na
     return found;
 }
 
+/* The library that the dynamic loader did not find, if `why`, the words of dlerror(), say that, or
+ * NULL. `name` is the file that was to be loaded. */
+static inline const char *kiln_host_missing(kiln_host_description *file, const char *name,
+                                            const char *why)
+{
+    const char *const end = strstr(why, ": cannot open shared object file: No such file");
+    if (end == NULL || (strncmp(why, name, (size_t)(end - why)) == 0 && name[end - why] == 0))
+        return NULL;
+    char *const missing = (char *)kiln_host_allocate(file, (size_t)(end - why) + 1, 1);
+    if (missing != NULL)
+        memcpy(missing, why, (size_t)(end - why));
+    return missing;
+}
+
+/* The dependency in the metadata that library `missing` comes with, or NULL: its row. */
+static inline const char *kiln_host_dependency_of(kiln_host_description *file, const char *missing)
+{
+    const char *const last = strrchr(missing, '/');
+    const char *const wanted = last == NULL ? missing : last + 1;
+    const char *rows = file->metadata == NULL
+                           ? NULL
+                           : kiln_host_json_member(file->metadata, "dependencies");
+    for (rows = kiln_host_json_first(rows, '['); rows != NULL; rows = kiln_host_json_next(rows)) {
+        const char *at = *rows != '{' ? NULL : kiln_host_json_member(rows, "libraries");
+        for (at = kiln_host_json_first(at, '['); at != NULL; at = kiln_host_json_next(at)) {
+            const char *const one = *at == '"' ? kiln_host_text(file, at) : NULL;
+            if (one != NULL && strcmp(one, wanted) == 0)
+                return rows;
+        }
+    }
+    return NULL;
+}
+
+/* A text of a dependency, "" if it has none. */
+static inline const char *kiln_host_word_of(kiln_host_description *file, const char *row,
+                                            const char *key)
+{
+    const char *const at = kiln_host_json_member(row, key);
+    const char *const found = at == NULL || *at != '"' ? NULL : kiln_host_text(file, at);
+    return found == NULL ? "" : found;
+}
+
+/* The error for a file that dlopen() refused with the words `why`. */
+static inline int kiln_host_not_loaded(kiln_host_description *file, const char *name,
+                                       const char *why, kiln_host_error *error)
+{
+    const char *const missing = kiln_host_missing(file, name, why);
+    if (missing == NULL)
+        return kiln_host_fail(error, KILN_HOST_ERROR_LOAD, "cannot load '%s': %s", file->path, why);
+    const char *const row = kiln_host_dependency_of(file, missing);
+    if (row == NULL)
+        return kiln_host_fail(error, KILN_HOST_ERROR_LOAD,
+                              "cannot load '%s': it needs '%s', which is not there", file->path,
+                              missing);
+    const char *const version = kiln_host_word_of(file, row, "version_spec");
+    const char *license = kiln_host_word_of(file, row, "license");
+    if (strcmp(license, "NOASSERTION") == 0)
+        license = "";
+    return kiln_host_fail(error, KILN_HOST_ERROR_LOAD,
+                          "cannot load '%s': it needs '%s', which is not there: dependency "
+                          "'%s'%s%s%s%s%s from %s",
+                          file->path, missing, kiln_host_word_of(file, row, "short_name"),
+                          *version == 0 ? "" : " ", version, *license == 0 ? "" : " (", license,
+                          *license == 0 ? "" : ")", kiln_host_word_of(file, row, "url"));
+}
+
 /* Read the description of a file and load it; KILN_HOST_ERROR_FILE if it was replaced in
  * between. */
 static inline int kiln_host_try_file(kiln_host_description *file, const char *name, void **handle,
@@ -56,8 +122,7 @@ static inline int kiln_host_try_file(kiln_host_description *file, const char *na
         return kiln_host_fail(error, KILN_ERROR_MEMORY, "cannot load '%s': out of memory",
                               file->path);
     if (*handle == NULL)
-        return kiln_host_fail(error, KILN_HOST_ERROR_LOAD, "cannot load '%s': %s", file->path,
-                              dlerror());
+        return kiln_host_not_loaded(file, name, dlerror(), error);
     if (!kiln_host_is_replaced(file, name))
         return KILN_OK;
     dlclose(*handle);

@@ -88,12 +88,18 @@ extern "C" {
       (const char *loader, const char *target_key, const char *function,                          \
        const kiln_value *arguments, int32_t count, kiln_value *result))
 
+/* Only libraries with devices export these; other members are NULL. */
+#define KILN_HOST_DEVICE_FUNCTIONS(X)                                                             \
+    X(executor_set_device, int, (kiln_executor *executor, int device, int index, void *context))  \
+    X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))
+
 #define KILN_HOST_MEMBER(name, result, parameters) result(*name) parameters;
 /* Pointers to those functions, without the prefix: api.call is kiln_call(). */
 typedef struct kiln_host_api {
     KILN_HOST_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_MEMBER)
+    KILN_HOST_DEVICE_FUNCTIONS(KILN_HOST_MEMBER)
 } kiln_host_api;
 #undef KILN_HOST_MEMBER
 
@@ -157,6 +163,7 @@ static inline int kiln_host_bind_all(kiln_host_library *library, kiln_host_error
         {NULL, 0},
         KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_ROW)
         KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_ROW)
+        KILN_HOST_DEVICE_FUNCTIONS(KILN_HOST_ROW)
 #undef KILN_HOST_ROW
     };
     const size_t count = sizeof rows / sizeof *rows;
@@ -279,6 +286,21 @@ static inline int kiln_host_executor_create(const kiln_host_library *library,
         *executor = made;
     else
         free(made);
+    return kiln_host_report(library, code, error);
+}
+
+/* Choose and open the device of this system, by its index among those of its kind, that runs code of
+ * device `device` for calls in the executor; `context` may be NULL. Codes: those of
+ * kiln_executor_set_device(); KILN_ERROR_ARGUMENT also for a library without devices. */
+static inline int kiln_host_set_device(const kiln_host_executor *executor, int device, int index,
+                                       void *context, kiln_host_error *error)
+{
+    const kiln_host_library *library = executor->library;
+    if (library->api.executor_set_device == NULL)
+        return kiln_host_fail(error, KILN_ERROR_ARGUMENT,
+                              "'%s' has no devices, there is no number %d", library->file.path,
+                              device);
+    const int code = library->api.executor_set_device(executor->executor, device, index, context);
     return kiln_host_report(library, code, error);
 }
 

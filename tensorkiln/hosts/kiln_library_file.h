@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_HOST_METADATA_VERSION 1
+#define KILN_HOST_METADATA_VERSION 2
 #define KILN_HOST_NOT_PLAIN (-1) /* an error besides those of errno: not a regular file */
 
 /* O_CLOEXEC, so that child processes do not inherit the descriptor; headers hide it in strict
@@ -97,6 +97,7 @@ typedef struct kiln_host_description {
     int n_functions;
     kiln_host_function *functions;
     uint64_t identity[4]; /* of the file: device, inode, size, modification time in seconds */
+    const char *metadata; /* its text, JSON, once it was checked; NULL before */
     void *memory; /* linked list of all allocated blocks */
     int no_memory; /* an allocation failed */
 } kiln_host_description;
@@ -278,9 +279,10 @@ static inline int kiln_host_read_metadata(kiln_host_description *file, const cha
     const char *format = kiln_host_json_member(text, "format");
     if (rows == NULL || *rows != '[')
         return kiln_host_no_library(file->path, "its metadata lists no functions", error);
-    if (format == NULL || *format == '"' || strtoll(format, NULL, 10) != KILN_HOST_METADATA_VERSION)
+    const long long version = format == NULL || *format == '"' ? 0 : strtoll(format, NULL, 10);
+    if (version < 1 || version > KILN_HOST_METADATA_VERSION)
         return kiln_host_fail(error, KILN_HOST_ERROR_VERSION,
-                              "'%s' has metadata version %s, this Tensorkiln reads version %d",
+                              "'%s' has metadata version %s, this Tensorkiln reads versions 1 to %d",
                               file->path,
                               format == NULL ? "None" : kiln_host_text(file, format),
                               KILN_HOST_METADATA_VERSION);
@@ -480,6 +482,7 @@ static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_s
     if (strlen(text) != place.size)
         return kiln_host_no_library(file->path, "its metadata is not JSON", error);
     const int code = kiln_host_read_metadata(file, text, error);
+    file->metadata = code != KILN_OK ? NULL : text;
     return code != KILN_OK ? code : kiln_host_check_machine(file, place.machine, error);
 }
 

@@ -7,22 +7,16 @@ from functools import partial
 from tensorkiln.inspectors import llvm, objects, signatures, text, weights
 from tensorkiln.inspectors.registry import ANY, Inspector, make_inspector
 
-# Suffix of a text file -> its language, as Pygments calls it.
+# Language of a text file, as Pygments calls it -> suffixes.
 SOURCES = {
-    ".c": "c",
-    ".h": "c",
-    ".cpp": "cpp",
-    ".cc": "cpp",
-    ".hpp": "cpp",
-    ".cl": "c",
-    ".cu": "cuda",
-    ".metal": "cpp",
-    ".py": "python",
-    ".s": "gas",
-    ".json": "json",
-    ".txt": "",
-    ".md": "",
-    ".map": "",
+    "c": ".c .h .cl",
+    "cpp": ".cpp .cc .hpp .metal",
+    "cuda": ".cu",
+    "python": ".py",
+    "gas": ".s",
+    "ptx": ".ptx",
+    "json": ".json",
+    "": ".txt .md .map",
 }
 CODE = (".o", ".so", ".code")
 
@@ -33,7 +27,11 @@ def builtin_inspectors() -> list[Inspector]:
     rows = [
         make("prettyprint", text.show_json, suffix=".json", language="json"),
         make("source", text.show_source, suffix=".ll", language="llvm"),
-        *(make("source", text.show_source, suffix=s, language=how) for s, how in SOURCES.items()),
+        *(
+            make("source", text.show_source, suffix=suffix, language=how)
+            for how, suffixes in SOURCES.items()
+            for suffix in suffixes.split()
+        ),
         make("ll", llvm.show_ll, suffix=".bc", language="llvm", writes=".ll"),
     ]
     for suffix in (".ll", ".bc"):

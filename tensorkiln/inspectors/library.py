@@ -9,7 +9,7 @@ from tensorkiln.artifact import sections
 from tensorkiln.artifact.elf import Elf, read_elf
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.base.errors import UserError
-from tensorkiln.inspectors.objects import Function, functions_of
+from tensorkiln.inspectors.objects import ObjectFunction, functions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ def library_metadata(elf: Elf) -> Metadata:
     return Metadata.from_bytes(elf.content(section), f"{elf.where}:{sections.METADATA}")
 
 
-def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[Function]]:
+def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
     """The functions of each kernel in order of address, including its parallel bodies
     (`name.body0`). Empty for a stripped library, which has no symbols for them."""
     known = {kernel.symbol for kernel in metadata.kernels}
-    found: dict[str, list[Function]] = {}
+    found: dict[str, list[ObjectFunction]] = {}
     for f in functions_of(elf):
         kernel = f.name.partition(".")[0]
         if kernel in known:

@@ -22,7 +22,7 @@ _MOST = 1 << 22  # bytes of code that are disassembled at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ObjectFunction:
     """The code of one symbol: `size` bytes from offset `start` of its section on."""
 
     name: str
@@ -40,7 +40,7 @@ class LinkedCode(Later):
     """The content of an artifact whose object was linked into a library: the code of some of the
     library's functions."""
 
-    def __init__(self, elf: Elf, functions: Sequence[Function]):
+    def __init__(self, elf: Elf, functions: Sequence[ObjectFunction]):
         self.elf, self.functions = elf, tuple(functions)
         self.size = sum(f.size for f in functions)
 
@@ -55,12 +55,12 @@ class LinkedCode(Later):
         return memoryview(b"".join(self.chunks()))
 
 
-def code_of(elf: Elf, f: Function) -> memoryview:
+def code_of(elf: Elf, f: ObjectFunction) -> memoryview:
     """The bytes of a function."""
     return elf.content(f.section)[f.start : f.start + f.size]
 
 
-def functions_of(elf: Elf) -> tuple[Function, ...]:
+def functions_of(elf: Elf) -> tuple[ObjectFunction, ...]:
     """All functions of the symbol table (else of the dynamic one), by section and address. A
     function without a size extends to the next one. UserError (code `bad-library`) for a function
     outside its section."""
@@ -84,11 +84,11 @@ def functions_of(elf: Elf) -> tuple[Function, ...]:
                 code="bad-library",
                 where=elf.where,
             )
-        found.append(Function(s.name, section, start, size))
+        found.append(ObjectFunction(s.name, section, start, size))
     return tuple(found)
 
 
-def _opened(artifact: Artifact) -> tuple[Elf, tuple[Function, ...]]:
+def _opened(artifact: Artifact) -> tuple[Elf, tuple[ObjectFunction, ...]]:
     content = artifact.content
     if isinstance(content, LinkedCode):
         return content.elf, content.functions
@@ -96,7 +96,7 @@ def _opened(artifact: Artifact) -> tuple[Elf, tuple[Function, ...]]:
     return elf, functions_of(elf)
 
 
-def functions_in(artifact: Artifact) -> tuple[Function, ...]:
+def functions_in(artifact: Artifact) -> tuple[ObjectFunction, ...]:
     """The functions of an object, of a library, or of linked code."""
     return _opened(artifact)[1]
 
@@ -158,7 +158,7 @@ def show_instructions(artifact: Artifact) -> Iterator[str]:
     elf, functions = _opened(artifact)
     engine = _engine(elf)
     if not functions:
-        functions = tuple(Function(s.name, s, 0, s.size) for s in elf.sections if s.is_code)
+        functions = tuple(ObjectFunction(s.name, s, 0, s.size) for s in elf.sections if s.is_code)
     known = functions if not isinstance(artifact.content, LinkedCode) else functions_of(elf)
     names = _Names(elf, known)
     yield f"# {artifact.name}: {elf.machine}, {sum(f.size for f in functions)} bytes of code\n"
@@ -186,7 +186,7 @@ def _lines(
 class _Names:
     """Names for addresses: functions of a linked file, relocations of an object."""
 
-    def __init__(self, elf: Elf, functions: Sequence[Function]):
+    def __init__(self, elf: Elf, functions: Sequence[ObjectFunction]):
         self._elf = elf
         self._functions = sorted(functions, key=lambda f: f.address) if not elf.relocatable else []
         self._starts = [f.address for f in self._functions]

@@ -20,7 +20,7 @@ suffix alone before `*`; a longer suffix before a shorter one; then the first on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,8 +30,6 @@ from tensorkiln.base.plugin import bad_answer, plugin
 
 # Text, or pieces of it in order, so that a text larger than memory can be shown.
 Shown = str | Iterable[str]
-ShowOne = Callable[[Artifact], Shown]
-ShowAll = Callable[[Sequence[Artifact]], Shown]
 ANY = "*"
 _FOR_PEOPLE = ("text", "header")  # loaders that load nothing
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")

@@ -6,9 +6,8 @@ bytes in the file, which is read when it is needed.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +16,15 @@ from tensorkiln.artifact.artifact_set import in_place
 from tensorkiln.artifact.elf import Section, elf_of
 from tensorkiln.artifact.manifest import MANIFEST, read_manifest
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
+from tensorkiln.artifact.mlf.load import (
+    ARTIFACTS,
+    is_model_library,
+    load_model_library_format,
+    open_model_library,
+)
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import open_plain, plain_path, resolve_inside
-from tensorkiln.base.folders import LIST
+from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
 from tensorkiln.inspectors.library import kernels_of, library_metadata
 from tensorkiln.inspectors.llvm import BITCODE
@@ -47,9 +51,9 @@ def files_of(artifacts: ArtifactSet) -> tuple[Artifact, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A thing to inspect. `kind` is `library`, `container`, `folder`, `stripped`, `model` (a folder
-    in Model Library Format), `archive`, `tar` or `file`; `itself` is the whole file as an artifact,
-    None for folders."""
+    """A thing to inspect. `kind` is `library`, `container`, `folder`, `model` (an archive in Model
+    Library Format, packed or not), `archive`, `tar` or `file`; `itself` is the whole file as an
+    artifact, None for folders."""
 
     path: str
     kind: str
@@ -91,6 +95,8 @@ def open_subject(path: str | Path) -> Subject:
         members = ar_members(content.view, str(path))
         return Subject(str(path), "archive", _members(place, "archive", members), itself)
     if head[257:262] == b"ustar":
+        if is_model_library(place):
+            return Subject(str(path), "model", _model(place), itself)
         return Subject(str(path), "tar", _tar(place), itself)
     return Subject(str(path), "file", ArtifactSet((itself,)), itself)
 
@@ -114,51 +120,30 @@ def _file_name(path: Path, head: bytes) -> str:
 def _folder(path: Path) -> Subject:
     if (path / MANIFEST).is_file():
         return Subject(str(path), "folder", ArtifactSet.load(path))
-    if (path / "metadata.json").is_file() and (path / "codegen").is_dir():
-        plain = (
-            Artifact("model", "native", name, FileContent(resolve_inside(path, name)))
-            for name in sorted(_files(path))
-        )
-        return Subject(str(path), "model", ArtifactSet(tuple(plain)))
-    if not (path / "kernels").is_dir():
-        raise UserError(
-            f"{str(path)!r} is not a folder that Tensorkiln wrote",
-            code="not-inspectable",
-            hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those of --stripped "
-            "have kernels/, those in Model Library Format metadata.json and codegen/",
-        )
-    return Subject(str(path), "stripped", ArtifactSet(tuple(_stripped(path))))
+    if is_model_library(path):
+        return Subject(str(path), "model", _model(path))
+    raise UserError(
+        f"{str(path)!r} is not a folder that Tensorkiln wrote",
+        code="not-inspectable",
+        hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those in Model Library "
+        "Format metadata.json",
+    )
 
 
-def _stripped(path: Path) -> Iterator[Artifact]:
-    """Yield the files of a stripped export, and the weights, which are a part of one of them."""
-    for name in sorted(_files(path)):
-        content = FileContent(resolve_inside(path, name))
-        folder, _, file = name.rpartition("/")
-        if name == "weights.json":
-            yield Artifact("host", "text", name, content)
-        else:
-            yield Artifact("stripped", "native", name, content)
-        if (folder, file) != ("kernels", "weights.o"):
-            continue
-        elf = elf_of(content.view, str(content.path))
-        data = [s for s in elf.sections if s.name.endswith("_weights_data")]
-        size = data[0].size - sections.WEIGHTS_PAD if data else -1
-        if size >= 0:
-            weights = FileContent(content.path, data[0].offset, size)
-            yield Artifact("host", "native", "weights.bin", weights)
-
-
-def _files(root: Path) -> Iterator[str]:
-    count = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            count += name != LIST
-            if count > _MOST_FILES:
-                message = f"{str(root)!r} holds more than {_MOST_FILES} files"
-                raise UserError(message, code="not-inspectable")
-            if name != LIST:
-                yield (Path(folder) / name).relative_to(root).as_posix()
+def _model(path: Path) -> ArtifactSet:
+    """The files of an archive in Model Library Format. Those of the only model's compile are the
+    artifacts that it was exported with."""
+    library = open_model_library(path)
+    models = [] if library.metadata is None else [*library.models()]
+    own = load_model_library_format(path).plain if len(models) == 1 else ()
+    inside = tuple(f"{ARTIFACTS}/{name}/" for name in models) if own else ()
+    placed = {p.path for name in models for p in library.model(name).placed.values() if own}
+    others = (
+        Artifact("model", "native", name, content)
+        for name, content in sorted(library.files.items())
+        if not name.startswith(inside) and name not in placed
+    )
+    return ArtifactSet((*own, *others))
 
 
 def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:

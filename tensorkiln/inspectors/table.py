@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
+def bar(part: int, whole: int, width: int) -> str:
+    """A bar, in eighths of a character, as long as `part` of the longest, which is `whole` and has
+    `width` characters; blank only for 0."""
+    eighths = -(-part * width * 8 // (whole or 1))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def table_lines(
     head: Sequence[str], rows: Sequence[Sequence[str]], sides: str = ""
 ) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tensorkiln.artifact import Artifact, Content
 from tensorkiln.artifact.artifact import content_part
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.inspectors.table import table_lines
+from tensorkiln.inspectors.table import bar, table_lines
 from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
@@ -59,7 +59,7 @@ class Weights:
         table = by_name["weights.json"]
         self.rows = constants_from(table.view, table.name)
 
-    def packed(self, row: ConstantInfo) -> Packed:
+    def packed(self, row: ConstantInfo) -> PackedTensor:
         """The constant as it is stored. UserError (code `bad-metadata`) if its type or layout is
         unknown, or it lies outside the weights."""
         try:
@@ -69,7 +69,7 @@ class Weights:
             dtype = _dtype(row.dtype)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise self._bad(row, f"not a type that can be read: {error}") from None
-        found = Packed(self._data.content, row.offset, dtype, shape, layout, row.shape)
+        found = PackedTensor(self._data.content, row.offset, dtype, shape, layout, row.shape)
         if row.offset < 0 or row.offset + found.size > self._data.size:
             raise self._bad(row, f"its {found.size} bytes lie outside the weights")
         return found
@@ -108,7 +108,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTensor:
     """A tensor of `shape`, stored in `layout` from byte `offset` of `content` on; `extents` is its
     shape in memory, padding included."""
 
@@ -160,7 +160,7 @@ def _boxes(extents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[in
 
 
 @np.errstate(over="ignore")  # squares of very large numbers overflow: std is inf, as NumPy's is
-def statistics(packed: Packed) -> Statistics:
+def statistics(packed: PackedTensor) -> Statistics:
     """The statistics of a tensor's elements, in constant memory."""
     count = nans = infinities = seen = 0
     low, high, mean, moment = np.inf, -np.inf, 0.0, 0.0
@@ -266,7 +266,7 @@ def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
     wide, deep = max(map(len, starts)), max(len(str(n)) for n in s.histogram)
     top = max(s.histogram, default=0) or 1
     for start, n in zip(starts, s.histogram, strict=True):
-        yield f"    {start:>{wide}}  {n:>{deep}}  {_bar(n / top)}".rstrip() + "\n"
+        yield f"    {start:>{wide}}  {n:>{deep}}  {bar(n, top, _BAR)}".rstrip() + "\n"
 
 
 def _starts(s: Statistics) -> list[str]:
@@ -275,12 +275,6 @@ def _starts(s: Statistics) -> list[str]:
     digits = 2 - math.floor(math.log10(step)) if step > 0 and math.isfinite(step) else -1
     how = f".{digits}f" if 0 <= digits <= 8 else ".4g"
     return [f"{s.low + i * step:{how}}" for i in range(BINS)]
-
-
-def _bar(part: float) -> str:
-    """A bar, in eighths of a character, for a fraction of the longest; blank only for 0."""
-    eighths: int = math.ceil(part * _BAR * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.expr import Expr
 
-AttrValue: TypeAlias = "bool | int | float | str | tuple[AttrValue, ...] | Expr | None"
+AttrValue: TypeAlias = (
+    "bool | int | float | str | tuple[AttrValue, ...] | Expr | ExternalDependency | None"
+)
 
 
 @dataclass(frozen=True, slots=True)

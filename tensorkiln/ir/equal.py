@@ -192,6 +192,8 @@ class _Comparison:
         self.at(".dtype", a.dtype, b.dtype)
         if a.layout != b.layout:
             raise _Differs(f"layout {a.layout} != {b.layout}")
+        if a.device != b.device:
+            raise _Differs(f"device {a.device!r} != {b.device!r}")
 
     def shape_type(self, a: ShapeType, b: ShapeType) -> None:
         self.at(".ndim", a.ndim, b.ndim)

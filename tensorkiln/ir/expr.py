@@ -13,7 +13,7 @@
          | Shuffle(a, b, lanes)             lanes are indices into the concatenation of a and b
          | VectorReduce(op, a)              op over all lanes: the upper half of the vector onto
                                             the lower half, until one lane is left
-         | Intrin(name, args)               name in INTRINSICS
+         | Intrin(name, args)               name in INTRINSICS or DEVICE_INSTRUCTIONS
          | AddressOf(buffer, indices)       in buffer.py; a pointer, as an argument of CallExtern or
                                             CallKernel
          | CallExtern(name, args)           a call of a C function; pointers are AddressOf
@@ -35,6 +35,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.fields import bound_in
 from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
@@ -77,6 +79,12 @@ class Expr:
 
     def __mod__(self, other: ExprLike) -> Expr:
         return binary("floormod", self, other)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return binary("bitand", self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return binary("bitxor", self, other)
 
     def __lt__(self, other: ExprLike) -> Expr:
         return binary("lt", self, other)
@@ -241,6 +249,9 @@ class Intrin(Expr):
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         first = self.args[0].dtype
+        if self.name in DEVICE_INSTRUCTIONS:
+            found = DEVICE_INSTRUCTIONS[self.name].result(tuple(a.dtype for a in self.args))
+            return first if found is None else found
         if self.name == "isnan":
             return BOOL.with_lanes(first.lanes)
         if self.name in BITCASTS:
@@ -250,11 +261,15 @@ class Intrin(Expr):
 
 @dataclass(frozen=True, slots=True)
 class CallExtern(Expr):
-    """A call of the C function `name`, which may read and write the memory its pointers lead to."""
+    """A call of the C function `name`, which may read and write the memory its pointers lead to.
+
+    `dependencies` say what software has the function, where it is not of the C library.
+    """
 
     name: str
     args: tuple[Expr, ...]
     dtype: DType = VOID
+    dependencies: tuple[ExternalDependency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +309,7 @@ def reduce_identity(op: str, dtype: DType) -> Expr:
 def neutral(op: str, dtype: DType) -> Expr:
     """The x for which `x op e` has the bits of e: -0.0 for float sums, because 0.0 + -0.0 is 0.0.
 
-    The code generator can therefore drop an operation with it (`codegen/llvm/drop_starts.py`).
+    The code generator can therefore drop an operation with it (`codegen/expand/drop_starts.py`).
     """
     return const(-0.0, dtype) if op == "sum" and dtype.is_float else reduce_identity(op, dtype)
 
@@ -343,6 +358,8 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "ge": lambda a, b: int(a >= b),
     "eq": lambda a, b: int(a == b),
     "ne": lambda a, b: int(a != b),
+    "bitand": lambda a, b: a & b,
+    "bitxor": lambda a, b: a ^ b,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
@@ -457,17 +474,26 @@ def cast(a: Expr, dtype: DType | str) -> Expr:
 def intrin(name: str, *args: Expr) -> Expr:
     """A call of the intrinsic `name`.
 
-    Raise ValueError for a wrong number of operands, KeyError if `name` is not in INTRINSICS.
+    Raise ValueError for a wrong number of operands, KeyError if `name` is in no table.
     """
-    if len(args) != INTRINSICS[name]:
-        raise ValueError(f"{name} takes {INTRINSICS[name]} arguments, got {len(args)}")
+    arity = arity_of(name)
+    if arity is None:
+        raise KeyError(name)
+    if len(args) != arity:
+        raise ValueError(f"{name} takes {arity} arguments, got {len(args)}")
     return Intrin(name, tuple(args))
 
 
+def arity_of(name: str) -> int | None:
+    """The number of operands of an intrinsic or device instruction; None for any other name."""
+    row = DEVICE_INSTRUCTIONS.get(name)
+    return INTRINSICS.get(name) if row is None else row.arity
+
+
 __all__ = [
-    "BINARY", "BITCASTS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
+    "BINARY", "BITCASTS", "DEVICE_INSTRUCTIONS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
     "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
-    "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
+    "arity_of", "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
     "match_lanes", "maximum", "minimum", "reduce_identity", "select", "unary",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.expr import Expr
 
@@ -41,23 +42,38 @@ def _texts(value: object) -> bool:
     return isinstance(value, tuple) and all(map(_text, value))
 
 
+def _pair(value: object) -> bool:
+    return _texts(value) and isinstance(value, tuple) and len(value) == 2
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int | Expr) and not isinstance(value, bool)
 
 
 def _dependencies(value: object) -> bool:
-    return isinstance(value, tuple) and all(_texts(row) and 2 <= len(row) <= 4 for row in value)
+    return isinstance(value, tuple) and all(isinstance(row, ExternalDependency) for row in value)
 
 
+def _rows(value: object) -> bool:
+    return isinstance(value, tuple) and all(_texts(row) and len(row) == 3 for row in value)
+
+
+def _pools(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(row, tuple) and len(row) == 3 and _text(row[0]) and all(map(_number, row[1:]))
+        for row in value
+    )
+
+
+DEPENDENCIES = "kExternalDependency"
+_DEPENDENCIES = ("a list of T.ExternalDependency(short_name, url, ...)", _dependencies)
 _FLAG, _TEXT = ("True or False", _flag), ("a text", _text)
 _BOTH: _Names = {
     "global_symbol": ("the name that a library has for the function", _text),
     "target": ("a target's text, as 'llvm' or its JSON", _text),
-    "kExternalDependency": (
-        "a tuple of (short_name, url, url_type, version_spec), all texts",
-        _dependencies,
-    ),
+    DEPENDENCIES: _DEPENDENCIES,
 }
+CALL_ATTRS = Table("calls", {DEPENDENCIES: _DEPENDENCIES})  # of those that every call may have
 GRAPH_ATTRS = Table(
     "functions",
     {
@@ -70,9 +86,15 @@ GRAPH_ATTRS = Table(
         "input_names": ("a tuple of texts", _texts),
         "outer": _FLAG,
         "output_names": ("a tuple of texts", _texts),
+        "param_devices": ("a tuple of the keys of devices", _texts),
+        "part": _FLAG,
+        "placed": ("a tuple of (node, device, reason), all texts", _rows),
         "planned": _FLAG,
+        "pools": ("a tuple of (name, bytes, alignment)", _pools),
         "primitive": _FLAG,
         "private": _FLAG,
+        "refused": ("a tuple of (external, node, reason), all texts", _rows),
+        "result_devices": ("a tuple of the keys of devices", _texts),
         "storages": _FLAG,
         "workspace_bytes": ("a number of bytes", _number),
     },
@@ -81,6 +103,8 @@ PROGRAM_ATTRS = Table(
     "functions",
     {
         **_BOTH,
+        "copy": ("a pair of devices, from and to", _pair),
+        "device_function": _FLAG,
         "host": _FLAG,
         "sizes": ("a number of parameters", _number),
     },

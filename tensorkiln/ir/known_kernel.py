@@ -35,7 +35,7 @@ class KnownKernel(TensorProgram):
     """A kernel that an earlier compile made and verified: all of its PrimFunc but the body.
 
     Its key is in `IRModule.kernel_keys`. `program` makes the PrimFunc: it calls `make`, then the
-    `rewrites` that passes asked for since.
+    `rewrites` that passes asked for since. `stack` are the bytes of its local buffers.
     """
 
     name: str
@@ -45,8 +45,9 @@ class KnownKernel(TensorProgram):
     inplace: tuple[int, ...] = ()
     op_class: str = "loops"
     rewrites: tuple[Rewrite, ...] = ()
+    stack: int = 0
     public: bool = field(default=False, init=False)
-    attrs: Attrs = field(default=NO_ATTRS, init=False)
+    attrs: Attrs = NO_ATTRS
 
     def program(self) -> PrimFunc:
         """Make the tensor program, which takes long: a schedule is found for it again."""
@@ -55,7 +56,7 @@ class KnownKernel(TensorProgram):
             f = rewrite(f)
         known = (self.name, self.outputs, self.inplace, self.op_class)
         assert (f.name, f.outputs, f.inplace, f.op_class) == known, f"{f.name} is not {known}"
-        return f
+        return replace(f, attrs=self.attrs) if self.attrs != f.attrs else f
 
     def then(self, rewrite: Rewrite) -> KnownKernel:
         """The kernel whose program is rewritten by `rewrite` as well, once it is made."""

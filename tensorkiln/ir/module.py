@@ -68,8 +68,15 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     @property
     def kernels(self) -> tuple[AnyKernel, ...]:
-        """Tensor programs that are compiled: all but the host ones, which the entry file runs."""
-        return tuple(f for f in self.functions if not isinstance(f, Function) and not f.is_host)
+        """Tensor programs that are compiled: all but the host ones, which the entry file runs, and
+        copies between devices."""
+        programs = (f for f in self.functions if not isinstance(f, Function))
+        return tuple(f for f in programs if not f.is_host and f.copies is None)
+
+    @property
+    def copies(self) -> tuple[PrimFunc, ...]:
+        """Tensor programs that stand for copies between devices."""
+        return tuple(f for f in self.functions if isinstance(f, PrimFunc) and f.copies is not None)
 
     @property
     def externals(self) -> tuple[Function, ...]:

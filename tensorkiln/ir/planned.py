@@ -1,12 +1,14 @@
 """The form that `partial_graph_aot` gives to a planned graph function, read into plain data.
 
-    main_init(sizes):  s0 = alloc_storage(size=...); ...; return (s0, ...)
+    main_init(sizes):  s0 = alloc_storage(size=..., pool=..., align=...); ...; return (s0, ...)
     main(x...):        storages = call_packed("alloc_cached_storage_set", main_init, shape, key=...)
                        w0 = <constant> ...
                        out = main_run(x..., storages, (w0, ...), shape); return out
     main_run(x..., storages, constants, out..., dims...):  only calls of kernels, whose arguments
                        are x, storages[i], storages[i] + bytes, constants[k], and numbers
 
+A storage without `pool` is ordinary memory, aligned to STORAGE_ALIGN bytes. A pool is memory of the
+target (`target/memory.py`); `align` is what the addresses of its storage are multiples of.
 A function without constants has no `constants` parameter, one without intermediate memory no
 `main_init` and no `storages`.
 """
@@ -14,7 +16,7 @@ A function without constants has no `constants` parameter, one without intermedi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
@@ -23,6 +25,7 @@ from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, int_value
 from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
+    STORAGE_ALIGN,
     Binding,
     Bound,
     Call,
@@ -74,11 +77,21 @@ class PlannedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedGraph:
-    """What a planned graph function runs. `sizes` are the bytes of each storage. All expressions
-    are over the graph's symbolic dimensions."""
+class PlannedStorage:
+    """Memory for intermediate results: its bytes, the target's pool that has it (empty: any memory)
+    and the alignment of its address."""
 
-    sizes: tuple[Expr, ...]
+    size: Expr
+    pool: str = ""
+    align: int = STORAGE_ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """What a planned graph function runs. All expressions are over the graph's symbolic
+    dimensions."""
+
+    storages: tuple[PlannedStorage, ...]
     constants: tuple[Constant, ...]
     calls: tuple[PlannedCall, ...]
 
@@ -96,7 +109,7 @@ def result_types(f: Function) -> tuple[TensorType, ...]:
 
 def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
     """What a planned function runs. Raise Malformed if it does not have the form above."""
-    sizes: tuple[Expr, ...] = ()
+    made: tuple[PlannedStorage, ...] = ()
     storages: RVar | None = None
     known: dict[Value, Constant] = {}
     for i, b in enumerate(f.bindings[:-1]):
@@ -105,7 +118,7 @@ def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
             if isinstance(value, Constant):
                 known[b.var] = value
             elif storages is None and isinstance(value, Call) and value.op == "call_packed":
-                storages, sizes = b.var, _sizes(value, mod)
+                storages, made = b.var, _made_by(value, mod)
             else:
                 message = "a planned function holds constants, one set of storages, one call"
                 raise Malformed(message, _other_binding(value, storages))
@@ -115,14 +128,14 @@ def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
         raise Malformed("a planned function calls the one that runs it", hint)
     last = f.bindings[-1]
     with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
-        run, constants, memory, numbers = _run_call(f, last, mod, storages, sizes, known)
+        run, constants, memory, numbers = _run_call(f, last, mod, storages, len(made), known)
         dims = dict(zip(run.scalars, numbers, strict=True))
         statements = _kernel_calls(run)
     calls = []
     for i, s in enumerate(statements):
         with step(f".calls[{i}]({s.name})"):
             calls.append(PlannedCall(s.name, _arguments(s, memory, dims), s.span))
-    return PlannedGraph(sizes, constants, tuple(calls))
+    return PlannedGraph(made, constants, tuple(calls))
 
 
 def _other_binding(value: Bound, storages: RVar | None) -> str:
@@ -131,8 +144,8 @@ def _other_binding(value: Bound, storages: RVar | None) -> str:
     return f"{type(value).__name__} belongs in the run function, the last binding calls it"
 
 
-def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
-    """The bytes of each storage, as expressions of the caller's dimensions."""
+def _made_by(call: Call, mod: IRModule) -> tuple[PlannedStorage, ...]:
+    """The storages, with sizes as expressions of the caller's dimensions."""
     if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
         message = f"expected call_packed of {CACHED_STORAGE_SET!r} with a function"
         raise Malformed(message, f"{_makers(mod)} and its dimensions are the operands")
@@ -141,7 +154,7 @@ def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
     if not isinstance(init, Function) or not init.makes_storages:
         message = "expected a function with the attribute `storages`"
         raise Malformed(message, f"the first operand is {_makers(mod)}")
-    return storage_sizes(init, _shape(rest))
+    return made_storages(init, _shape(rest))
 
 
 def _makers(mod: IRModule) -> str:
@@ -153,19 +166,25 @@ def _shape(args: list[Value] | tuple[Value, ...]) -> tuple[Expr, ...]:
     return tuple(e for a in args if isinstance(a, ShapeValue) for e in a.values)
 
 
-def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tuple[Expr, ...]:
-    """Bytes of the storages that `init` makes, with `values` for its dimensions, unless None.
+def made_storages(
+    init: Function, values: tuple[Expr, ...] | None = None
+) -> tuple[PlannedStorage, ...]:
+    """The storages that `init` makes, with `values` for its dimensions, unless None.
 
     Raise Malformed if `init` does anything but allocate storages and return all of them.
     """
-    sizes: dict[Value, Expr] = {}
+    made: dict[Value, PlannedStorage] = {}
     for b in init.bindings:
         call = b.value
         if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
             hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
             raise Malformed(f"{init.name}: {b.var.name} is not alloc_storage(size=...)", hint)
         size = call.attrs["size"]
-        sizes[b.var] = size if isinstance(size, Expr) else IntImm(int(size))
+        made[b.var] = PlannedStorage(
+            size if isinstance(size, Expr) else IntImm(int(size)),
+            call.attrs.get("pool", ""),
+            call.attrs.get("align", STORAGE_ALIGN),
+        )
     names = [v for p in init.params for v in _parameter_dims(p)]
     if values is None:
         values = tuple(names)
@@ -173,12 +192,12 @@ def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tup
         message = f"{init.name} takes {len(names)} dimensions, {len(values)} are given"
         raise Malformed(message, f"a shape of: {listed(v.name for v in names) or 'nothing'}")
     fields = init.result.fields if isinstance(init.result, Tuple) else ()
-    if list(fields) != list(sizes):
+    if list(fields) != list(made):
         wanted = ", ".join(b.var.name for b in init.bindings)
         message = f"{init.name} does not return exactly its storages"
         raise Malformed(message, f"return the tuple of {wanted or 'nothing'}")
     by = dict(zip(names, values, strict=True))
-    return tuple(substitute(s, by) for s in sizes.values())
+    return tuple(replace(s, size=substitute(s.size, by)) for s in made.values())
 
 
 def _parameter_dims(p: RVar) -> tuple[Var, ...]:
@@ -196,7 +215,7 @@ def _run_call(
     b: Binding,
     mod: IRModule,
     storages: RVar | None,
-    sizes: tuple[Expr, ...],
+    count: int,
     known: dict[Value, Constant],
 ) -> tuple[PrimFunc, tuple[Constant, ...], _Memory, tuple[Expr, ...]]:
     """The run function, the constants, what each of its buffers is, and the sizes it is given."""
@@ -230,7 +249,7 @@ def _run_call(
             sets = f"; {storages.name} is the set of storages" if storages is not None else ""
             message = f"{buf.name} is neither a parameter nor a set"
             raise Malformed(message, f"parameters are {inputs or 'none'}{sets}")
-        _check_set(buf, a, len(sizes) if a is storages else len(constants))
+        _check_set(buf, a, count if a is storages else len(constants))
     outs = run.buffers[len(reads) :]
     memory |= {buf: ("tensor", len(f.params) + j) for j, buf in enumerate(outs)}
     return run, constants, memory, _shape(call.args)

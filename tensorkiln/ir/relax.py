@@ -1,6 +1,7 @@
 """The graph level: functions of operators on whole tensors, in administrative normal form (ANF).
 
-    Type     = TensorType(shape, dtype, layout) | AnyTensorType(ndim, dtype) | TupleType(fields)
+    Type     = TensorType(shape, dtype, layout, device) | AnyTensorType(ndim, dtype)
+             | TupleType(fields)
              | ShapeType(ndim) | PrimType(dtype) | StringType() | FuncType(params, result)
              | ObjectType()                               any value, e.g. a result of call_packed
     Value    = RVar(name, type) | Constant(array, type) | Tuple(fields) | ShapeValue(values)
@@ -44,11 +45,16 @@ from tensorkiln.ir.visit import free_vars, substitute
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """`shape` is the logical one, in elements; a `layout` of None means row-major memory."""
+    """`shape` is the logical one, in elements; a `layout` of None means row-major memory.
+
+    `device` is the key of the device that makes the value, and in whose memory a parameter or
+    result is; empty: of any. It does not count in comparisons of types: type rules know no devices.
+    """
 
     shape: tuple[Expr, ...]
     dtype: DType
     layout: Layout | None = None
+    device: str = field(default="", compare=False)
 
     @property
     def ndim(self) -> int:
@@ -69,9 +75,8 @@ class TensorType:
         return None if None in values else tuple(values)  # type: ignore[arg-type]
 
     def with_layout(self, layout: Layout | None) -> TensorType:
-        return TensorType(
-            self.shape, self.dtype, None if layout is None or layout.is_plain else layout
-        )
+        layout = None if layout is None or layout.is_plain else layout
+        return TensorType(self.shape, self.dtype, layout, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +178,8 @@ def _bare_extents(t: Type) -> Iterator[Var]:
 def replaced(t: Type, by: Mapping[Var, Expr]) -> Type:
     """`t` with the symbols in its extents replaced by expressions."""
     match t:
-        case TensorType(shape, dtype, layout):
-            return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout)
+        case TensorType(shape, dtype, layout, device):
+            return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout, device)
         case TupleType(fields):
             return TupleType(tuple(replaced(f, by) for f in fields))
         case FuncType(params, result):
@@ -281,7 +286,8 @@ Value = RVar | Constant | Tuple | ShapeValue | PrimValue | StringValue | GlobalR
 #   call_packed(*args), attrs name:    calls a function registered by name, or of the loaded library
 #   call_dps_packed(*args, *outs), attrs name: the same, but it writes into its last arguments
 #   call_tir_inplace(f, *args), attrs inplace: calls a PrimFunc that writes some of its arguments
-#   alloc_storage(), attrs size: a new allocation of that many bytes
+#   alloc_storage(), attrs size: a new allocation of that many bytes; optional attrs pool: the name
+#     of the target's memory that has it, align: what its address is a multiple of
 #   while_loop(cond, body, *state): repeats state = body(*state) while cond(*state); the final state
 IMPURE_OPS = (
     "call_packed",
@@ -290,6 +296,9 @@ IMPURE_OPS = (
     "alloc_storage",
     "while_loop",
 )
+# The alignments in bytes that storages may have, and that of one which does not say. Elements have
+# at most 8 bytes, and the runtime aligns its workspace to 64.
+STORAGE_ALIGNS, STORAGE_ALIGN = (8, 16, 32, 64), 64
 # Operators whose result shape depends on the values of their operands, not only on their shapes.
 DYNAMIC_OPS = ("nonzero", "unique", "non_max_suppression", "slice_dynamic", "compress")
 

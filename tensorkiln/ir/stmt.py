@@ -11,7 +11,10 @@ Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; var is lo ..
      | Prefetch(buffer, indices, locality, write)   locality 0 (used once) .. 3 (all cache levels)
      | Evaluate(value)                      a CallExtern, evaluated for its effect
      | CallKernel(name, args)               calls another function of this module; buffers are
-                                            passed by address
+                                            passed by address. With grid and block, it launches a
+                                            device function
+     | Sync(scope)                          no thread of the block goes on before all have come,
+                                            and all see what each has written
      | Assert(cond, message)                the call fails with the message when cond is false
      | Block(name, iters, reads, writes, body, init, attrs)
 
@@ -41,6 +44,10 @@ from tensorkiln.ir.text.scripted import Scripted
 # vectorized: becomes vector lanes. unrolled: its body is repeated in the code.
 # thread: bound to an index of a device's grid, named by attrs["thread"] (`blockIdx.x`, ...).
 FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
+BLOCK_INDICES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+THREAD_INDICES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+THREADS = (*BLOCK_INDICES, *THREAD_INDICES)
+SYNC_SCOPES = ("block",)  # which threads wait for each other
 ITER_KINDS = ("spatial", "reduce", "opaque")  # schedules neither reorder nor split opaque ones
 
 
@@ -136,11 +143,24 @@ class CallKernel(Stmt):
     `args` has one entry per parameter: for a buffer an address (AddressOf, or a Load from a buffer
     of handles, with or without a byte offset), for a scalar a number. `span` names the node of the
     source model.
+
+    A call of a device function is a launch: `grid` is the number of blocks along x, y and z, and
+    `block` the number of threads of each block. Both are empty for other calls.
     """
 
     name: str
     args: tuple[Expr, ...]
     span: str = field(default="", compare=False)
+    grid: tuple[Expr, ...] = ()
+    block: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Stmt):
+    """A barrier of all threads of a block, which all reach it: it stands inside of blockIdx loops
+    and outside of threadIdx loops. `insert_barriers` (transform/tir) writes it."""
+
+    scope: str = "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +241,19 @@ class TensorProgram(Scripted):
     def public_name(self) -> str:
         """The name under which a library exports it: attrs["global_symbol"], else `name`."""
         return str(self.attrs.get("global_symbol", self.name))
+
+    @property
+    def is_device(self) -> bool:
+        """Whether attrs["device_function"] is set: it is one launch nest, loops over blockIdx with
+        loops over threadIdx inside, and a CallKernel with grid and block launches it."""
+        return bool(self.attrs.get("device_function", False))
+
+    @property
+    def copies(self) -> tuple[str, str] | None:
+        """attrs["copy"]: the devices that it copies a tensor from and to, its body being what that
+        means. It is emitted as a copy in the entry file rather than compiled as a kernel."""
+        pair: tuple[str, str] | None = self.attrs.get("copy")
+        return pair
 
     @property
     def is_host(self) -> bool:

@@ -33,6 +33,13 @@ def _same(a: Expr, b: Expr) -> bool:
     return a == b
 
 
+def logical(t: Type) -> Type:
+    """`t` without layouts, which type rules ignore."""
+    if isinstance(t, TensorType):
+        return t.with_layout(None)
+    return TupleType(tuple(map(logical, t.fields))) if isinstance(t, TupleType) else t
+
+
 def accepts(wanted: Type, given: Type, same: Same = _same) -> bool:
     """Whether every value of type `given` also has the type `wanted`.
 

@@ -18,9 +18,10 @@ from tensorkiln.ir.relax import (
 def show(t: object) -> str:
     """A short description of a type, such as `float32[n, 4]`; the repr of anything else."""
     match t:
-        case TensorType(shape, dtype, layout):
+        case TensorType(shape, dtype, layout, device):
             dims = ", ".join(map(_extent, shape))
-            return f"{dtype}[{dims}]" + (f" in {layout}" if layout is not None else "")
+            memory = f" in {layout}" if layout is not None else ""
+            return f"{dtype}[{dims}]{memory}" + (f" on {device}" if device else "")
         case AnyTensorType(ndim, dtype):
             rank = "..." if ndim is None else ", ".join("?" * ndim)
             return f"{dtype or 'tensor'}[{rank}]"

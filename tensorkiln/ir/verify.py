@@ -7,10 +7,11 @@ from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import storage_sizes
+from tensorkiln.ir.planned import made_storages
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show
+from tensorkiln.ir.verify_device import check_device_function
 from tensorkiln.ir.verify_graph import GraphVerifier
 from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
@@ -68,13 +69,15 @@ def verify_function(
     require_attrs(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, f.attrs)
     if isinstance(f, PrimFunc):
         TirVerifier(places).function(f)
+        if f.is_device:
+            check_device_function(f)
         check_kernel_calls(f, mod)
         return
     GraphVerifier(mod, known).function(f)
     if f.is_planned:
         check_planned(f, mod)
     elif f.makes_storages:
-        storage_sizes(f)
+        made_storages(f)
 
 
 __all__ = ["show", "verify", "verify_function"]

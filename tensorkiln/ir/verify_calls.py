@@ -10,6 +10,8 @@ from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.malformed import Malformed, fitting, listed, operands, plural, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
+    STORAGE_ALIGN,
+    STORAGE_ALIGNS,
     AnyTensorType,
     Call,
     Function,
@@ -157,12 +159,24 @@ def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
     elif c.op == "call_tir_inplace":
         _check_inplace(c, result, mod)
     elif c.op == "alloc_storage":
-        size = c.attrs.get("size")
-        if c.args or not isinstance(size, int | Expr) or isinstance(size, bool):
-            message = "alloc_storage takes no operands, and the attribute size"
-            raise Malformed(message, "size is its bytes: a number, or an expression of dimensions")
+        _check_storage(c)
     elif c.op == "while_loop":
         _check_loop(c, result, type_of)
+
+
+def _check_storage(c: Call) -> None:
+    size, pool = c.attrs.get("size"), c.attrs.get("pool")
+    if c.args or not isinstance(size, int | Expr) or isinstance(size, bool):
+        message = "alloc_storage takes no operands, and the attribute size"
+        raise Malformed(message, "size is its bytes: a number, or an expression of dimensions")
+    if pool is not None and not (isinstance(pool, str) and pool):
+        raise Malformed(
+            f"alloc_storage: pool={pool!r}", "the name of a pool of the target's memory"
+        )
+    align = c.attrs.get("align", STORAGE_ALIGN)
+    if align not in STORAGE_ALIGNS or isinstance(align, bool):
+        listed_aligns = ", ".join(map(str, STORAGE_ALIGNS))
+        raise Malformed(f"alloc_storage: align={align!r}", f"bytes, one of {listed_aligns}")
 
 
 def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:

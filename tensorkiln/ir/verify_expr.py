@@ -10,6 +10,7 @@ from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
+    DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
     REDUCE_BINARY,
@@ -29,8 +30,10 @@ from tensorkiln.ir.expr import (
     Unary,
     Var,
     VectorReduce,
+    arity_of,
     int_value,
 )
+from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, problem_of
 from tensorkiln.ir.malformed import (
     Malformed,
     agree,
@@ -45,6 +48,7 @@ from tensorkiln.ir.malformed import (
 )
 from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.reach import Reach
+from tensorkiln.ir.verify_device import check_instruction
 from tensorkiln.ir.visit import free_vars, has_load
 
 _FAR = 1 << 63
@@ -204,13 +208,16 @@ class ExprVerifier:
         return self.expr(e.a).element
 
     def _intrin(self, e: Intrin) -> DType:
-        if INTRINSICS.get(e.name) != len(e.args):
-            arity = INTRINSICS.get(e.name)
-            hint = among(e.name, INTRINSICS)
+        arity = arity_of(e.name)
+        if arity != len(e.args):
+            hint = among(e.name, (*INTRINSICS, *DEVICE_INSTRUCTIONS))
             if arity is not None:
                 hint = f"{e.name} takes {plural(arity, 'argument')}"
             raise Malformed(f"{e.name!r} with {len(e.args)} arguments", hint, e)
         types = [self.expr(a) for a in e.args]
+        if e.name in DEVICE_INSTRUCTIONS:
+            check_instruction(e)
+            return e.dtype
         if e.name in DOTS:
             lanes = types[0].lanes
             wanted = [DType(name, lanes * count) for name, count in DOTS[e.name]]
@@ -268,6 +275,10 @@ class ExprVerifier:
             one = "int64" if e.dtype == HANDLE else e.dtype.name
             hint = f"it returns one value, such as {one}, or void"
             raise Malformed(f"a C function that returns {e.dtype}", hint, e)
+        if e.dependencies:
+            problem = problem_of(CALL_ATTRS, e.name, DEPENDENCIES, e.dependencies)
+            if problem is not None:
+                raise Malformed(*problem, e)
         for a in e.args:
             given = self.address(a)
             if given.lanes != 1:

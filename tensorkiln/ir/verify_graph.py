@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
+from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, problem_of
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.malformed import (
     Malformed,
@@ -169,6 +170,7 @@ class GraphVerifier:
         if t.dtype.lanes != 1:
             hint = f"a tensor of {t.dtype.element}, and a last dimension of {t.dtype.lanes}"
             raise Malformed(f"a tensor of {t.dtype}", hint)
+        require_texts(t.device)
         if t.layout is not None and {a.dim for a in t.layout.axes} != set(range(t.ndim)):
             hint = f"name its dimensions, as in {str(Layout.plain(t.ndim))!r}"
             raise Malformed(f"layout {t.layout} for {t.ndim} dimensions", hint)
@@ -326,6 +328,9 @@ class GraphVerifier:
         for key, value in attrs.items_:
             with step(f".attrs.{key}"):
                 self._attr(value)
+                problem = problem_of(CALL_ATTRS, "", key, value) if key == DEPENDENCIES else None
+                if problem is not None:
+                    raise Malformed(*problem)
 
     def _attr(self, value: object) -> None:
         if isinstance(value, tuple):

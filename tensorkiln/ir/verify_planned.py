@@ -62,6 +62,14 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
         hint = f"it calls tensor programs and externals: {listed(fits) or 'none yet'}"
         message = f"{s.name} is a graph function, which a tensor program cannot call"
         raise Malformed(message, hint)
+    is_device = isinstance(callee, TensorProgram) and callee.is_device
+    if bool(s.grid) != is_device:
+        message = f"{s.name} is a device function, which a plain call cannot run"
+        hint = "launch it, with grid=(x, y, z) and block=(x, y, z)"
+        if not is_device:
+            message = f"{s.name} is launched, but it is no device function"
+            hint = "leave out grid and block; split_device makes device functions"
+        raise Malformed(message, hint)
     if len(kinds) != len(s.args):
         message = f"{s.name} takes {len(kinds)} arguments, the call gives {len(s.args)}"
         raise Malformed(message, f"in order: {', '.join(kinds) or 'none'}")
@@ -116,7 +124,7 @@ def _check_memory(
     if at.base == "tensor":
         have = _bytes(at.buffer.dtype.bytes, at.buffer.shape)
     elif at.base == "storage":
-        have = int_value(plan.sizes[at.index])
+        have = int_value(plan.storages[at.index].size)
     else:
         have = plan.constants[at.index].data.nbytes
     if written and not (at.base == "storage" or (at.base == "tensor" and at.index >= inputs)):

@@ -44,8 +44,10 @@ from tensorkiln.ir.stmt import (
     Seq,
     Stmt,
     Store,
+    Sync,
     While,
 )
+from tensorkiln.ir.verify_device import DeviceNest, check_launch
 from tensorkiln.ir.verify_expr import ExprVerifier
 from tensorkiln.ir.visit import free_vars, has_load
 
@@ -54,7 +56,12 @@ STATIC_KINDS = ("unrolled", "vectorized")
 
 
 class TirVerifier(ExprVerifier):
-    """Verifies one program, tracking the variables and buffers in scope."""
+    """Verifies one program, tracking the variables and buffers in scope, and which loops over a
+    device's grid are around."""
+
+    def __init__(self, places: bool = False) -> None:
+        super().__init__(places)
+        self._device = DeviceNest()
 
     # ---- functions ---------------------------------------------------------------------------
 
@@ -164,10 +171,13 @@ class TirVerifier(ExprVerifier):
         if static and not isinstance(s.extent, IntImm):
             hint = f"split it: an inner loop of a number, which is {s.kind}; or make it serial"
             raise Malformed(f"a loop that is {s.kind} needs a constant extent", hint)
+        # Each thread has registers of its own, which split_device makes of the elements with its
+        # index.
         with (
-            self._bound(s.var, static),
+            self._bound(s.var, static or s.kind == "thread"),
             self._reach.loop(s.var, s.lo, s.extent),
             step(f".for({s.var.name})"),
+            self._device.loop(s),
         ):
             self.stmt(s.body)
 
@@ -224,6 +234,7 @@ class TirVerifier(ExprVerifier):
             if b.scope not in SCOPES:
                 raise Malformed(f"unknown scope {b.scope!r}", among(b.scope, SCOPES))
             self._shape(b)
+            self._device.alloc(b)
             with self._known(b, True):
                 self.stmt(s.body)
 
@@ -335,6 +346,16 @@ class TirVerifier(ExprVerifier):
                     if found.lanes != 1:
                         message = f"{found} as an argument of a function"
                         raise Malformed(message, instead(found, found.element))
+            check_launch(s)
+            for i, e in enumerate(s.grid):
+                with step(f".grid[{i}]"):
+                    found = self.scalar(e)
+                    if not found.is_int:
+                        raise Malformed(f"{found} as a number of blocks", index(found))
+
+    def _sync(self, s: Sync) -> None:
+        with step(".sync"):
+            self._device.sync(s)
 
     def _prefetch(self, s: Prefetch) -> None:
         with step(f".prefetch({s.buffer.name})"):
@@ -362,4 +383,5 @@ _STMTS: dict[type, Callable[..., None]] = {
     Assert: TirVerifier._assert,
     Evaluate: TirVerifier._evaluate,
     CallKernel: TirVerifier._call_kernel,
+    Sync: TirVerifier._sync,
 }

@@ -2,7 +2,7 @@
 
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import computes_nothing, elementwise_epilogue, is_view, light
-from tensorkiln.kernels.table import Families, families
+from tensorkiln.kernels.table import Families, computes, families
 
 __all__ = [
     "Algorithm",
@@ -11,6 +11,7 @@ __all__ = [
     "Layouts",
     "Packed",
     "Rewriter",
+    "computes",
     "computes_nothing",
     "elementwise_epilogue",
     "families",

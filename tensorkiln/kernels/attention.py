@@ -33,13 +33,15 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    """Keys packed by lanes. Needs float32, and a head size that is a multiple of the vector width
-    and the same in v as in k."""
+    """Keys packed by lanes. Needs vectors, float32, and a head size that is a multiple of the
+    vector width and the same in v as in k."""
     q, v = call.args[0].type, call.args[2].type
     assert isinstance(q, TensorType) and isinstance(v, TensorType)
     depth, width = int_value(q.shape[3]), int_value(v.shape[3])
     lanes = target.vector_lanes("float32")
     if not is_float32(call) or depth is None or depth != width or depth % lanes:
+        return None
+    if lanes == 1:
         return None
     keys = Layout.parse(f"A B C/{lanes} D C%{lanes}")
     return Layouts((None, keys, *[None] * len(call.args[2:])))
@@ -87,8 +89,8 @@ def _decompose(b: Binding) -> list[Binding]:
             scores = emit("add", scores, mask)
     if call.attrs.causal:
         rows, columns = scores.tensor.shape[2:]
-        i = emit("arange", start=columns - rows, step=1, count=rows, dtype="int64")
-        j = emit("arange", start=0, step=1, count=columns, dtype="int64")
+        i = emit("arange", start=columns - rows, step=1, count=rows, dtype="int32")
+        j = emit("arange", start=0, step=1, count=columns, dtype="int32")
         seen = emit("greater_equal", emit("reshape", i, shape=(rows, 1)), j)
         scores = emit("where", seen, scores, number(-np.inf))
     if call.attrs.unseen == "nan":

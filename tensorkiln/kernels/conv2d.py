@@ -23,6 +23,7 @@ from math import prod
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
@@ -39,12 +40,13 @@ _OUTPUTS, _BYTES = 256, 2 << 20
 
 
 def packed_weights(call: Call) -> Constant | None:
-    """The weights of a convolution that kernels on channel blocks can compute: they are constant,
-    the dtypes supported, and channels and image size known."""
+    """The weights of a convolution that kernels on channel blocks can compute: they are constant
+    and stored as usual, the dtypes supported, and channels and image size known."""
     x, w = call.args[0].type, call.args[1]
     if not isinstance(x, TensorType) or not isinstance(w, Constant) or not has_kernel(call):
         return None
-    return None if None in map(int_value, x.shape[1:]) else w
+    stored_already = "channel_window" in call.attrs
+    return None if stored_already or None in map(int_value, x.shape[1:]) else w
 
 
 def with_padding(layout: Layout, call: Call) -> Layout:
@@ -56,6 +58,9 @@ def with_padding(layout: Layout, call: Call) -> Layout:
 def panel_vectors(w: TensorType, target: Target) -> list[int]:
     """The widths that a panel may have, in vectors of output channels, the preferred first."""
     blocks = -(-(int_value(w.shape[0]) or 0) // target.vector_lanes("float32"))
+    if target.vector_lanes("float32") == 1:
+        most = 4 if target.num_vector_registers >= 32 else 2
+        return [n for n in (4, 2, 1) if n <= most and blocks % n == 0]
     budget = 4 if target.num_vector_registers >= 32 else 3
     return [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
 
@@ -65,7 +70,15 @@ def is_depthwise(call: Call, out: TensorType) -> bool:
     x = call.args[0].type
     assert isinstance(x, TensorType)
     groups = call.attrs.groups
-    return bool(groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1]))
+    one_each = groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1])
+    return bool(one_each and "channel_window" not in call.attrs)
+
+
+def panel_of(w: TensorType) -> tuple[int, int]:
+    """The panels that packed weights are in: output channels, and input channels of a block."""
+    axes = w.memory.axes
+    nr, granule = (max(a.divisor for a in axes if a.dim == d) for d in (0, 1))
+    return nr, granule
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -74,6 +87,14 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     assert isinstance(w, TensorType)
     sized = int_value(out.shape[2]) is not None and int_value(out.shape[3]) is not None
     return w.layout is not None and out.layout is not None and sized
+
+
+def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:
+    """As `_fits`; and the weights of groups are stored for the panels that they are packed in."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    stored = call.attrs.get("channel_window") == (None if call.attrs.groups == 1 else panel_of(w))
+    return stored and _fits(call, out, target)
 
 
 def _depthwise_fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -98,7 +119,7 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     assert isinstance(x, TensorType)
     channels, groups = int_value(x.shape[1]) or 0, call.attrs.groups
     want, weights = blocks, _weights(w, groups, channels, target)
-    if groups == 1 and w.type.dtype.name == "int8":
+    if groups == 1 and w.type.dtype.name == "int8" and lanes > 1:
         want = Layout.parse("A B/4 C D B%4") if channels <= 4 else blocks
     elif groups == 1 and channels < lanes // 2:
         want = Layout.plain(4)
@@ -112,6 +133,8 @@ def _weights(w: Constant, groups: int, channels: int, target: Target) -> Layout 
     if groups > 1:
         return _grouped_weights(w.type, groups, [1, *widths], v)
     nr = v * widths[0]
+    if v == 1:  # products are taken one by one, of integers too
+        return Layout.parse(f"A/{nr} B C D A%{nr}")
     if w.type.dtype.name == "int8":
         block = 4 if channels <= 4 else v
         return Layout.parse(f"A/{nr} B/{block} C D B/4%{block // 4} A%{nr} B%4")
@@ -138,9 +161,12 @@ def _grouped_weights(w: TensorType, groups: int, widths: list[int], v: int) -> P
     # A broadcast that feeds one vector is about a tenth slower than one that feeds more.
     best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
     layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
-    if w.dtype.name == "int8":
+    if v == 1:
+        layout = f"A/{best.nr} B C D A%{best.nr}"
+    elif w.dtype.name == "int8":
         layout = f"A/{best.nr} B/{granule} C D B/4%{granule // 4} A%{best.nr} B%4"
-    return Packed(Layout.parse(layout), _Spread(best))
+    attrs = Attrs.of(channel_window=(best.nr, granule))
+    return Packed(Layout.parse(layout), _Spread(best), attrs)
 
 
 def _reads_few_pixels(call: Call, out: TensorType, target: Target) -> bool | None:
@@ -178,7 +204,7 @@ CONV2D = Family(
     op_class="conv2d_direct",
     operators=("conv2d",),
     schedule="tensorkiln.schedule.conv2d.schedule:schedule_conv2d",
-    fits=_fits,
+    fits=_direct_fits,
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType
 from tensorkiln.ops import infer
@@ -20,10 +21,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Packed:
     """The layout that a kernel asks for of a constant operand, with a function on its elements that
-    comes before (`prepare` must be hashable: equal ones share the packed constant)."""
+    comes before (`prepare` must be hashable: equal ones share the packed constant). Where that
+    changes what the operator has to do with them, the call gets `attrs`, which say so."""
 
     layout: Layout
     prepare: Callable[[np.ndarray], np.ndarray]
+    attrs: Attrs = NO_ATTRS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,11 @@ def channel_blocks(target: Target) -> Layout:
     return Layout.parse(f"A B/{lanes} C D B%{lanes}")
 
 
+def has_vectors(target: Target) -> bool:
+    """Whether there are vectors, without which blocks of channels have no use."""
+    return target.vector_lanes("float32") > 1
+
+
 def by_lanes(target: Target) -> Layout:
     """A vector of channels, such as a bias, in blocks of the vector width."""
     lanes = target.vector_lanes("float32")

@@ -8,9 +8,9 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, Constant, TensorType
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.layouts import by_lanes, has_kernel, is_float32
+from tensorkiln.kernels.layouts import by_lanes, has_kernel, has_vectors, is_float32
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows
+from tensorkiln.target.registers import max_rows, scalar_tile
 
 # Columns of a linear panel, in vectors, the preferred width first. Tiles (rows x vectors) of 8 x 3
 # or 14 x 2 fill 32 registers. With 16 registers and AVX2, 3 x 3 runs at 1.03 times the speed of
@@ -36,8 +36,10 @@ def _linear_layouts(call: Call, out: TensorType, target: Target) -> Layouts | No
     w = call.args[1]
     if not isinstance(w, Constant) or not has_kernel(call):
         return None
+    if not has_vectors(target) and w.array.size == 1:
+        return None  # a single number becomes part of the group
     nr = _panel(call, target)
-    integers = w.type.dtype.name == "int8"
+    integers = w.type.dtype.name == "int8" and target.vector_lanes("float32") > 1
     panels = f"B/{nr} A/4 B%{nr} A%4" if integers else f"B/{nr} A B%{nr}"
     bias = [by_lanes(target)] * len(call.args[2:])
     return Layouts((None, Layout.parse(panels), *bias))
@@ -91,6 +93,8 @@ def _panel(call: Call, target: Target) -> int:
     rows = 1
     for d in x.shape[:-1]:
         rows *= int_value(d) or 64
+    if limit := scalar_tile(target, w.dtype.is_int):
+        return min(blocks, limit, 8)
     if rows < 4:
         return lanes * min(blocks, 6 if target.overwrites_operands else 8)
     widths: tuple[int, ...] = _PANEL_VECTORS[:: -1 if target.overwrites_operands else 1]

@@ -20,7 +20,8 @@ from tensorkiln import ops
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import open_plain
 from tensorkiln.base.plugin import bad_answer, plugin
-from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, tensor
 from tensorkiln.ir.type_text import show
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
 from tensorkiln.target import Target
@@ -200,17 +201,24 @@ def _checked_layouts(row: Family, what: str) -> Callable[..., Any]:
         if len(found.operands) != len(call.args):
             raise error(f"{len(found.operands)} layouts for {len(call.args)} operands")
         laid: list[TensorType] = []
+        attrs = dict(call.attrs)
         types = [*(a.type for a in call.args), out]
         for n, (layout, t) in enumerate(zip((*found.operands, found.result), types, strict=True)):
             if isinstance(layout, Packed) and not isinstance(call.args[n], Constant):
                 raise error(f"Packed for operand {n}, which is not constant")
             to = layout.layout if isinstance(layout, Packed) else layout
             assert isinstance(t, TensorType)
+            if isinstance(layout, Packed):
+                with plugin(what):
+                    t = tensor(layout.prepare(call.args[n].array).shape, t.dtype)  # type: ignore[union-attr]
+                attrs |= layout.attrs
             if to is not None and {a.dim for a in to.axes} != set(range(t.ndim)):
                 raise error(f"{to} for {t.ndim} dimensions")
             laid.append(t.with_layout(to))
         args = tuple(RVar(f"p{n}", t) for n, t in enumerate(laid[:-1]))
-        if not row.fits(replace(call, args=args), laid[-1], target):
+        made = replace(call, args=args, attrs=Attrs.of(**attrs))
+        _require_type(Binding(RVar("its result", out), made), what)
+        if not row.fits(made, laid[-1], target):
             raise error("it does not fit the call in the layouts that it asks for")
         return found
 

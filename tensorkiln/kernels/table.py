@@ -10,6 +10,7 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
 from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
 from tensorkiln.kernels.plugins import installed_families
@@ -37,6 +38,7 @@ TABLE: tuple[Family, ...] = (
     MOVEMENT,
     REDUCTIONS,
     LOOPS,
+    *GPU_FAMILIES,
 )
 
 
@@ -85,6 +87,16 @@ class Families:
         rows, out = self.of(b.value.op), b.var.tensor
         other = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)
         return (other,) if other is not None else tuple(row for row in rows if not row.owner)
+
+
+def computes(target: Target, b: Binding) -> bool:
+    """Whether a target has a kernel for a call of an operator, or operators in its place."""
+    assert isinstance(b.value, Call)
+    rows, out = families(target).of(b.value.op), b.var.tensor
+    types = [out, *(a.type for a in b.value.args)]
+    if any(isinstance(t, TensorType) and not target.has_type(t.dtype.name) for t in types):
+        return False
+    return any(row.decompose is not None or row.fits(b.value, out, target) for row in rows)
 
 
 def families(target: Target) -> Families:

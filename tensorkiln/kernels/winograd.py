@@ -52,8 +52,9 @@ def fastest_tile(
     inputs: int, outputs: int, height: int, width: int, sizes: list[int], costs: Costs
 ) -> tuple[int, int] | None:
     """The output tile (rows, columns) with the least estimated time; None if the direct convolution
-    is faster. `height` and `width` are those of the output, `sizes` the tile sizes to try."""
-    if inputs < costs.lanes or outputs < costs.lanes:
+    is faster, or the processor has no vectors: there, weights should not grow. `height` and `width`
+    are those of the output, `sizes` the tile sizes to try."""
+    if costs.lanes == 1 or inputs < costs.lanes or outputs < costs.lanes:
         return None
     of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
     vectors = of * costs.lanes * to  # vectors of weights for each tap or product

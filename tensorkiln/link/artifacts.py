@@ -21,11 +21,12 @@ from tensorkiln.artifact.dependency import checked_libraries
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.base.schema import Reader
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
 from tensorkiln.link.isolate import ADDON
+from tensorkiln.link.libraries import naming_dependencies
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.toolchain import linux_arch
 
@@ -48,7 +49,7 @@ _BAD = "bad-artifact"
 # Legal values of a link plan. It is untrusted input, and its values become file names and options
 # of tools.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-_TRIPLE = re.compile(r"[A-Za-z0-9_]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}")
+_TRIPLE = re.compile(r"[A-Za-z0-9_.]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}")
 _EXPORT = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,999}")
 _PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
 # Stems that a C source may not have: its object would overwrite an intermediate file of the link.
@@ -140,20 +141,21 @@ def link_artifacts(
     """
     plan = LinkPlan.of(artifacts)
     parts = parts_of(artifacts, plan, addons, in_memory=in_memory)
-    return link_shared(
-        [data for _, data in parts.objects],
-        parts.sources,
-        parts.weights,
-        output,
-        triple=plan.triple,
-        exports=[*plan.exports, *exports, *(LOADER_EXPORTS if parts.carries else ())],
-        libraries=plan.libraries,
-        fcompile=fcompile,
-        workspace_dir=workspace_dir,
-        owners=[owner for owner, _ in parts.objects],
-        authors=parts.authors,
-        beside=_constants(artifacts) if beside else None,
-    )
+    with naming_dependencies(artifacts):
+        return link_shared(
+            [data for _, data in parts.objects],
+            parts.sources,
+            parts.weights,
+            output,
+            triple=plan.triple,
+            exports=[*plan.exports, *exports, *(LOADER_EXPORTS if parts.carries else ())],
+            libraries=plan.libraries,
+            fcompile=fcompile,
+            workspace_dir=workspace_dir,
+            owners=[owner for owner, _ in parts.objects],
+            authors=parts.authors,
+            beside=_constants(artifacts) if beside else None,
+        )
 
 
 def _constants(artifacts: ArtifactSet) -> tuple[ConstantInfo, ...]:
@@ -165,7 +167,7 @@ def _constants(artifacts: ArtifactSet) -> tuple[ConstantInfo, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LinkInputs:
     """The inputs of a link. `objects` are (owner, bytes) pairs; `sources` maps file names to C
     text, and `authors` the same file names to the artifacts that the text is from; `carries` says
     whether a container for loaders is among the objects."""
@@ -188,11 +190,12 @@ def parts_of(
     addons: Sequence[str | Path | bytes],
     *,
     in_memory: bool = False,
-) -> Parts:
+) -> LinkInputs:
     """Collect the native artifacts, and pack the groups of other loaders into a container object.
 
     UserError for artifacts of target llvmjit, for native ones that a linker cannot take, for
     artifacts without bytes (unless `in_memory`), and for addons that are not objects.
+    UnsupportedError for artifacts that only a browser can load.
     """
     artifacts.require_loaders()
     in_process = [a.name for a in artifacts if a.loader == "llvmjit"]
@@ -202,6 +205,13 @@ def parts_of(
             "linker",
             code="in-memory-artifact",
             hint="compile for target llvm to export; save() keeps the artifacts",
+        )
+    browser = [a.name for a in artifacts if a.loader == "webgpu"]
+    if browser:
+        raise UnsupportedError(
+            f"no library can run {browser[0]}: its host, in a browser, is not there yet",
+            where="target",
+            hint="a name ending in .tar, or artifacts.save(folder), has the WGSL of all kernels",
         )
     native = [a for a in (artifacts if in_memory else artifacts.plain) if a.loader == "native"]
     sources, objects, weights = _collected(native)
@@ -214,7 +224,7 @@ def parts_of(
         )
     authors = _authors(sources)
     texts = {source_name(a): a.text() for a in sources}
-    return Parts(tuple(named), texts, authors, weights, carries)
+    return LinkInputs(tuple(named), texts, authors, weights, carries)
 
 
 def addon_objects(

@@ -34,6 +34,7 @@ from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 OTHER = "kiln_of_"
 ADDON = "addon "  # begins the owner of an addon
 RUNTIME, HOST, KERNELS, ADDONS = "the runtime", "host", "llvm", "addons"
+OUR_GENERATORS = (KERNELS, "c")  # their objects are our kernels
 _OF_RUNTIME = (RUNTIME, "the container", "the weights")
 
 
@@ -54,7 +55,8 @@ def origin_of(owner: str) -> str:
     """The origin of an object, given its owner: `mine` for `mine/kernel.c`."""
     if owner in _OF_RUNTIME:
         return RUNTIME
-    return ADDONS if owner.startswith(ADDON) else owner.partition("/")[0]
+    origin = ADDONS if owner.startswith(ADDON) else owner.partition("/")[0]
+    return KERNELS if origin in OUR_GENERATORS else origin
 
 
 def isolate(

@@ -11,17 +11,22 @@ from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.isolate import RUNTIME, isolate
-from tensorkiln.link.shared import CRT, runtime_source, runtime_sources_key
+from tensorkiln.link.shared import CRT, device_kinds, runtime_source, runtime_sources_key
 from tensorkiln.link.toolchain import (
     Toolchain,
     ToolFailure,
     blamed,
     choose_toolchain,
+    linux_arch,
     tool_error,
 )
 
 # Native thread-local variables need a linker to lay them out; emulated ones are found by a call.
-FLAGS = ("-femulated-tls",)
+# References have 64 bits, since sections may lie anywhere (`_compiler` in codegen/llvm/jit.py).
+FLAGS: dict[str, tuple[str, ...]] = {
+    "x86_64": ("-femulated-tls", "-mcmodel=large"),
+    "aarch64": ("-femulated-tls",),
+}
 
 
 def jit_objects(
@@ -32,15 +37,18 @@ def jit_objects(
     output; UserError if the compiler is the user's ($CC), or if an external code generator emitted
     the source (`authors` maps file names to artifacts)."""
     tools = choose_toolchain(triple)
-    texts = {**sources, "runtime.c": runtime_source()}
-    found = authors or {}
+    texts = {**sources, "runtime.c": runtime_source(devices=device_kinds(sources))}
+    found, flags = authors or {}, FLAGS[linux_arch(triple)]
     return {
-        f"{Path(name).stem}.o": _object(tools, name, text, found) for name, text in texts.items()
+        f"{Path(name).stem}.o": _object(tools, name, text, flags, found)
+        for name, text in texts.items()
     }
 
 
-def _object(tools: Toolchain, name: str, text: str, authors: Mapping[str, str]) -> bytes:
-    key = {**runtime_sources_key(tools), "kind": "jit", "source": text, "flags": " ".join(FLAGS)}
+def _object(
+    tools: Toolchain, name: str, text: str, flags: tuple[str, ...], authors: Mapping[str, str]
+) -> bytes:
+    key = {**runtime_sources_key(tools), "kind": "jit", "source": text, "flags": " ".join(flags)}
     cache = user_cache()
     found = cache.get(key_of(key)) if cache is not None else None
     if found is not None:
@@ -49,7 +57,7 @@ def _object(tools: Toolchain, name: str, text: str, authors: Mapping[str, str]) 
         folder = Path(place).resolve()
         (folder / name).write_text(text)
         try:
-            (made,) = tools.compile([name], CRT, folder, FLAGS)
+            (made,) = tools.compile([name], CRT, folder, flags)
         except ToolFailure as failure:
             raise blamed(failure, authors) or tool_error(failure, tools) from failure
         data = (folder / made).read_bytes()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
-from tensorkiln.artifact.dependency import checked_libraries
+from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
 from tensorkiln.artifact.elf import elf_of, read_elf
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES
@@ -48,6 +50,27 @@ def _searched(name: str, folders: Sequence[Path]) -> Path:
         code="missing-library",
         hint="'-L/folder', or its whole path; fcompile='gcc' looks in the system's folders",
     )
+
+
+@contextmanager
+def naming_dependencies(artifacts: ArtifactSet) -> Iterator[None]:
+    """Let the error for a library that is missing say which dependency of the artifacts it comes
+    with, and where that is."""
+    try:
+        yield
+    except UserError as error:
+        needs = dependencies_of(artifacts) if error.code == "missing-library" else ()
+        from_ = [d for d in needs if any(_is_named(file, error.message) for file in d.libraries)]
+        if not from_:
+            raise
+        hint = f"it comes with dependency {from_[0]}; {error.hint}".rstrip("; ")
+        raise UserError(error.message, code=error.code, where=error.where, hint=hint) from None
+
+
+def _is_named(file: str, message: str) -> bool:
+    """Whether a message names a library, as a path or as `-lx`."""
+    short = file.partition(".so")[0].removeprefix("lib")
+    return f"/{file}'" in message or f"'-l{short}'" in message or f"'-l:{file}'" in message
 
 
 def symbols_of_libraries(libraries: Sequence[str]) -> dict[str, str] | None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +78,41 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
 )
 
 
-def crt_sources() -> list[Path]:
-    """The runtime's C files, sorted."""
-    return sorted(CRT.glob("*.c"))
+# Files of the runtime, and functions of kiln.h, that only libraries with devices have, and files
+# that only those with devices of a kind have.
+_DEVICE_SOURCES = ("device.c", "driver.c", "session.c")
+_KIND_SOURCES = {
+    "cuda": ("cuda.c", "cuda_launch.c"),
+    "opencl": ("opencl.c", "opencl_launch.c"),
+}
+DEVICE_EXPORTS = ("kiln_executor_set_device", "kiln_executor_set_stream")
+_DEVICE_HEADER = '#include "device.h"\n'
 
 
-def runtime_source() -> str:
-    """C text that includes all sources of the runtime: they are compiled as one translation
-    unit."""
-    return "".join(f'#include "{path.name}"\n' for path in crt_sources())
+# The kinds of all devices; without a library's sources it is not known which it has.
+ALL_KINDS = tuple(_KIND_SOURCES)
+
+
+def device_kinds(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The kinds in the table of devices (crt/device.h) that the C sources of a library, by file
+    name, have; empty if they have none."""
+    text = "".join(text for text in sources.values() if _DEVICE_HEADER in text)
+    return tuple(kind for kind in ALL_KINDS if f"&kiln_{kind}" in text)
+
+
+def crt_sources(*, devices: Sequence[str] = ()) -> list[Path]:
+    """The runtime's C files, sorted; those for devices only if the library has kinds `devices`."""
+    left_out = {name for kind in ALL_KINDS if kind not in devices for name in _KIND_SOURCES[kind]}
+    if not devices:
+        left_out.update(_DEVICE_SOURCES)
+    return [path for path in sorted(CRT.glob("*.c")) if path.name not in left_out]
+
+
+def runtime_source(*, devices: Sequence[str] = ()) -> str:
+    """C text that includes all sources of the runtime, with those of the kinds `devices`: they are
+    compiled as one translation unit."""
+    lines = [f'#include "{path.name}"\n' for path in crt_sources(devices=devices)]
+    return "".join([_DEVICE_HEADER, *lines] if devices else lines)
 
 
 def link_shared(
@@ -127,7 +153,8 @@ def link_shared(
         names.append("the weights")
     else:
         weights = None
-    shown = sorted({*RUNTIME_EXPORTS, *exports})
+    more = DEVICE_EXPORTS if device_kinds(c_sources) else ()
+    shown = sorted({*RUNTIME_EXPORTS, *more, *exports})
     job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
     with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target, mode=0o777))
@@ -246,14 +273,16 @@ def explained(
 def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
     """Yield a temporary folder for intermediate files, beside the output; it is always removed. If
     `keep` names a folder, the files are copied there, also after an error. UserError if a copy
-    would replace a file that no former run wrote."""
+    would replace a file that no former run wrote; after an error, that is a note of the error."""
     kept = made_folder(keep) if keep is not None else None
     with folder_beside(output) as folder:
         try:
             yield folder.resolve()
-        except Exception:
-            with suppress(UserError):
+        except Exception as error:
+            try:
                 _keep(folder, kept)
+            except UserError as other:
+                error.add_note(f"intermediate files are not kept: {other.message}")
             raise
         _keep(folder, kept)
 
@@ -304,7 +333,7 @@ def _compiled(
         if theirs is None:
             raise
         raise theirs from failure
-    runtime = _runtime_object(tools, folder)
+    runtime = _runtime_object(tools, folder, devices=device_kinds(job.sources))
     compiled = [
         *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
         ("the runtime", runtime),
@@ -340,8 +369,11 @@ def _isolated(
 def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:
     """Let the caller's function link. It gets absolute paths, since it may run in any folder."""
     paths = [str(folder / name) for name in [*job.sources, *files]]
-    paths += [str(path) for path in crt_sources()]
+    devices = device_kinds(job.sources)
+    paths += [str(path) for path in crt_sources(devices=devices)]
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
+    if devices:
+        options.append("-DKILN_DEVICES=1")
     options += link_options(str(folder / "exports.map"))
     options += [*job.libraries, *SYSTEM_LIBRARIES]
     name = getattr(fcompile, "__name__", type(fcompile).__name__)
@@ -358,21 +390,23 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
 def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
     """Cache key components for objects compiled from the runtime's sources or with its headers."""
     digest = hashlib.sha256()
-    for path in sorted([*CRT.glob("*.h"), *crt_sources()]):
+    for path in sorted([*CRT.glob("*.h"), *crt_sources(devices=ALL_KINDS)]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     compiler = {"tool": tools.identity, "c_flags": " ".join(C_FLAGS)}
     return {"kind": "crt", "crt": digest.hexdigest(), **compiler}
 
 
-def _runtime_object(tools: Toolchain, folder: Path) -> str:
+def _runtime_object(tools: Toolchain, folder: Path, *, devices: Sequence[str]) -> str:
     """Put the C runtime into `folder` as one object, compiled now or from the cache; return its
     file name."""
     parts, cache = runtime_sources_key(tools), user_cache()
+    if devices:
+        parts["devices"] = " ".join(devices)
     found = cache.get(key_of(parts)) if cache is not None else None
     if found is not None:
         (folder / "runtime.o").write_bytes(found)
         return "runtime.o"
-    (folder / "runtime.c").write_text(runtime_source())
+    (folder / "runtime.c").write_text(runtime_source(devices=devices))
     tools.compile(["runtime.c"], CRT, folder)
     if cache is not None:
         cache.put(key_of(parts), (folder / "runtime.o").read_bytes(), parts)

@@ -20,9 +20,9 @@ from typing import Protocol
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
 from tensorkiln.base.debug import COMMANDS, say
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
-from tensorkiln.target.triple import require_library
+from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
 
 GLIBC = "2.17"  # the oldest glibc that linked libraries run on
 C_FLAGS = (
@@ -151,6 +151,14 @@ def zig_path() -> Path:
 def linux_arch(triple: str) -> str:
     """`"x86_64"` or `"aarch64"`, the architecture of a triple. Raises UserError if the text is not
     a triple, UnsupportedError if no library can be linked for it."""
+    arch = canonical_triple(triple, "triple").partition("-")[0]
+    if arch not in LIBRARIES:
+        raise UnsupportedError(
+            f"no library is linked for {arch}, as triple {triple!r} asks",
+            where="triple",
+            hint=f"architectures that work: {', '.join(LIBRARIES)}; "
+            "export_model_library_format() gives the sources for others",
+        )
     return require_library(triple, "triple")
 
 

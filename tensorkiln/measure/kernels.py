@@ -28,18 +28,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
 from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import (
-    Alloc,
-    Block,
-    For,
-    If,
-    Let,
-    PrimFunc,
-    Seq,
-    Stmt,
-    Store,
-    TensorProgram,
-)
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store, TensorProgram
 from tensorkiln.ir.visit import free_vars, substitute, walk
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.tensor import Array, aligned_empty, dtype_named

@@ -16,7 +16,7 @@ _TURN = 0.02  # seconds of timed calls in one turn
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Latency:
     """Latency of one call, in milliseconds, over `count` timed calls."""
 
     min_ms: float
@@ -32,7 +32,7 @@ def measure(
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
-) -> dict[str, Timing]:
+) -> dict[str, Latency]:
     """Time the candidates round robin, so that a slow phase of the machine affects all of them.
 
     A turn is a pause, `warmup` untimed calls (they wake threads and fill caches), and timed calls
@@ -52,7 +52,7 @@ def measure(
             for _ in range(warmup):
                 call()
             taken[name] += _turn(call, clock)
-    return {name: Timing(min(t), statistics.median(t), len(t)) for name, t in taken.items()}
+    return {name: Latency(min(t), statistics.median(t), len(t)) for name, t in taken.items()}
 
 
 def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.ir.attrs import AttrValue
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import Call, TensorType, Type, Value
 from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
@@ -14,7 +15,7 @@ from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
-from tensorkiln.ops.op import PATTERNS, Element, OpDef, Signature, TensorIn
+from tensorkiln.ops.op import PATTERNS, Element, Infer, OpDef, Signature, TensorIn
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
@@ -66,7 +67,7 @@ def with_defaults(call: Call) -> Call:
     """Return `call` with the defaults of all attributes it leaves out. The same object comes back
     when no attribute is missing or the operator is unknown. Nothing is checked."""
     op = declared(call.op)
-    if op is None or all(k in call.attrs or row.required for k, row in op.attrs.items()):
+    if op is None or all(k in call.attrs or not row.has_default for k, row in op.attrs.items()):
         return call
     return replace(call, attrs=completed(op.attrs, call.attrs))
 
@@ -104,10 +105,20 @@ def infer_tensor(call: Call) -> TensorType:
     try:
         op.check_count(len(call.args))
         full = op.complete(call.attrs)
-        types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
-        return op.infer(types, full)
+        types = tuple([operand_type(op, k, arg) for k, arg in enumerate(call.args)])
+        kinds = tuple([type(v) for _, v in full.items_])
+        return _result_type(op.infer, types, full, kinds)
     except UserError as error:
         raise located(error, call.span) from None
+
+
+@lru_cache(1 << 12)
+def _result_type(
+    rule: Infer, operands: tuple[TensorType, ...], attrs: Attrs, kinds: tuple[type, ...]
+) -> TensorType:
+    """What a type rule gives: most calls of a network are alike, and passes and the verifier ask
+    again. `kinds` tell attributes apart that are equal, such as 1 and True."""
+    return rule(operands, attrs)
 
 
 def operand_type(op: OpDef, position: int, arg: Value) -> TensorType:

@@ -19,7 +19,10 @@ from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.layout import Layout
 
 REQUIRED = object()
-"""Marks an attribute without a default."""
+"""Marks an attribute without a default, which every call must give."""
+
+OPTIONAL = object()
+"""Marks an attribute without a default, which a call may leave out."""
 
 _MOST_SHOWN = 60  # characters of a value in an error
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -28,7 +31,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """One attribute. `accepts` is the test of a value, and `expected` describes accepted values in
-    errors and in docs/operators.md. `default` is REQUIRED if every call must give the attribute.
+    errors and in docs/operators.md. `default` is REQUIRED or OPTIONAL if there is none.
 
     `form` turns a rejected value into a hint, e.g. 3 into "a tuple: (3,)"; where it returns "", the
     hint shows `example`.
@@ -44,6 +47,11 @@ class Attribute:
     def required(self) -> bool:
         """Whether every call must give this attribute."""
         return self.default is REQUIRED
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a call that does not give this attribute has a value of it all the same."""
+        return self.default is not REQUIRED and self.default is not OPTIONAL
 
     def or_none(self, default: object = None) -> Attribute:
         """Return this attribute with None accepted as well, and with another default."""
@@ -106,8 +114,11 @@ def check_all(op: str, table: Mapping[str, Attribute], given: Mapping[str, objec
 
 def completed(table: Mapping[str, Attribute], given: Mapping[str, Any]) -> Attrs:
     """Return the given attributes and the defaults of all others. Nothing is checked."""
-    defaults = {k: row.default for k, row in table.items() if not row.required}
-    return Attrs.of(**{**defaults, **given})
+    have = {k for k, _ in given.items_} if isinstance(given, Attrs) else given.keys()
+    defaults = {k: row.default for k, row in table.items() if k not in have and row.has_default}
+    if isinstance(given, Attrs) and not defaults:
+        return given
+    return Attrs.of(**defaults, **given)
 
 
 # ---- kinds of values ----------------------------------------------------------------------------

@@ -14,15 +14,7 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import (
-    Expr,
-    FloatImm,
-    binary,
-    cast,
-    const,
-    intrin,
-    select,
-)
+from tensorkiln.ir.expr import Expr, FloatImm, binary, cast, const, intrin, select
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, choice
 from tensorkiln.ops.elementwise import cast_array

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.relax import (
-    Binding,
-    Bound,
-    Function,
-    RVar,
-    Type,
-    Value,
-)
+from tensorkiln.ir.relax import Binding, Bound, Function, RVar, Type, Value
 from tensorkiln.ops import call, infer
 
 

@@ -7,7 +7,8 @@ panel read one contiguous range of input channels, here rounded outwards to mult
                                                     reads channels 0..67 = granules 0..16
 
 A panel's weights are stored for its whole range, as zeros for input channels outside an output's
-own group. Groups are not padded one by one, so the layout of tensors does not depend on the groups.
+own group; the attribute `channel_window` of a `conv2d` says that they are. Groups are not padded
+one by one, so the layout of tensors does not depend on the groups.
 """
 
 from __future__ import annotations
@@ -71,12 +72,31 @@ class ChannelWindow:
         reach = (last // self.per_group + 1) * self.inputs
         return simplify((reach + (self.granule - 1)) // self.granule - self.start(panel))
 
+    @property
+    def channels(self) -> int:
+        """Input channels that the weights of an output are stored for."""
+        return self.width * self.granule
+
+    def at(self, output: int) -> slice:
+        """Where the channels of an output's own group are in its stored weights."""
+        begin = self.range(output // self.nr)[0] * self.granule
+        first = output // self.per_group * self.inputs - begin
+        return slice(first, first + self.inputs)
+
+    def place(self, output: Expr, channel: Expr) -> Expr:
+        """Where channel `channel` of an output's own group is in its stored weights."""
+        first = output // self.nr * self.nr // self.per_group * self.inputs
+        begin = first // self.granule * self.granule
+        return output // self.per_group * self.inputs - begin + channel
+
     def spread(self, w: np.ndarray) -> np.ndarray:
-        """Return weights [outputs, inputs, ...] as [outputs, width * granule, ...], where input
-        channels outside an output's group are zero."""
-        out = np.zeros((self.outputs, self.width * self.granule, *w.shape[2:]), w.dtype)
+        """Return weights [outputs, inputs, ...] as [outputs, channels, ...], where input channels
+        outside an output's group are zero."""
+        out = np.zeros((self.outputs, self.channels, *w.shape[2:]), w.dtype)
         for o in range(self.outputs):
-            begin = self.range(o // self.nr)[0] * self.granule
-            at = o // self.per_group * self.inputs - begin
-            out[o, at : at + self.inputs] = w[o]
+            out[o, self.at(o)] = w[o]
         return out
+
+    def gather(self, w: np.ndarray) -> np.ndarray:
+        """Return the weights [outputs, inputs, ...] that were spread as `w`."""
+        return np.stack([w[o, self.at(o)] for o in range(self.outputs)])

@@ -15,14 +15,7 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
-from tensorkiln.ir.relax import (
-    AnyTensorType,
-    PrimType,
-    ShapeType,
-    TensorType,
-    TupleType,
-    Type,
-)
+from tensorkiln.ir.relax import AnyTensorType, PrimType, ShapeType, TensorType, TupleType, Type
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Signature

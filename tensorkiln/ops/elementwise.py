@@ -30,15 +30,7 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, bound, choice, number
 from tensorkiln.ops.attribute import dtype as dtype_attribute
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
-from tensorkiln.ops.rules import (
-    ANY,
-    BOOLEAN,
-    FLOAT,
-    NUMERIC,
-    SIGNED,
-    require_dtype,
-    require_value,
-)
+from tensorkiln.ops.rules import ANY, BOOLEAN, FLOAT, NUMERIC, SIGNED, require_dtype, require_value
 
 Formula = Callable[[Expr, Attrs], Expr]
 # Any: NumPy's stubs type arithmetic of arrays with Python numbers as `Any`.

@@ -200,13 +200,7 @@ MATMUL: dict[str, OpDef] = {
         _program_matmul,
     ),
     "linear": OpDef(
-        "linear",
-        ("x", "w", "bias?"),
-        {},
-        "contraction",
-        _infer_linear,
-        _np_linear,
-        _program_linear,
+        "linear", ("x", "w", "bias?"), {}, "contraction", _infer_linear, _np_linear, _program_linear
     ),
     "attention": OpDef(
         "attention",

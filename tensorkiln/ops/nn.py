@@ -23,6 +23,8 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
+from tensorkiln.ops.attribute import bad_attribute
+from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import extreme_identity
 from tensorkiln.ops.rules import (
@@ -71,13 +73,37 @@ def conv_windows(w: TensorType, a: Attrs) -> Pair:
     return windows(a, kernel, a.dilation)  # type: ignore[arg-type]
 
 
+def _stored_window(x: TensorType, w: TensorType, a: Attrs) -> ChannelWindow | None:
+    """How the weights of a grouped convolution are stored; None if only for the channels of each
+    output's own group. Raise UserError if they cannot be stored so."""
+    asked, groups = a.get("channel_window"), a.groups
+    if asked is None:
+        return None
+    if groups == 1:
+        expected = "none in a convolution of one group"
+        raise bad_attribute("conv2d", "channel_window", expected, asked)
+    channels, outputs = int_value(x.shape[1]), int_value(w.shape[0])
+    if channels is None or channels % groups:
+        raise mismatch("conv2d", "x", f"a known multiple of {groups} channels", show_type(x))
+    if not outputs or outputs % groups:
+        raise mismatch("conv2d", "w", f"a multiple of {groups} output channels", show_type(w))
+    window = ChannelWindow(groups, outputs, channels // groups, *asked)
+    if int_value(w.shape[1]) != window.channels:
+        expected = f"{window.channels} input channels (channel_window={asked})"
+        raise mismatch("conv2d", "w", expected, show_type(w))
+    return window
+
+
 def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
     require_ndim("conv2d", "x", x, 4, "(NCHW)")
     require_ndim("conv2d", "w", w, 4, "(OIHW)")
     dtype = product_dtype("conv2d", ("x", "w", "bias"), types)
     outputs, groups = w.shape[0], a.groups
-    if not same_extent(x.shape[1], w.shape[1] * groups):
+    if int_value(w.shape[1]) == 0:
+        raise mismatch("conv2d", "w", "at least one input channel", show_type(w))
+    window = _stored_window(x, w, a)
+    if window is None and not same_extent(x.shape[1], w.shape[1] * groups):
         expected = f"{show(w.shape[1] * groups)} channels ({groups} group(s) of 'w' {show_type(w)})"
         raise mismatch("conv2d", "x", expected, show_type(x))
     count = int_value(outputs)
@@ -92,7 +118,8 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
 def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
     x, w = ins[:2]
     pair = conv_windows(w.type, a)
-    channels = w.type.shape[1]
+    window = _stored_window(x.type, w.type, a)
+    channels = w.type.shape[1] if window is None else as_expr(window.inputs)
 
     def element(n: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
         kh, kw = _taps(pair)
@@ -101,7 +128,8 @@ def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
         c = (o // per_group) * channels + ic if a.groups > 1 and per_group else ic
         at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
         value = _padded_read(x, pair, at, const(0, x.type.dtype))
-        value = cast(value, out.dtype) * cast(w(o, ic, kh[0], kw[0]), out.dtype)
+        stored = ic if window is None else window.place(o, ic)
+        value = cast(value, out.dtype) * cast(w(o, stored, kh[0], kw[0]), out.dtype)
         total: Expr = Reduce("sum", ((ic, channels), kh, kw), value)
         return total + ins[2](o) if len(ins) > 2 else total
 
@@ -113,6 +141,8 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     of the input for each tap."""
     x, w = (product_array(array, arrays) for array in arrays[:2])
     batch, outputs, groups = x.shape[0], w.shape[0], a.groups
+    if a.get("channel_window") is not None:
+        w = ChannelWindow(groups, outputs, x.shape[1] // groups, *a.channel_window).gather(w)
     top, left, bottom, right = a.padding
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     (sh, sw), (dh, dw) = a.strides, a.dilation
@@ -237,7 +267,14 @@ NN: dict[str, OpDef] = {
     "conv2d": OpDef(
         "conv2d",
         ("x", "w", "bias?"),
-        {"strides": _STEPS, "padding": _PADDING, "dilation": _STEPS, "groups": at.integer(1, 1)},
+        {
+            "strides": _STEPS,
+            "padding": _PADDING,
+            "dilation": _STEPS,
+            "groups": at.integer(1, 1),
+            # (nr, granule) of a ChannelWindow
+            "channel_window": at.integers(2, 1, at.OPTIONAL),
+        },
         "contraction",
         _infer_conv2d,
         _np_conv2d,

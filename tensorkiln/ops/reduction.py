@@ -18,16 +18,7 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64, DType
-from tensorkiln.ir.expr import (
-    Expr,
-    FloatImm,
-    IntImm,
-    Reduce,
-    Var,
-    cast,
-    int_value,
-    select,
-)
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var, cast, int_value, select
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
@@ -124,20 +115,12 @@ def extreme_identity(dtype: np.dtype, op: str) -> float | int:
     return int(np.iinfo(dtype).min if op == "max" else np.iinfo(dtype).max)
 
 
-def _np_max(x: np.ndarray, **where: Any) -> np.ndarray:
-    return np.asarray(np.max(x, initial=extreme_identity(x.dtype, "max"), **where))
+def _extreme(numpy: Callable[..., Any], op: str) -> Callable[..., np.ndarray]:
+    return lambda x, **where: np.asarray(numpy(x, initial=extreme_identity(x.dtype, op), **where))
 
 
-def _np_min(x: np.ndarray, **where: Any) -> np.ndarray:
-    return np.asarray(np.min(x, initial=extreme_identity(x.dtype, "min"), **where))
-
-
-def _np_sum(x: np.ndarray, **where: Any) -> np.ndarray:
-    return np.asarray(np.sum(x, dtype=x.dtype, **where))
-
-
-def _np_prod(x: np.ndarray, **where: Any) -> np.ndarray:
-    return np.asarray(np.prod(x, dtype=x.dtype, **where))
+def _total(numpy: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    return lambda x, **where: np.asarray(numpy(x, dtype=x.dtype, **where))
 
 
 def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
@@ -177,11 +160,11 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
 
 _ALL = (
-    _fold("sum", "sum", _np_sum),
+    _fold("sum", "sum", _total(np.sum)),
     _fold("mean", "sum", _np_mean),
-    _fold("max", "max", _np_max),
-    _fold("min", "min", _np_min),
-    _fold("prod", "prod", _np_prod),
+    _fold("max", "max", _extreme(np.max, "max")),
+    _fold("min", "min", _extreme(np.min, "min")),
+    _fold("prod", "prod", _total(np.prod)),
     _arg("argmax", "max", np.argmax),
     _arg("argmin", "min", np.argmin),
 )

@@ -91,26 +91,26 @@ def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
     return groups
 
 
+def reshaped_index(old: Shape, new: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index in shape `old` of the element that is at `index` in shape `new`."""
+    # An empty tensor is never read, and element counts of 0 do not tell groups apart.
+    empty = any(int_value(d) == 0 for d in old)
+    at: list[Expr] = [IntImm(0)] * len(old)
+    for olds, news in [] if empty else reshape_groups(old, new):
+        linear: Expr = IntImm(0)
+        for d in news:
+            linear = linear * new[d] + index[d]
+        for d in reversed(olds[1:]):
+            at[d] = linear % old[d]
+            linear = linear // old[d]
+        if olds:
+            at[olds[0]] = linear
+    return tuple(at)
+
+
 def _program_reshape(ins: Ins, a: Attrs, out: TensorType) -> Element:
     old = ins[0].type.shape
-    # An empty operand is never read, and element counts of 0 do not tell groups apart.
-    empty = any(int_value(d) == 0 for d in old)
-    groups = [] if empty else reshape_groups(old, out.shape)
-
-    def element(*index: Expr) -> Expr:
-        at: list[Expr] = [IntImm(0)] * len(old)
-        for olds, news in groups:
-            linear: Expr = IntImm(0)
-            for d in news:
-                linear = linear * out.shape[d] + index[d]
-            for d in reversed(olds[1:]):
-                at[d] = linear % old[d]
-                linear = linear // old[d]
-            if olds:
-                at[olds[0]] = linear
-        return ins[0](*at)
-
-    return element
+    return lambda *index: ins[0](*reshaped_index(old, out.shape, index))
 
 
 # --- transpose, broadcast_to, tile ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Verification that a module is well formed, including the attributes of its operator calls."""
+"""Verification that a module is well formed, including the calls of its operators."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from tensorkiln import ops
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir import verify as structure
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Function, If, Lambda
-from tensorkiln.ops.attribute import check_all
+from tensorkiln.ir.relax import Binding, Call, Function, If, Lambda, Type
+from tensorkiln.ir.subtype import accepts, logical
+from tensorkiln.ir.type_text import show
+from tensorkiln.ops.rules import same_extent
 
 
 def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
     """Raise InternalError, with the path of the first violation found, if `mod` is not well formed.
 
     `ir/verify.py` lists what is checked, and describes `places`. In addition, calls of operators
-    must have the attributes that the operators declare. `known` maps the `id` of objects verified
-    by an earlier run to the objects; they are skipped, and verified ones are added. Calls of
-    undeclared operators are not checked: a pass may lower them.
+    must have the attributes that the operators declare, operands that their type rules accept, and
+    results of the types that these give. `known` maps the `id` of objects verified by an earlier
+    run to the objects; they are skipped, and verified ones are added. Calls of undeclared operators
+    are not checked: a pass may lower them.
     """
     known = {} if known is None else known
     structure.verify(mod, known, places=places)
@@ -31,8 +34,9 @@ def _bindings(where: str, bindings: Iterable[Binding], known: dict[int, object])
     for i, b in enumerate(bindings):
         value = b.value
         if isinstance(value, Call):
-            if known.get(id(value)) is not value:
-                known[id(value)] = _checked(f"{where}.bindings[{i}]({b.var.name})", value)
+            if known.get(id(b)) is not b:
+                _check(f"{where}.bindings[{i}]({b.var.name})", b.var.type, value)
+                known[id(b)] = b
         elif isinstance(value, If):
             for name, body in (("then", value.then), ("orelse", value.orelse)):
                 _bindings(f"{where}.bindings[{i}]({b.var.name}).{name}", body.bindings, known)
@@ -40,16 +44,17 @@ def _bindings(where: str, bindings: Iterable[Binding], known: dict[int, object])
             _bindings(f"{where}.{value.function.name}", value.function.bindings, known)
 
 
-def _checked(where: str, call: Call) -> Call:
-    op = ops.declared(call.op)
-    if op is not None:
-        try:
-            check_all(op.name, op.attrs, call.attrs)
-        except UserError as error:
-            raise InternalError(
-                error.message, code=error.code, where=where, hint=error.hint
-            ) from None
-    return call
+def _check(where: str, have: Type, call: Call) -> None:
+    if ops.declared(call.op) is None:
+        return
+    try:
+        found = ops.infer(call)
+    except UserError as error:
+        raise InternalError(error.message, code=error.code, where=where, hint=error.hint) from None
+    if have != found and not accepts(logical(have), logical(found), same_extent):
+        message = f"the variable is {show(have)}, operator {call.op} gives {show(found)}"
+        hint = f"make the variable {show(found)}"
+        raise InternalError(message, code="type-mismatch", where=where, hint=hint)
 
 
 __all__ = ["verify"]

@@ -40,10 +40,7 @@ from tensorkiln.ops.rules import (
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 # The finite evaluation points by m, the number of outputs: zero, then pairs p, -p.
-POINTS: dict[int, tuple[float, ...]] = {
-    2: (0.0, 1.0, -1.0),
-    4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
-}
+POINTS: dict[int, tuple[float, ...]] = {2: (0.0, 1.0, -1.0), 4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)}
 TAPS = 3
 # Bytes of stack that a kernel may use for one block of tiles.
 _SCRATCH_BYTES = 900 << 10
@@ -158,5 +155,5 @@ WINOGRAD: dict[str, OpDef] = {
         "contraction",
         _infer,
         _numpy,
-    ),
+    )
 }

@@ -22,7 +22,7 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.passes import Step
-from tensorkiln.report.layers import Edge, Placed, place
+from tensorkiln.report.layers import Edge, PlacedGraph, place
 
 # A picture of more nodes is not readable, and its layout takes minutes.
 MOST_NODES = 1500
@@ -30,7 +30,7 @@ _LETTER = 6.6  # width of a label's character, in SVG units
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PictureNode:
     """An input, an operator or a result (`kind` input, op or result). `note` is its shape. `span`
     names the model's node. `kernel` is the kernel that computes it, empty for inputs, results and
     operators that were folded into others."""
@@ -47,9 +47,9 @@ class GraphPicture:
     """Nodes in the order of the program, edges as pairs of their numbers, and their layout; None
     for more than MOST_NODES nodes."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[PictureNode, ...]
     edges: tuple[Edge, ...]
-    placed: Placed | None
+    placed: PlacedGraph | None
 
 
 def graph_picture(mod: IRModule, kernels: Mapping[str, str]) -> GraphPicture:
@@ -71,7 +71,7 @@ class _Drawing:
 
     def __init__(self, kernels: Mapping[str, str]):
         self.kernels = kernels
-        self.nodes: list[Node] = []
+        self.nodes: list[PictureNode] = []
         self.edges: list[Edge] = []
         self.made: dict[RVar, int] = {}
 
@@ -79,12 +79,12 @@ class _Drawing:
         """Add the parameters, body and results of a function. `span`: the function's name, or the
         variable of a closure."""
         for p in f.params:
-            self._add(p, Node("input", p.name, type_text(p.type), span))
+            self._add(p, PictureNode("input", p.name, type_text(p.type), span))
         self._body(f.bindings)
         fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
         for i, v in enumerate(fields):
             label = f"result {i}" if len(fields) > 1 else "result"
-            self._result(v, Node("result", label, "", span))
+            self._result(v, PictureNode("result", label, "", span))
 
     def _body(self, bindings: Sequence[Binding]) -> None:
         for b in bindings:
@@ -94,35 +94,39 @@ class _Drawing:
                 case If(cond, then, orelse):
                     self._body((*then.bindings, *orelse.bindings))
                     reads = [cond, then.result, orelse.result]
-                    self._add(b.var, Node("op", "if", type_text(b.var.type), b.var.name), reads)
+                    self._add(
+                        b.var, PictureNode("op", "if", type_text(b.var.type), b.var.name), reads
+                    )
                 case Lambda(function):
                     self.function(function, b.var.name)
-                    self._add(b.var, Node("op", "closure", "", b.var.name))
+                    self._add(b.var, PictureNode("op", "closure", "", b.var.name))
                 case MatchCast(value):
                     note = type_text(b.var.type)
-                    self._add(b.var, Node("op", "match_cast", note, b.var.name), [value])
+                    self._add(b.var, PictureNode("op", "match_cast", note, b.var.name), [value])
                 case TupleItem(value, index):
                     note = type_text(b.var.type)
-                    self._add(b.var, Node("op", f"item {index}", note, b.var.name), [value])
+                    self._add(b.var, PictureNode("op", f"item {index}", note, b.var.name), [value])
                 case value:
                     self._add(
-                        b.var, Node("op", "value", type_text(b.var.type), b.var.name), [value]
+                        b.var,
+                        PictureNode("op", "value", type_text(b.var.type), b.var.name),
+                        [value],
                     )
 
-    def _call_node(self, b: Binding, call: Call) -> Node:
+    def _call_node(self, b: Binding, call: Call) -> PictureNode:
         callee = call.callee
         label = call.op or (callee.name if isinstance(callee, GlobalRef) else str(callee))
         key = call.span or unnamed(b.var)
         kernel = self.kernels.get(key, "") if call.op else label
-        return Node("op", label, type_text(b.var.type), call.span or b.var.name, kernel)
+        return PictureNode("op", label, type_text(b.var.type), call.span or b.var.name, kernel)
 
-    def _add(self, var: RVar, node: Node, reads: Sequence[object] = ()) -> None:
+    def _add(self, var: RVar, node: PictureNode, reads: Sequence[object] = ()) -> None:
         number = len(self.nodes)
         self.nodes.append(node)
         self.edges += [(self.made[v], number) for v in _variables(reads) if v in self.made]
         self.made[var] = number
 
-    def _result(self, value: Value, node: Node) -> None:
+    def _result(self, value: Value, node: PictureNode) -> None:
         self.nodes.append(node)
         number = len(self.nodes) - 1
         self.edges += [(self.made[v], number) for v in _variables([value]) if v in self.made]

@@ -18,7 +18,7 @@ _WAY = 18.0  # width of a waypoint
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedGraph:
     """A layout: the `centre` (x, y) of each node, for each edge the points that it runs through,
     ends included, and the size of the picture."""
 
@@ -40,7 +40,7 @@ class _Cell:
 
 def place(
     widths: Sequence[float], edges: Sequence[Edge], row: float = 64.0, gap: float = 16.0
-) -> Placed:
+) -> PlacedGraph:
     """The layout of nodes with these widths. Edges (a, b) are pairs of node numbers, a < b. Layers
     are `row` apart, nodes in a layer at least `gap`."""
     count = len(widths)
@@ -72,7 +72,7 @@ def place(
     right = max((c.x + c.width / 2 for c in cells), default=0.0) + gap
     at = [(round(c.x - left, 1), (depth_of[i] + 0.5) * row) for i, c in enumerate(cells)]
     ways = {edge: tuple(at[cell] for cell in chain) for edge, chain in chains.items()}
-    return Placed(tuple(at[:count]), ways, round(right - left, 1), len(layers) * row)
+    return PlacedGraph(tuple(at[:count]), ways, round(right - left, 1), len(layers) * row)
 
 
 def _settle(layer: list[int], edges: Sequence[Edge], count: int) -> list[int]:

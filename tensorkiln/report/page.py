@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
+from operator import attrgetter
 
 from tensorkiln.report.numbers import bytes_text, rate_text, time_text
 from tensorkiln.report.story import KernelRow, PassRow, Story
@@ -18,7 +19,9 @@ _LONGEST = 400  # characters of a line
 
 def page(story: Story) -> str:
     """The page of a story as HTML text, which depends on the story alone."""
-    colours = {k.name: colour(i) for i, k in enumerate(sorted(story.kernels, key=_name))}
+    colours = {
+        k.name: colour(i) for i, k in enumerate(sorted(story.kernels, key=attrgetter("name")))
+    }
     anchors = {k.name: f"kernel-{i}" for i, k in enumerate(story.kernels)}
     parts = (
         _facts(story),
@@ -38,10 +41,6 @@ def page(story: Story) -> str:
         f"<header><h1>{name}</h1><p>{escape(story.target)}</p></header><nav>{links}</nav><main>"
         f"{''.join(parts)}</main><script>\n{js}</script></body></html>\n"
     )
-
-
-def _name(k: KernelRow) -> str:
-    return k.name
 
 
 def _section(name: str, title: str, inside: str) -> str:
@@ -181,11 +180,12 @@ def _kernels(story: Story, colours: Mapping[str, str], anchors: Mapping[str, str
 
 
 def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]) -> str:
-    sides = (
-        ("tensor program, as scheduled", k.scheduled),
+    code = (
         ("LLVM IR", k.llvm or "made by another code generator"),
         ("assembly", k.assembly or "made by another code generator"),
     )
+    made = (("C", k.source),) if k.source else code
+    sides = (("tensor program, as scheduled", k.scheduled), *made)
     texts = "".join(f"<div><h3>{name}</h3><pre>{_text(text)}</pre></div>" for name, text in sides)
     steps = final = ""
     if k.trace:
@@ -194,7 +194,7 @@ def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]
         )
     if k.tir != k.scheduled:
         final = (
-            "<details><summary class=about>the tensor program that the LLVM IR was made from"
+            f"<details><summary class=about>the tensor program that the {made[0][0]} was made from"
             f"</summary><pre>{_text(k.tir)}</pre></details>"
         )
     calls = "1 call" if k.calls == 1 else f"{k.calls} calls"

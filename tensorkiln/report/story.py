@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.base.errors import TensorkilnError
+from tensorkiln.codegen.c_like.c99 import emit_c
+from tensorkiln.codegen.c_like.devices import device_text
+from tensorkiln.codegen.kernel_names import kernel_prefix
 from tensorkiln.codegen.llvm.texts import kernel_texts
+from tensorkiln.codegen.ptx.compile import ptx_of
+from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.text.printer import print_function
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.measure.kernels import KernelTime, call_counts, flops, time_kernels
 from tensorkiln.passes import Pipeline, Step, Timing, module_diff
 from tensorkiln.pipeline import compile as compile_module
@@ -22,7 +28,8 @@ from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_span
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
-from tensorkiln.target import Target, cpu_target
+from tensorkiln.target import Target, cpu_target, device_key, target_in
+from tensorkiln.target.kinds import KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class KernelRow:
     scheduled: str
     tir: str
     llvm: str
+    source: str  # C, for target `c`
     assembly: str
 
     @property
@@ -116,7 +124,7 @@ def record(
         graph_picture(mod, spans),
         tuple(_pass_row(s, timed=seconds > 0) for s in timing.steps),
         tuple(kernels),
-        memory_pictures([s.after or s.before for s in timing.steps] + [exe.module], sizes),
+        memory_pictures(exe.module, cpu_target(exe.target).memory, sizes),
         sum(a.size for a in exe.artifacts if a.file_name == "weights.bin"),
         tuple(notes),
     )
@@ -160,10 +168,9 @@ def _kernel_rows(
     """The rows of all kernels, by descending total time; those without a time last."""
     cpu = cpu_target(exe.target)
     ours = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
-    texts = (
-        dict(zip((f.name for f in ours), kernel_texts(ours, cpu, "llvm"), strict=True)),
-        dict(zip((f.name for f in ours), kernel_texts(ours, cpu), strict=True)),
-    )
+    sources = {f.name: _source(f, exe) for f in exe.module.prim_funcs}
+    texts = _texts(ours, exe.target, "llvm"), _texts(ours, exe.target, "assembly")
+    prefix = kernel_prefix(exe.module) if cpu.kind == "c" else ""
     scheduled, traces = _first_forms(steps), _traces(steps, exe.target)
     counts = call_counts(exe)
     files = _files(exe.artifacts)
@@ -172,7 +179,8 @@ def _kernel_rows(
         f = exe.module.get(k.symbol)
         time = times.get(k.symbol)
         tir = print_function(f) if f is not None else ""
-        first = scheduled.get(k.symbol)
+        was = k.symbol.removeprefix(prefix)  # its name before it got that of a C function
+        first = scheduled.get(was)
         rows.append(
             KernelRow(
                 k.symbol,
@@ -182,14 +190,43 @@ def _kernel_rows(
                 time.micros if time else math.nan,
                 flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0,
                 files.get(f"{k.symbol}.o", 0),
-                traces.get(k.symbol, ""),
+                traces.get(was, ""),
                 print_function(first) if first is not None else tir,
                 tir,
                 texts[0].get(k.symbol, ""),
+                sources.get(k.symbol, ""),
                 texts[1].get(k.symbol, ""),
             )
         )
     return sorted(rows, key=lambda r: -r.total if r.total == r.total else 0.0)
+
+
+def _texts(funcs: Sequence[PrimFunc], target: Target, emit: str) -> dict[str, str]:
+    """LLVM IR or assembly of kernels, those of each device for its target."""
+    found: dict[str, str] = {}
+    for key in dict.fromkeys(device_key(target, f.attrs) for f in funcs):
+        own = [f for f in funcs if device_key(target, f.attrs) == key]
+        texts = kernel_texts(own, cpu_target(target_in(target, own[0].attrs)), emit)
+        found |= {f.name: text for f, text in zip(own, texts, strict=True)}
+    return found
+
+
+def _source(f: PrimFunc, exe: Executable) -> str:
+    """The C of a kernel for target `c`; the OpenCL C, WGSL or PTX of what one launches on a device;
+    else empty."""
+    target = target_in(exe.target, f.attrs)
+    if KINDS[target.kind].is_accelerator:
+        launched = {s.name for s in walk_stmt(f.body) if isinstance(s, CallKernel)}
+        functions = [g for g in exe.module.prim_funcs if g.name in launched]
+        text = _ptx if target.kind == "cuda" else device_text
+        return text(functions, target) if functions else ""
+    cpu = cpu_target(target)
+    return emit_c([f], cpu) if cpu.kind == "c" else ""
+
+
+def _ptx(functions: Sequence[PrimFunc], target: Target) -> str:
+    irs = {f.name: emit_ptx_ir(f, target) for f in functions}
+    return ptx_of(irs, [target.arch])[target.arch]
 
 
 def _nodes(kernel: str, spans: Mapping[str, str]) -> tuple[str, ...]:
@@ -217,5 +254,6 @@ def _traces(steps: list[Step], target: Target) -> dict[str, str]:
         for f in s.before.functions if s.after is not None else ():
             lowered = s.after.get(f.name) if s.after is not None else None
             if isinstance(f, Function) and f.is_primitive and isinstance(lowered, PrimFunc):
-                found[f.name] = trace_of(Group(f, f.name, target), target)
+                own = target_in(target, f.attrs)
+                found[f.name] = trace_of(Group(f, f.name, own), own)
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from html import escape
 
-from tensorkiln.report.graph import GraphPicture, Node
-from tensorkiln.report.layers import Placed
+from tensorkiln.report.graph import GraphPicture, PictureNode
+from tensorkiln.report.layers import PlacedGraph
 from tensorkiln.report.memory import MemoryPicture
 from tensorkiln.report.numbers import bytes_text
 
@@ -33,7 +33,7 @@ def graph_svg(picture: GraphPicture, colours: Mapping[str, str], anchors: Mappin
     return f'<svg viewBox="{box}" {size} role="img" aria-label="graph">{"".join(parts)}</svg>'
 
 
-def _first_view(placed: Placed) -> str:
+def _first_view(placed: PlacedGraph) -> str:
     """The initial view box: the whole width, and the upper part of the height that fits with it."""
     high = min(placed.height, max(_FIRST_VIEW, placed.width / 2))
     return f"0 0 {placed.width:g} {high:g}"
@@ -52,7 +52,7 @@ def _edge(points: tuple[tuple[float, float], ...]) -> str:
 
 
 def _node(
-    node: Node, x: float, y: float, colours: Mapping[str, str], anchors: Mapping[str, str]
+    node: PictureNode, x: float, y: float, colours: Mapping[str, str], anchors: Mapping[str, str]
 ) -> str:
     width = 18 + 6.6 * max(len(node.label), len(node.note) * 0.85)
     plain = "#eef1f6" if node.kind == "op" else "#fff"

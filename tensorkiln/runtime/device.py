@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.artifact.metadata import DeviceInfo
+from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError
 
 CPU = 1  # kDLCPU of DLPack
+CUDA = 2  # kDLCUDA
+OPENCL = 4  # kDLOpenCL
+
+_MADE_BY = "tk.cpu(), tk.opencl() and tk.cuda()"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device: its kind (`"cpu"`), its index, and DLPack's number of the kind."""
+    """A device: its kind (`"cpu"`, `"opencl"`, `"cuda"`), its index, and DLPack's number of the
+    kind."""
 
     kind: str
     index: int = 0
@@ -26,18 +32,38 @@ class Device:
         return f"{self.kind}:{self.index}"
 
 
+# What says which devices run a library: one of them, several, or by target key; None: by default.
+Devices = Device | Sequence[Device] | Mapping[str, Device | Sequence[Device]] | None
+
+
 def cpu(index: int = 0) -> Device:
     """The host processor. Raises ArgumentTypeError unless `index` is an int from 0 to 2^31 - 1."""
-    if not is_a(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
+    return Device("cpu", _checked(index, "cpu"), CPU)
+
+
+def opencl(index: int = 0) -> Device:
+    """An OpenCL device: the devices of all platforms are counted, one platform after the other.
+    Whether there is one is checked where it is used. Raises ArgumentTypeError as `cpu`."""
+    return Device("opencl", _checked(index, "opencl"), OPENCL)
+
+
+def cuda(index: int = 0) -> Device:
+    """A CUDA device, as the driver counts them. Whether there is one is checked where it is used.
+    Raises ArgumentTypeError as `cpu`."""
+    return Device("cuda", _checked(index, "cuda"), CUDA)
+
+
+def _checked(index: object, kind: str) -> int:
+    if not isinstance(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
         raise ArgumentTypeError(
-            f"tk.cpu({shown(index)}): expected an integer from 0 to 2147483647", code="device"
+            f"tk.{kind}({shown(index)}): expected an integer from 0 to 2147483647", code="device"
         )
-    return Device("cpu", index, CPU)
+    return index
 
 
-def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    """Devices as a tuple; None is the CPU. Raises ArgumentTypeError for what is not a Device, or a
-    list or tuple of them, and UserError for an empty one."""
+def device_list(devices: object) -> tuple[Device, ...]:
+    """A device, or a list or tuple of them, as a tuple; None is the CPU. Raises ArgumentTypeError
+    for anything else, and UserError for an empty one."""
     if devices is None:
         return (cpu(),)
     given: Any = devices
@@ -45,10 +71,125 @@ def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]
     for device in found:
         if not is_a(device, Device):
             raise ArgumentTypeError(
-                f"devices are made by tk.cpu(), received {type(device).__name__}", code="device"
+                f"devices are made by {_MADE_BY}, received {type(device).__name__}", code="device"
             )
     if not found:
         raise UserError(
             "expected at least one device, received none", code="device", hint="tk.cpu()"
         )
     return found
+
+
+# ---- which device runs which code of a library -------------------------------------------------
+
+
+def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> tuple[Device, ...]:
+    """The device that runs each row of a library's table of devices, in that order.
+
+    Without `devices` that is the first one of the row's kind. A list has a device for each row:
+    each row gets the next one of its kind. A mapping names rows by target key, and those that it
+    leaves out have the default. Rows for the host need not be named in either. An empty table
+    stands for the host. Raises ArgumentTypeError for what is no device, and UserError (code
+    `device`) for an unknown key, a row without a device, and a device without a row; `where` names
+    the library.
+    """
+    table = tuple(rows) or (DeviceInfo("", "cpu", 0),)
+    if devices is None:
+        return tuple(_first(row, where) for row in table)
+    if is_a(devices, dict) or isinstance(devices, Mapping):
+        return _by_key(table, devices, where)  # type: ignore[arg-type]
+    return _in_order(table, device_list(devices), where)
+
+
+def _first(row: DeviceInfo, where: str) -> Device:
+    makers = {"cpu": cpu, "opencl": opencl, "cuda": cuda}
+    if row.kind not in makers:
+        raise UnsupportedError(f"{where} has code for {_named(row)}, of which there are none yet")
+    return makers[row.kind](0)
+
+
+def _named(row: DeviceInfo) -> str:
+    return f"{row.kind} (target key {row.target_key!r})" if row.target_key else row.kind
+
+
+def _table_text(table: Sequence[DeviceInfo]) -> str:
+    return ", ".join(map(_named, table))
+
+
+def _in_order(
+    table: Sequence[DeviceInfo], given: Sequence[Device], where: str
+) -> tuple[Device, ...]:
+    left, found = list(given), list[Device]()
+    for row in table:
+        device = next((d for d in left if d.kind == row.kind), None)
+        if device is not None:
+            left.remove(device)
+        elif row.kind == "cpu":
+            device = cpu()
+        else:
+            received = ", ".join(map(str, given))
+            raise UserError(
+                f"{where} needs a device for {_named(row)}, received {received}",
+                code="device",
+                hint=f"it has code for {_table_text(table)}",
+            )
+        found.append(device)
+    # Any program may name the host, once or, without a table, as often as it likes.
+    alone = all(row.kind == "cpu" for row in table) and len(table) == 1
+    if not any(row.kind == "cpu" for row in table) and cpu() in left:
+        left.remove(cpu())
+    extra = [d for d in left if not (alone and d.kind == "cpu")]
+    if extra:
+        raise UserError(
+            f"{where} has no code for {', '.join(map(str, extra))}",
+            code="device",
+            hint=f"it has code for {_table_text(table)}",
+        )
+    return tuple(found)
+
+
+def _by_key(
+    table: Sequence[DeviceInfo],
+    given: Mapping[str, Device | Sequence[Device]],
+    where: str,
+) -> tuple[Device, ...]:
+    keys = list(dict.fromkeys(row.target_key for row in table))
+    if not given:
+        device_list(())
+    for key in given:
+        if not is_a(key, str):
+            raise ArgumentTypeError(
+                f"devices by target key: expected a string, received {type(key).__name__}",
+                code="device",
+            )
+        if key not in keys:
+            known = ", ".join(map(repr, keys))
+            raise UserError(
+                f"{where} has no code of target key {key!r}; it has {known}",
+                code="device",
+                hint=nearest(key, keys),
+            )
+    left = {key: list(device_list(devices)) for key, devices in given.items()}
+    found = []
+    for row in table:
+        if row.target_key not in left:
+            found.append(_first(row, where))
+            continue
+        if not left[row.target_key]:
+            raise UserError(f"{where} needs one more device for {_named(row)}", code="device")
+        device = left[row.target_key].pop(0)
+        if device.kind != row.kind:
+            raise UserError(
+                f"{where} has code of {_named(row)}, which {device} does not run",
+                code="device",
+                hint=f"tk.{row.kind}(0)",
+            )
+        found.append(device)
+    for key, devices in left.items():
+        if devices:
+            raise UserError(
+                f"{where} has no use for {', '.join(map(str, devices))}: too many devices for "
+                f"target key {key!r}",
+                code="device",
+            )
+    return tuple(found)

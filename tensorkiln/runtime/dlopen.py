@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorkiln.artifact.metadata import read_dependencies
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.library_file import LibraryFile
 from tensorkiln.runtime.locks import ProcessLock
@@ -92,7 +93,26 @@ def _handle(path: Path, file: LibraryFile) -> int:
         finally:
             _ctypes.dlclose(found)
     except OSError as error:
-        raise UserError(f"cannot load {str(file.path)!r}: {error}", code="cannot-load") from error
+        raise _not_loaded(file, name, str(error)) from error
+
+
+_NOT_FOUND = ": cannot open shared object file: No such file"
+
+
+def _not_loaded(file: LibraryFile, name: str, why: str) -> UserError:
+    """The error for a file that dlopen() refused with the words `why`: if it did not find a library
+    that the file needs, with the dependency that this comes with. The same sentence in
+    `hosts/kiln_dlopen.h`."""
+    missing, found, _ = why.partition(_NOT_FOUND)
+    if not found or missing == name:
+        return UserError(f"cannot load {str(file.path)!r}: {why}", code="cannot-load")
+    said = f"cannot load {str(file.path)!r}: it needs {missing!r}, which is not there"
+    last = missing.rpartition("/")[2]
+    for d in read_dependencies(file.metadata, str(file.path)):
+        if last in d.libraries:
+            said += f": dependency {d}"
+            break
+    return UserError(said, code="cannot-load", hint="`kiln inspect` lists what it needs")
 
 
 def respelled(name: str, device: int, inode: int) -> str:

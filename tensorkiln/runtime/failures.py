@@ -34,6 +34,14 @@ class ProgramAssertionError(UserError, AssertionError):
     """An assertion of a tensor program does not hold; the message is the program's."""
 
 
+class DeviceError(UserError, RuntimeError):
+    """A device or its driver is missing, lacks a capability, or failed."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device is out of memory."""
+
+
 CALLBACK_FAILED = 13  # KILN_ERROR_CALLBACK: `raised_in_callback` gives the exception
 # enum kiln_code of kiln.h: exception and stable code
 _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
@@ -56,6 +64,14 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     18: (UserError, "bad-weights"),
     19: (ArgumentValueError, "out-of-range"),
     20: (UserError, "bad-knob"),
+    21: (DeviceError, "no-driver"),
+    22: (DeviceError, "no-device"),
+    23: (DeviceError, "device-capability"),
+    24: (DeviceMemoryError, "device-memory"),
+    25: (DeviceError, "device-build"),
+    26: (DeviceError, "device-launch"),
+    27: (DeviceError, "device-failed"),
+    28: (DeviceError, "device-lost"),
 }
 
 

@@ -9,18 +9,16 @@ from typing import Any, cast
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
+from tensorkiln.runtime.device import Device
+from tensorkiln.runtime.device_tensor import DeviceTensor, empty
 from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import CallSignature, NewResult
 from tensorkiln.runtime.native import ExecutorMemory
-from tensorkiln.runtime.tensor import (
-    Array,
-    Tensor,
-    dtype_named,
-    view_of,
-)
+from tensorkiln.runtime.tensor import DEFAULT_STREAM, Tensor, dtype_named, view_of
 
 _MAX_RANK = 16
-Result = Tensor | tuple[Tensor, ...]
+AnyTensor = Tensor | DeviceTensor
+Result = AnyTensor | tuple[AnyTensor, ...]
 
 
 class _SlowFill:
@@ -40,18 +38,34 @@ class _SlowFill:
         addresses, kept = self.views(tensors[:inputs])
         for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
             what = f"{self.info.name}: output {param.name!r}"
-            address, owner = view_of(value, what, writable=True)
+            stream = self.stream_of(param)
+            address, owner = view_of(value, what, writable=True, stream=stream)
             addresses.append(address)
             kept.append(owner)
         self.run(addresses)
+        self.queued(tensors[inputs:])
 
     def views(self, inputs: Sequence[object]) -> tuple[list[int], list[object]]:
         """Addresses of DLTensors for the inputs, and the objects that keep these alive."""
         pairs = [
-            view_of(value, f"{self.info.name}: input {param.name!r}")
+            view_of(value, f"{self.info.name}: input {param.name!r}", stream=self.stream_of(param))
             for value, param in zip(inputs, self.info.inputs, strict=True)
         ]
         return [address for address, _ in pairs], [kept for _, kept in pairs]
+
+    def stream_of(self, param: ParamInfo) -> int | None:
+        """Where a parameter on a device is used; None for one on the host."""
+        return (self._memory.stream or DEFAULT_STREAM) if param.device else None
+
+    def queued(self, results: Sequence[object]) -> None:
+        """Note that results are there once the executor's stream has got to them."""
+        for tensor in results:
+            if isinstance(tensor, DeviceTensor):
+                tensor.queued_in(self._memory.stream)
+
+    def device(self, number: int) -> Device:
+        """The device that the executor has chosen for a number in compiled code."""
+        return self._memory.devices[number]
 
     def run(self, addresses: Sequence[int]) -> None:
         """Run on the DLTensors at `addresses`: inputs, then outputs."""
@@ -81,6 +95,7 @@ class _SlowGraphCall:
         self._slow = slow
         self._fill = fill
         self.results = [_new_result(param) for param in slow.info.outputs]
+        self.places = [param.device for param in slow.info.outputs]
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """As GraphFunction's `__call__`."""
@@ -99,33 +114,35 @@ class _SlowGraphCall:
 
     def _new(self, inputs: Sequence[Any]) -> Result:
         addresses, kept = self._slow.views(inputs)
-        arrays = self.arrays(addresses)
-        for array in arrays:
-            address, owner = view_of(array, "output")
+        made = self.tensors(addresses)
+        for tensor in made:
+            address, owner = view_of(tensor, "output")
             addresses.append(address)
             kept.append(owner)
         self._slow.run(addresses)
-        if len(arrays) == 1:
-            return Tensor(arrays[0])
-        return tuple(Tensor(array) for array in arrays)
+        self._slow.queued(made)
+        return made[0] if len(made) == 1 else tuple(made)
 
-    def arrays(self, addresses: Sequence[int]) -> list[Array]:
-        """New arrays for all outputs, given the DLTensors of the inputs."""
-        made = []
+    def tensors(self, addresses: Sequence[int]) -> list[AnyTensor]:
+        """New tensors for all outputs, given the DLTensors of the inputs."""
+        made = list[AnyTensor]()
         for i, r in enumerate(self.results):
             shape = self._slow.ask_shape(addresses, i) if r.shape is None else r.shape
             try:
-                made.append(r.array(shape))
+                if place := self.places[i]:
+                    made.append(empty(shape, r.dtype, self._slow.device(place)))
+                else:
+                    made.append(Tensor(r.array(shape)))
             except (MemoryError, ValueError) as error:
                 what = f"{self.info.name}: output {self.info.outputs[i].name!r}"
                 message = f"out of memory for {what}, {r.dtype} {list(shape)}"
                 raise WorkspaceMemoryError(message, code="out-of-memory") from error
         return made
 
-    def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
+    def new_outputs(self, inputs: Sequence[Any]) -> list[AnyTensor]:
         """As GraphFunction's `new_outputs`."""
         addresses, kept = self._slow.views(inputs)
-        made = [Tensor(array) for array in self.arrays(addresses)]
+        made = self.tensors(addresses)
         del kept  # it kept the DLTensors at `addresses` alive
         return made
 
@@ -157,18 +174,23 @@ class GraphFunction:
         self.name = info.name
         slow = _SlowFill(memory, info)
 
+        # The builtins know no streams of tensors on devices.
+        on_device = any(p.device for p in (*info.inputs, *info.outputs))
+
         def fast(signature: CallSignature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+            if on_device:
+                return otherwise
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 
         self._call = call = _SlowGraphCall(slow, fast(CallSignature(slow.count), slow))
-        # NumPy exports no other dtypes, such as bfloat16.
-        exported = all(r.dtype.kind in "iufb" for r in call.results)
+        # NumPy exports no other dtypes, such as bfloat16; C makes no tensors on devices.
+        exported = all(r.dtype.kind in "iufb" for r in call.results) and not any(call.places)
         names = [p.name for p in info.inputs]
         self.__call__ = (
             fast(CallSignature(len(names), names, call.results), call) if exported else call
         )
 
-    def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
+    def new_outputs(self, inputs: Sequence[Any]) -> list[AnyTensor]:
         """New uninitialised tensors for all outputs of a call with these inputs."""
         return self._call.new_outputs(inputs)
 

@@ -129,10 +129,11 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):
         raise _damaged(file, "its metadata lists no functions")
-    if metadata.get("format") != FORMAT:
+    version = metadata.get("format")
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise UserError(
-            f"{str(file)!r} has metadata version {metadata.get('format')!r}, "
-            f"this Tensorkiln reads version {FORMAT}",
+            f"{str(file)!r} has metadata version {version!r}, "
+            f"this Tensorkiln reads versions 1 to {FORMAT}",
             code="library-version",
         )
     known = _MACHINES.get(machine, f"ELF machine {machine}")

@@ -10,18 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.artifact.dependency import merge_dependencies
+from tensorkiln.artifact.metadata import FunctionInfo, read_dependencies
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.runtime.actual_types import is_a, text_bytes
 from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
-from tensorkiln.runtime.device import Device, device_list
+from tensorkiln.runtime.device import Device, Devices, assign_devices
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.fallback import Candidates, candidates, open_first
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.native import ExecutorMemory, NativeLibrary
 from tensorkiln.runtime.outer import OuterFunction
 from tensorkiln.runtime.state import FunctionState
+from tensorkiln.runtime.tensor import DEFAULT_STREAM
 from tensorkiln.runtime.tensor_function import TensorFunction
 
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
@@ -41,9 +45,13 @@ class Module:
 
     def __init__(self, library: NativeLibrary):
         self.library = library
-        self.imports: list[Any] = []  # modules that loaders made (runtime/load.py)
+        self.imports: list[Any] = []  # modules that loaders made (runtime/imported.py)
         self.keep: object = None  # kept alive as well: the folder of a temporary library
         self._callables: dict[str, TensorFunction] = {}
+        # By number: those of executors and calls that choose none; set by load_module.
+        self.devices: tuple[Device, ...] | None = None
+        self.fallback: Devices = None  # as in load_module
+        self._opened = False
 
     @property
     def imported_modules(self) -> list[Any]:
@@ -68,6 +76,16 @@ class Module:
     def __contains__(self, name: object) -> bool:
         """Whether the library has a function of that name."""
         return is_a(name, str) and name in self.library.functions
+
+    def get_external_dependencies(self) -> tuple[ExternalDependency, ...]:
+        """The software that the library and all modules imported into it need, each once, sorted by
+        name. Raises UserError (code `dependency-clash`) if two of one name differ, and those of
+        the modules' own `get_external_dependencies`."""
+        where = f"library {str(self.path)!r}"
+        declared = [(where, d) for d in read_dependencies(self.metadata, where)]
+        for module in self.imports:
+            declared += [(repr(m), d) for m in module.below() for d in m.own_dependencies()]
+        return merge_dependencies(declared)
 
     def info(self, name: str) -> FunctionInfo:
         """A function's parameters; FunctionLookupError with the nearest name for an unknown one."""
@@ -98,12 +116,28 @@ class Module:
                 code="needs-executor",
                 hint=f'Executor(lib, tk.cpu())["{name}"]',
             )
+        if any(p.device for p in info.inputs) and not self._opened:
+            with self.library.using:
+                open_first(self.library, None, self.by_number(self.assigned(None), None))
+            self._opened = True
         made = self._callables[name] = TensorFunction(self.library, info)
         return made
 
-    def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
-        """A new Executor of the functions on `devices` (None: the CPU), with its own workspace."""
-        return Executor(self, devices)
+    def assigned(self, devices: Devices) -> tuple[Device, ...]:
+        """The device of each row of the library's table of devices; errors of `assign_devices`."""
+        if devices is None and self.devices is not None:
+            return self.devices
+        return assign_devices(self.library.devices, devices, f"library {str(self.path)!r}")
+
+    def by_number(self, devices: Sequence[Device], fallback: Devices) -> Candidates:
+        """Of those that `assigned` returns: devices with memory of their own, by number, each with
+        those in its place; errors of `candidates`."""
+        fallback = self.fallback if fallback is None else fallback
+        return candidates(self.library.devices, devices, fallback, f"library {str(self.path)!r}")
+
+    def create_executor(self, devices: Devices = None, *, fallback: Devices = None) -> Executor:
+        """A new Executor of the functions on `devices`, with its own memory; see Executor."""
+        return Executor(self, devices, fallback=fallback)
 
     def set_num_threads(self, threads: int) -> None:
         """Set how many threads a call may use, up to 4096; 0 means the default."""
@@ -152,13 +186,31 @@ class Executor:
     results, which grows on demand. Calls release the interpreter lock; several threads may call at
     once, and a callback may call again. The state of `set_input`, `set_output`, `invoke` and
     `get_outputs` exists once per function: to use it from several threads, give each its own
-    executor. Raises UnsupportedError for devices other than the CPU.
+    executor.
+
+    `devices` says which devices run the library's code: one, a list of them, or a mapping
+    `{target_key: device or devices}`; None: what the module was loaded with, else the first of each
+    kind. They are opened here. `fallback` names further devices of their kinds, or by target key,
+    which are tried in order in the place of one that cannot be had; None: what the module was
+    loaded with, else none. Afterwards `devices` are those that are used.
+
+    Raises UserError (code `device`) for devices that do not fit the library's code, and DeviceError
+    (codes `no-driver`, `no-device`, `device-capability`, `device-memory`, `device-build`) where a
+    device cannot run it; the first three are those for which `fallback` is asked.
     """
 
-    def __init__(self, lib: Module | Jittable, devices: Device | Sequence[Device] | None = None):
+    def __init__(
+        self, lib: Module | Jittable, devices: Devices = None, *, fallback: Devices = None
+    ):
         self.module = _module_of(lib)
-        self.devices = _cpu_only(device_list(devices))
-        self._memory = ExecutorMemory(self.module.library)
+        asked = self.module.assigned(devices)
+        numbered = self.module.by_number(asked, fallback)
+        self._memory = ExecutorMemory(self.module.library, numbered)
+        rows, used = self.module.library.devices or (None,), self._memory.devices
+        self.devices = tuple(
+            used.get(row.number, device) if row else device
+            for row, device in zip(rows, asked, strict=True)
+        )
         self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
         self._states: dict[str, FunctionState] = {}
 
@@ -175,9 +227,19 @@ class Executor:
             elif info.kind == "outer":
                 found = OuterFunction(self._memory, info)
             else:
+                if any(p.device for p in info.inputs):
+                    self._require_default(name)
                 found = self.module[name]
             self._functions[name] = found
         return found
+
+    def _require_default(self, name: str) -> None:
+        if self.devices != self.module.assigned(None):
+            raise UnsupportedError(
+                f"{name} is a tensor function, which runs on the devices of its module: "
+                f"{', '.join(map(str, self.module.assigned(None)))}",
+                hint="choose the devices in load_module()",
+            )
 
     def set_input(self, function: str, /, *inputs: Any, **named: Any) -> None:
         """Set all inputs of a function, by position or name, for `invoke`. Nothing is copied."""
@@ -215,6 +277,33 @@ class Executor:
             found = self._states[name] = FunctionState(function)
         return found
 
+    def set_stream(self, stream: Any) -> None:
+        """Let calls queue what they do on CUDA devices in a stream: its address as an int, an
+        object with `cuda_stream` (torch.cuda.Stream), or None for streams of the library's own.
+
+        Such calls return before the devices are done, unless they copy from or to the host; a
+        result waits when it is read. The executor then runs one call at a time. Work in the stream
+        that was set before must be done. Raises ArgumentTypeError for anything else, and UserError
+        (code `device`) without a CUDA device, or with several.
+        """
+        address = 0 if stream is None else getattr(stream, "cuda_stream", stream)
+        if not is_a(address, int) or is_a(address, bool) or address < 0:
+            raise ArgumentTypeError(
+                f"a stream is an address or has `cuda_stream`, received {type(stream).__name__}",
+                code="argument-kind",
+            )
+        if stream is not None:
+            used = {str(d) for d in self._memory.devices.values() if d.kind == "cuda"}
+            if len(used) != 1:
+                raise UserError(
+                    f"a stream is of one CUDA device; this executor uses "
+                    f"{', '.join(sorted(used)) or 'none'}",
+                    code="device",
+                )
+            address = address or DEFAULT_STREAM  # torch calls the default stream 0
+        with self.module.library.using:
+            self._memory.set_stream(address)
+
     def set_num_threads(self, threads: int) -> None:
         """Set how many threads a call may use, the caller included; 0: the library's number."""
         set_threads = self.module.library.dll.kiln_executor_set_num_threads
@@ -243,10 +332,3 @@ def _module_of(lib: Module | Jittable) -> Module:
     if not isinstance(made, Module):
         raise ArgumentTypeError(f".jit() returned {type(made).__name__}, expected a Module")
     return made
-
-
-def _cpu_only(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    for device in devices:
-        if device.kind != "cpu":
-            raise UnsupportedError(f"no executor for {device} yet", hint="tk.cpu()")
-    return devices

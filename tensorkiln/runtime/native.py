@@ -14,10 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.artifact.metadata import FunctionInfo, read_functions
+from tensorkiln.artifact.metadata import (
+    DeviceInfo,
+    FunctionInfo,
+    read_devices,
+    read_functions,
+)
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.device import Device
 from tensorkiln.runtime.dlopen import load_file, unload_file
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
+from tensorkiln.runtime.fallback import Candidates, open_first
 from tensorkiln.runtime.fast_call import FastCalls, python_function
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
 from tensorkiln.runtime.raised import raised_in_callback
@@ -72,6 +79,14 @@ _LOADER_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_set_module": (_I, (ctypes.c_char_p, ctypes.c_char_p, _P, _P)),
 }
 
+# Only in libraries with devices.
+_DEVICE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "kiln_executor_set_device": (_I, (_P, _I, _I, _P)),
+}
+_STREAM_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # where a kind has streams
+    "kiln_executor_set_stream": (_I, (_P, _I, _P)),
+}
+
 # Functions that run long, call Python, or wait for a thread that does: calls of them release the
 # interpreter lock and are counted (`using`). All others keep the lock, so that no other thread can
 # close the library during the call.
@@ -82,6 +97,7 @@ _LONG = frozenset(
         "kiln_call_value",
         "kiln_executor_invoke",
         "kiln_executor_run",
+        "kiln_executor_set_device",
         "kiln_open",
         "kiln_set_module",
     }
@@ -155,9 +171,12 @@ class ExecutorMemory:
     """Owns a C executor, which owns the memory for intermediate results. It is destroyed when the
     Executor and its functions are garbage, or when its library is closed."""
 
-    def __init__(self, library: NativeLibrary):
+    def __init__(self, library: NativeLibrary, devices: Candidates | None = None):
+        """`devices` are those with memory of their own; errors are those of `open_first`."""
         self.library = library
         self.handle = ctypes.c_void_p()
+        self._asked, self.devices = devices or {}, dict[int, Device]()
+        self.stream = 0  # of the host, of CUDA; 0: none
         with library.using:
             self.create()
             library.executors.add(self)
@@ -168,6 +187,16 @@ class ExecutorMemory:
         self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
         self.library.unloading.keep_free(self._free)
+        self.devices = open_first(self.library, self.handle, self._asked)
+        self.set_stream(self.stream)
+
+    def set_stream(self, stream: int) -> None:
+        """Let calls queue what they do on CUDA devices in a stream; 0: wait for it, as without."""
+        rows = [row.number for row in self.library.devices if row.kind == "cuda"]
+        for number in rows if stream or self.stream else ():
+            choose = self.library.dll.kiln_executor_set_stream
+            self.library.check(choose(self.handle, number, stream))
+        self.stream = stream
 
     def destroy(self) -> None:
         """Destroy the C executor now rather than when this object is garbage."""
@@ -294,12 +323,17 @@ class NativeLibrary:
         self.path = file.path
         self.metadata = file.metadata
         self.functions = functions_of(file)
+        self.devices = devices_of(file, self.functions)
         # Whether it exports the functions of _VALUE_PROTOTYPES.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
         self.using = Using(self.path)
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
-        more = _VALUE_PROTOTYPES if self.has_values else {}
+        more = dict(_VALUE_PROTOTYPES) if self.has_values else {}
+        if any(row.number for row in self.devices):
+            more |= _DEVICE_PROTOTYPES
+        if any(row.kind == "cuda" for row in self.devices):
+            more |= _STREAM_PROTOTYPES
         self.dll: Any
         if isinstance(source, Image):
             self.dll, unload = _Addresses(source.addresses), source.unload
@@ -445,10 +479,25 @@ def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
     try:
         return read_functions(file.metadata, str(file.path))
     except UserError as error:
-        raise UserError(
-            f"{str(file.path)!r} is not a Tensorkiln library: its metadata is damaged",
-            code="not-a-library",
-        ) from error
+        raise _damaged(file) from error
+
+
+def devices_of(file: LibraryFile, functions: Mapping[str, FunctionInfo]) -> tuple[DeviceInfo, ...]:
+    """The devices in a library's metadata; UserError if it is damaged, or if a parameter of one of
+    the functions is on a device that it does not list."""
+    try:
+        found = read_devices(file.metadata, str(file.path))
+    except UserError as error:
+        raise _damaged(file) from error
+    known = {0, *(row.number for row in found)}
+    if any(p.device not in known for f in functions.values() for p in (*f.inputs, *f.outputs)):
+        raise _damaged(file)
+    return found
+
+
+def _damaged(file: LibraryFile) -> UserError:
+    message = f"{str(file.path)!r} is not a Tensorkiln library: its metadata is damaged"
+    return UserError(message, code="not-a-library")
 
 
 def _check_machine(file: LibraryFile) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
-from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.runtime.actual_types import is_a, shown
-from tensorkiln.runtime.device import CPU, Device, cpu
+from tensorkiln.runtime.device import CPU, CUDA, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 
 ALIGN = 64
@@ -89,6 +88,29 @@ class Tensor(NDArrayOperatorsMixin):
     def numpy(self) -> Array:
         """The data as a NumPy array that shares this tensor's memory."""
         return self._array
+
+    def copyto(self, target: Any) -> Any:
+        """Copy the elements to `target`, a tensor of the same shape and type on any device, and
+        return it. Raises ArgumentTypeError and ArgumentValueError for any other target."""
+        copyfrom = getattr(type(target), "copyfrom", None)
+        if copyfrom is not None:
+            copyfrom(target, self)
+            return target
+        array = as_array(target, numbers=False)
+        if array is None:
+            raise ArgumentTypeError(
+                f"copyto: expected a tensor, received {type(target).__name__}",
+                code="argument-kind",
+                hint="tk.nd.array(x, device) copies to a device",
+            )
+        if array.shape != self.shape or array.dtype != self.dtype or not array.flags.writeable:
+            raise ArgumentValueError(
+                f"copyto: expected a writable tensor, {self.dtype} {list(self.shape)}, received "
+                f"{array.dtype} {list(array.shape)}",
+                code="shape-mismatch",
+            )
+        np.copyto(array, self._array)
+        return target
 
     def __dlpack__(self, **options: Any) -> object:
         """A DLPack capsule that shares this tensor's memory."""
@@ -209,6 +231,27 @@ class DLTensor(ctypes.Structure):
 
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 
+
+def dtype_code(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """DLPack's code and bits of an element type; ArgumentTypeError (code `dtype-mismatch`) for one
+    that it does not have."""
+    if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
+        raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
+    return 4 if dtype.name == "bfloat16" else _CODES[dtype.kind], dtype.itemsize * 8
+
+
+def dtype_of_code(code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    """Inverse of `dtype_code`; ArgumentTypeError (code `dtype`) for what NumPy does not have."""
+    if lanes == 1 and code == 4 and bits == 16:
+        return dtype_named("bfloat16")
+    names = {0: "int", 1: "uint", 2: "float", 6: "bool"}
+    if lanes != 1 or code not in names or bits % 8 or (code == 6 and bits != 8):
+        raise ArgumentTypeError(
+            f"unknown element type of DLPack: code {code}, {bits} bits, {lanes} lanes", code="dtype"
+        )
+    return dtype_named("bool" if code == 6 else f"{names[code]}{bits}")
+
+
 # Raises what PyCapsule_GetPointer raises: pythonapi checks for a pending exception.
 capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -223,8 +266,7 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     Raises ArgumentTypeError for an unsupported dtype, and for such strides if `writable`.
     """
     dtype = array.dtype
-    if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
-        raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
+    code, bits = dtype_code(dtype)
     steps = zip(array.shape, array.strides, strict=True)
     if any(stride % dtype.itemsize for size, stride in steps if size > 1):
         if writable:
@@ -234,7 +276,6 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
             )
         array = np.ascontiguousarray(array)
     sizes = ctypes.c_int64 * array.ndim
-    code = 4 if dtype.name == "bfloat16" else _CODES[dtype.kind]
     strides = sizes(*(stride // dtype.itemsize for stride in array.strides))
     view = DLTensor(
         array.ctypes.data,
@@ -242,7 +283,7 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
         0,
         array.ndim,
         code,
-        dtype.itemsize * 8,
+        bits,
         1,
         sizes(*array.shape),
         strides,
@@ -261,8 +302,23 @@ def as_array(value: Any, *, numbers: bool = True) -> Array | None:
     return None
 
 
-def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, object]:
+DEFAULT_STREAM = 1  # of DLPack: CUDA's default stream, for which streams of our own wait
+
+
+def exported(value: Any, stream: int = DEFAULT_STREAM) -> object:
+    """The DLPack capsule of an object. Work on a CUDA tensor that is queued in whatever stream is
+    done before what `stream` does next."""
+    where = getattr(value, "__dlpack_device__", None)
+    if where is not None and int(where()[0]) == CUDA:
+        return value.__dlpack__(stream=stream)
+    return value.__dlpack__()
+
+
+def view_of(
+    value: object, what: str, *, writable: bool = False, stream: int | None = None
+) -> tuple[int, object]:
     """The address of a DLTensor for `value`, and an object that keeps it alive during the call.
+    `stream`, for a parameter that lies on a device: where it is used.
 
     `what` names the argument in errors: `"main: input 'x'"`. Accepts anything with `__dlpack__`,
     NumPy arrays that NumPy does not export and, unless `writable`, NumPy's scalars. Raises
@@ -284,7 +340,7 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
             hint=tensor_hint(value),
         )
     try:
-        capsule = export()
+        capsule = export() if stream is None else exported(value, stream)
         return capsule_pointer(capsule, b"dltensor"), capsule
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise ArgumentValueError(
@@ -299,22 +355,6 @@ def tensor_hint(value: object) -> str:
             f"np.float32({shown(value)}), or another of NumPy's numbers: they have an element type"
         )
     return 'np.array(..., "float32")' if is_a(value, list, tuple) else ""
-
-
-def make_tensor(
-    source: object, device: Device | None = None, dtype: DTypeLike | None = None
-) -> Tensor:
-    """A new aligned tensor with a copy of `source` (array, nested list, number, DLPack)."""
-    if device is not None and device.kind != "cpu":
-        raise UnsupportedError(f"no tensors on {device} yet", hint="tk.cpu()")
-    if isinstance(source, Tensor):
-        source = source.numpy()
-    elif hasattr(source, "__dlpack__") and not isinstance(source, np.ndarray):
-        source = np.from_dlpack(source)
-    array = np.asarray(source, dtype=None if dtype is None else dtype_named(dtype))
-    out = aligned_empty(array.shape, array.dtype)
-    np.copyto(out, array)
-    return Tensor(out, device)
 
 
 def view_of_set(items: Sequence[object], what: str) -> tuple[int, object]:

@@ -14,7 +14,7 @@ from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.fast_call import CallSignature
 from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
-from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
+from tensorkiln.runtime.tensor import DEFAULT_STREAM, tensor_hint, view_of, view_of_set
 
 
 class _SlowTensorCall:
@@ -57,7 +57,8 @@ class _SlowTensorCall:
             address, kept = view_of_set(tuple(cast("Sequence[object]", argument)), what)
         else:
             writes = param.role in ("out", "inout")
-            address, kept = view_of(argument, what, writable=writes)
+            stream = DEFAULT_STREAM if param.device else None
+            address, kept = view_of(argument, what, writable=writes, stream=stream)
         value.kind, value.payload.pointer = TENSOR, address
         return kept
 
@@ -75,8 +76,9 @@ class TensorFunction:
         self.name = info.name
         call = _SlowTensorCall(library, info)
         signature = CallSignature(len(info.inputs))
-        takes_numbers = any(p.role == "scalar" for p in info.inputs)
-        self.__call__ = call if takes_numbers else library.calls.bind(call.index, signature, call)
+        # The builtins take no numbers, and know no streams of tensors on devices.
+        is_slow = any(p.role == "scalar" or p.device for p in info.inputs)
+        self.__call__ = call if is_slow else library.calls.bind(call.index, signature, call)
 
     def __repr__(self) -> str:
         """Name and parameters."""

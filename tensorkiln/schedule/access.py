@@ -25,6 +25,11 @@ def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
     return map_children(e, lambda c: simplify_value(c, bounds))
 
 
+def lane_bounds(lane: Expr, lanes: int) -> dict[Var, tuple[int, int]]:
+    """The range of a lane, when it is a variable."""
+    return {lane: (0, lanes - 1)} if isinstance(lane, Var) else {}
+
+
 def lane_stride(load: Load, var: Var) -> int | None:
     """Elements between the loads of two neighbouring values of `var`; None if not a constant."""
     flat: Expr = IntImm(0)

@@ -7,16 +7,23 @@ store per accumulator and piece. The order of the additions depends on the shape
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import Expr, cast, intrin
+from collections.abc import Callable
+
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Expr, cast, const, intrin
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Stmt, Store
+from tensorkiln.schedule.build import vectors, within
 
 # Products summed in one register before they join the total: a 3x3 filter over 16 channels.
 SUM_TERMS = 144
 
-# Element type of the right operand -> products that one dot-product instruction sums
-# (schedule/intrin/dot.py).
-TOGETHER = {"int8": 4, "int16": 2}
+
+def together(weights: TensorType, reduced: int) -> int:
+    """How many products of a sum over dimension `reduced` one dot-product instruction adds up
+    (schedule/intrin/dot.py): those whose packed weights are adjacent, as in `A/32 B/4 A%32 B%4`."""
+    last = weights.memory.axes[-1]
+    return last.modulus if last.dim == reduced and last.modulus else 1
 
 
 def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
@@ -25,6 +32,19 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
     if acc.dtype.is_float:
         return Store(acc, at, intrin("fma", x, w, total))
     return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
+
+
+def add_piece(total: Buffer, terms: Callable[[Buffer], Stmt]) -> Stmt:
+    """total += the sum that `terms(part)` adds up in `part`, vectors of registers that start at
+    zero."""
+    part = buffer("part", total.shape, total.dtype, "local")
+    zero = const(0, part.dtype)
+
+    def add(*at: Expr) -> Stmt:
+        return Store(total, at, Load(total, at) + Load(part, at))
+
+    start = vectors("zero", part.shape, lambda *at: Store(part, at, zero))
+    return within([part], start, terms(part), vectors("add", part.shape, add))
 
 
 def pieces_of(units: int, terms_per_unit: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, Var, as_expr, const, int_value
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import For, Seq, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
 from tensorkiln.schedule.roles import with_role
 
 # Scalar operations above which a loop is divided among threads: 2 to 3 microseconds of one core.
@@ -73,6 +73,19 @@ def around(heads: Sequence[tuple[Var, Expr, str]], body: Stmt) -> Stmt:
 def vectors(name: str, shape: Sequence[ExprLike], body: Callable[[Expr, Expr], Stmt]) -> Stmt:
     """Loops over vectors (role "vector") and over the lanes of each (role "lane")."""
     return nest([f"o_{name}", f"l_{name}"], shape, body, ["vector", "lane"])
+
+
+def lanes(name: str, count: ExprLike, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A loop over the lanes of one vector (role "lane")."""
+    return loop(f"l_{name}", count, body, "lane")
+
+
+def within(buffers: Sequence[Buffer], *stmts: Stmt | None) -> Stmt:
+    """The statements in sequence, inside the allocations of `buffers`."""
+    body = seq(*stmts)
+    for b in reversed(buffers):
+        body = Alloc(b, body)
+    return body
 
 
 def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Load
-from tensorkiln.ir.expr import Expr, Var, const, select
+from tensorkiln.ir.expr import Expr, const, int_value, select
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Stmt, Store, seq
-from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.access import lane_bounds, simplify_value
 from tensorkiln.schedule.build import zero_border
 from tensorkiln.schedule.group import Group, static, view_index
 
@@ -49,19 +49,28 @@ class ChannelBlocks:
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
         """Store one channel of one pixel, with the epilogue; channels past the last are zero."""
-        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
-        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
-        index = (n, simplify(block * self.lanes + lane, bounds), h, w)
-        value = simplify_value(element(*index), bounds)
-        if self.channels % self.lanes:
-            value = select(index[1] < self.channels, value, const(0, value.dtype))
-        at = tuple(simplify(i, bounds) for i in view_index(self.ot, index))
-        return Store(self.group.out, at, value)
+        return store_channel(self.group, total, (n, block, lane, h, w))
 
     def border(self, n: Expr, panel: Expr) -> Stmt:
         """Write the zero halo of the planes of one panel."""
         blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
         return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
+
+
+def store_channel(group: Group, result: Expr, at: tuple[Expr, ...]) -> Stmt:
+    """Store one channel of one pixel, `at` (image, block, lane, row, column), with the epilogue of
+    the anchor's `result`; channels past the last are zero."""
+    n, block, lane, h, w = at
+    lanes, channels = group.out_type.memory.block(1), group.out_type.shape[1]
+    bounds = lane_bounds(lane, lanes)
+    index = (n, simplify(block * lanes + lane, bounds), h, w)
+    assert group.anchor_var is not None
+    element = group.element(group.out_var, {group.anchor_var: lambda *_: result})
+    value = simplify_value(element(*index), bounds)
+    if (int_value(channels) or 0) % lanes:
+        value = select(index[1] < channels, value, const(0, value.dtype))
+    place = tuple(simplify(i, bounds) for i in view_index(group.out_type, index))
+    return Store(group.out, place, value)
 
 
 def size_of(e: Expr) -> int:

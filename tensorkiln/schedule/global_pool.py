@@ -11,7 +11,6 @@ from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
     IntImm,
-    Var,
     as_expr,
     binary,
     const,
@@ -19,9 +18,10 @@ from tensorkiln.ir.expr import (
     neutral,
 )
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.access import reads_blocks, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import lane_bounds, reads_blocks, simplify_value
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
+from tensorkiln.schedule.build import lanes as over_lanes
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.partial_sums import CHAINS, in_vectors, sum_apart
 from tensorkiln.schedule.primitives import Schedule
@@ -56,7 +56,7 @@ class _Planes:
             return Store(total, (lane,), neutral(self.op, dtype))
 
         def term(h: Expr, w: Expr, lane: Expr) -> Stmt:
-            x = simplify_value(self.x(n, block * lanes + lane, h, w), self.bounds(lane))
+            x = simplify_value(self.x(n, block * lanes + lane, h, w), lane_bounds(lane, lanes))
             return Store(total, (lane,), binary(REDUCE_BINARY[self.op], Load(total, (lane,)), x))
 
         # an image of one column is reduced as one row: role "column" is cut into chains
@@ -64,34 +64,28 @@ class _Planes:
         if self.width == 1:
             names, roles = ["w", "h", "l"], ["column", "row", "lane"]
         terms = nest(names, [self.height, self.width, lanes], term, roles)
-        body = seq(loop("l_start", lanes, start, "lane"), terms)
+
+        def end(lane: Expr) -> Stmt:
+            return self.finish(Load(total, (lane,)), n, block, lane)
+
+        body = seq(over_lanes("start", lanes, start), terms)
         if valid == lanes:
-            end = loop(
-                "l_end",
-                lanes,
-                lambda lane: self.finish(Load(total, (lane,)), n, block, lane),
-                "lane",
-            )
-            return Alloc(total, seq(body, end))
+            return within([total], body, over_lanes("end", lanes, end))
         # The last channels of a partial block go through memory, one by one.
         spill = buffer("spill", (lanes,), dtype, "local")
-        save = loop("l_spill", lanes, lambda v: Store(spill, (v,), Load(total, (v,))), "lane")
+        save = over_lanes("spill", lanes, lambda v: Store(spill, (v,), Load(total, (v,))))
         last = loop("c", valid, lambda v: self.finish(Load(spill, (v,)), n, block, v))
-        return Alloc(total, Alloc(spill, seq(body, save, last)))
+        return within([total, spill], body, save, last)
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr) -> Stmt:
         """Store one channel, with the epilogue; for a mean, `total` is divided first."""
-        group, bounds = self.group, self.bounds(lane)
+        group, bounds = self.group, lane_bounds(lane, self.lanes)
         ones = (IntImm(0),) * (group.out_type.ndim - 2)
         index = (n, simplify(block * self.lanes + lane, bounds), *ones)
         if self.divisor > 1:
             total = total / const(self.divisor, total.dtype)
         value = group.element(group.out_var, {self.var: lambda *_: total})(*index)
         return Store(group.out, group.store_index(index), simplify_value(value, bounds))
-
-    def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
-        """The range of a lane, when it is a variable."""
-        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
 
 
 def _program(p: _Planes) -> PrimFunc:

@@ -11,18 +11,12 @@ from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value
-from tensorkiln.ir.relax import (
-    Call,
-    Constant,
-    Function,
-    RVar,
-    TensorType,
-    Value,
-    size_symbols,
-)
+from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value, size_symbols
+from tensorkiln.ir.visit_graph import variables
 from tensorkiln.kernels import families
 from tensorkiln.ops.op import Element, OpDef, TensorIn
 from tensorkiln.target import Target
+from tensorkiln.target.kinds import KINDS
 
 Bounds = Mapping[Var, tuple[int | None, int | None]]
 
@@ -61,22 +55,25 @@ def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return (row, index[-1])
 
 
-def _param_buffer(name: str, t: TensorType) -> Buffer:
+def _param_buffer(name: str, t: TensorType, views: bool) -> Buffer:
     """A parameter's buffer, aligned to its element only: callers' tensors are used in place, and
     unaligned vector instructions cost nothing on aligned addresses."""
-    return Buffer(name, t.dtype, view_shape(t), align=t.dtype.bytes)
+    shape = view_shape(t) if views or t.ndim <= 2 else t.physical_shape
+    return Buffer(name, t.dtype, shape, align=t.dtype.bytes)
 
 
 class Group:
     """The operators of one primitive function, with a buffer for every parameter and the result.
 
     `anchor` is the contraction, reduction or opaque operator that decides the schedule, or None.
+    Row-major buffers have one dimension or two (`view_shape`); without `views`, those of their
+    tensors: proofs understand x[b, i, j], but not x[b * n + i, j] for a symbolic n.
     """
 
-    def __init__(self, f: Function, name: str, target: Target):
+    def __init__(self, f: Function, name: str, target: Target, views: bool = True):
         if not isinstance(f.result, RVar) or not isinstance(f.result.type, TensorType):
             raise InternalError(f"group {f.name}: the result must be one tensor")
-        self.function, self.name, self.target = f, name, target
+        self.function, self.name, self.target, self.views = f, name, target, views
         self.calls: dict[RVar, Call] = {}
         for b in f.bindings:
             if not isinstance(b.value, Call) or not b.value.op:
@@ -85,9 +82,9 @@ class Group:
         self.out_var = f.result
         self.out_type = f.result.type
         self.buffers: dict[RVar, Buffer] = {
-            p: _param_buffer(f"p{i}", p.tensor) for i, p in enumerate(f.params)
+            p: _param_buffer(f"p{i}", p.tensor, views) for i, p in enumerate(f.params)
         }
-        self.out = _param_buffer("out", self.out_type)
+        self.out = _param_buffer("out", self.out_type, views)
         self.anchor_var, self.anchor = self._find_anchor()
 
     def _find_anchor(self) -> tuple[RVar | None, Call | None]:
@@ -151,7 +148,7 @@ class Group:
         call = self.calls.get(value)
         if call is None:
             buf, t = self.buffers[value], value.tensor
-            return lambda *index: Load(buf, tuple(map(simplify, view_index(t, index))))
+            return lambda *index: Load(buf, self._place(t, index))
         inputs = [self.tensor_in(a, overrides) for a in call.args]
         program = self.op(call).program
         if program is None:
@@ -172,7 +169,16 @@ class Group:
 
     def store_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The index in the output buffer of a logical output element."""
-        return tuple(map(simplify, view_index(self.out_type, index)))
+        return self._place(self.out_type, index)
+
+    def _place(self, t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        whole = not self.views and t.layout is None and t.ndim > 2
+        return tuple(map(simplify, index if whole else view_index(t, index)))
+
+    @cached_property
+    def unviewed(self) -> Group:
+        """The group with buffers that have all dimensions of their tensors."""
+        return Group(self.function, self.name, self.target, views=False) if self.views else self
 
 
 def _constant_element(value: Constant) -> Callable[..., Expr]:
@@ -186,22 +192,36 @@ def _constant_element(value: Constant) -> Callable[..., Expr]:
 def inplace_params(group: Group) -> tuple[int, ...]:
     """Numbers of the parameters that the result may overwrite: they have the output's type and
     layout, and are read only at the element that is written next (`Family.inplace`)."""
+    if not KINDS[group.target.kind].overwrites:
+        return ()
     if any(
         group.op(c).pattern not in ("elementwise", "broadcast")
         for c in group.calls.values()
         if c is not group.anchor
     ):
         return ()
-    anchored: set[Value] = set()
+    anchored: set[RVar] = set()
     if group.anchor is not None:
         if not any(row.inplace for row in families(group.target).of(group.anchor.op)):
             return ()
-        anchored = set(group.anchor.args)
+        anchored = _behind(group, group.anchor)
     return tuple(
         i
         for i, p in enumerate(group.function.params)
         if p not in anchored and p.tensor == group.out_type
     )
+
+
+def _behind(group: Group, call: Call) -> set[RVar]:
+    """What a call reads, and all that its operands are computed from."""
+    found: set[RVar] = set()
+    todo = variables(call)
+    while todo:
+        v = todo.pop()
+        if v not in found:
+            found.add(v)
+            todo += variables(group.calls[v]) if v in group.calls else []
+    return found
 
 
 def _flattened(b: Buffer) -> Buffer:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tensorkiln.ir.attrs import NO_ATTRS
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.known_kernel import KernelKey
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
@@ -17,7 +17,8 @@ from tensorkiln.ir.visit import extern_names, walk_stmt
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.kernels import families
 from tensorkiln.schedule.group import Group
-from tensorkiln.target import Target
+from tensorkiln.target import Target, device_key, target_in
+from tensorkiln.target.kinds import KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,16 @@ class LowerGroups:
             if not isinstance(f, Function) or not f.is_primitive or f.external:
                 others.append(f)
                 continue
-            group = Group(f, f.name, self.target)
+            target, device = target_in(self.target, f.attrs), device_key(self.target, f.attrs)
+            group = Group(f, f.name, target)
             symbols[f.name] = group.symbols
             text, names = nameless_text(f)
             if text not in kernels:
-                key = KernelKey(f"{self.target}\n{text}", names)
-                kernels[text], is_known = self._kernel(group, key)
+                # The same kernels for any pools of memory.
+                source = target.replace(memory=None) if target.memory else target
+                key = KernelKey(f"{source}\n{text}", names)
+                kernel, is_known = self._kernel(group, target, key)
+                kernels[text] = _on_device(kernel, device)
                 if is_known:
                     keys[f.name] = key
             renamed[f.name] = kernels[text].name
@@ -65,19 +70,24 @@ class LowerGroups:
         lowered = mod.with_functions((*graphs, *kernels.values()))
         return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
 
-    def _kernel(self, group: Group, key: KernelKey) -> tuple[AnyKernel, bool]:
+    def _kernel(self, group: Group, target: Target, key: KernelKey) -> tuple[AnyKernel, bool]:
         """The kernel of a group, from the cache or scheduled now, and whether later compiles may
         find it in the cache by `key`."""
-        if any(row.owner for row in families(self.target).of(group.main.op)):
-            return _scheduled(group, self.target), False  # `key` has not the other package's code
+        if any(row.owner for row in families(target).of(group.main.op)):
+            return _scheduled(group, target), False  # `key` has not the other package's code
         forms = tuple(zip(group.params, group.flat_params, strict=True))
-        if self.cache is not None:
-            make = partial(_scheduled_anew, group.function, self.target)
+        if self.cache is not None and KINDS[target.kind].is_cpu:
+            make = partial(_scheduled_anew, group.function, target)
             found = self.cache.kernel(group.name, key.source, forms, make)
             if found is not None:
                 return found, True
-        made = _scheduled(group, self.target)
+        made = _scheduled(group, target)
         return made, _is_described(made, group.name, forms)
+
+
+def _on_device(kernel: AnyKernel, device: str) -> AnyKernel:
+    """A kernel that is compiled for a device of a composite, if one is given."""
+    return replace(kernel, attrs=Attrs.of(**kernel.attrs, target=device)) if device else kernel
 
 
 def _scheduled(group: Group, target: Target) -> PrimFunc:

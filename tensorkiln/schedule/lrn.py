@@ -21,12 +21,13 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
 )
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import substitute
 from tensorkiln.ops.normalise import power
-from tensorkiln.schedule.access import reads_blocks, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, zero_border
-from tensorkiln.schedule.group import Group, view_index
+from tensorkiln.schedule.access import lane_bounds, reads_blocks, simplify_value
+from tensorkiln.schedule.build import PARALLEL_WORK, lanes, loop, nest, within, zero_border
+from tensorkiln.schedule.channel_blocks import store_channel
+from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.intrin.shift import shift_name
 from tensorkiln.schedule.partial_sums import in_vectors
 from tensorkiln.schedule.primitives import Schedule
@@ -38,9 +39,9 @@ class _Pixel:
     """One block of channels of one pixel of a group."""
 
     def __init__(self, group: Group):
-        call, var = group.anchor, group.anchor_var
-        assert call is not None and var is not None
-        self.group, self.var, self.out, self.attrs = group, var, group.out_type, call.attrs
+        call = group.anchor
+        assert call is not None
+        self.group, self.out, self.attrs = group, group.out_type, call.attrs
         self.lanes = self.out.memory.block(1)
         self.channels = int_value(self.out.shape[1]) or 0
         self.blocks = -(-self.channels // self.lanes)
@@ -58,14 +59,11 @@ class _Pixel:
         total = buffer("total", (v,), dtype, "register")
 
         def squares(k: int) -> Stmt:
-            return loop(
-                "l_near",
-                v,
-                lambda lane: Store(
-                    near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)
-                ),
-                "lane",
-            )
+            def square(lane: Expr) -> Stmt:
+                value = self.square(n, block + (k - 1), lane, h, w)
+                return Store(near, (as_expr(k), lane), value)
+
+            return lanes("near", v, square)
 
         def shift(k: int, d: int) -> Stmt:
             def move(lane: Expr) -> Stmt:
@@ -82,24 +80,23 @@ class _Pixel:
                 value = value + Load(shifted, (as_expr(k), lane))
             return Store(total, (lane,), value)
 
-        body = seq(
+        def finish(lane: Expr) -> Stmt:
+            return self.finish(Load(total, (lane,)), n, block, lane, h, w)
+
+        return within(
+            [near, shifted, total],
             *map(squares, range(3)),
             *(shift(k, d) for k, d in enumerate(self.offsets)),
-            loop("l_sum", v, add, "lane"),
-            loop(
-                "l_end",
-                v,
-                lambda lane: self.finish(Load(total, (lane,)), n, block, lane, h, w),
-                "lane",
-            ),
+            lanes("sum", v, add),
+            lanes("end", v, finish),
         )
-        return Alloc(near, Alloc(shifted, Alloc(total, body)))
 
     def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
         """The square of a channel of `block`; zero if the block is before the first or past the
         last."""
         there = Var("there")
-        value = simplify_value(self.x(n, there * self.lanes + lane, h, w), self.bounds(lane))
+        value = self.x(n, there * self.lanes + lane, h, w)
+        value = simplify_value(value, lane_bounds(lane, self.lanes))
         value = value * value
         inside = simplify(maximum(minimum(block, self.blocks - 1), 0))
         value = substitute(value, {there: inside})
@@ -107,22 +104,14 @@ class _Pixel:
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
         """Store the quotient of one channel, with the epilogue; channels past the last are zero."""
-        a, bounds, c = self.attrs, self.bounds(lane), block * self.lanes + lane
-        normal = self.x(n, c, h, w) / power(total * (a.alpha / a.size) + a.bias, a.beta)
-        value = self.group.element(self.group.out_var, {self.var: lambda *_: normal})(n, c, h, w)
-        value = simplify_value(value, bounds)
-        if self.channels % self.lanes:
-            value = select(c < self.channels, value, const(0, value.dtype))
-        at = tuple(simplify(i, bounds) for i in view_index(self.out, (n, c, h, w)))
-        return Store(self.group.out, at, value)
+        a, x = self.attrs, self.x(n, block * self.lanes + lane, h, w)
+        normal = x / power(total * (a.alpha / a.size) + a.bias, a.beta)
+        return store_channel(self.group, normal, (n, block, lane, h, w))
 
     def channel(self, c: Expr, lane: Expr) -> tuple[Expr, ...]:
         """(block, lane) of channel `c`."""
-        return tuple(simplify(e, self.bounds(lane)) for e in (c // self.lanes, c % self.lanes))
-
-    def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
-        """The range of a lane, when it is a variable."""
-        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+        bounds = lane_bounds(lane, self.lanes)
+        return simplify(c // self.lanes, bounds), simplify(c % self.lanes, bounds)
 
 
 def _program(p: _Pixel) -> PrimFunc:

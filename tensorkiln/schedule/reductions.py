@@ -17,10 +17,10 @@ from tensorkiln.ir.expr import (
     int_value,
     reduce_identity,
 )
-from tensorkiln.ir.stmt import Alloc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, substitute, walk
 from tensorkiln.schedule.access import lanes_ok
-from tensorkiln.schedule.build import around
+from tensorkiln.schedule.build import around, within
 
 Loops = Sequence[tuple[Var, Expr, str]]
 _AT = (IntImm(0),)
@@ -40,15 +40,17 @@ def with_reductions(store: Store, lanes: int, inside: Loops = ()) -> Stmt:
     found = _Reductions(lanes)
     value = found.replaced(store.value)
     final = Store(store.buffer, store.indices, value)
-    body = seq(*found.statements, around(inside, final))
-    for acc in reversed(found.buffers):
-        body = Alloc(acc, body)
-    return body
+    return within(found.buffers, *found.statements, around(inside, final))
 
 
 def reductions_of(value: Expr) -> list[Reduce]:
     """Every Reduce of a value, outer ones first."""
     return [x for x in walk(value) if isinstance(x, Reduce)]
+
+
+def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
+    """`e` with each occurrence of `old` replaced."""
+    return new if e == old else map_children(e, lambda x: replaced(x, old, new))
 
 
 class _Reductions:

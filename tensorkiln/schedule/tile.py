@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.schedule.build import tiles
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows
+from tensorkiln.target.registers import max_rows, scalar_tile
 
 
 def tile_cycles(rows: int, vectors: int) -> float:
@@ -17,9 +17,16 @@ def tile_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors, rows + vectors, 8) / 2 + 0.7
 
 
-def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple[int, int]:
-    """(rows, columns) of output pixels per register tile with the fewest estimated cycles."""
-    limit = max_rows(target, vectors)
+def spatial_tile(
+    target: Target, vectors: int, height: int, width: int, integers: bool = False
+) -> tuple[int, int]:
+    """(rows, columns) of output pixels per register tile with the fewest estimated cycles; without
+    vectors, the largest tile that cuts the image evenly, since every other size is code."""
+    limit = max_rows(target, vectors, integers)
+    if scalar_tile(target, integers):
+        sizes = [(r, c) for c in range(1, limit + 1) for r in range(1, limit // c + 1)]
+        even = [(r, c) for r, c in sizes if height % r == 0 and width % c == 0]
+        return max(even, key=lambda tile: (tile[0] * tile[1], tile[1]))
     best: tuple[float, int, int] | None = None
     for cols in range(1, min(width, limit) + 1):
         for rows in range(1, min(height, limit // cols) + 1):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tensorkiln.ir.dtype import DTYPES, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
     UNARY,
@@ -54,7 +55,7 @@ meta = Meta()
 
 
 def _intrinsic(name: str, *args: ExprLike) -> Expr:
-    if name in DOTS:
+    if name in DOTS or name in DEVICE_INSTRUCTIONS:
         return intrin(name, *map(as_expr, args))
     like = next(a.dtype for a in args if isinstance(a, Expr))
     items = [a if isinstance(a, Expr) else const(a, like) for a in args]
@@ -87,7 +88,7 @@ def _broadcast(a: ExprLike, lanes: int) -> Expr:
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     **{name: partial(binary, name) for name in BINARY},
     **{name: partial(_unary, name) for name in UNARY},
-    **{name: partial(_intrinsic, name) for name in INTRINSICS},
+    **{name: partial(_intrinsic, name) for name in (*INTRINSICS, *DEVICE_INSTRUCTIONS)},
     **{name: partial(_typed, name) for name in DTYPES},
     **dict.fromkeys(("select", "if_then_else", "where"), select),
     **dict.fromkeys(("Cast", "cast"), _cast),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 
+from tensorkiln.base.dependency import FIELDS, ExternalDependency
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr
-from tensorkiln.ir.known_attrs import Table, problem_of
+from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, Table, problem_of
 from tensorkiln.script.parse_literals import parse_any, parse_literal
 from tensorkiln.script.python_values import unwrap
 from tensorkiln.script.scope import NameScope, plain
@@ -22,6 +24,8 @@ def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
             return tuple(parse_attr(scope, x) for x in elts)
         case ast.Call(func=ast.Name(id="float")):
             return parse_literal(scope, node)  # type: ignore[return-value]
+        case ast.Call() if scope.dialect(node.func)[2:] == "ExternalDependency":
+            return _dependency(scope, node)
     found = parse_any(scope, node)
     if isinstance(found, Expr):
         return found
@@ -29,6 +33,37 @@ def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
     if known is None and unwrap(found) is not None:
         raise scope.fail(node, f"a Python {type(unwrap(found)).__name__} as an attribute")
     return known  # type: ignore[return-value]
+
+
+def _dependency(scope: NameScope, node: ast.Call) -> ExternalDependency:
+    """`T.ExternalDependency("blas", "https://...", version_spec="1.2")`, also with `R`."""
+    given: dict[str, object] = {}
+    if len(node.args) > len(FIELDS):
+        raise scope.fail(node.args[len(FIELDS)], f"its fields are {', '.join(FIELDS)}")
+    named = [(k.arg or "", k.value) for k in node.keywords]
+    for name, value in (*zip(FIELDS, node.args, strict=False), *named):
+        if name not in FIELDS:
+            hint = nearest(name, FIELDS) or f"its fields are {', '.join(FIELDS)}"
+            raise scope.fail(value, f"an external dependency has no field {name!r}", hint)
+        if name in given:
+            raise scope.fail(value, f"{name!r} is given twice")
+        given[name] = parse_attr(scope, value)
+    missing = [name for name in FIELDS[:2] if name not in given]
+    if missing:
+        raise scope.fail(node, f"an external dependency needs its {missing[0]}")
+    try:
+        return ExternalDependency(**given)  # type: ignore[arg-type]
+    except UserError as error:
+        raise scope.fail(node, f"{error.where}: {error.message}", error.hint) from None
+
+
+def parse_dependencies(scope: NameScope, node: ast.expr) -> tuple[ExternalDependency, ...]:
+    """Parse a list of external dependencies."""
+    found = parse_attr(scope, node)
+    problem = problem_of(CALL_ATTRS, "", DEPENDENCIES, found)
+    if problem is not None:
+        raise scope.fail(node, *problem)
+    return found  # type: ignore[return-value]
 
 
 def parse_attrs(scope: NameScope, node: ast.expr) -> Attrs:

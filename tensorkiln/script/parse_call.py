@@ -8,8 +8,10 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.stmt import CallKernel
-from tensorkiln.script.parse_literals import parse_expr, parse_string
+from tensorkiln.script.parse_literals import parse_expr, parse_integer, parse_string
 from tensorkiln.script.scope import NameScope
+
+_OPTIONS = ("grid=", "block=", "span=")
 
 
 def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
@@ -18,11 +20,27 @@ def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
         raise scope.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
     name = _name(scope, node.args[0])
     span = ""
+    grid: tuple[Expr, ...] = ()
+    block: tuple[int, ...] = ()
     for k in node.keywords:
-        if k.arg != "span":
-            raise scope.fail(k.value, f"unknown option {k.arg!r} of T.call", "it takes span=")
-        span = parse_string(scope, k.value)
-    return CallKernel(name, tuple(_argument(scope, a) for a in node.args[1:]), span)
+        if k.arg == "span":
+            span = parse_string(scope, k.value)
+        elif k.arg == "grid":
+            grid = tuple(parse_expr(scope, e) for e in _three(scope, k.value))
+        elif k.arg == "block":
+            block = tuple(parse_integer(scope, e) for e in _three(scope, k.value))
+        else:
+            hint = nearest(str(k.arg), _OPTIONS) or f"it takes {', '.join(_OPTIONS)}"
+            raise scope.fail(k.value, f"unknown option {k.arg!r} of T.call", hint)
+    args = tuple(_argument(scope, a) for a in node.args[1:])
+    return CallKernel(name, args, span, grid, block)
+
+
+def _three(scope: NameScope, node: ast.expr) -> list[ast.expr]:
+    """The items of `(x, y, z)`."""
+    if not isinstance(node, ast.Tuple) or len(node.elts) != 3:
+        raise scope.fail(node, "expected (x, y, z)", "such as (n, 1, 1)")
+    return node.elts
 
 
 def _name(scope: NameScope, node: ast.expr) -> str:

@@ -10,6 +10,7 @@ from tensorkiln.ir.buffer import AddressOf
 from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
     UNARY,
@@ -27,7 +28,9 @@ from tensorkiln.ir.expr import (
     Unary,
     Var,
     VectorReduce,
+    arity_of,
 )
+from tensorkiln.script.parse_attrs import parse_dependencies
 from tensorkiln.script.parse_buffer import parse_buffer, parse_indices
 from tensorkiln.script.parse_literals import (
     dtype_called,
@@ -55,18 +58,27 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
     """Parse a call `T.word(...)`, where `path` is "T.word". Raise UserError if there is no such
     word, or if it takes another number of arguments."""
     word = ALIASES.get(path[2:], path[2:])
-    if node.keywords:
+    if node.keywords and word != "call_extern":
         raise scope.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
     special, arity = _CALLS.get(word, (None, _arity(word)))
     if arity is None:
-        known = [*_CALLS, *INTRINSICS, *UNARY, "min", "max", "truncdiv", *DTYPES]
+        known = [
+            *_CALLS,
+            *INTRINSICS,
+            *DEVICE_INSTRUCTIONS,
+            *UNARY,
+            "min",
+            "max",
+            "truncdiv",
+            *DTYPES,
+        ]
         raise scope.fail(node.func, f"unknown function {path}", nearest(word, known))
     if len(node.args) not in arity:
         expected = "at least 2" if arity is _AT_LEAST_2 else " or ".join(map(str, arity))
         raise scope.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
     if special is not None:
         return special(scope, node)
-    if word in DOTS:
+    if word in DOTS or word in DEVICE_INSTRUCTIONS:
         return Intrin(word, tuple(parse_expr(scope, a) for a in node.args))
     if word in INTRINSICS:
         return Intrin(word, tuple(parse_same(scope, node.args)))
@@ -165,11 +177,18 @@ def _address_of(scope: NameScope, node: ast.Call) -> Expr:
 
 
 def _call_extern(scope: NameScope, node: ast.Call) -> Expr:
-    """`T.call_extern("float64", "hypot", x, y)`; a call of type "void" must be a statement."""
+    """`T.call_extern("float64", "hypot", x, y)`, and perhaps `dependencies=[...]`; a call of type
+    "void" must be a statement."""
     dtype, name = _result_type(scope, node.args[0]), parse_string(scope, node.args[1])
     if not (name.isidentifier() and name.isascii()):
         raise scope.fail(node.args[1], f"{name!r} is not the name of a C function")
-    return CallExtern(name, tuple(parse_expr(scope, a) for a in node.args[2:]), dtype)
+    args = tuple(parse_expr(scope, a) for a in node.args[2:])
+    wrong = next((k for k in node.keywords if k.arg != "dependencies"), None)
+    if wrong is not None or len(node.keywords) > 1:
+        message = f"unknown option {wrong.arg!r} of T.call_extern" if wrong else "given twice"
+        raise scope.fail((wrong or node.keywords[1]).value, message, "it takes dependencies=")
+    needs = [parse_dependencies(scope, k.value) for k in node.keywords]
+    return CallExtern(name, args, dtype, *needs)
 
 
 def _result_type(scope: NameScope, node: ast.expr) -> DType:
@@ -189,8 +208,9 @@ def _unrolled(scope: NameScope, node: ast.Call) -> Python:
 def _arity(word: str) -> Sequence[int] | None:
     """Return the numbers of arguments that the operator or dtype `T.word` accepts; None if there is
     no such word."""
-    if word in INTRINSICS:
-        return (INTRINSICS[word],)
+    arity = arity_of(word)
+    if arity is not None:
+        return (arity,)
     if word in BINARY:
         return (2,)
     return (1,) if word in UNARY or dtype_called(word) is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tensorkiln import ops
@@ -25,12 +26,13 @@ from tensorkiln.ir.relax import (
     ObjectType,
     RVar,
     TensorType,
+    Tuple,
     TupleType,
     Type,
     Value,
 )
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.subtype import accepts
+from tensorkiln.ir.subtype import accepts, logical
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops.rules import same_extent
 from tensorkiln.script.graph_state import GraphState, ModuleContext, Parsed
@@ -128,13 +130,26 @@ def _header_result(g: GraphState, node: ast.FunctionDef) -> Type | None:
 def _checked_result(g: GraphState, node: ast.expr, result: Value) -> Value:
     declared = parse_type(g.scope, node)
     if declared == result.type:
-        return result
+        return _on_devices(g, result, declared)
     if not accepts(declared, type_of(g, result)):
         message = f"it is {show(result.type)}, not {show(declared)}"
         raise g.fail(node, "the result is not of the declared type", message)
     if accepts(result.type, declared):
-        return result
+        return _on_devices(g, result, declared)
     return widened(g, result, declared)
+
+
+def _on_devices(g: GraphState, result: Value, declared: Type) -> Value:
+    """`result`, its tensors on the devices that the type says: by another name if they are made
+    on others."""
+    if isinstance(result, Tuple) and isinstance(declared, TupleType):
+        return Tuple(
+            tuple(_on_devices(g, *p) for p in zip(result.fields, declared.fields, strict=True))
+        )
+    if not isinstance(declared, TensorType) or not isinstance(result.type, TensorType):
+        return result
+    same = declared.device in ("", result.type.device)
+    return result if same else widened(g, result, replace(result.type, device=declared.device))
 
 
 # ---- statements --------------------------------------------------------------------------
@@ -234,7 +249,7 @@ def _check_annotation(
     """Raise UserError unless the annotation is the value's own type or a wider one; a value of
     unknown type takes any annotation."""
     if isinstance(value, Call) and ops.declared(value.op) is not None:
-        found, declared = _logical(derived(g, call, value)), _logical(declared)
+        found, declared = logical(derived(g, call, value)), logical(declared)
     if found is None or declared == found or isinstance(found, ObjectType):
         return
     if not accepts(declared, found, same_extent):
@@ -260,13 +275,6 @@ def _closure(g: GraphState, s: ast.FunctionDef) -> None:
     var = RVar(s.name, value.type)
     g.bind(s, s.name, var)
     g.bindings.append(Binding(var, value))
-
-
-def _logical(t: Type) -> Type:
-    """Return a type without its layouts, which type rules ignore."""
-    if isinstance(t, TensorType):
-        return t.with_layout(None)
-    return TupleType(tuple(map(_logical, t.fields))) if isinstance(t, TupleType) else t
 
 
 STATEMENTS: dict[type[ast.stmt], Callable[[GraphState, Any], None]] = {

@@ -155,12 +155,16 @@ def _call_dps_packed(g: GraphState, node: ast.Call) -> Parsed:
 
 
 def _alloc_storage(g: GraphState, node: ast.Call) -> Parsed:
-    """`R.alloc_storage(4096)`, or `R.alloc_storage(size=n * 4)`."""
+    """`R.alloc_storage(4096)`, or `R.alloc_storage(size=n * 4, pool="sram", align=8)`."""
     given = [*node.args, *(k.value for k in node.keywords if k.arg == "size")]
     if len(given) != 1:
         raise g.fail(node, "expected R.alloc_storage(size)")
-    call = make_call(g, node, "alloc_storage", [], ("size",), size=parse_attr(g.scope, given[0]))
-    return call, ObjectType()
+    options = {k.arg: parse_attr(g.scope, k.value) for k in node.keywords if k.arg in _STORAGE[1:]}
+    size = parse_attr(g.scope, given[0])
+    return make_call(g, node, "alloc_storage", [], _STORAGE, size=size, **options), ObjectType()
+
+
+_STORAGE = ("size", "pool", "align")
 
 
 def _while_loop(g: GraphState, node: ast.Call) -> Parsed:

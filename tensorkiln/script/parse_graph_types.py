@@ -75,13 +75,13 @@ def _options(scope: NameScope, node: ast.Call, names: tuple[str, ...]) -> dict[s
 
 
 def _tensor(scope: NameScope, node: ast.Call) -> Type:
-    layout = [k for k in node.keywords if k.arg == "layout"]
-    bare = ast.Call(node.func, node.args, [k for k in node.keywords if k.arg != "layout"])
+    memory = {k.arg: k.value for k in node.keywords if k.arg in ("layout", "device")}
+    bare = ast.Call(node.func, node.args, [k for k in node.keywords if k.arg not in memory])
     options = _options(scope, ast.copy_location(bare, node), ("shape", "dtype", "ndim"))
     dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else None
     if "shape" not in options:
-        if layout:
-            raise scope.fail(layout[0].value, "a layout needs a shape")
+        for name, value in memory.items():
+            raise scope.fail(value, f"a {name} needs a shape")
         ndim = parse_integer(scope, options["ndim"]) if "ndim" in options else -1
         return AnyTensorType(None if ndim < 0 else ndim, dtype)
     if "ndim" in options:
@@ -89,7 +89,11 @@ def _tensor(scope: NameScope, node: ast.Call) -> Type:
     if dtype is None:
         raise scope.fail(node, "expected a shape and a dtype", 'R.Tensor((4,), "float32")')
     shape = parse_shape(scope, options["shape"])
-    return TensorType(shape, dtype, parse_layout(scope, layout[0].value) if layout else None)
+    layout = parse_layout(scope, memory["layout"]) if "layout" in memory else None
+    device = parse_string(scope, memory["device"]) if "device" in memory else ""
+    if "device" in memory and not device:
+        raise scope.fail(memory["device"], "expected a device", "the target_key of one")
+    return TensorType(shape, dtype, layout, device)
 
 
 def parse_layout(scope: NameScope, node: ast.expr) -> Layout:

@@ -8,7 +8,19 @@ from collections.abc import Callable
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.dtype import BOOL, VOID, DType
 from tensorkiln.ir.expr import Broadcast, CallExtern, Expr, Var
-from tensorkiln.ir.stmt import Assert, Evaluate, If, Let, Prefetch, Seq, Stmt, Store, While
+from tensorkiln.ir.stmt import (
+    SYNC_SCOPES,
+    Assert,
+    Evaluate,
+    If,
+    Let,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Sync,
+    While,
+)
 from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_block import BLOCK_WORDS, parse_block
 from tensorkiln.script.parse_body import not_a_statement, parse_body, parse_items, unpack
@@ -148,6 +160,16 @@ def _prefetch(scope: NameScope, call: ast.Call) -> Stmt:
     return Prefetch(buf, indices, int(options["locality"]), bool(options["write"]))
 
 
+def _sync(scope: NameScope, call: ast.Call) -> Stmt:
+    if len(call.args) != 1 or call.keywords:
+        raise scope.fail(call, 'expected T.sync("block")')
+    threads = parse_string(scope, call.args[0])
+    if threads not in SYNC_SCOPES:
+        hint = nearest(threads, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"
+        raise scope.fail(call.args[0], f"no threads {threads!r} that wait for each other", hint)
+    return Sync(threads)
+
+
 def _flags(scope: NameScope, call: ast.Call, defaults: dict[str, int]) -> dict[str, int]:
     out = dict(defaults)
     for k in call.keywords:
@@ -234,6 +256,7 @@ _CALLS: dict[str, Callable[[NameScope, ast.Call], Stmt]] = {
     "T.store": _store_call,
     "T.call": parse_call,
     "T.prefetch": _prefetch,
+    "T.sync": _sync,
     "T.evaluate": _evaluate,
     "T.call_extern": _evaluate,
 }

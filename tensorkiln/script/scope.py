@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
@@ -123,11 +124,14 @@ class NameScope:
         return self.fail(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
 
-def plain(value: object) -> int | float | bool | str | tuple[object, ...] | None:
-    """Return a captured Python value as a literal: number, string or tuple of these; else None."""
+def plain(
+    value: object,
+) -> int | float | bool | str | ExternalDependency | tuple[object, ...] | None:
+    """Return a captured Python value as a literal: number, string, external dependency or tuple of
+    these; else None."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (bool, int, float, str, ExternalDependency)):
         return value
     if isinstance(value, (tuple, list)):
         items = tuple(map(plain, value))

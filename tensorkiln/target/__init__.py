@@ -1,23 +1,41 @@
 """What to compile for: `Target`, its kinds and options, and the features of processors."""
 
+from tensorkiln.target.devices import (
+    HOST,
+    accelerators,
+    device_key,
+    device_named,
+    devices_of,
+    target_in,
+)
+from tensorkiln.target.memory import MemoryPool
 from tensorkiln.target.options import Option
 from tensorkiln.target.registry import (
     cpu_target,
     hooks_of,
     register_target_kind,
     require_codegen,
+    runs_kernels,
     unregister_target_kind,
     with_host,
 )
 from tensorkiln.target.target import Target
 
 __all__ = [
+    "HOST",
+    "MemoryPool",
     "Option",
     "Target",
+    "accelerators",
     "cpu_target",
+    "device_key",
+    "device_named",
+    "devices_of",
     "hooks_of",
     "register_target_kind",
     "require_codegen",
+    "runs_kernels",
+    "target_in",
     "unregister_target_kind",
     "with_host",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tensorkiln.base.errors import UserError
 from tensorkiln.target.fields import Fields
+from tensorkiln.target.options import contradiction
 
 PLAIN = "composite"
 
@@ -20,21 +21,38 @@ def settle_host(fields: Fields, where: str) -> Fields:
     """
     if not fields.devices:
         return fields
-    hosts = {_content(f.host): f.host for f in (fields, *fields.devices) if f.host is not None}
+    hosts = {f.host.content_hash(): f.host for f in (fields, *fields.devices) if f.host is not None}
     if len(hosts) > 1:
-        raise UserError(
-            f"contradiction: {len(hosts)} different hosts in one composite",
-            code="contradiction",
-            where=f"{where}.devices",
-            hint="one library has one host program: give it once, as host of the composite",
-        )
+        hint = "one library has one host program: give it once, as host of the composite"
+        message = f"{len(hosts)} different hosts in one composite"
+        raise contradiction(message, f"{where}.devices", hint)
     host = next(iter(hosts.values()), None)
     devices = tuple(_without_host(device) for device in fields.devices)
+    _require_distinct(devices, where)
     alone = not fields.keys and not fields.libs and not fields.base_tag
+    alone = alone and not any(d.target_key or d.operators for d in devices)
     if fields.kind == PLAIN and len(devices) == 1 and alone:
         device = fields.devices[0]
         return device if device.host == host else replace(_untagged(device), host=host)
     return replace(fields, host=host, devices=devices)
+
+
+def _require_distinct(devices: tuple[Fields, ...], where: str) -> None:
+    """Raise UserError (code `contradiction`) if two devices give one key."""
+    places: dict[str, str] = {}
+    for path, device in _named(devices, f"{where}.devices"):
+        first = places.setdefault(device.target_key, path)
+        if first != path:
+            message = f"{first} and {path} both have the key {device.target_key!r}"
+            raise contradiction(message, path, "the key is what tells devices apart")
+
+
+def _named(devices: tuple[Fields, ...], where: str) -> Iterator[tuple[str, Fields]]:
+    """The devices that give a key, those of composites among them too, and where they stand."""
+    for i, device in enumerate(devices):
+        path = f"{where}[{i}]"
+        yield from [(path, device)] if device.target_key else ()
+        yield from _named(device.devices, f"{path}.devices")
 
 
 def _without_host(device: Fields) -> Fields:
@@ -46,7 +64,3 @@ def _untagged(device: Fields) -> Fields:
     for."""
     base = device.tag or device.base_tag
     return replace(device, tag="", tag_hash="", base_tag=base)
-
-
-def _content(host: Fields) -> str:
-    return host.content_hash()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.isa import ISAS, Isa
-from tensorkiln.target.options import Option, Values
+from tensorkiln.target.memory import MemoryPool
+from tensorkiln.target.options import Option, Values, contradiction
 from tensorkiln.target.triple import DEFAULT, canonical_triple
 
 # Default cache sizes: what every application CPU of the last ten years has at least. `native` gives
@@ -25,8 +26,21 @@ CPU_OPTIONS: tuple[Option, ...] = (
         4,
         choices=(0, 2, 4),
     ),
+    Option(
+        "memory",
+        MemoryPool,
+        "pools of memory, fastest first: dicts of name, size (bytes, or '256K'), align (8, 16, 32, "
+        "64) and kind (ram, flash); not given: one of any size",
+    ),
+    Option("gflops", int, "10^9 operations of float32 a second; not given: 50", 1, 10**9),
+    Option("bandwidth", int, "10^9 bytes a second of its memory; not given: 20", 1, 10**6),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
+
+
+def known_of_cpu(values: Values) -> Values:
+    """Return what targets cost that do not say it, to choose between devices."""
+    return {"gflops": 50, "bandwidth": 20}
 
 
 def canonical_cpu(values: Values, where: str) -> Values:
@@ -34,19 +48,15 @@ def canonical_cpu(values: Values, where: str) -> Values:
     given), and `mattr` as sorted differences from the processor's features. Raises UserError."""
     triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
     isa = ISAS[triple.split("-")[0]]
-    given = values.get("mattr", ())
-    assert isinstance(given, tuple)
+    mattr = values.get("mattr", ())
+    assert isinstance(mattr, tuple)
+    given = tuple(flag for flag in mattr if isinstance(flag, str))
     flags = _flags(isa, given, f"{where}.mattr")
     cpu = str(values.get("mcpu") or "")
     if not cpu:
         cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
     isa.check_cpu(cpu, f"{where}.mcpu")
-    return {
-        **values,
-        "mtriple": triple,
-        "mcpu": cpu,
-        "mattr": isa.canonical_mattr(cpu, flags),
-    }
+    return {**values, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
 
 
 def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
@@ -63,12 +73,7 @@ def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
             )
         isa.check_feature(flag[1:], where)
         if seen.setdefault(flag[1:], flag) != flag:
-            raise UserError(
-                f"contradiction: '+{flag[1:]}' and '-{flag[1:]}'",
-                code="contradiction",
-                where=where,
-                hint="keep one of them",
-            )
+            raise contradiction(f"'+{flag[1:]}' and '-{flag[1:]}'", where, "keep one of them")
     _check_implied(isa, flags, where)
     return flags
 
@@ -93,9 +98,5 @@ def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
         if flag[0] == "+" and flag[1:] in isa.implied:
             clash = sorted(isa.closure([flag[1:]]) & minus)
             if clash:
-                raise UserError(
-                    f"contradiction: {flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away",
-                    code="contradiction",
-                    where=where,
-                    hint="keep one of them",
-                )
+                message = f"{flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away"
+                raise contradiction(message, where, "keep one of them")

@@ -7,12 +7,17 @@ import json
 from dataclasses import dataclass
 
 from tensorkiln.target.options import Value
+from tensorkiln.target.options import to_json as option_json
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The checked fields of a target. `attrs` are the kind's options, sorted by name; `tag_hash` is
-    the content hash of `tag`."""
+    """The checked fields of a target.
+
+    `attrs` are the kind's options, sorted by name; `tag_hash` is the content hash of `tag`.
+    `target_key` and `operators` are those of a device of a composite: its name among the devices,
+    and the operators that it computes (empty: all that it can).
+    """
 
     kind: str
     keys: tuple[str, ...] = ()
@@ -23,6 +28,8 @@ class Fields:
     tag: str = ""
     tag_hash: str = ""
     base_tag: str = ""
+    target_key: str = ""
+    operators: tuple[str, ...] = ()
 
     def to_json(self, tags: bool = True) -> dict[str, object]:
         """Return JSON values in canonical order, with or without tag, tag_hash and base_tag."""
@@ -30,14 +37,18 @@ class Fields:
         if tags:
             named = (("tag", self.tag), ("tag_hash", self.tag_hash), ("base_tag", self.base_tag))
             out |= {name: value for name, value in named if value}
+        if self.target_key:
+            out["target_key"] = self.target_key
         out["keys"] = list(self.keys)
         if self.libs:
             out["libs"] = list(self.libs)
+        if self.operators:
+            out["operators"] = list(self.operators)
         if self.host is not None:
             out["host"] = self.host.to_json(tags)
         if self.devices:
             out["devices"] = [device.to_json(tags) for device in self.devices]
-        return out | {k: list(v) if isinstance(v, tuple) else v for k, v in self.attrs}
+        return out | {k: option_json(v) for k, v in self.attrs}
 
     def content_hash(self) -> str:
         """Return `sha256:...` of the canonical text without tags: equal for equal contents."""

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.target.options import Option, Values
+from tensorkiln.target.options import Option, Values, contradiction
 
 # Shared memory of one block, in KiB (CUDA C++ Programming Guide, compute capabilities): the limit
 # for every kernel, and by architecture the limit for a kernel that opts in to more.
 CUDA_STATIC = 48
 CUDA_ARCHS: dict[str, int] = {
-    "sm_50": 48,
-    "sm_52": 48,
-    "sm_53": 48,
-    "sm_60": 48,
-    "sm_61": 48,
-    "sm_62": 48,
-    "sm_70": 96,
-    "sm_72": 96,
-    "sm_75": 64,
-    "sm_80": 163,
-    "sm_86": 99,
-    "sm_87": 163,
-    "sm_89": 99,
-    "sm_90": 227,
-    "sm_100": 227,
-    "sm_103": 227,
-    "sm_110": 227,
-    "sm_120": 99,
-    "sm_121": 99,
+    **dict.fromkeys(("sm_50", "sm_52", "sm_53", "sm_60", "sm_61", "sm_62"), 48),
+    **dict.fromkeys(("sm_70", "sm_72"), 96),
+    **{"sm_75": 64, "sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99},
+    **dict.fromkeys(("sm_90", "sm_100", "sm_103", "sm_110"), 227),
+    **dict.fromkeys(("sm_120", "sm_121"), 99),
+    # With instructions that other chips, later ones too, do not have.
+    **dict.fromkeys(("sm_90a", "sm_100a", "sm_103a", "sm_110a"), 227),
+    **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
 # Threads of a wavefront, by default (LLVM's AMDGPU guide).
@@ -58,8 +46,37 @@ def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Opt
     )
 
 
+# What work costs, to choose between devices; defaults are those of a GPU of the middle, with PCIe.
+_COST_OPTIONS = (
+    Option("gflops", int, "10^9 operations of float32 a second; not given: 1000", 1, 10**9),
+    Option("bandwidth", int, "10^9 bytes a second of its memory; not given: 200", 1, 10**6),
+    Option("launch_us", int, "microseconds to start a kernel; not given: 10", 0, 10**6),
+    Option("copy_bandwidth", int, "10^9 bytes a second of copies; not given: 10", 1, 10**6),
+    Option("copy_us", int, "microseconds to start a copy; not given: 20", 0, 10**6),
+)
+_COSTS: Values = {
+    "gflops": 1000,
+    "bandwidth": 200,
+    "launch_us": 10,
+    "copy_bandwidth": 10,
+    "copy_us": 20,
+}
+
+
+def known_costs(values: Values) -> Values:
+    """Return the costs that targets have which do not say them."""
+    return _COSTS
+
+
 CUDA_OPTIONS: tuple[Option, ...] = (
     Option("arch", str, "compute capability, as sm_XY", default="sm_75", choices=tuple(CUDA_ARCHS)),
+    Option(
+        "also",
+        list,
+        "further architectures that the library has code for",
+        choices=tuple(CUDA_ARCHS),
+    ),
+    Option("cubin", bool, "also code that the driver need not compile, by ptxas; not given: false"),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
         "max_shared_memory_per_block_optin",
@@ -69,6 +86,7 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         1 << 20,
     ),
     Option("l2_bytes", int, "second-level cache of the GPU", 1 << 12, 1 << 32),
+    *_COST_OPTIONS,
 )
 ROCM_OPTIONS: tuple[Option, ...] = (
     Option("arch", str, "GPU, in LLVM's spelling", default="gfx1100", choices=tuple(ROCM_ARCHS)),
@@ -78,13 +96,25 @@ OPENCL_OPTIONS: tuple[Option, ...] = (
     Option(
         "version",
         str,
-        "the OpenCL C version to write",
+        "the OpenCL C version of the device; the text is OpenCL C 1.2, which all of them take",
         default="1.2",
         choices=("1.2", "2.0", "3.0"),
     ),
     Option("supports_float16", bool, "cl_khr_fp16 may be used", default=False),
     Option("supports_float64", bool, "cl_khr_fp64 may be used", default=False),
+    Option(
+        "supports_integer_dot_product",
+        bool,
+        "cl_khr_integer_dot_product may be used; not given: it may not",
+    ),
+    Option(
+        "supports_subgroups",
+        bool,
+        "sub-groups of thread_warp_size threads may be used: cl_khr_subgroups and "
+        "cl_intel_required_subgroup_size; not given: they may not",
+    ),
     *_limits(256, 4096, 32 << 10, 1),
+    *_COST_OPTIONS,
 )
 METAL_OPTIONS: tuple[Option, ...] = (
     Option(
@@ -115,40 +145,53 @@ WEBGPU_OPTIONS: tuple[Option, ...] = (
     Option("supports_subgroups", bool, "the feature subgroups is there", default=False),
     Option("max_storage_buffers", int, "storage buffers per shader stage", 8, 64, 8),
     *_limits(256, 1024, 16 << 10, 1),
+    *_COST_OPTIONS,
 )
 
 
+def _all_archs(values: Values) -> tuple[str, ...]:
+    also = values.get("also", ())
+    assert isinstance(also, tuple)
+    return tuple(dict.fromkeys((str(values["arch"]), *map(str, also))))
+
+
+def _most_shared(values: Values) -> int:
+    """The bytes that a block may share if its kernel asks, on all architectures."""
+    return min(CUDA_ARCHS[arch] for arch in _all_archs(values)) << 10
+
+
 def canonical_cuda(values: Values, where: str) -> Values:
-    """Check shared memory against the limits of `arch`, and that a warp has 32 threads. Raises
-    UserError (code `contradiction`)."""
+    """Check `also`, shared memory against the limits of each architecture, and that a warp has 32
+    threads. Raises UserError (code `contradiction`)."""
     arch = str(values["arch"])
-    most = CUDA_ARCHS[arch] << 10
+    if "also" in values:
+        values = {**values, "also": tuple(sorted(_all_archs(values)[1:]))}
+        if not values["also"]:
+            del values["also"]
+    most = _most_shared(values)
     optin = values.get("max_shared_memory_per_block_optin", most)
     shared = values["max_shared_memory_per_block"]
-    assert isinstance(optin, int) and isinstance(shared, int)
+    assert isinstance(shared, int) and isinstance(optin, int)
     if shared > CUDA_STATIC << 10:
-        raise UserError(
-            f"contradiction: {arch} has {CUDA_STATIC << 10} bytes for a block that does not ask "
-            f"for more, not {shared}",
-            code="contradiction",
-            where=f"{where}.max_shared_memory_per_block",
-            hint=f"max_shared_memory_per_block_optin is {most} for {arch}",
+        raise contradiction(
+            f"{arch} has {CUDA_STATIC << 10} bytes for a block that does not ask for more, not "
+            f"{shared}",
+            f"{where}.max_shared_memory_per_block",
+            f"max_shared_memory_per_block_optin is {most} for {arch}",
         )
     if not shared <= optin <= most:
-        raise UserError(
-            f"contradiction: {arch} has {shared} to {most} bytes for a block that asks, "
-            f"not {optin}",
-            code="contradiction",
-            where=f"{where}.max_shared_memory_per_block_optin",
-            hint="bytes one block may share if its kernel asks",
+        raise contradiction(
+            f"{arch} has {shared} to {most} bytes for a block that asks, not {optin}",
+            f"{where}.max_shared_memory_per_block_optin",
+            "bytes one block may share if its kernel asks",
         )
     _warp(values, (32,), arch, where)
     return values
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return the opt-in limit of shared memory that the architecture implies, in bytes."""
-    return {"max_shared_memory_per_block_optin": CUDA_ARCHS[str(values["arch"])] << 10}
+    """Return costs, and the bytes that a block may share on all architectures if a kernel asks."""
+    return {"max_shared_memory_per_block_optin": _most_shared(values), **_COSTS}
 
 
 def canonical_rocm(values: Values, where: str) -> Values:
@@ -163,21 +206,17 @@ def canonical_rocm(values: Values, where: str) -> Values:
     shared = values["max_shared_memory_per_block"]
     most = (160 if arch == "gfx950" else 64) << 10
     if isinstance(shared, int) and shared > most:
-        raise UserError(
-            f"contradiction: {arch} has {most} bytes for a block, not {shared}",
-            code="contradiction",
-            where=f"{where}.max_shared_memory_per_block",
-            hint="bytes one block may share",
-        )
+        message = f"{arch} has {most} bytes for a block, not {shared}"
+        place = f"{where}.max_shared_memory_per_block"
+        raise contradiction(message, place, "bytes one block may share")
     return values
 
 
 def _warp(values: Values, sizes: tuple[int, ...], arch: str, where: str) -> None:
     if values["thread_warp_size"] not in sizes:
-        raise UserError(
-            f"contradiction: {arch} runs {' or '.join(map(str, sizes))} threads in lockstep, "
-            f"not {values['thread_warp_size']}",
-            code="contradiction",
-            where=f"{where}.thread_warp_size",
-            hint="threads that run in lockstep",
+        raise contradiction(
+            f"{arch} runs {' or '.join(map(str, sizes))} threads in lockstep, not "
+            f"{values['thread_warp_size']}",
+            f"{where}.thread_warp_size",
+            "threads that run in lockstep",
         )

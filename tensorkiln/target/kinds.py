@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target import gpus
-from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu
+from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu, known_of_cpu
 from tensorkiln.target.hooks import Hooks
 from tensorkiln.target.options import Option, Value, Values, unknown_key
 
@@ -18,10 +18,13 @@ FIELDS = (
     "base_tag",
     "keys",
     "libs",
+    "target_key",
+    "operators",
     "host",
     "devices",
     "attrs",
 )
+HOST = "host"  # what a pin calls the host: no device has this key, and no kind this name
 Canonicalizer = Callable[[Values, str], Values]
 
 
@@ -33,7 +36,10 @@ class Kind:
     must be idempotent. A composite kind has `devices`, and its hooks say how work is divided among
     them. `known(values)` returns values that follow for options that are not given: `Target[name]`
     returns them, but they are not part of the target's JSON. `is_cpu` means that the compiler's own
-    code generator is used (for the architectures in `triple.LIBRARIES`).
+    code generator is used, for the architectures in `triple.LIBRARIES` or, with `any_machine`, for
+    all: the text that it makes is compiled by somebody else. The compiler also generates code for
+    an accelerator, whose threads run in blocks and which has memory of its own; operators on
+    elements of a type that it `lacks` stay on the host.
     """
 
     name: str
@@ -45,12 +51,18 @@ class Kind:
     hooks: Hooks = field(default_factory=Hooks)
     composite: bool = False
     is_cpu: bool = False
+    any_machine: bool = False
+    is_accelerator: bool = False
+    lacks: tuple[str, ...] = ()  # types that elements of its tensors cannot have
+    overwrites: bool = True  # whether a kernel may write where it reads another parameter
     known: Callable[[Values], Values] = lambda values: {}
 
     @property
     def has_codegen(self) -> bool:
         """Whether the compiler or a hook generates code for this kind."""
-        return bool(self.is_cpu or self.hooks.relax_codegen or self.hooks.tir_codegen)
+        return bool(
+            self.is_cpu or self.is_accelerator or self.hooks.relax_codegen or self.hooks.tir_codegen
+        )
 
     def values(self, given: dict[str, object], where: str) -> Values:
         """Return checked and canonical options with defaults, sorted by name. In `given`, None
@@ -107,6 +119,7 @@ KINDS: dict[str, Kind] = {
             "native code for a CPU, linked",
             canonical_cpu,
             is_cpu=True,
+            known=known_of_cpu,
         ),
         Kind(
             "llvmjit",
@@ -116,8 +129,19 @@ KINDS: dict[str, Kind] = {
             "native code, loaded from memory",
             canonical_cpu,
             is_cpu=True,
+            known=known_of_cpu,
         ),
-        Kind("c", "cpu", ("cpu",), CPU_OPTIONS, "C99 for a compiler of yours", canonical_cpu),
+        Kind(
+            "c",
+            "cpu",
+            ("cpu",),
+            CPU_OPTIONS,
+            "C99 for a compiler of yours",
+            canonical_cpu,
+            is_cpu=True,
+            known=known_of_cpu,
+            any_machine=True,
+        ),
         Kind(
             "cuda",
             "cuda",
@@ -125,15 +149,34 @@ KINDS: dict[str, Kind] = {
             gpus.CUDA_OPTIONS,
             "GPUs of NVIDIA",
             gpus.canonical_cuda,
+            is_accelerator=True,
             known=gpus.known_of_cuda,
         ),
         Kind(
             "rocm", "rocm", ("rocm", *_GPU), gpus.ROCM_OPTIONS, "GPUs of AMD", gpus.canonical_rocm
         ),
-        Kind("opencl", "opencl", ("opencl", *_GPU), gpus.OPENCL_OPTIONS, "GPUs through OpenCL"),
+        Kind(
+            "opencl",
+            "opencl",
+            ("opencl", *_GPU),
+            gpus.OPENCL_OPTIONS,
+            "GPUs through OpenCL",
+            is_accelerator=True,
+            known=gpus.known_costs,
+        ),
         Kind("metal", "metal", ("metal", *_GPU), gpus.METAL_OPTIONS, "GPUs of Apple"),
         Kind("vulkan", "vulkan", ("vulkan", *_GPU), gpus.VULKAN_OPTIONS, "GPUs through Vulkan"),
-        Kind("webgpu", "webgpu", ("webgpu", *_GPU), gpus.WEBGPU_OPTIONS, "GPUs in a browser"),
+        Kind(
+            "webgpu",
+            "webgpu",
+            ("webgpu", *_GPU),
+            gpus.WEBGPU_OPTIONS,
+            "GPUs in a browser",
+            is_accelerator=True,
+            known=gpus.known_costs,
+            lacks=("int64", "uint64", "float64"),
+            overwrites=False,
+        ),
         Kind("composite", "", (), (), "several targets that share the work", composite=True),
     )
 }

@@ -6,25 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.target.memory import MemoryPool, read_pools
 
-Value = str | int | bool | tuple[str, ...]
+Value = str | int | bool | tuple[str, ...] | tuple[MemoryPool, ...]
 Values = dict[str, Value]
 
-_TYPE_NAMES: dict[type, str] = {
+TYPE_NAMES: dict[type, str] = {
     str: "text",
     int: "a whole number",
     bool: "true or false",
     list: "a list of text",
+    MemoryPool: "a list of pools",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One attribute of a kind: `type` is str, int, bool or list (of strings); ints have a range.
+    """One attribute of a kind: `type` is str, int, bool, list (of strings) or MemoryPool (a list of
+    them); ints have a range.
 
-    `choices` are the values that text may have, or whole numbers within the range. An option
-    without a `default` is left out of a target that does not give it. Options added to a kind later
-    should therefore have no default: the JSON and the hash of existing targets then stay the same.
+    `choices` are the values that text, or each text of a list, may have, or whole numbers within
+    the range. An option without a `default` is left out of a target that does not give it. Options
+    added to a kind later should therefore have no default: the JSON and the hash of existing
+    targets then stay the same.
     """
 
     name: str
@@ -38,44 +42,41 @@ class Option:
     def check(self, value: object, where: str) -> Value:
         """Return `value` in canonical form (lists as tuples). Raises UserError, with the option's
         description as hint: code `wrong-type`, `out-of-range` or `unknown-value`."""
+        if self.type is MemoryPool:
+            return read_pools(value, where, self.doc)
         if self.type is list:
-            return names(value, where, self.doc)
+            given = names(value, where, self.doc)
+            for name in given if self.choices else ():
+                self._require_choice(name, where)
+            return given
         # bool is a subclass of int, but `l2_bytes=True` is a mistake; so is empty text
         wrong = not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool)
         if wrong or value == "" != self.default:
-            raise UserError(
-                f"expected {_TYPE_NAMES[self.type]}, got {value!r}",
-                code="wrong-type",
-                where=where,
-                hint=self.doc,
-            )
+            message = f"expected {TYPE_NAMES[self.type]}, got {value!r}"
+            raise UserError(message, code="wrong-type", where=where, hint=self.doc)
         if isinstance(value, int) and self.type is int and not self.low <= value <= self.high:
-            raise UserError(
-                f"{value} is out of range {self.low}..{self.high}",
-                code="out-of-range",
-                where=where,
-                hint=self.doc,
-            )
-        if self.choices and value not in self.choices:
-            near = nearest(value, map(str, self.choices)) if isinstance(value, str) else ""
-            raise UserError(
-                f"unknown value {value!r}",
-                code="unknown-value",
-                where=where,
-                hint=_with_doc(near, self) or self._known(),
-            )
+            message = f"{value} is out of range {self.low}..{self.high}"
+            raise UserError(message, code="out-of-range", where=where, hint=self.doc)
         assert isinstance(value, str | int)
+        if self.choices:
+            self._require_choice(value, where)
         return value
 
-    def _known(self) -> str:
-        return f"{self.doc}; known: {', '.join(map(str, self.choices))}"
+    def _require_choice(self, value: str | int, where: str) -> None:
+        if value not in self.choices:
+            near = nearest(value, map(str, self.choices)) if isinstance(value, str) else ""
+            known = f"{self.doc}; known: {', '.join(map(str, self.choices))}"
+            hint = _with_doc(near, self) or known
+            raise UserError(
+                f"unknown value {value!r}", code="unknown-value", where=where, hint=hint
+            )
 
-    @property
-    def range_text(self) -> str:
-        """The values it may have, for help texts: `0 to 4`, or `a list of text`."""
-        if self.choices:
-            return ", ".join(map(str, self.choices))
-        return f"{self.low} to {self.high}" if self.type is int else _TYPE_NAMES[self.type]
+
+def to_json(value: Value) -> object:
+    """A value as JSON values: tuples become lists."""
+    if not isinstance(value, tuple):
+        return value
+    return [v.to_json() if isinstance(v, MemoryPool) else v for v in value]
 
 
 def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
@@ -90,6 +91,11 @@ def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
             f"expected a list of text, got {value!r}", code="wrong-type", where=where, hint=doc
         )
     return tuple(dict.fromkeys(value))
+
+
+def contradiction(message: str, where: str, hint: str) -> UserError:
+    """Return the error for values that do not fit together."""
+    return UserError(f"contradiction: {message}", code="contradiction", where=where, hint=hint)
 
 
 def unknown_key(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,12 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.composite import settle_host
 from tensorkiln.target.fields import Fields
-from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Kind
-from tensorkiln.target.options import FIELD_ALIASES, names
+from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Kind
+from tensorkiln.target.options import FIELD_ALIASES, contradiction, names
 from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
-Spec = str | Mapping[str, object]
 NATIVE = "native"
+_KEY = re.compile(r"[A-Za-z0-9_]{1,64}")
 _DEEPEST = 16  # levels of nested targets, well below Python's recursion limit
 
 
@@ -40,11 +41,10 @@ def _native(raw: dict[str, object], where: str) -> dict[str, object]:
 
     for name in ("mtriple", "mcpu", "mattr", "tag"):
         if raw.get(name):
-            raise UserError(
-                f"contradiction: kind {NATIVE!r} is this machine's processor, and has no {name!r}",
-                code="contradiction",
-                where=f"{where}.{name}",
-                hint=f"leave {name!r} out, or write kind 'llvm'",
+            raise contradiction(
+                f"kind {NATIVE!r} is this machine's processor, and has no {name!r}",
+                f"{where}.{name}",
+                f"leave {name!r} out, or write kind 'llvm'",
             )
     return {**describe_host(), **{k: v for k, v in raw.items() if k != "kind" and v is not None}}
 
@@ -61,6 +61,8 @@ def _plain(raw: dict[str, object], where: str) -> Fields:
         kind=kind.name,
         keys=names(raw.get("keys"), f"{where}.keys") or kind.keys,
         libs=names(raw.get("libs"), f"{where}.libs"),
+        target_key=_target_key(raw, where),
+        operators=names(raw.get("operators"), f"{where}.operators"),
         host=None if raw.get("host") is None else parse(raw["host"], f"{where}.host"),
         devices=_devices(kind, raw.get("devices"), where),
         attrs=tuple(kind.values(given, where).items()),
@@ -224,6 +226,18 @@ def _devices(kind: Kind, value: object, where: str) -> tuple[Fields, ...]:
             hint='for example {"kind":"composite","devices":["llvm","cuda"]}',
         )
     return tuple(parse(device, f"{where}.devices[{i}]") for i, device in enumerate(value))
+
+
+def _target_key(raw: dict[str, object], where: str) -> str:
+    key = _string(raw, "target_key", where)
+    if key and (not _KEY.fullmatch(key) or key == HOST):
+        raise UserError(
+            f"{key!r} is not a target key: expected letters, digits and '_', and not 'host'",
+            code="bad-key",
+            where=f"{where}.target_key",
+            hint="it names the device in files: 'dsp', 'gpu_0'",
+        )
+    return key
 
 
 def _string(raw: Mapping[str, object], name: str, where: str) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from tensorkiln.target.target import Target
 
 
-def max_rows(target: Target, vectors: int) -> int:
+def scalar_tile(target: Target, integers: bool) -> int:
+    """How many sums a register tile has at most where registers hold one number each; 0 where they
+    are vectors. Integers share the general registers with addresses."""
+    if target.vector_lanes("float32") > 1:
+        return 0
+    return 4 if integers or target.num_vector_registers < 32 else 24
+
+
+def max_rows(target: Target, vectors: int, integers: bool = False) -> int:
     """Return how many rows of accumulators fit the vector registers in the inner loop of a product,
     at least 1. A row is `vectors` registers wide.
 
@@ -18,6 +26,8 @@ def max_rows(target: Target, vectors: int) -> int:
     registers a tile of 7 x 4 runs at 0.7 of the speed of 6 x 4, and 9 x 3 spills an accumulator.
     `tests/measure/test_inner_loops.py` checks this against the assembly for every CPU level.
     """
+    if limit := scalar_tile(target, integers):
+        return max(1, limit // vectors)
     free = target.num_vector_registers - vectors
     if target.multiplies_by_lane:
         return max(1, (free - 1) // (vectors + 1))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.target.hooks import Hook, Hooks
 from tensorkiln.target.host import host_triple
-from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Canonicalizer, Kind
+from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Canonicalizer, Kind
 from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
 from tensorkiln.target.target import Target
 from tensorkiln.target.triple import require_library
@@ -41,14 +41,7 @@ def register_target_kind(
     """
     hooks = Hooks(pre_codegen, relax_pipeline, tir_pipeline, relax_codegen, tir_codegen, linker)
     kind = Kind(
-        name,
-        device_type,
-        tuple(default_keys),
-        tuple(options),
-        doc,
-        canonicalizer,
-        hooks,
-        composite,
+        name, device_type, tuple(default_keys), tuple(options), doc, canonicalizer, hooks, composite
     )
     _check_kind(kind)
     KINDS[name] = kind
@@ -69,7 +62,7 @@ def _check_kind(kind: Kind) -> None:
         raise _bad(
             f"{kind.name!r} is not a name: expected lower-case words joined by _ or .", where
         )
-    if kind.name in KINDS or kind.name == "native" or kind.name in INSTEAD:
+    if kind.name in KINDS or kind.name in ("native", HOST) or kind.name in INSTEAD:
         raise _bad(f"kind {kind.name!r} is taken", where)
     if not isinstance(kind.device, str) or not (kind.device or kind.composite):
         raise _bad(f"device_type is {kind.device!r}, expected text", where)
@@ -118,11 +111,20 @@ def require_codegen(target: Target) -> None:
     """Raise UnsupportedError, naming what works, unless code can be generated for this target.
 
     That needs a code generator for its kind, and a host (the target itself, or its `host`) that is
-    a CPU of an architecture in `triple.LIBRARIES`.
+    a CPU of an architecture in `triple.LIBRARIES`, or of any one for a kind that makes C.
     """
     has = [k.name for k in KINDS.values() if k.has_codegen]
     here = KINDS[target.kind]
-    if not here.has_codegen:
+    if target.target_key or target.operators:
+        name = "target_key" if target.target_key else "operators"
+        raise UnsupportedError(
+            f"{name} is of the devices of a composite, and this target is none",
+            where=f"target.{name}",
+            hint='{"devices": [...]}: several targets that share the work',
+        )
+    if here.composite and not here.has_codegen:
+        _require_devices(target)
+    elif not here.has_codegen:
         raise UnsupportedError(
             f"no code generator for kind {here.name!r}",
             where="target.kind",
@@ -142,7 +144,9 @@ def require_codegen(target: Target) -> None:
             where=f"{where}.libs",
             hint="leave libs out; compile(externals=...) gives operators to a library",
         )
-    arch = require_library(cpu.mtriple, f"{where}.mtriple")
+    arch = cpu.arch
+    if not KINDS[cpu.kind].any_machine:
+        require_library(cpu.mtriple, f"{where}.mtriple")
     if cpu is target and target.host is not None and target.host.arch != arch:
         raise UnsupportedError(
             f"the host is {target.host.kind} of {target.host.arch or 'no CPU'}, the target {arch}: "
@@ -158,6 +162,34 @@ def require_codegen(target: Target) -> None:
         )
 
 
+def flat_devices(target: Target) -> Iterator[Target]:
+    """The devices of a composite in order, in place of composites among them their devices."""
+    for device in target.devices:
+        yield from flat_devices(device) if KINDS[device.kind].composite else (device,)
+
+
+def _require_devices(target: Target) -> None:
+    """Raise UnsupportedError unless code can be generated for each device of a composite, and those
+    that are CPUs are of the host's machine and kind, since one library has the code of all."""
+    has = [k.name for k in KINDS.values() if k.has_codegen]
+    cpu = cpu_target(target)
+    for i, device in enumerate(flat_devices(target)):
+        kind, where = KINDS[device.kind], f"target.devices[{i}]"
+        if not kind.has_codegen:
+            raise UnsupportedError(
+                f"no code generator for kind {kind.name!r}",
+                where=f"{where}.kind",
+                hint=f"kinds that have one: {', '.join(has)}",
+            )
+        if kind.is_cpu and (device.kind, device.mtriple) != (cpu.kind, cpu.mtriple):
+            raise UnsupportedError(
+                f"the host is {cpu.kind} of {cpu.mtriple}, the device {device.kind} of "
+                f"{device.mtriple}: a library has one machine",
+                where=where,
+                hint="CPUs that share memory with the host are of its kind and triple",
+            )
+
+
 def _runs_here(triple: str) -> bool:
     """Whether libraries for `triple` run on this machine: it has the same architecture and a
     supported system."""
@@ -169,18 +201,29 @@ def _runs_here(triple: str) -> bool:
 
 def with_host(target: Target) -> Target:
     """Return this target with its host filled in: the machine for everything that the kind's own
-    generators do not compile. It defaults to `native`; CPU targets need none."""
+    generators do not compile (`cpu_target`). CPU targets need none."""
     if target.host is not None or KINDS[target.kind].is_cpu:
         return target
-    return target.replace(host=Target("native").to_json())
+    return target.replace(host=cpu_target(target).to_json())
 
 
 def cpu_target(target: Target) -> Target:
     """Return the target of the entry functions, and of kernels that no other code generator takes:
-    a CPU target itself, else its host, or `native` if it has none."""
+    a CPU target itself, else its host. Without one that is the first CPU among the devices of a
+    composite, as it is without its key, or `native`."""
     if KINDS[target.kind].is_cpu:
         return target
-    return Target("native") if target.host is None else target.host
+    if target.host is not None:
+        return target.host
+    first = next((d for d in flat_devices(target) if KINDS[d.kind].is_cpu), None)
+    return Target("native") if first is None else first.replace(target_key=None, operators=None)
+
+
+def runs_kernels(target: Target) -> bool:
+    """Whether code is generated for the tensor programs that are scheduled for this target; a kind
+    without it has only code generators for whole operators."""
+    kind = KINDS[target.kind]
+    return kind.is_cpu or kind.is_accelerator or kind.hooks.tir_codegen is not None
 
 
 def hooks_of(target: Target) -> Hooks:

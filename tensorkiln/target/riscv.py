@@ -1,76 +1,64 @@
 """RISC-V processors and extensions, as LLVM 22 names them.
 
-`CPUS_64`, `CPUS_32`: each value lists a processor whose extensions it includes (no sign) and
-further ones (`+name`). `FEATURES`: the extensions that each extension implies; `+d` also turns on
-f. Privileged extensions are left out, since generated code does not depend on them.
+`CPUS_64`, `CPUS_32`: processors with the same extensions share a row, whose value lists a processor
+whose extensions they include (no sign) and further ones (`+name`). `FEATURES`: what extensions
+imply, those that imply the same in one row; `+d` also turns on f. Privileged extensions are left
+out, since generated code does not depend on them.
 """
 
 CPUS_64: dict[str, str] = {
     "generic-rv64": "",
     "rocket-rv64": "generic-rv64 +zicsr +zifencei",
-    "sifive-s21": "rocket-rv64 +a +c +m +zaamo +zalrsc +zca +zmmul",
-    "sifive-s51": "sifive-s21",
-    "syntacore-scr3-rv64": "sifive-s51",
-    "andes-ax25": "syntacore-scr3-rv64 +d +f",
-    "andes-ax45": "andes-ax25",
-    "andes-nx45": "andes-ax45",
-    "sifive-s54": "andes-nx45",
-    "sifive-u54": "sifive-s54",
-    "sifive-u74": "sifive-u54",
-    "syntacore-scr4-rv64": "sifive-u74",
-    "syntacore-scr5-rv64": "syntacore-scr4-rv64",
-    "sifive-s76": "syntacore-scr5-rv64 +zihintpause",
-    "mips-p8700": "syntacore-scr5-rv64 +zba +zbb",
-    "sifive-p550": "mips-p8700",
+    "sifive-s21 sifive-s51 syntacore-scr3-rv64": "rocket-rv64 +a +c +m +zaamo +zalrsc +zca +zmmul",
+    (
+        "andes-ax25 andes-ax45 andes-nx45 sifive-s54 sifive-u54 sifive-u74 syntacore-scr4-rv64 "
+        "syntacore-scr5-rv64"
+    ): "sifive-s21 +d +f",
+    "sifive-s76": "andes-ax25 +zihintpause",
+    "mips-p8700 sifive-p550": "andes-ax25 +zba +zbb",
     "andes-ax45mpv": (
-        "syntacore-scr5-rv64 +v +zve32f +zve32x +zve64d +zve64f +zve64x +zvl128b +zvl32b +zvl64b"
+        "andes-ax25 +v +zve32f +zve32x +zve64d +zve64f +zve64x +zvl128b +zvl32b +zvl64b"
     ),
     "veyron-v1": (
-        "sifive-p550 +xventanacondops +zbc +zbs +zicbom +zicbop +zicboz +zicntr +zihintpause +zihpm"
+        "mips-p8700 +xventanacondops +zbc +zbs +zicbom +zicbop +zicboz +zicntr +zihintpause +zihpm"
     ),
     "xiangshan-nanhu": (
-        "sifive-p550 +zbc +zbkb +zbkc +zbkx +zbs +zicbom +zicboz +zkn +zknd +zkne +zknh "
-        "+zksed +zksh"
+        "mips-p8700 +zbc +zbkb +zbkc +zbkx +zbs +zicbom +zicboz +zkn +zknd +zkne +zknh +zksed +zksh"
     ),
     "sifive-p450": (
-        "sifive-p550 +zbs +zfhmin +zic64b +zicbom +zicbop +zicboz +ziccamoa +ziccif "
-        "+zicclsm +ziccrse +zihintntl +zihintpause +zihpm +zkt"
+        "mips-p8700 +zbs +zfhmin +zic64b +zicbom +zicbop +zicboz +ziccamoa +ziccif +zicclsm "
+        "+ziccrse +zihintntl +zihintpause +zihpm +zkt"
     ),
     "sifive-x280": "andes-ax45mpv +zba +zbb +zfh +zfhmin +zvfh +zvfhmin +zvl256b +zvl512b",
-    "syntacore-scr7": (
-        "andes-ax45mpv +zba +zbb +zbc +zbkb +zbkc +zbkx +zbs +zkn +zknd +zkne +zknh"
-    ),
+    "syntacore-scr7": "andes-ax45mpv +zba +zbb +zbc +zbkb +zbkc +zbkx +zbs +zkn +zknd +zkne +zknh",
     "spacemit-x60": (
-        "andes-ax45mpv +zba +zbb +zbc +zbkc +zbs +zfh +zfhmin +zic64b +zicbom +zicbop "
-        "+zicboz +ziccamoa +ziccif +zicclsm +ziccrse +zicntr +zicond +zihintpause +zihpm "
-        "+zkt +zvfh +zvfhmin +zvkt +zvl256b"
+        "andes-ax45mpv +zba +zbb +zbc +zbkc +zbs +zfh +zfhmin +zic64b +zicbom +zicbop +zicboz "
+        "+ziccamoa +ziccif +zicclsm +ziccrse +zicntr +zicond +zihintpause +zihpm +zkt +zvfh "
+        "+zvfhmin +zvkt +zvl256b"
     ),
-    "sifive-p470": (
-        "sifive-p450 +v +zvbb +zvbc +zve32f +zve32x +zve64d +zve64f +zve64x +zvkb +zvkg "
-        "+zvkn +zvknc +zvkned +zvkng +zvknhb +zvks +zvksc +zvksed +zvksg +zvksh +zvkt "
-        "+zvl128b +zvl32b +zvl64b"
-    ),
-    "sifive-p670": "sifive-p470",
-    "sifive-x390": (
-        "sifive-x280 +zawrs +zbs +zcb +zcmop +zfa +zfbfmin +zic64b +zicbom +zicbop "
-        "+zicboz +ziccamoa +ziccif +ziccrse +zicntr +zicond +zihintntl +zihintpause "
-        "+zihpm +zimop +zkr +zkt +zvbb +zvfbfmin +zvfbfwma +zvkb +zvkt +zvl1024b"
-    ),
-    "tt-ascalon-d8": (
-        "sifive-p450 +v +zawrs +zcb +zcmop +zfa +zfbfmin +zfh +zicntr +zicond +zimop "
-        "+zvbb +zvbc +zve32f +zve32x +zve64d +zve64f +zve64x +zvfbfmin +zvfbfwma +zvfh "
-        "+zvfhmin +zvkb +zvkg +zvkn +zvkned +zvkng +zvknhb +zvkt +zvl128b +zvl256b "
+    "sifive-p470 sifive-p670": (
+        "sifive-p450 +v +zvbb +zvbc +zve32f +zve32x +zve64d +zve64f +zve64x +zvkb +zvkg +zvkn "
+        "+zvknc +zvkned +zvkng +zvknhb +zvks +zvksc +zvksed +zvksg +zvksh +zvkt +zvl128b "
         "+zvl32b +zvl64b"
     ),
+    "sifive-x390": (
+        "sifive-x280 +zawrs +zbs +zcb +zcmop +zfa +zfbfmin +zic64b +zicbom +zicbop +zicboz "
+        "+ziccamoa +ziccif +ziccrse +zicntr +zicond +zihintntl +zihintpause +zihpm +zimop +zkr "
+        "+zkt +zvbb +zvfbfmin +zvfbfwma +zvkb +zvkt +zvl1024b"
+    ),
+    "tt-ascalon-d8": (
+        "sifive-p450 +v +zawrs +zcb +zcmop +zfa +zfbfmin +zfh +zicntr +zicond +zimop +zvbb "
+        "+zvbc +zve32f +zve32x +zve64d +zve64f +zve64x +zvfbfmin +zvfbfwma +zvfh +zvfhmin "
+        "+zvkb +zvkg +zvkn +zvkned +zvkng +zvknhb +zvkt +zvl128b +zvl256b +zvl32b +zvl64b"
+    ),
     "xiangshan-kunminghu": (
-        "syntacore-scr7 +zacas +zawrs +zcb +zcmop +zfa +zfh +zfhmin +zic64b +zicbom "
-        "+zicbop +zicboz +ziccamoa +ziccif +zicclsm +ziccrse +zicntr +zicond +zihintntl "
-        "+zihintpause +zihpm +zimop +zks +zksed +zksh +zkt +zvbb +zvfh +zvfhmin +zvkb "
-        "+zvkt"
+        "syntacore-scr7 +zacas +zawrs +zcb +zcmop +zfa +zfh +zfhmin +zic64b +zicbom +zicbop "
+        "+zicboz +ziccamoa +ziccif +zicclsm +ziccrse +zicntr +zicond +zihintntl +zihintpause "
+        "+zihpm +zimop +zks +zksed +zksh +zkt +zvbb +zvfh +zvfhmin +zvkb +zvkt"
     ),
     "sifive-p870": (
-        "sifive-p670 +zama16b +zawrs +zcb +zcmop +zfa +zfbfmin +zfh +zicntr +zicond "
-        "+zimop +zkr +zvfbfmin +zvfbfwma +zvfh +zvfhmin"
+        "sifive-p470 +zama16b +zawrs +zcb +zcmop +zfa +zfbfmin +zfh +zicntr +zicond +zimop "
+        "+zkr +zvfbfmin +zvfbfwma +zvfh +zvfhmin"
     ),
 }
 
@@ -78,120 +66,55 @@ CPUS_32: dict[str, str] = {
     "generic-rv32": "",
     "rocket-rv32": "generic-rv32 +zicsr +zifencei",
     "syntacore-scr1-base": "rocket-rv32 +c +zca",
-    "sifive-e20": "syntacore-scr1-base +m +zmmul",
-    "syntacore-scr1-max": "sifive-e20",
-    "syntacore-scr3-rv32": "syntacore-scr1-max",
-    "syntacore-scr4-rv32": "syntacore-scr3-rv32 +d +f",
-    "sifive-e21": "syntacore-scr3-rv32 +a +zaamo +zalrsc",
-    "sifive-e31": "sifive-e21",
-    "sifive-e24": "sifive-e31 +f",
-    "sifive-e34": "sifive-e24",
-    "sifive-e76": "sifive-e34",
-    "andes-a25": "sifive-e76 +d",
-    "andes-a45": "andes-a25",
-    "andes-n45": "andes-a45",
-    "syntacore-scr5-rv32": "andes-n45",
+    "sifive-e20 syntacore-scr1-max syntacore-scr3-rv32": "syntacore-scr1-base +m +zmmul",
+    "syntacore-scr4-rv32": "sifive-e20 +d +f",
+    "sifive-e21 sifive-e31": "sifive-e20 +a +zaamo +zalrsc",
+    "sifive-e24 sifive-e34 sifive-e76": "sifive-e21 +f",
+    "andes-a25 andes-a45 andes-n45 syntacore-scr5-rv32": "sifive-e24 +d",
 }
 
 FEATURES: dict[str, str] = {
     "a": "zaamo zalrsc",
-    "c": "zca",
-    "d": "f",
-    "f": "zicsr",
+    "c zcb zcmop": "zca",
+    "d zfa zfbfmin zfhmin": "f",
+    "f zicntr zihpm": "zicsr",
     "m": "zmmul",
     "v": "zve64d zvl128b",
-    "xtheadba": "",
-    "xtheadbb": "",
-    "xtheadbs": "",
-    "xtheadcmo": "",
-    "xtheadcondmov": "",
-    "xtheadfmemidx": "",
-    "xtheadmac": "",
-    "xtheadmemidx": "",
-    "xtheadmempair": "",
-    "xtheadsync": "",
-    "xventanacondops": "",
-    "zaamo": "",
-    "zabha": "zaamo",
-    "zacas": "zaamo",
-    "zalrsc": "",
-    "zama16b": "",
-    "zawrs": "",
-    "zba": "",
-    "zbb": "",
-    "zbc": "",
-    "zbkb": "",
-    "zbkc": "",
-    "zbkx": "",
-    "zbs": "",
-    "zca": "",
-    "zcb": "zca",
+    (
+        "xtheadba xtheadbb xtheadbs xtheadcmo xtheadcondmov xtheadfmemidx xtheadmac "
+        "xtheadmemidx xtheadmempair xtheadsync xventanacondops zaamo zalrsc zama16b zawrs zba "
+        "zbb zbc zbkb zbkc zbkx zbs zca zic64b zicbom zicbop zicboz ziccamoa ziccif zicclsm "
+        "ziccrse zicond zicsr zifencei zihintntl zihintpause zimop zknd zkne zknh zkr zksed "
+        "zksh zkt zmmul ztso zvkt"
+    ): "",
+    "zabha zacas": "zaamo",
     "zcd": "d zca",
-    "zcmop": "zca",
-    "zfa": "f",
-    "zfbfmin": "f",
     "zfh": "zfhmin",
-    "zfhmin": "f",
-    "zic64b": "",
-    "zicbom": "",
-    "zicbop": "",
-    "zicboz": "",
-    "ziccamoa": "",
-    "ziccif": "",
-    "zicclsm": "",
-    "ziccrse": "",
-    "zicntr": "zicsr",
-    "zicond": "",
-    "zicsr": "",
-    "zifencei": "",
-    "zihintntl": "",
-    "zihintpause": "",
-    "zihpm": "zicsr",
-    "zimop": "",
     "zkn": "zbkb zbkc zbkx zknd zkne zknh",
-    "zknd": "",
-    "zkne": "",
-    "zknh": "",
-    "zkr": "",
     "zks": "zbkb zbkc zbkx zksed zksh",
-    "zksed": "",
-    "zksh": "",
-    "zkt": "",
-    "zmmul": "",
-    "ztso": "",
     "zvbb": "zvkb",
-    "zvbc": "zve64x",
+    "zvbc zvknhb": "zve64x",
     "zve32f": "f zve32x zvl32b",
-    "zve32x": "zvl32b",
+    "zve32x zvl64b": "zvl32b",
     "zve64d": "d zve64f",
     "zve64f": "zve32f zve64x",
-    "zve64x": "zvl64b",
-    "zvfbfmin": "zve32f",
+    "zve64x zvl128b": "zvl64b",
+    "zvfbfmin zvfhmin": "zve32f",
     "zvfbfwma": "zfbfmin zvfbfmin",
     "zvfh": "zfhmin zvfhmin",
-    "zvfhmin": "zve32f",
-    "zvkb": "zve32x zvl32b",
-    "zvkg": "zve32x zvl32b",
+    "zvkb zvkg zvkned zvknha zvksed zvksh": "zve32x zvl32b",
     "zvkn": "zvkb zvkned zvknhb zvkt",
     "zvknc": "zvbc zvkn",
-    "zvkned": "zve32x zvl32b",
     "zvkng": "zvkg zvkn",
-    "zvknha": "zve32x zvl32b",
-    "zvknhb": "zve64x",
     "zvks": "zvkb zvksed zvksh zvkt",
     "zvksc": "zvbc zvks",
-    "zvksed": "zve32x zvl32b",
     "zvksg": "zvkg zvks",
-    "zvksh": "zve32x zvl32b",
-    "zvkt": "",
     "zvl1024b": "zvl512b",
-    "zvl128b": "zvl64b",
     "zvl2048b": "zvl1024b",
     "zvl256b": "zvl128b",
     "zvl32b": "zve32x",
     "zvl4096b": "zvl2048b",
     "zvl512b": "zvl256b",
-    "zvl64b": "zvl32b",
 }
 
 # The code generator never emits these by itself, so a library does not depend on them.

@@ -50,11 +50,11 @@ class TagTable:
     def shipped(self) -> dict[str, Tag]:
         """The tags of the package's own files, by reference."""
         folder = resources.files("tensorkiln.target") / "tag_data"
-        files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=_file_name)
         rows: dict[str, Tag] = {}
-        for file in files:
-            for tag in read_tags(file.read_text(encoding="utf-8"), file.name):
-                rows[tag.reference] = tag
+        for file in sorted(folder.iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".toml"):
+                for tag in read_tags(file.read_text(encoding="utf-8"), file.name):
+                    rows[tag.reference] = tag
         return rows
 
     def all(self) -> tuple[Tag, ...]:
@@ -210,10 +210,6 @@ def _order(version: str) -> tuple[int, ...]:
     """Return the sort key of a version, which compares by numbers: 1.10 follows 1.9, v1 equals
     1."""
     return tuple(int(part) for part in version.removeprefix("v").split("."))
-
-
-def _file_name(file: object) -> str:
-    return str(getattr(file, "name", file))
 
 
 TAGS = TagTable()

@@ -10,7 +10,9 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.target.fields import Fields, canonical_text
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.kinds import KINDS, Kind
+from tensorkiln.target.memory import MemoryPool
 from tensorkiln.target.options import Value, unknown_key
+from tensorkiln.target.options import to_json as option_json
 from tensorkiln.target.parse import load_tags, parse
 
 _BITS = {"bool": 8, "bfloat16": 16}
@@ -37,6 +39,8 @@ class Target:
     base_tag: str
     keys: tuple[str, ...]
     libs: tuple[str, ...]
+    target_key: str
+    operators: tuple[str, ...]
     host: Target | None
     devices: tuple[Target, ...]
     _fields: Fields
@@ -74,6 +78,8 @@ class Target:
             "base_tag": fields.base_tag,
             "keys": fields.keys,
             "libs": fields.libs,
+            "target_key": fields.target_key,
+            "operators": fields.operators,
             "host": None if fields.host is None else Target._of(fields.host),
             "devices": tuple(Target._of(device) for device in fields.devices),
             "_fields": fields,
@@ -118,7 +124,7 @@ class Target:
     @property
     def attrs(self) -> dict[str, object]:
         """The options of the kind that have a value, as JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._fields.attrs}
+        return {k: option_json(v) for k, v in self._fields.attrs}
 
     def __str__(self) -> str:
         return canonical_text(self.to_json())
@@ -170,7 +176,7 @@ class Target:
         """Features added to or taken from the processor's own, sorted."""
         value = self["mattr"]
         assert isinstance(value, tuple)
-        return value
+        return tuple(v for v in value if isinstance(v, str))
 
     @property
     def l1d_bytes(self) -> int:
@@ -181,6 +187,13 @@ class Target:
     def l2_bytes(self) -> int:
         """Size in bytes of the second-level cache: of one core, or of the whole GPU."""
         return self._number("l2_bytes")
+
+    @property
+    def memory(self) -> tuple[MemoryPool, ...]:
+        """The pools of memory, fastest first; empty if the target states none."""
+        value = dict(self._fields.attrs).get("memory", ())
+        assert isinstance(value, tuple)
+        return tuple(v for v in value if isinstance(v, MemoryPool))
 
     @property
     def winograd(self) -> int:
@@ -214,6 +227,15 @@ class Target:
         self._isa.check_feature(feature, "Target.has")
         return feature in self.features
 
+    def has_type(self, dtype: str) -> bool:
+        """Whether kernels may compute in `dtype` (`"float64"`): a kind may lack it, or an option
+        says so. Floats of 16 bits can always be computed in float32."""
+        if dtype in self._kind.lacks:
+            return False
+        option = f"supports_{dtype}"
+        asked = dtype == "float64" and any(o.name == option for o in self._kind.options)
+        return not asked or bool(self[option])
+
     @property
     def is_baseline(self) -> bool:
         """Whether the features are those of the architecture's baseline, which every CPU has."""
@@ -244,6 +266,11 @@ class Target:
         return ",".join(flags)
 
     @property
+    def has_threads(self) -> bool:
+        """Whether programs may have threads: not without an operating system."""
+        return self.mtriple.split("-")[2] != "none"
+
+    @property
     def vector_bytes(self) -> int:
         """Size in bytes of the widest vector register that kernels should use; of a general-purpose
         register if the CPU has no vectors."""
@@ -252,11 +279,14 @@ class Target:
 
     def vector_lanes(self, dtype: str) -> int:
         """Return how many elements of `dtype` (`"float32"`, `"int8"`, ...) fit one vector register,
-        at least 1. ValueError for a dtype of unknown size."""
+        at least 1, and 1 if there are no vectors, or the kind is not a CPU's. ValueError for a
+        dtype of unknown size."""
         digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
         bits = _BITS.get(dtype) or int(digits or 0)
         if not bits:
             raise ValueError(f"no size known for dtype {dtype!r}")
+        if self.arch not in ISAS or not self._isa.has_vectors(self.features):
+            return 1
         return max(1, self.vector_bytes * 8 // bits)
 
     @property
@@ -283,4 +313,5 @@ def _features(attrs: dict[str, Value]) -> frozenset[str]:
     mattr = attrs.get("mattr", ())
     if isa is None or not isinstance(mattr, tuple):
         return frozenset()
-    return isa.apply(str(attrs.get("mcpu", "")), mattr)
+    flags = tuple(flag for flag in mattr if isinstance(flag, str))
+    return isa.apply(str(attrs.get("mcpu", "")), flags)

@@ -26,15 +26,8 @@ _ALIASES: dict[str, str] = {
 }
 _VENDORS = ("unknown", "pc", "apple", "none")
 _SYSTEMS = ("linux", "macos", "darwin", "ios", "windows", "none", "freebsd", "wasi", "unknown")
-_ARM_ENVIRONMENTS = (
-    "gnueabi",
-    "gnueabihf",
-    "musleabi",
-    "musleabihf",
-    "eabi",
-    "eabihf",
-    "androideabi",
-)
+_ARM = "gnueabi gnueabihf musleabi musleabihf eabi eabihf androideabi"
+_ARM_ENVIRONMENTS = tuple(_ARM.split())
 _ENVIRONMENTS = ("gnu", "musl", "android", "msvc", "elf", *_ARM_ENVIRONMENTS)
 
 
@@ -82,7 +75,7 @@ def require_library(triple: str, where: str) -> str:
         raise UnsupportedError(
             f"no code is generated for {arch} yet, as triple {triple!r} asks",
             where=where,
-            hint=f"architectures that work: {', '.join(LIBRARIES)}",
+            hint=f"architectures that work: {', '.join(LIBRARIES)}; kind 'c' makes C for any",
         )
     if system != "linux" or environment not in ([], ["gnu"]):
         wanted = "-".join((system, *environment))

@@ -1,38 +1,31 @@
 """x86-64 processors and instruction-set features, as LLVM 22 names them.
 
-`CPUS`: each value lists a processor whose features it includes (no sign) and further features
-(`+name`). `FEATURES`: the features that each feature implies; `+avx2` also turns on avx.
+`CPUS`: processors with the same features share a row, whose value lists a processor whose features
+they include (no sign) and further features (`+name`). `FEATURES`: what features imply, those that
+imply the same in one row; `+avx2` also turns on avx.
 """
 
 CPUS: dict[str, str] = {
     "x86-64": "+cmov +cx8 +fxsr +mmx +sse +sse2",
-    "athlon-fx": "x86-64 +prfchw",
-    "athlon64": "athlon-fx",
-    "k8": "athlon64",
-    "opteron": "k8",
+    "athlon-fx athlon64 k8 opteron": "x86-64 +prfchw",
     "nocona": "x86-64 +cx16 +sse3",
-    "athlon64-sse3": "nocona +prfchw",
-    "k8-sse3": "athlon64-sse3",
-    "opteron-sse3": "k8-sse3",
+    "athlon64-sse3 k8-sse3 opteron-sse3": "nocona +prfchw",
     "core2": "nocona +sahf +ssse3",
-    "atom": "core2 +movbe",
-    "bonnell": "atom",
+    "atom bonnell": "core2 +movbe",
     "penryn": "core2 +sse4.1",
-    "amdfam10": "opteron-sse3 +lzcnt +popcnt +sahf +sse4a",
-    "barcelona": "amdfam10",
-    "btver1": "barcelona +ssse3",
-    "corei7": "penryn +crc32 +popcnt +sse4.2",
-    "nehalem": "corei7",
-    "x86-64-v2": "nehalem",
-    "westmere": "x86-64-v2 +pclmul",
+    "amdfam10 barcelona": "athlon64-sse3 +lzcnt +popcnt +sahf +sse4a",
+    "btver1": "amdfam10 +ssse3",
+    "corei7 nehalem x86-64-v2": "penryn +crc32 +popcnt +sse4.2",
+    "westmere": "corei7 +pclmul",
     "sandybridge": "westmere +avx +xsave +xsaveopt",
-    "silvermont": "westmere +movbe +prfchw +rdrnd",
-    "slm": "silvermont",
+    "silvermont slm": "westmere +movbe +prfchw +rdrnd",
     "ivybridge": "sandybridge +f16c +fsgsbase +rdrnd",
-    "x86-64-v3": "x86-64-v2 +avx +avx2 +bmi +bmi2 +f16c +fma +lzcnt +movbe +xsave",
+    "x86-64-v3": "corei7 +avx +avx2 +bmi +bmi2 +f16c +fma +lzcnt +movbe +xsave",
     "bdver1": "westmere +aes +avx +fma4 +lwp +lzcnt +prfchw +sse4a +xop +xsave",
     "btver2": "sandybridge +aes +bmi +f16c +lzcnt +movbe +prfchw +sse4a",
-    "goldmont": "slm +aes +clflushopt +fsgsbase +rdseed +sha +xsave +xsavec +xsaveopt +xsaves",
+    "goldmont": (
+        "silvermont +aes +clflushopt +fsgsbase +rdseed +sha +xsave +xsavec +xsaveopt +xsaves"
+    ),
     "bdver2": "bdver1 +bmi +f16c +fma +tbm",
     "haswell": "x86-64-v3 +fsgsbase +invpcid +pclmul +rdrnd +xsaveopt",
     "x86-64-v4": "x86-64-v3 +avx512bw +avx512cd +avx512dq +avx512f +avx512vl",
@@ -47,52 +40,44 @@ CPUS: dict[str, str] = {
     "bdver4": "bdver3 +avx2 +bmi2 +movbe +mwaitx +rdrnd",
     "skylake": "broadwell +aes +clflushopt +xsavec +xsaves",
     "znver1": "goldmont +adx +avx +avx2 +bmi +bmi2 +clzero +f16c +fma +lzcnt +mwaitx +sse4a",
-    "skx": "skylake +avx512bw +avx512cd +avx512dq +avx512f +avx512vl +clwb +pku",
-    "skylake-avx512": "skx",
+    "skx skylake-avx512": "skylake +avx512bw +avx512cd +avx512dq +avx512f +avx512vl +clwb +pku",
     "znver2": "znver1 +clwb +rdpid +rdpru +wbnoinvd",
-    "cascadelake": "skylake-avx512 +avx512vnni",
+    "cascadelake": "skx +avx512vnni",
     "cannonlake": (
         "skylake +avx512bw +avx512cd +avx512dq +avx512f +avx512ifma +avx512vbmi +avx512vl +pku +sha"
     ),
     "cooperlake": "cascadelake +avx512bf16",
     "znver3": "znver2 +invpcid +pku +vaes +vpclmulqdq",
-    "icelake-client": (
+    "icelake-client rocketlake": (
         "cannonlake +avx512bitalg +avx512vbmi2 +avx512vnni +avx512vpopcntdq +gfni +rdpid +vaes "
         "+vpclmulqdq"
     ),
-    "rocketlake": "icelake-client",
-    "alderlake": (
+    "alderlake gracemont meteorlake raptorlake": (
         "skylake +avxvnni +clwb +gfni +hreset +kl +movdir64b +movdiri +pconfig +pku +ptwrite "
         "+rdpid +serialize +sha +shstk +vaes +vpclmulqdq +waitpkg +widekl"
     ),
-    "gracemont": "alderlake",
-    "meteorlake": "gracemont",
-    "raptorlake": "meteorlake",
-    "icelake-server": "rocketlake +clwb +pconfig +wbnoinvd",
-    "tigerlake": "rocketlake +avx512vp2intersect +clwb +movdir64b +movdiri +shstk",
-    "arrowlake": "raptorlake +avxifma +avxneconvert +avxvnniint8 +cmpccxadd +enqcmd +uintr",
-    "grandridge": "arrowlake +cldemote",
-    "sierraforest": "grandridge",
-    "znver4": "rocketlake +avx512bf16 +clwb +clzero +mwaitx +rdpru +shstk +sse4a +wbnoinvd",
-    "pantherlake": (
+    "icelake-server": "icelake-client +clwb +pconfig +wbnoinvd",
+    "tigerlake": "icelake-client +avx512vp2intersect +clwb +movdir64b +movdiri +shstk",
+    "arrowlake": "alderlake +avxifma +avxneconvert +avxvnniint8 +cmpccxadd +enqcmd +uintr",
+    "grandridge sierraforest": "arrowlake +cldemote",
+    "znver4": "icelake-client +avx512bf16 +clwb +clzero +mwaitx +rdpru +shstk +sse4a +wbnoinvd",
+    "pantherlake wildcatlake": (
         "skylake +avxifma +avxneconvert +avxvnni +avxvnniint16 +avxvnniint8 +clwb +cmpccxadd "
-        "+enqcmd +gfni +hreset +movdir64b +movdiri +pconfig +pku +ptwrite +rdpid +serialize +sha "
-        "+sha512 +shstk +sm3 +sm4 +uintr +vaes +vpclmulqdq +waitpkg"
+        "+enqcmd +gfni +hreset +movdir64b +movdiri +pconfig +pku +ptwrite +rdpid +serialize "
+        "+sha +sha512 +shstk +sm3 +sm4 +uintr +vaes +vpclmulqdq +waitpkg"
     ),
-    "wildcatlake": "pantherlake",
-    "arrowlake-s": "wildcatlake +kl +widekl",
-    "lunarlake": "arrowlake-s",
-    "clearwaterforest": "wildcatlake +cldemote +prefetchi +usermsr",
+    "arrowlake-s lunarlake": "pantherlake +kl +widekl",
+    "clearwaterforest": "pantherlake +cldemote +prefetchi +usermsr",
     "znver5": "znver4 +avx512vp2intersect +avxvnni +movdir64b +movdiri +prefetchi",
-    "emeraldrapids": (
-        "icelake-server +amx-bf16 +amx-int8 +amx-tile +avx512bf16 +avx512fp16 +avxvnni +cldemote "
-        "+enqcmd +movdir64b +movdiri +ptwrite +serialize +shstk +tsxldtrk +uintr +waitpkg"
+    "emeraldrapids sapphirerapids": (
+        "icelake-server +amx-bf16 +amx-int8 +amx-tile +avx512bf16 +avx512fp16 +avxvnni "
+        "+cldemote +enqcmd +movdir64b +movdiri +ptwrite +serialize +shstk +tsxldtrk +uintr "
+        "+waitpkg"
     ),
-    "sapphirerapids": "emeraldrapids",
-    "graniterapids": "sapphirerapids +amx-fp16 +prefetchi",
+    "graniterapids": "emeraldrapids +amx-fp16 +prefetchi",
     "graniterapids-d": "graniterapids +amx-complex",
     "novalake": (
-        "wildcatlake +avx10.1 +avx10.2 +avx512bf16 +avx512bitalg +avx512bw +avx512cd +avx512dq "
+        "pantherlake +avx10.1 +avx10.2 +avx512bf16 +avx512bitalg +avx512bw +avx512cd +avx512dq "
         "+avx512f +avx512fp16 +avx512ifma +avx512vbmi +avx512vbmi2 +avx512vl +avx512vnni "
         "+avx512vpopcntdq +ccmp +egpr +movrs +ndd +nf +ppx +prefetchi +push2pop2 +zu"
     ),
@@ -104,122 +89,37 @@ CPUS: dict[str, str] = {
 }
 
 FEATURES: dict[str, str] = {
-    "adx": "",
-    "aes": "",
-    "amx-avx512": "amx-tile",
-    "amx-bf16": "amx-tile",
-    "amx-complex": "amx-tile",
-    "amx-fp16": "amx-tile",
-    "amx-fp8": "amx-tile",
-    "amx-int8": "amx-tile",
-    "amx-movrs": "amx-tile",
-    "amx-tf32": "amx-tile",
-    "amx-tile": "",
+    (
+        "adx aes amx-tile bmi bmi2 ccmp cf cldemote clflushopt clwb clzero cmov cmpccxadd "
+        "crc32 cx16 cx8 egpr enqcmd fsgsbase fxsr gfni hreset invpcid kl lwp lzcnt mmx movbe "
+        "movdir64b movdiri movrs mwaitx ndd nf pclmul pconfig pku popcnt ppx prefetchi prfchw "
+        "ptwrite push2pop2 raoint rdpid rdpru rdrnd rdseed rtm sahf serialize sgx sha shstk "
+        "sse sse2 sse3 tbm tsxldtrk uintr usermsr waitpkg wbnoinvd xsave zu"
+    ): "",
+    "amx-avx512 amx-bf16 amx-complex amx-fp16 amx-fp8 amx-int8 amx-movrs amx-tf32": "amx-tile",
     "avx": "sse4.2",
     "avx10.1": (
-        "avx512bf16 avx512bitalg avx512cd avx512dq avx512fp16 avx512ifma avx512vbmi avx512vbmi2 "
-        "avx512vl avx512vnni avx512vpopcntdq"
+        "avx512bf16 avx512bitalg avx512cd avx512dq avx512fp16 avx512ifma avx512vbmi "
+        "avx512vbmi2 avx512vl avx512vnni avx512vpopcntdq"
     ),
     "avx10.2": "avx10.1",
-    "avx2": "avx",
-    "avx512bf16": "avx512bw",
-    "avx512bitalg": "avx512bw",
-    "avx512bw": "avx512f",
-    "avx512cd": "avx512f",
-    "avx512dq": "avx512f",
+    "avx2 f16c fma sm3": "avx",
+    "avx512bf16 avx512bitalg avx512fp16 avx512vbmi avx512vbmi2": "avx512bw",
+    (
+        "avx512bw avx512cd avx512dq avx512ifma avx512vl avx512vnni avx512vp2intersect "
+        "avx512vpopcntdq"
+    ): "avx512f",
     "avx512f": "avx2 f16c fma",
-    "avx512fp16": "avx512bw",
-    "avx512ifma": "avx512f",
-    "avx512vbmi": "avx512bw",
-    "avx512vbmi2": "avx512bw",
-    "avx512vl": "avx512f",
-    "avx512vnni": "avx512f",
-    "avx512vp2intersect": "avx512f",
-    "avx512vpopcntdq": "avx512f",
-    "avxifma": "avx2",
-    "avxneconvert": "avx2",
-    "avxvnni": "avx2",
-    "avxvnniint16": "avx2",
-    "avxvnniint8": "avx2",
-    "bmi": "",
-    "bmi2": "",
-    "ccmp": "",
-    "cf": "",
-    "cldemote": "",
-    "clflushopt": "",
-    "clwb": "",
-    "clzero": "",
-    "cmov": "",
-    "cmpccxadd": "",
-    "crc32": "",
-    "cx16": "",
-    "cx8": "",
-    "egpr": "",
-    "enqcmd": "",
-    "f16c": "avx",
-    "fma": "avx",
+    "avxifma avxneconvert avxvnni avxvnniint16 avxvnniint8 sha512 sm4": "avx2",
     "fma4": "avx sse4a",
-    "fsgsbase": "",
-    "fxsr": "",
-    "gfni": "",
-    "hreset": "",
-    "invpcid": "",
-    "kl": "",
-    "lwp": "",
-    "lzcnt": "",
-    "mmx": "",
-    "movbe": "",
-    "movdir64b": "",
-    "movdiri": "",
-    "movrs": "",
-    "mwaitx": "",
-    "ndd": "",
-    "nf": "",
-    "pclmul": "",
-    "pconfig": "",
-    "pku": "",
-    "popcnt": "",
-    "ppx": "",
-    "prefetchi": "",
-    "prfchw": "",
-    "ptwrite": "",
-    "push2pop2": "",
-    "raoint": "",
-    "rdpid": "",
-    "rdpru": "",
-    "rdrnd": "",
-    "rdseed": "",
-    "rtm": "",
-    "sahf": "",
-    "serialize": "",
-    "sgx": "",
-    "sha": "",
-    "sha512": "avx2",
-    "shstk": "",
-    "sm3": "avx",
-    "sm4": "avx2",
-    "sse": "",
-    "sse2": "",
-    "sse3": "",
     "sse4.1": "ssse3",
     "sse4.2": "crc32 sse4.1",
-    "sse4a": "sse3",
-    "ssse3": "sse3",
-    "tbm": "",
-    "tsxldtrk": "",
-    "uintr": "",
-    "usermsr": "",
+    "sse4a ssse3": "sse3",
     "vaes": "aes avx2",
     "vpclmulqdq": "avx pclmul",
-    "waitpkg": "",
-    "wbnoinvd": "",
     "widekl": "kl",
     "xop": "fma4",
-    "xsave": "",
-    "xsavec": "xsave",
-    "xsaveopt": "xsave",
-    "xsaves": "xsave",
-    "zu": "",
+    "xsavec xsaveopt xsaves": "xsave",
 }
 
 # Features that a library need not check. The baseline (cmov, cx8, fxsr, mmx, sse, sse2) is always

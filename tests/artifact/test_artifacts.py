@@ -123,10 +123,6 @@ def test_questions() -> None:
         "llvm/fpga0/conv.o",
         "weights/w.bin",
     ]
-    groups = artifacts.by_loader()
-    assert list(groups) == ["data", "native"]
-    native = [artifact.name for artifact in groups["native"]]
-    assert native == ["llvm/conv.o", "host/entry.c", "llvm/fpga0/conv.o"]
     assert artifacts["entry.c"].text() == "int main;"
     assert artifacts["llvm/conv.o"].view == b"\x7fELF"
     assert len(artifacts.add([Artifact("x", "y", "z", b"")])) == 5

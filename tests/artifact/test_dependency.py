@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from tensorkiln.artifact.dependency import (
-    ExternalDependency,
     checked_libraries,
+    dependencies_text,
+    dependency_rows,
     merge_dependencies,
+    read_dependency,
 )
+from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.schema import Reader
 
 
 @pytest.mark.parametrize(
@@ -28,6 +35,73 @@ def test_malformed(fields: tuple[str, ...], says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
         ExternalDependency(*fields)
     assert caught.value.code == "bad-dependency"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"license": "MTI"}, "unknown license 'MTI'"),
+        ({"sha256": "0" * 63}, "is not 64 digits of lower-case hex"),
+        ({"sha256": "A" * 64}, "is not 64 digits of lower-case hex"),
+        ({"sha256": "0" * 64, "url_type": "git", "version_spec": "1"}, "the commit is the hash"),
+        ({"libraries": "libx.so"}, "expected file names"),
+        ({"libraries": (3,)}, "expected file names"),
+        ({"libraries": ("/usr/lib/libx.so",)}, "is not the file name of a library"),
+        ({"libraries": ("libx.so\n",)}, "is not the file name of a library"),
+        ({"libraries": ("libx.so",), "build_time": True}, "needed only to build"),
+        ({"build_time": "yes"}, "expected True or False"),
+        ({"version_spec": "1\n2"}, "holds a control character"),
+        ({"version_spec": None}, "expected text"),
+        ({"url": "\ud800"}, "holds a control character"),
+    ],
+)
+def test_malformed_fields(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        ExternalDependency(**{"short_name": "a", "url": "u"} | fields)  # type: ignore[arg-type]
+    assert caught.value.where == "dependency 'a'"
+
+
+# One value of each field, other than those of BASE: what a field is, all of these tests see.
+BASE = ExternalDependency("a", "u")
+OTHER = {
+    "short_name": "b",
+    "url": "v",
+    "url_type": "path",
+    "version_spec": "2",
+    "license": "MIT",
+    "sha256": "0" * 64,
+    "libraries": ("liba.so.1", "libb.so"),
+    "build_time": True,
+}
+
+
+def test_the_table_has_every_field() -> None:
+    assert tuple(OTHER) == FIELDS
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_counts_and_is_kept(name: str) -> None:
+    changed = replace(BASE, **{name: OTHER[name]})
+    assert changed != BASE and len({changed, BASE}) == 2
+    (row,) = json.loads(dependencies_text([changed]))
+    assert tuple(row) == FIELDS
+    assert row == json.loads(json.dumps(dependency_rows([changed])))[0]
+    assert read_dependency(Reader(row, "here", "bad")) == changed
+    if name == "short_name":
+        assert merge_dependencies([("x", BASE), ("y", changed)]) == (BASE, changed)
+        return
+    with pytest.raises(UserError) as caught:
+        merge_dependencies([("one place", BASE), ("another", changed)])
+    assert caught.value.code == "dependency-clash"
+    assert f"{name} {getattr(BASE, name)!r} against {OTHER[name]!r}" in caught.value.message
+    assert "one place and another ask for different dependencies 'a'" in caught.value.message
+
+
+def test_rows_of_the_first_version_have_four_fields() -> None:
+    row = {"short_name": "a", "url": "u", "url_type": "url", "version_spec": ""}
+    assert read_dependency(Reader(row, "here", "bad")) == BASE
+    with pytest.raises(UserError, match="expected true or false, got int"):
+        read_dependency(Reader(row | {"build_time": 1}, "here", "bad"))
 
 
 def test_duplicates_merge_and_names_are_sorted() -> None:

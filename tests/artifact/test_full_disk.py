@@ -26,7 +26,8 @@ WRITERS: dict[str, Callable[[tk.Executable, Path], object]] = {
     "net.o": lambda e, p: e.export_library(p),
     "net.tar": lambda e, p: e.export_library(p),
     "set": lambda e, p: e.artifacts.save(p),
-    "stripped": lambda e, p: e.export_stripped(p),
+    "archive": lambda e, p: e.export_model_library_format(p),
+    "archive.tar": lambda e, p: e.export_model_library_format(p),
 }
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ENOUGH = 64 << 20

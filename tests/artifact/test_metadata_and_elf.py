@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.elf import read_elf
 from tensorkiln.artifact.metadata import (
+    DeviceInfo,
     FunctionInfo,
     KernelInfo,
     Metadata,
     ParamInfo,
+    PoolInfo,
     artifact_infos,
+    read_devices,
 )
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
@@ -63,10 +67,31 @@ def test_library_linked_by_hand_has_less() -> None:
     assert (found.compiler_version, found.kernels, found.artifacts) == ("", (), ())
 
 
+def test_pools_of_a_function() -> None:
+    (f, *rest) = METADATA.functions
+    pools = (PoolInfo("dtcm", 4096, 8), PoolInfo("sram", "n * 4", 32))
+    pooled = replace(METADATA, functions=(replace(f, pools=pools), *rest))
+    assert Metadata.from_bytes(pooled.to_bytes()) == pooled
+    assert b'"pools"' in pooled.to_bytes() and b'"pools"' not in METADATA.to_bytes()
+
+
+def test_devices_of_a_library() -> None:
+    (f, *rest) = METADATA.functions
+    x = replace(f.inputs[0], device=1)
+    devices = (DeviceInfo("host", "cpu", 0), DeviceInfo("gpu", "opencl", 1))
+    functions = (replace(f, inputs=(x, *f.inputs[1:])), *rest)
+    found = replace(METADATA, functions=functions, devices=devices)
+    assert Metadata.from_bytes(found.to_bytes()) == found
+    assert read_devices(found.to_json(), "it") == devices
+    assert read_devices(METADATA.to_json(), "it") == ()
+    assert b'"device' in found.to_bytes() and b'"device' not in METADATA.to_bytes()
+
+
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
-        (["format"], 2, "metadata"),
+        (["format"], 3, "metadata"),
+        (["format"], 0, "metadata"),
         (["format"], None, "metadata.format"),
         (["library"], 5, "metadata.library"),
         (["weights_bytes"], True, "metadata.weights_bytes"),
@@ -74,6 +99,31 @@ def test_library_linked_by_hand_has_less() -> None:
         (["functions", 0], 5, "metadata.functions[0]"),
         (["functions", 0, "inputs", 0, "shape"], [1.5], "metadata.functions[0].inputs[0].shape"),
         (["functions", 0, "workspace_bytes"], [], "metadata.functions[0].workspace_bytes"),
+        (["functions", 0, "pools"], {}, "metadata.functions[0].pools"),
+        (["functions", 0, "pools"], [5], "metadata.functions[0].pools[0]"),
+        (["functions", 0, "pools"], [{"name": 3}], "metadata.functions[0].pools[0].name"),
+        (
+            ["functions", 0, "pools"],
+            [{"name": "a", "bytes": [], "align": 8}],
+            "metadata.functions[0].pools[0].bytes",
+        ),
+        (
+            ["functions", 0, "pools"],
+            [{"name": "a", "bytes": "n * 4", "align": "8"}],
+            "metadata.functions[0].pools[0].align",
+        ),
+        (["functions", 0, "inputs", 0, "device"], -1, "metadata.functions[0].inputs[0].device"),
+        (["devices"], {}, "metadata.devices"),
+        (["devices"], [{}], "metadata.devices[0].target_key"),
+        (["devices"], [{"target_key": "", "kind": 1}], "metadata.devices[0].kind"),
+        *(
+            (
+                ["devices"],
+                [{"target_key": "", "kind": k, "number": n}],
+                "metadata.devices[0].number",
+            )
+            for k, n in (("cpu", 1), ("opencl", 0), ("opencl", "1"), ("opencl", -1))
+        ),
         (["cpu_features"], [1], "metadata.cpu_features"),
         (["artifacts", 0, "size"], "3", "metadata.artifacts[0].size"),
         (["compiler"], "x", "metadata.compiler"),

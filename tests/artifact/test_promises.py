@@ -20,9 +20,10 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.external import External
-from tensorkiln.external.c_reference import C_REFERENCE
+from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.runtime import load as loading
+from tensorkiln.runtime import python_modules
 from tests.artifact.test_loaders import DRIVER, LAUNCHER, STREAMER, StreamModule, X, run
 from tests.transform.graphs import graph, rand
 
@@ -215,7 +216,7 @@ def resident() -> int:
 @on_linux
 def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
     tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
-    kept = len(loading._modules), len(loading._in_use)
+    kept = len(python_modules._modules), len(python_modules._in_use)
     at = []
     for cycle in range(1000):
         lib = tk.runtime.load_module(streaming)
@@ -224,7 +225,7 @@ def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
         if cycle in (299, 999):
             gc.collect()
             at.append(resident())
-    assert (len(loading._modules), len(loading._in_use)) == kept
+    assert (len(python_modules._modules), len(python_modules._in_use)) == kept
     assert at[1] - at[0] < 2 << 20, f"{at[1] - at[0]} bytes in 700 cycles"
     assert str(streaming) not in Path("/proc/self/maps").read_text()
 
@@ -261,7 +262,7 @@ def test_eight_threads_load_call_and_close(streaming: Path, tmp_path: Path) -> N
 def test_a_file_that_is_loaded_twice_keeps_its_modules(streaming: Path) -> None:
     """The system has it once: closing either must not take the modules of the other."""
     tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
-    kept = len(loading._modules)
+    kept = len(python_modules._modules)
     first, second = (tk.runtime.load_module(streaming) for _ in range(2))
     second.close()
     streamed(first)
@@ -271,7 +272,7 @@ def test_a_file_that_is_loaded_twice_keeps_its_modules(streaming: Path) -> None:
     first.close()
     streamed(third)
     third.close()
-    assert len(loading._modules) == kept
+    assert len(python_modules._modules) == kept
 
 
 def test_what_outlives_a_library_says_that_it_is_closed(streaming: Path) -> None:

@@ -21,7 +21,7 @@ from tensorkiln.codegen.host import weights
 from tests.transform.graphs import graph, rand
 
 SIZE = 1500  # squared, in float32, twice: 18 MB, which are written in 9 blocks
-OUTPUTS = ["net.so", "beside.so", "net.o", "net.a", "net.tar", "net", "stripped"]
+OUTPUTS = ["net.so", "beside.so", "net.o", "net.a", "net.tar", "net", "archive", "archive.tar"]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def executable() -> tk.Executable:
 def write(executable: tk.Executable, path: Path) -> None:
     if path.name == "beside.so":
         executable.export_library(path, weights="beside")
-    elif path.name == "stripped":
-        executable.export_stripped(path)
+    elif path.stem == "archive":
+        executable.export_model_library_format(path)
     elif path.suffix:
         executable.export_library(path)
     else:

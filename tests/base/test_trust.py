@@ -236,14 +236,17 @@ _PROGRAMS = {
     "codegen/llvm/compile.py": "python_command",
     "inspectors/llvm.py": "python_command",
     "cli/compare.py": "python_command",
-    "link/toolchain.py": "the compiler that the caller, $CC or the package ziglang names",
+    "link/toolchain.py": "the compiler that the caller, $CC or the package ziglang names, "
+    "and ptxas of the package nvidia-cuda-nvcc or on PATH, for targets that ask for it",
 }
 # Who loads or executes code, and what.
 _LOADS = {
     "runtime/dlopen.py": "the library that a caller names, or that `private_temporary` holds",
     "executable.py": "the process itself",
+    "runtime/device_memory.py": "drivers of the system, for tensors on devices",
     "base/folders.py": "the process itself",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
+    "codegen/llvm/one_piece.py": "the process itself",
     "__init__.py": "modules of this package, by a table",
     "kernels/family.py": "modules of this package and of installed ones, by a table",
     "ir/fields.py": "functions written from the fields of this package's classes",

@@ -108,7 +108,7 @@ def run_main(x: Any, ids: Any) -> tuple[FakeTensor, FakeTensor]:
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
     """Put the stand-ins where the commands look them up."""
     compiler = FakeCompiler()
-    executor: Callable[..., dict[str, Any]] = lambda library, device: {"main": run_main}  # noqa: E731
+    executor: Callable[..., dict[str, Any]] = lambda library, device=None: {"main": run_main}  # noqa: E731
     names: dict[str, object] = {
         "Target": Target,
         "frontend": SimpleNamespace(from_onnx=compiler.from_onnx),

@@ -14,7 +14,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Answer, Difference, Request
-from tensorkiln.measure.latency import Timing
+from tensorkiln.measure.latency import Latency
 from tests.cli import fakes
 
 
@@ -116,7 +116,7 @@ def test_crash_of_the_fresh_process_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ratio_in_the_table() -> None:
     difference = Difference(1e-6, 2.0, 0.01, 3)
-    answer = Answer(Timing(1.0, 2.0, 5), 1, Timing(3.0, 4.0, 5), difference)
+    answer = Answer(Latency(1.0, 2.0, 5), 1, Latency(3.0, 4.0, 5), difference)
     text = answer_text(answer)
     assert "0.50x of ONNX Runtime's" in text
     assert "results agree" in text

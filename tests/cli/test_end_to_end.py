@@ -15,6 +15,7 @@ import pytest
 
 from examples.make_mlp import make_mlp
 from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.cli import main
 
 
@@ -38,7 +39,7 @@ def kiln(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_artifacts_are_kept(folder: Path) -> None:
     kept = ArtifactSet.load(folder / "kept")
-    assert {"native", "header"} <= set(kept.by_loader())
+    assert {"native", "header"} <= {artifact.loader for artifact in kept}
     assert kept["weights.bin"].size > 900_000
 
 
@@ -186,16 +187,40 @@ def test_truncated_model(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "cut.so").exists()
 
 
-def test_the_stripped_form_instead_of_a_library(
+def test_an_archive_instead_of_a_library(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "stripped"
-    argv = ["compile", str(folder / "mlp.onnx"), "--stripped", str(out), "-q"]
-    assert main([*argv, "-o", str(tmp_path / "mlp.so")]) == 2
+    argv = ["compile", str(folder / "mlp.onnx"), "--format", "mlf", "-q"]
+    for options in (["--weights", "beside"], ["--headers", "include"], ["-o", "mlp.so"]):
+        assert main([*argv, *options]) == 2
     monkeypatch.chdir(tmp_path)
-    assert main(argv) == 0
-    assert {"mlp.c", "mlp.h", "kernels", "weights.json", ".kiln-files.json"} == {
-        p.name for p in out.iterdir()
-    }
-    assert "int mlp_main_run(void *const *storage" in (out / "mlp.h").read_text()
-    assert not (tmp_path / "mlp.so").exists()
+    assert main(argv) == 0 and [p.name for p in tmp_path.iterdir()] == ["mlp.tar"]
+    assert main([*argv, "-o", "net.tar"]) == 0  # its name is its file's
+    assert main([*argv, "-o", "files", "--name", "kws"]) == 0
+    assert (tmp_path / "files/codegen/host/include/kiln_kws.h").is_file()
+    for name, models in (("mlp", ["mlp"]), ("net", ["net"])):
+        library = open_model_library(tmp_path / f"{name}.tar")
+        assert [*library.models()] == models
+
+
+def test_a_limit_of_the_workspace(folder: Path) -> None:
+    """One digit less than it needs is an error, which leaves no library; pools are by name."""
+    model = ["compile", str(folder / "mlp.onnx"), "-q", "-o", str(folder / "limited.so")]
+    model += ["--freeze", "batch=3"]
+    assert kiln(*model, "--max-workspace", "1M").returncode == 0
+    shown = json.loads(kiln("inspect", str(folder / "limited.so"), "--json").stdout)
+    (function,) = shown["metadata"]["functions"]
+    need = function["workspace_bytes"]
+    (folder / "limited.so").unlink()
+    failed = kiln(*model, "--max-workspace", str(need - 1))
+    assert failed.returncode == 2 and not (folder / "limited.so").exists()
+    assert f"needs {need:,} bytes, has {need - 1:,}, 1 too many" in failed.stderr
+    assert "float32 3 x 256" in failed.stderr
+    pools = json.dumps({"memory": [{"name": "dtcm", "size": need, "align": 8}, {"name": "sram"}]})
+    assert kiln(*model, "--target", pools, "--max-workspace", "dtcm=1M,sram=4K").returncode == 0
+    text = kiln("inspect", str(folder / "limited.so")).stdout
+    assert re.search(r"pool +dtcm +[\d.]+ kB +of [\d.]+ kB", text)
+    wrong = kiln(*model, "--max-workspace", "dtcm=many")
+    assert wrong.returncode == 2 and "expected bytes, such as 256K" in wrong.stderr
+    unknown = kiln(*model, "--max-workspace", "dtcm=4K")
+    assert unknown.returncode == 2 and "no pool 'dtcm'" in unknown.stderr

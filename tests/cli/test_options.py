@@ -4,6 +4,7 @@ is refused by name with what is expected."""
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def accepted(kind: str, text: str) -> bool:
             return False
     if kind.startswith("NAME=N"):
         return False
+    if kind.startswith("bytes"):
+        return re.fullmatch(r"[0-9]{1,40}[KMGTkmgt]?", text) is not None
     assert kind in ("a name", "the name of a file or folder"), kind
     bad = (
         ("empty", "zero byte")
@@ -81,14 +84,17 @@ def accepted(kind: str, text: str) -> bool:
 
 
 LEAST = {name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain")}
+LEAST["new-project"] = ["x", "--output=y"]
 
 
 def call(command: str, action: argparse.Action, *texts: str) -> list[str]:
     """A command line with `texts` for one argument, and for others that it needs."""
+    least = LEAST.get(command, [])
     if not action.option_strings:
-        return [command, *texts]
+        return [command, *texts, *least[1:]]
     option = max(action.option_strings, key=len)
-    return [command, *LEAST.get(command, []), *(f"{option}={text}" for text in texts)]
+    others = [word for word in least if not word.startswith(f"{option}=")]
+    return [command, *others, *(f"{option}={text}" for text in texts)]
 
 
 def name_of(action: argparse.Action) -> str:
@@ -140,6 +146,8 @@ def test_said_twice(
         first, second = "0", "1"
     if kind_of(action).startswith("NAME"):
         first, second = "a=1", "b=2"
+    if kind_of(action).startswith("bytes"):
+        first, second = "1K", "b=2"
     if action.choices:
         first, second = list(action.choices)[:2]
     assert refusal(call(command, action, first, first), capsys) == ""

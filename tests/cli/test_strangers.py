@@ -50,6 +50,7 @@ CALLS: dict[str, list[list[str]]] = {
     "check": [["check", "{}", "--target", "llvm"]],
     "bench": [["bench", "{}", "--seconds", "0.001", "--dim", "batch=1"]],
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
+    "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
 }
 LINES = [line for lines in CALLS.values() for line in lines]
@@ -126,7 +127,7 @@ def test_files(
         else:
             assert "error" not in err
         for made_now in set(here.iterdir()) - set(before):
-            assert code == 0 and made_now.name in ("new.so", "page"), (line, made_now)
+            assert code == 0 and made_now.name in ("new.so", "page", "project"), (line, made_now)
             shutil.rmtree(made_now) if made_now.is_dir() else made_now.unlink()
 
 

@@ -14,7 +14,10 @@ from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store
 from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tests.codegen.c_like.build import compiler
+from tests.codegen.opencl.library import OpenCLLibrary
 from tests.emulated.machine import Library, load
 
 # Every level of x86-64 that is generated for: SSE2, AVX2 with FMA, and this machine.
@@ -33,6 +36,14 @@ _ARM: dict[str, Target] = {
     ),
 }
 TARGETS = LEVELS | _ARM
+# As C, which gcc compiles without optimisation: with vectors of two widths.
+_C: dict[str, Target] = {
+    "c": Target("c"),
+    "c of avx2": Target({"kind": "c", "mcpu": "haswell"}),
+}
+# As OpenCL C, one thread of it.
+_OPENCL: dict[str, Target] = {"opencl": Target({"kind": "opencl", "supports_float64": True})}
+FORMS = TARGETS | _C | _OPENCL
 # Parameters for tests: `neon` where an emulator is found, the others when `make aarch64` asks.
 EVERY_LEVEL = [
     *LEVELS,
@@ -42,6 +53,8 @@ EVERY_LEVEL = [
         for name in ("dotprod", "i8mm")
     ),
 ]
+# The same, C and OpenCL C.
+EVERY_FORM = [*EVERY_LEVEL, *_C, *_OPENCL]
 N = 4096
 
 Formula = Callable[..., Expr]
@@ -71,7 +84,12 @@ def program(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], body: Body
 
 def compiled(funcs: Sequence[PrimFunc], target: Target) -> Library:
     """All kernels in one library."""
-    return load(compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None))
+    if target.kind == "opencl":
+        return OpenCLLibrary(funcs, target)
+    made = compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None)
+    if target.kind == "c":
+        return Executor(made.jit(compiler("gcc", "-O0")))
+    return load(made)
 
 
 @dataclass(frozen=True)

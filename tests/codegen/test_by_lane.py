@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.codegen.llvm.by_lane import by_lane
+from tensorkiln.codegen.expand.by_lane import by_lane
 from tensorkiln.codegen.llvm.texts import kernel_text
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Ramp, Shuffle, Var, intrin

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tensorkiln.codegen.llvm.drop_starts import drop_starts
+from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.equal import first_difference

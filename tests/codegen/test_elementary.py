@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import intrin
-from tests.codegen.kernels import EVERY_LEVEL, TARGETS, compiled, elementwise
+from tests.codegen.kernels import EVERY_FORM, FORMS, compiled, elementwise
 from tests.emulated.machine import Library
 
 N = 1 << 15
@@ -60,7 +60,7 @@ LIMITS64: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=EVERY_LEVEL)
+@pytest.fixture(scope="module", params=EVERY_FORM)
 def library(request: pytest.FixtureRequest) -> Library:
     kernels = []
     for d, lanes in (("float32", 16), ("float64", 8), ("float16", 8)):
@@ -85,7 +85,7 @@ def library(request: pytest.FixtureRequest) -> Library:
                 f"{name}_one", lambda x, n=name: intrin(n, x), ("float64",), "float64", 1, N
             )
         )
-    return compiled(kernels, TARGETS[request.param])
+    return compiled(kernels, FORMS[request.param])
 
 
 def samples(name: str, low: float, high: float, dtype: str) -> np.ndarray:

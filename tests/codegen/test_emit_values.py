@@ -27,8 +27,8 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.stmt import For, If, Let, Seq, Store
 from tensorkiln.ops.elementwise import cast_array
 from tests.codegen.kernels import (
-    EVERY_LEVEL,
-    TARGETS,
+    EVERY_FORM,
+    FORMS,
     Case,
     N,
     compiled,
@@ -199,9 +199,9 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=EVERY_LEVEL)
+@pytest.fixture(scope="module", params=EVERY_FORM)
 def library(request: pytest.FixtureRequest) -> Library:
-    return compiled([k for c in CASES for k in c.kernels()], TARGETS[request.param])
+    return compiled([k for c in CASES for k in c.kernels()], FORMS[request.param])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -243,7 +243,7 @@ def _reduce_kernel(op: str, dtype: str, lanes: int):  # noqa: ANN202
     return program(f"reduce_{op}_{dtype}_{lanes}", [((32, lanes), dtype), ((32,), dtype)], body)
 
 
-@pytest.mark.parametrize("level", EVERY_LEVEL)
+@pytest.mark.parametrize("level", EVERY_FORM)
 def test_vector_reduce_has_one_order(level: str) -> None:
     table = [
         (op, d, n)
@@ -251,7 +251,7 @@ def test_vector_reduce_has_one_order(level: str) -> None:
         for d in ("float32", "int32", "float64", "int8")
         for n in (2, 4, 16)
     ]
-    library = compiled([_reduce_kernel(*row) for row in table], TARGETS[level])
+    library = compiled([_reduce_kernel(*row) for row in table], FORMS[level])
     for op, dtype, lanes in table:
         x = numbers(dtype, 3)[100 : 100 + 32 * lanes].reshape(32, lanes)
         got = np.zeros(32, dtype)
@@ -310,9 +310,9 @@ def _statements() -> list:
     ]
 
 
-@pytest.mark.parametrize("level", EVERY_LEVEL)
+@pytest.mark.parametrize("level", EVERY_FORM)
 def test_statements_and_memory(level: str) -> None:
-    m = compiled(_statements(), TARGETS[level])
+    m = compiled(_statements(), FORMS[level])
     x = np.arange(8, dtype=np.float32)
     out = np.zeros(6, np.float32)
     m["shuffle"](x, out)

@@ -328,6 +328,9 @@ def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:
         Y: T.Buffer((8, 8), "float16", strides=(16, 1)),
     ):
         for b in T.thread_binding(8, thread="blockIdx.x"):
+            tile = T.alloc_buffer((4,), "float16", scope="shared")
+            T.sync("block")
+            tile[0] = X[b]
             Y[b, 0] = T.call_extern("float16", "half_exp", X[b])
 
     assert isinstance(grid, PrimFunc)
@@ -335,6 +338,10 @@ def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:
         tk.compile(IRModule((grid,)))
     found = {(i.node, i.message): i.hint for i in info.value.issues}
     assert "T.parallel" in found["grid", "loop b is bound to blockIdx.x"]
+    assert (
+        'scope="local"' in found["grid", "buffer tile is shared by the threads of a device's block"]
+    )
+    assert "leave it out" in found["grid", "T.sync waits for the threads of a device's block"]
     assert "T.match_buffer" in found["grid", "parameter Y has strides of its own"]
     assert "T.Cast" in found["grid", "C function half_exp takes or returns 16-bit floats"]
 

@@ -9,7 +9,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.stack import STACK_LIMIT, elements
+from tensorkiln.codegen.expand.offsets import elements
+from tensorkiln.codegen.stack import STACK_LIMIT
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.expr import Var, const
 from tensorkiln.schedule.primitives import storage_align

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.llvm.unroll import unroll_function
+from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import IntImm, Var, binary

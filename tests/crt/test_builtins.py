@@ -17,6 +17,7 @@ FILES = (
     "tensor",
     "strided",
     "value",
+    "object",
     "error",
     "mem",
     "scalar",

@@ -18,7 +18,7 @@ from tensorkiln.codegen.host.function import (
 )
 from tensorkiln.codegen.host.header import header_h
 from tensorkiln.ir.expr import binary
-from tensorkiln.link.shared import CRT, crt_sources
+from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources, runtime_source
 from tensorkiln.link.toolchain import zig_path
 from tests.crt.formulas import M, N, entry_of, size
 from tests.link import sample
@@ -39,17 +39,20 @@ def _compile(command: list[str], source: Path, folder: Path) -> None:
 
 
 @needs_gcc
-@pytest.mark.parametrize("source", crt_sources(), ids=lambda path: path.name)
+@pytest.mark.parametrize("source", crt_sources(devices=ALL_KINDS), ids=lambda path: path.name)
 def test_each_file_compiles_alone_without_a_warning(source: Path, tmp_path: Path) -> None:
     _compile(["gcc"], source, tmp_path)
 
 
+@pytest.mark.parametrize("devices", [(), ("opencl",), ("cuda",)], ids=str)
 @pytest.mark.parametrize(
     "triple", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu", "x86_64-linux-musl"]
 )
-def test_all_of_it_compiles_with_clang_without_a_warning(triple: str, tmp_path: Path) -> None:
+def test_all_of_it_compiles_with_clang_without_a_warning(
+    triple: str, devices: tuple[str, ...], tmp_path: Path
+) -> None:
     together = tmp_path / "runtime.c"
-    together.write_text("".join(f'#include "{path.name}"\n' for path in crt_sources()))
+    together.write_text(runtime_source(devices=devices))
     _compile(
         [str(zig_path()), "cc", "-target", triple, "-fno-sanitize=undefined"], together, tmp_path
     )

@@ -245,7 +245,7 @@ int main(int argc, char **argv)
 """
 
 
-PARTS = ("pool", "share", "wait", "threads", "parallel", "process")
+PARTS = ("pool", "share", "worker", "lock", "wait", "threads", "parallel", "process")
 SOURCES = [str(CRT / f"{name}.c") for name in PARTS]
 
 

@@ -16,24 +16,51 @@ parallel-1.so is of a version before this one, which has no such symbol.
 
 Those of number 2 are the same with a manifest 2, which ends with a hash of itself, and a hash of
 the weights in their libraries; metadata, containers and link plans are of version 1 still.
+Those of number 3 have metadata 2: library-3.so and all that is of the same compile need external
+software, in every field of it. Archives in Model Library Format (model_library.py) have the number
+of that format:
+
+    mlf-8.tar.xz      two models
+    mlf-8.json        the artifacts that each of them was made from
 """
 
 from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
 from tests.artifact.test_loaders import MODULE, WANTED, X, launched
+from tests.golden_artifacts import model_library
+from tests.golden_artifacts.model_library import listing
 
 HERE = Path(__file__).parent
-VERSION = 2
+VERSION = 3
+NEEDED = tuple(
+    ExternalDependency(*row)
+    for row in (
+        ("cmsis-nn", "https://example.org/cmsis-nn.git", "git", "v4.0.0", "Apache-2.0"),
+        ("npu-tools", "/opt/npu", "path", "2.1", "LicenseRef-npu", "", (), True),
+        (
+            "vendor",
+            "https://example.org/v.tar",
+            "url",
+            "1",
+            "MIT OR ISC",
+            "ab" * 32,
+            ("libv.so.1",),
+        ),
+    )
+)
 NESTED = ArtifactSet(
     (
         Artifact("a", "front", "a.txt", b"front"),
@@ -43,11 +70,6 @@ NESTED = ArtifactSet(
         Artifact("a", "front", "c.txt", b"front again"),
     )
 ).importing("front", ("back", "k0"), ("back", "k1"))
-
-
-def listing(artifacts: ArtifactSet) -> list[list[str]]:
-    """Names and hashes, as they are recorded."""
-    return [[a.loader, a.name, a.sha256] for a in artifacts.plain]
 
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -65,6 +87,7 @@ def main() -> None:
         write_beside()
     if not (HERE / f"recorded-{VERSION}.json").exists():
         write_rest(HERE / f"recorded-{VERSION}.json")
+    model_library.write_once()
 
 
 def write_beside() -> None:
@@ -81,8 +104,14 @@ def write_rest(recorded: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the baseline is meant
         baseline = Target({"kind": "llvm", "mcpu": "x86-64"})
-        plain = tk.compile(from_source(MODULE), baseline)
-        carrying = tk.compile(from_source(MODULE), baseline, externals=[launched("npu0", True)])
+        module = from_source(MODULE)
+        main = module["main"]
+        attrs = Attrs.of(**{**main.attrs, "kExternalDependency": NEEDED})
+        needing = module.with_functions(
+            [replace(f, attrs=attrs) if f is main else f for f in module.functions]
+        )
+        plain = tk.compile(needing, baseline)
+        carrying = tk.compile(needing, baseline, externals=[launched("npu0", True)])
     plain.export_library(HERE / f"library-{VERSION}.so")
     carrying.export_library(HERE / f"loaders-{VERSION}.so")
     carrying.artifacts.save(HERE / f"compile-{VERSION}")

@@ -23,7 +23,8 @@ from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.weights_file import verify_weights
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
-from tests.golden_artifacts.make import HERE, WEIGHTS, listing
+from tests.golden_artifacts.make import HERE, NEEDED, WEIGHTS
+from tests.golden_artifacts.model_library import listing
 from tests.link import sample
 
 VERSIONS = sorted(int(p.stem.partition("-")[2]) for p in HERE.glob("recorded-*.json"))
@@ -62,6 +63,20 @@ def test_libraries_load_and_run(name: str, version: int) -> None:
     report = inspect_library(path)
     assert report.metadata.functions[0].name == "main"
     assert report.metadata.cpu_features in ((), ("sse2",))
+
+
+@runs_here
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["library", "loaders", "beside"])
+def test_dependencies_of_libraries(name: str, version: int) -> None:
+    """Those before metadata 2 say nothing of licenses, and these need nothing."""
+    needed = NEEDED if version >= 3 and name != "beside" else ()
+    path = HERE / f"{name}-{version}.so"
+    assert inspect_library(path).metadata.dependencies == needed
+    lib = tk.runtime.load_module(path)
+    assert lib.get_external_dependencies() == needed
+    assert lib.metadata["format"] == (2 if version >= 3 else 1)
+    lib.close()
 
 
 @runs_here
@@ -187,9 +202,11 @@ def test_newer_metadata(tmp_path: Path) -> None:
     assert data.count(b'"format": 1,') == 1
     path = tmp_path / "newer.so"
     path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
-    with pytest.raises(UserError, match="metadata version 9, this Tensorkiln reads version 1"):
+    with pytest.raises(
+        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 2"
+    ):
         tk.runtime.load_module(path)
-    with pytest.raises(UserError, match="format 9; this version reads 1"):
+    with pytest.raises(UserError, match="format 9; this version reads 1 to 2"):
         inspect_library(path)
 
 

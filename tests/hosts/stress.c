@@ -185,7 +185,7 @@ static void mutate(long count)
     long refused = 0, read = 0;
     fclose(file);
     for (long i = 0; i < count; i++) {
-        kiln_host_description description = {path, 0, NULL, {0}, NULL, 0};
+        kiln_host_description description = {.path = path};
         const uint64_t cut = draw(3) == 0 ? draw(size + 1) : size;
         unsigned char *copy = (unsigned char *)malloc(cut + 1) + 1; /* ends where the heap does */
         memcpy(copy, original, cut);

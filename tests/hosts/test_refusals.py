@@ -279,7 +279,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "no JSON": (
         101,
         "'{path}' is not a Tensorkiln library: its metadata is not JSON",
-        lambda raw: raw.replace(b'"format": 1,', b'"format": 1:'),
+        lambda raw: raw.replace(b'"format": 2,', b'"format": 1:'),
     ),
     "no functions": (
         101,
@@ -288,8 +288,8 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     ),
     "newer metadata": (
         102,
-        "'{path}' has metadata version 9, this Tensorkiln reads version 1",
-        lambda raw: raw.replace(b'"format": 1,', b'"format": 9,'),
+        "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 2",
+        lambda raw: raw.replace(b'"format": 2,', b'"format": 9,'),
     ),
     "newer interface": (
         102,
@@ -315,6 +315,11 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
         104,
         "cannot load '{path}': {path}: ELF file version ident does not match current one",
         lambda raw: raw[:4] + raw[4:6] + b"\7" + raw[7:],
+    ),
+    "a library that is not there": (
+        104,
+        "cannot load '{path}': it needs 'libq.so.6', which is not there",
+        lambda raw: raw.replace(b"libc.so.6\0", b"libq.so.6\0"),
     ),
     "another machine": (
         103,

@@ -179,7 +179,7 @@ def test_declarations_are_those_of_kiln_h(tmp_path: Path) -> None:
         f'#include "kiln_host.h"\n#define SAME(name, result, parameters) {row}\n'
         "void check(void);\nvoid check(void)\n"
         "{ KILN_HOST_FUNCTIONS(SAME) KILN_HOST_VALUE_FUNCTIONS(SAME)"
-        " KILN_HOST_LOADER_FUNCTIONS(SAME) }\n"
+        " KILN_HOST_LOADER_FUNCTIONS(SAME) KILN_HOST_DEVICE_FUNCTIONS(SAME) }\n"
     )
     include = ("-I", CRT, "-I", HOSTS)
     build(require("gcc"), "-std=c99", *WARN, *include, "-c", source, "-o", tmp_path / "o")

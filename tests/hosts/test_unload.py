@@ -129,7 +129,7 @@ def test_another_machines_threads_move(tmp_path: Path) -> None:
     AARCH64.require()
     program = AARCH64.build(tmp_path / "unload", HERE / "unload.c")
     libraries = [
-        f"{name}={sample.build(tmp_path / f'{name}.so', name=name, triple=AARCH64.triple)}"
+        f"{name}={sample.build(tmp_path / f'{name}.so', name=name, triple='aarch64-linux-gnu')}"
         for name in ("one", "two", "three")
     ]
     for what, rounds in (("owner", 0), ("cycles", 20), ("many", 5), ("exit", 0), ("late", 0)):

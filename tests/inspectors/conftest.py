@@ -21,7 +21,8 @@ class Forms:
     library: Path
     folder: Path
     container: Path
-    stripped: Path
+    model_folder: Path
+    model_tar: Path
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +34,16 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
     executable.export_library(root / "mlp.so")
     executable.artifacts.save(root / "folder")
     (root / "mlp.set").write_bytes(executable.artifacts.to_bytes())
-    executable.export_stripped(root / "stripped")
+    for name in ("archive", "archive.tar"):
+        executable.export_model_library_format(root / name, name="mlp")
     return Forms(
-        model, executable, root / "mlp.so", root / "folder", root / "mlp.set", root / "stripped"
+        model,
+        executable,
+        root / "mlp.so",
+        root / "folder",
+        root / "mlp.set",
+        root / "archive",
+        root / "archive.tar",
     )
 
 

@@ -32,13 +32,14 @@ def refused(capsys: Any, *argv: object) -> str:
     return err
 
 
-@pytest.mark.parametrize("form", ["library", "folder", "container", "stripped"])
+@pytest.mark.parametrize("form", ["library", "folder", "container", "model_folder", "model_tar"])
 def test_the_report_names_what_is_inside(forms: Forms, form: str, capsys: Any) -> None:
     path = getattr(forms, form)
     out = inspect(capsys, path, "--all")
-    assert f"inside {path} ({form})" in out
+    kind = form.partition("_")[0]
+    assert f"inside {path} ({kind})" in out
     listed = json.loads(inspect(capsys, path, "--json"))
-    assert listed["kind"] == form
+    assert listed["kind"] == kind
     table = inspect(capsys, path, "--list")
     for row in listed["artifacts"]:
         # Kernels are a line each, whose columns are the files there are of them.
@@ -54,7 +55,7 @@ def test_an_artifact_in_each_way(forms: Forms, capsys: Any) -> None:
     header = inspect(capsys, forms.folder, "--artifact", "mlp.h")
     assert header == artifacts["mlp.h"].text()
     shown = inspect(capsys, forms.library, "--artifact", "host/metadata.json")
-    assert shown.startswith('{\n  "format": 1,\n')
+    assert shown.startswith('{\n  "format": 2,\n')
     assert json.loads(shown)["library"] == "mlp"
     dump = inspect(capsys, forms.library, "--artifact", "weights.json", "--as", "hexdump")
     assert dump.startswith("00000000  5b 0a 7b")
@@ -93,7 +94,13 @@ def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
 def test_weights_are_the_same_in_every_form(forms: Forms, capsys: Any) -> None:
     shown = {
         inspect(capsys, form, "--as", "weights")
-        for form in (forms.library, forms.folder, forms.container, forms.stripped)
+        for form in (
+            forms.library,
+            forms.folder,
+            forms.container,
+            forms.model_folder,
+            forms.model_tar,
+        )
     }
     assert len(shown) == 1 and "layer3.bias" in shown.pop()
 

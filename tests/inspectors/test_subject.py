@@ -92,24 +92,28 @@ def test_the_folder_is_readable(forms: Forms) -> None:
     assert plan.index("    linear_relu(") < plan.index("    linear_relu_2(")
 
 
-def test_a_stripped_export(forms: Forms) -> None:
-    subject = open_subject(forms.stripped)
-    assert subject.kind == "stripped"
-    assert set(names(subject)) == {
-        "stripped/mlp.c",
-        "stripped/mlp.h",
-        "stripped/kernels/weights.o",
-        "stripped/kernels/linear.o",
-        "stripped/kernels/linear_relu.o",
-        "stripped/kernels/linear_relu_2.o",
-        "host/weights.bin",
-        "host/weights.json",
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_archive_in_model_library_format(packed: bool, forms: Forms) -> None:
+    subject = open_subject(forms.model_tar if packed else forms.model_folder)
+    assert subject.kind == "model" and (subject.itself is not None) == packed
+    made = forms.executable.artifacts
+    others = {a.name for a in subject.files} - {a.name for a in made.plain}
+    assert others == {
+        "model/metadata.json",
+        "model/codegen/host/src/kiln_mlp.c",
+        "model/codegen/host/include/kiln_mlp.h",
+        "model/codegen/host/lib/kiln_mlp_weights.o",
+        "model/codegen/host/lib/kiln_mlp_linear.o",
+        "model/codegen/host/lib/kiln_mlp_linear_relu.o",
+        "model/codegen/host/lib/kiln_mlp_linear_relu_2.o",
+        "model/runtime/kiln_sizes.h",
+        "model/templates/CMakeLists.txt",
+        "model/templates/platform.c",
+        "model/templates/platform.h",
     }
     for artifact in subject.files:
         assert known_inspectors().text(artifact)
-    made = forms.executable.artifacts
-    for name in ("host/weights.bin", "host/weights.json"):
-        assert subject.artifacts[name].view == made[name].view
+    assert all(subject.artifacts[a.name] == a for a in made.plain)
 
 
 def test_a_stripped_library_says_less_and_nothing_wrong(forms: Forms, tmp_path: Path) -> None:
@@ -191,21 +195,6 @@ def test_a_tar_file(tmp_path: Path) -> None:
     assert subject.kind == "tar"
     found = {a.file_name: bytes(a.view) for a in subject.artifacts}
     assert found == {name.removeprefix("./"): content for name, content in members.items()}
-
-
-def test_a_folder_in_model_library_format(tmp_path: Path) -> None:
-    """What another compiler leaves: its files, by name."""
-    (tmp_path / "codegen/host/src").mkdir(parents=True)
-    (tmp_path / "codegen/host/src/lib0.c").write_text("int x;\n")
-    (tmp_path / "metadata.json").write_text('{"version": 7}')
-    subject = open_subject(tmp_path)
-    assert subject.kind == "model"
-    assert names(subject) == ["model/codegen/host/src/lib0.c", "model/metadata.json"]
-    assert known_inspectors().text(subject.files[0]) == "int x;\n"
-    (tmp_path / "codegen/evil.c").symlink_to("/etc/passwd")
-    with pytest.raises(UserError, match="leads out|outside|unsafe") as caught:
-        open_subject(tmp_path)
-    assert caught.value.code == "unsafe-path"
 
 
 def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
@@ -341,9 +330,8 @@ def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
 def test_links_in_folders_are_not_followed_out(forms: Forms, tmp_path: Path) -> None:
     secret = tmp_path / "secret.o"
     secret.write_bytes(b"secret")
-    folder = tmp_path / "stripped"
-    (folder / "kernels").mkdir(parents=True)
-    (folder / "kernels" / "evil.o").symlink_to(secret)
+    folder = forms.executable.export_model_library_format(tmp_path / "mlp")
+    (folder / "codegen" / "evil.o").symlink_to(secret)
     with pytest.raises(UserError) as caught:
         open_subject(folder)
     assert caught.value.code == "unsafe-path"

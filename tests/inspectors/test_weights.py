@@ -24,10 +24,10 @@ from tensorkiln.ir.layout import Layout
 from tests.inspectors.conftest import Forms
 
 
-def packed(array: Any, layout: Layout, shape: tuple[int, ...]) -> subject.Packed:
+def packed(array: Any, layout: Layout, shape: tuple[int, ...]) -> subject.PackedTensor:
     """`array`, which lies as `layout` says."""
     data = np.ascontiguousarray(array).tobytes()
-    return subject.Packed(data, 0, array.dtype, array.shape, layout, shape)
+    return subject.PackedTensor(data, 0, array.dtype, array.shape, layout, shape)
 
 
 LAYOUTS = {2: ["", "B/32 A B%32", "A/16 A%16 B", "B A"], 4: ["", "A B/16 C+1 D+1 B%16", "A C D B"]}

@@ -78,6 +78,7 @@ class Machine:
         self.watch: list[tuple[set[int], set[int]]] = []
         self.kept: list[np.ndarray] = []  # while addresses are compared, memory is not reused
         self.guarded = False  # what is evaluated next is no term of a sum
+        self.around_lanes: S.For | None = None  # the innermost loop whose iterations have no order
 
     def function(self, f: S.PrimFunc, given: list[Any]) -> None:
         """Arguments in the order of the parameters; for a Pointer, memory from there on."""
@@ -119,6 +120,7 @@ class Machine:
         for i in steps:
             self.watch.append((set(), set()))
             self.vars[s.var] = i
+            self.around_lanes = s
             self.stmt(s.body)
             reads, writes = self.watch.pop()
             for cell in writes:
@@ -266,7 +268,41 @@ class Machine:
     def _extern(self, e: E.CallExtern) -> Value:
         return self.externs[e.name](*map(self.eval, e.args))
 
+    def _device_instruction(self, e: E.Intrin) -> Value:
+        if e.name.startswith("subgroup"):
+            values = self._subgroup(e)
+            if e.name == "subgroup_sum":
+                total = 0 if e.dtype.is_int else 0.0
+                for v in values:
+                    total = numbers.binary("add", total, v, e.dtype)
+                return total
+            return max(values) if e.name == "subgroup_max" else min(values)
+        args = [self.whole(a) for a in e.args]
+        if e.name == "thread_dot4":
+            a, b = args[1:]
+            return numbers.wrapped(args[0] + sum(map(int.__mul__, a, b)), e.dtype)
+        if e.name == "thread_load_half":
+            return args[0]
+        assert e.name == "thread_fma"
+        dtype = e.dtype.element
+        return _each(lambda *xs: numbers.intrinsic("fma", list(xs), dtype), *args)
+
+    def _subgroup(self, e: E.Intrin) -> list[Value]:
+        """The operand in all threads of the sub-group of this one."""
+        loop, size = self.around_lanes, E.int_value(e.args[1])
+        assert loop is not None and size is not None and loop.attrs["thread"] == "threadIdx.x"
+        lo, mine = self.eval(loop.lo), self.vars[loop.var]
+        first = (mine - lo) // size * size + lo
+        found = []
+        for k in range(first, first + size):
+            self.vars[loop.var] = k
+            found.append(self.whole(e.args[0]))
+        self.vars[loop.var] = mine
+        return found
+
     def _intrin(self, e: E.Intrin) -> Value:
+        if e.name in E.DEVICE_INSTRUCTIONS:
+            return self._device_instruction(e)
         dtype = e.args[0].dtype.element
         args = [self.eval(a) if e.name == "fma" else self.whole(a) for a in e.args]
         if e.name in ("dot4", "dot2"):

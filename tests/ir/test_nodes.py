@@ -11,7 +11,7 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Expr, IntImm, Reduce, Var
 from tensorkiln.ir.fields import RUNS_FIRST, Inner, bound_in
 from tensorkiln.ir.relax import Binding, Body, Call, GlobalRef, If, RVar, Tuple, tensor
-from tensorkiln.ir.stmt import CallKernel, Seq, Stmt
+from tensorkiln.ir.stmt import CallKernel, Seq, Stmt, Sync
 from tensorkiln.ir.text import print_expr, print_tir
 from tensorkiln.ir.visit import (
     bound_vars,
@@ -54,8 +54,8 @@ def test_random_programs_have_every_node() -> None:
         for f in (program.f, *program.helpers):
             for s in walk_stmt(f.body):
                 found |= {type(s), *(type(x) for e in stmt_exprs(s) for x in walk(e))}
-    # operators' programs have Reduce, planned functions CallKernel
-    assert found >= (classes(Expr) | classes(Stmt)) - {Reduce, CallKernel}
+    # operators' programs have Reduce, planned functions CallKernel, those of devices Sync
+    assert found >= (classes(Expr) | classes(Stmt)) - {Reduce, CallKernel, Sync}
 
 
 # ---- a node of each kind of field ----------------------------------------------------------------

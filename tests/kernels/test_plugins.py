@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
-from tensorkiln.kernels import table
+from tensorkiln.ir.relax import RVar, constant, tensor
+from tensorkiln.kernels import Family, Layouts, Packed, plugins, table
 from tensorkiln.schedule.choose import schedule_group
 from tests.schedule.groups import groups_of
 from tests.transform.graphs import Build, graph
@@ -218,3 +221,19 @@ def test_no_package_costs_no_look_at_packages() -> None:
     command = [sys.executable, "-c", text]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("prepare", [lambda w: w[:, 1:], lambda w: w.reshape(4, 16), lambda w: w.T])
+def test_prepared_constants_suit_the_call(prepare: Callable[[np.ndarray], np.ndarray]) -> None:
+    """What comes of a constant must give the same result, by the operator's type rule."""
+    layouts = Layouts((None, Packed(Layout.plain(2), prepare)))
+    row = Family("rows", ("linear",), "rows:made", layouts=lambda call, out, target: layouts)
+    x, w = RVar("x", tensor((5, 8), "float32")), constant(np.ones((8, 8), "f4"))
+    call = ops.call("linear", x, w)
+    ask = plugins._checked_layouts(row, "kernel family 'rows'")
+    out = ops.infer_tensor(call)
+    if prepare(w.array).shape == w.array.shape:
+        assert ask(call, out, tk.Target("native")) is layouts
+        return
+    with pytest.raises(UserError, match="kernel family 'rows'"):
+        ask(call, out, tk.Target("native"))

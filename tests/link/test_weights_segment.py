@@ -20,7 +20,7 @@ from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.frontend.onnx.tensors import map_path
 from tensorkiln.link.weights_segment import HUGE_PAGE, place_weights
 from tests.link import sample
-from tests.link.test_link_shared import _answers
+from tests.link.test_shared import _answers
 
 needs_strip = pytest.mark.skipif(shutil.which("strip") is None, reason="strip is not installed")
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.external.c_reference import C_REFERENCE
+from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import tensor
 from tensorkiln.measure.kernels import flops, least_time, operands, size_of, time_kernels

@@ -34,7 +34,9 @@ def row(op: Signature) -> str:
 
 def meaning(a: Attribute) -> str:
     expected = "the name of an element type" if a.example == "float32" else a.expected
-    return f"{expected} (needed)" if a.required else f"{expected}, `{a.default!r}`"
+    if a.has_default:
+        return f"{expected}, `{a.default!r}`"
+    return f"{expected} ({'needed' if a.required else 'may be left out'})"
 
 
 def test_the_page_is_the_table(golden: Callable[[Path, str], None]) -> None:

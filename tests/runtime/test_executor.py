@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Device, Executor, Module, Tensor, cpu, load_module, nd
 from tests.link import sample
 
@@ -251,9 +251,9 @@ def test_anything_with_jit(module: Module) -> None:
 
 
 def test_devices_that_are_not_there(module: Module) -> None:
-    with pytest.raises(UnsupportedError, match="cuda:0"):
+    with pytest.raises(UserError, match="has no code for cuda:0"):
         Executor(module, Device("cuda", 0, 2))
-    for none in ([], ()):
+    for none in ([], (), {}):
         with pytest.raises(UserError, match="at least one device"):
             Executor(module, none)
 
@@ -269,9 +269,8 @@ def test_devices_that_are_not_there(module: Module) -> None:
         b"cpu",
         object(),
         Device,
-        {},
         {cpu()},
-        {cpu(): 1},
+        {"": 1},
         iter([cpu()]),
         np.array([cpu()]),
         ["cpu"],
@@ -282,7 +281,7 @@ def test_devices_that_are_not_there(module: Module) -> None:
     ids=lambda devices: type(devices).__name__,
 )
 def test_what_is_no_device(module: Module, devices: Any) -> None:
-    with pytest.raises(TypeError, match=r"devices are made by tk\.cpu\(\), received \w+"):
+    with pytest.raises(TypeError, match=r"devices are made by tk\.cpu\(\), .*, received \w+"):
         Executor(module, devices)
 
 

@@ -317,7 +317,7 @@ def test_operand_whose_memory_the_output_takes() -> None:
 
 
 def test_a_hopeless_proof_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorkiln.schedule.proofs.order.MOST_OPERATIONS", 10)
+    monkeypatch.setattr("tensorkiln.arith.integer_sets.MOST_OPERATIONS", 10)
     with pytest.raises(ScheduleError, match="the proof takes too long"):
         reorder(c.skewed, "j_1", "i_1")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Constant, constant
+from tensorkiln.ir.stmt import For
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.ops.winograd import transformed_filter
 from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
@@ -141,6 +143,7 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv_planar": (_conv(16, 3, strides=(2, 2)), (1, 3, 13, 13), "conv2d_direct"),
     "conv_parallel": (_conv(64, 64, padding=(1, 1, 1, 1)), (1, 64, 15, 15), "conv2d_direct"),
     "conv_batch": (_conv(16, 16), (N, 16, 6, 6), "conv2d_direct"),
+    "conv_one_weight": (_conv(1, 1, 1), (1, 1, 5, 5), "conv2d_direct"),
     "conv_grouped": (_conv(32, 8, groups=4), (1, 32, 5, 5), "conv2d_direct"),
     "winograd": (_winograd(32, 32), (N, 32, 8, 8), "conv2d_winograd"),
     "winograd_pieces": (_winograd(19, 72), (1, 72, 12, 6), "conv2d_winograd"),
@@ -264,7 +267,9 @@ def test_a_transpose_is_made_of_steps() -> None:
     assert '"transpose_8x8")' in trace
 
 
-@pytest.mark.parametrize(("features", "lanes"), [([], 2), (["+v", "+zvl2048b"], 64)])
+@pytest.mark.parametrize(
+    ("features", "lanes"), [(["+zve32f", "+zvl64b"], 2), (["+v", "+zvl2048b"], 64)]
+)
 @pytest.mark.parametrize(
     "name",
     ["conv", "softmax_chains", "layer_norm", "global_pool", "attention_wide", "transpose"],
@@ -275,3 +280,32 @@ def test_vectors_of_other_lengths(name: str, features: list[str], lanes: int) ->
     build, shape, kind = CASES[name]
     groups = groups_of(graph(build, x=shape), target)
     assert kind in [schedule_group(g, target, check=True).op_class for g in groups]
+
+
+@pytest.mark.parametrize("fpu", [True, False], ids=["cortex-m4", "cortex-m0plus"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv_pieces",
+        "conv_parallel",
+        "conv_one_weight",
+        *(name for name in CASES if name.startswith("pool_")),
+        "conv_bytes",
+        "conv_grouped",
+        "conv_bytes_grouped",
+        "conv_bytes_few",
+        "depthwise_bytes",
+        "linear_odd",
+        "linear_bytes",
+    ],
+)
+def test_tiles_of_scalars(name: str, fpu: bool) -> None:
+    cpu = ("thumbv7em-none-eabihf", "cortex-m4") if fpu else ("thumbv6m-none-eabi", "cortex-m0plus")
+    target = Target({"kind": "c", "mtriple": cpu[0], "mcpu": cpu[1]})
+    assert target.vector_lanes("float32") == 1
+    build, shape, kind = CASES[name]
+    made = [schedule_group(g, target, check=True) for g in groups_of(graph(build, x=shape), target)]
+    assert kind in [p.op_class for p in made]
+    anchored = [s for p in made if p.op_class == kind for s in walk_stmt(p.body)]
+    # Without an operating system there are no threads to share work.
+    assert "parallel" not in [s.kind for s in anchored if isinstance(s, For)]

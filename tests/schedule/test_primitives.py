@@ -21,6 +21,7 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     CacheWrite,
+    Cooperative,
     Fission,
     Nest,
     Partition,
@@ -348,7 +349,8 @@ def test_every_primitive_is_documented(golden: Callable[[Path, str], None]) -> N
             call += f", as a method `-> {_made(name)}`"
         parts.append(f"\n## {name}\n\n{call}\n\n{text.strip()}\n")
     parts.append("\n## Results\n")
-    for made in (Split, SplitEven, Partition, Fission, Tile, Nest, CacheWrite, Rfactor):
+    results = (Split, SplitEven, Partition, Fission, Tile, Nest, CacheWrite, Rfactor, Cooperative)
+    for made in results:
         fields = ", ".join(field.name for field in dataclasses.fields(made))
         parts.append(f"\n`{made.__name__}({fields})`:\n{inspect.getdoc(made)}\n")
     golden(Path(__file__).parents[2] / "docs" / "primitives.md", "".join(parts))

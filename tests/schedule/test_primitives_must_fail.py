@@ -44,6 +44,7 @@ def mixed(A: T.Buffer((4, 8)), C: T.Buffer((4, 8))) -> None:
 
 
 # program, primitive, arguments, options; what the message says; what the hint says
+OUTER = ("inside of", "loops over blockIdx are the outer ones")
 ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.matmul, "split", ("ii", 2), {}, "no loop or block 'ii'; matmul has i, j, C", "mean 'i'"),
     (c.matmul, "split", ("C", 2), {}, "'C' is a block, expected a loop", "loops: i, j, k"),
@@ -85,6 +86,36 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (mixed, "unroll", ("i",), {}, "the loop is parallel already", "mark a loop once"),
     (c.least, "parallel", ("i",), {}, "is updated by block 'C_1'", "rfactor"),
     (c.matmul, "bind", ("i", "blockIdx"), {}, "no thread index 'blockIdx'", "blockIdx.x"),
+    (c.row_sum, "bind", ("i", "threadIdx.x"), {}, "the extent is not a number", "split the loop"),
+    (bind(c.matmul, "j", "blockIdx.x"), "bind", ("i", "threadIdx.x"), {}, *OUTER),
+    (bind(c.matmul, "i", "threadIdx.x"), "bind", ("j", "blockIdx.x"), {}, *OUTER),
+    (bind(c.add, "i", "blockIdx.x"), "vectorize", ("i",), {}, "the loop is thread already", "once"),
+    (bind(c.matmul, "j", "threadIdx.x"), "parallel", ("i",), {}, "'j' inside it is bound", "too"),
+    (mixed, "bind", ("j", "blockIdx.x"), {}, "'i', which is parallel", "bind both"),
+    (
+        cache_read(bind(c.matmul, "i", "blockIdx.x"), "C_1", "A", "shared", at="j"),
+        "bind",
+        ("j", "threadIdx.x"),
+        {},
+        "shared buffer 'A_shared' would be allocated inside of loop 'j' over threadIdx.x",
+        "around the loops over threadIdx",
+    ),
+    (
+        bind(c.matmul, "j", "threadIdx.x"),
+        "cache_read",
+        ("C_1", "A", "shared"),
+        {"at": "j"},
+        "shared buffer 'A_shared' would be allocated inside",
+        "make it local",
+    ),
+    (
+        cache_read(bind(c.matmul, "j", "threadIdx.x"), "C_1", "A", "local", at="j"),
+        "set_scope",
+        ("A_local", "shared"),
+        {},
+        "shared buffer 'A_local' would be allocated inside",
+        "make it local",
+    ),
     (vectorize(c.transpose, "i"), "vectorize", ("j",), {}, "'i' around it is", "fuse both"),
     (c.lanes, "vectorize", ("i",), {}, "'C' inside it has lanes already", "around scalars"),
     (

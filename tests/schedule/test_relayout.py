@@ -13,9 +13,9 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
-from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
+from tests.ops.evaluate import evaluate
 
 Build = Callable[[GraphBuilder, RVar], RVar]
 BLOCKS = "A B/16 C D B%16"

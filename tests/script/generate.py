@@ -36,7 +36,7 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.stmt import PrimFunc
 
-from .generate_tir import ELEMENTS, NAMES, TirGen
+from .generate_tir import DEPENDENCIES, ELEMENTS, NAMES, TirGen
 
 
 class GraphGen:
@@ -85,6 +85,8 @@ class GraphGen:
 
     def attr(self, depth: int = 2) -> Any:
         plain = [None, True, 3, -4, 2.5, float("inf"), float("nan"), "same", 'a "b" c', -0.0]
+        if self.draw(st.integers(0, 19)) == 0:
+            return self.pick(DEPENDENCIES)
         kind = self.draw(st.integers(0, 3))
         if kind == 0:
             return self.number()

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, DType
@@ -30,6 +31,9 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.stmt import (
+    BLOCK_INDICES,
+    THREAD_INDICES,
+    THREADS,
     Alloc,
     Assert,
     Block,
@@ -45,10 +49,21 @@ from tensorkiln.ir.stmt import (
     Seq,
     Stmt,
     Store,
+    Sync,
     While,
 )
 
 NAMES = ("i", "x", "x_1", "A", "T", "in", "conv.1", "", "9", "lv", "Module", "cls", "é")
+# Every field of a dependency in every form, and texts that need quotes.
+DEPENDENCIES = (
+    ExternalDependency("cmsis-nn", "http://example.org/cmsis", "git", "5.8.0", "Apache-2.0"),
+    ExternalDependency(
+        "a_1", 'the "u\\r\'l" é', sha256="0" * 64, libraries=("libx.so.1", "liby.so")
+    ),
+    ExternalDependency(
+        "tool", "/opt/x y", "path", license="MIT OR (ISC AND Zlib)", build_time=True
+    ),
+)
 ELEMENTS = tuple(DTYPES)
 INTS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind in ("int", "uint"))
 FLOATS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind == "float")
@@ -66,6 +81,8 @@ class TirGen:
         self.vars: list[Var] = []
         self.buffers: list[Buffer] = []
         self.outputs: list[Buffer] = []
+        self.threads: list[str] = []  # indices of a device that loops around are bound to
+        self.spread = 0  # loops around that are parallel or vectorized
 
     def pick(self, items: Any) -> Any:
         return self.draw(st.sampled_from(items))
@@ -186,6 +203,9 @@ class TirGen:
         if depth:
             forms += [self._for, self._seq, self._let, self._if, self._alloc, self._seq]
             forms += [self._while, self._match, self._block, self._block, self._for]
+            forms += [self._device]
+        if self.whole_block():
+            forms += [self._sync]
         return self.pick(forms)(depth - 1)
 
     def _store(self, depth: int) -> Stmt:
@@ -200,23 +220,53 @@ class TirGen:
 
     def _for(self, depth: int) -> Stmt:
         dtype = DType(self.pick(("int64", "int64", "int32")))
-        kind = self.pick(("serial", "parallel", "vectorized", "unrolled", "thread"))
+        kind = self.pick(("serial", "parallel", "vectorized", "unrolled"))
         fixed = kind in ("vectorized", "unrolled")
         extent = self.literal(dtype) if fixed else self.expr(dtype, 1)
         lo = IntImm(0, dtype) if self.chance(60) else self.expr(dtype, 1)
         var = Var(self.name(), dtype)
         self.vars.append(var)
+        self.spread += kind in ("parallel", "vectorized")
         body = self.stmt(depth)
+        self.spread -= kind in ("parallel", "vectorized")
         self.vars.pop()
-        attrs = self.attrs()
-        if kind == "thread":
-            attrs = Attrs.of(**{**attrs, "thread": self.pick(("blockIdx.x", "threadIdx.y"))})
-        return For(var, lo, extent, kind, body, attrs)
+        return For(var, lo, extent, kind, body, self.attrs())
+
+    def whole_block(self) -> bool:
+        """Whether all threads of a block of a device are here together."""
+        return bool(self.threads) and not self.spread and self.threads[-1] in BLOCK_INDICES
+
+    def _device(self, depth: int) -> Stmt:
+        """A loop that is bound to an index of a device, where one can be."""
+        inner = any(t in THREAD_INDICES for t in self.threads)
+        free = [t for t in (THREAD_INDICES if inner else THREADS) if t not in self.threads]
+        if not free or self.spread:
+            return self._for(depth)
+        thread = self.pick(free)
+        dtype = DType(self.pick(("int64", "int64", "int32")))
+        fixed = thread in THREAD_INDICES
+        extent = IntImm(self.pick((1, 32)), dtype) if fixed else self.expr(dtype, 1)
+        lo = IntImm(0, dtype) if self.chance(60) else self.expr(dtype, 1)
+        var = Var(self.name(), dtype)
+        self.vars.append(var)
+        self.threads.append(thread)
+        body = self.stmt(depth)
+        self.threads.pop()
+        self.vars.pop()
+        attrs = Attrs.of(**{**self.attrs(), "thread": thread})
+        return For(var, lo, extent, "thread", body, attrs)
+
+    def _sync(self, depth: int) -> Stmt:
+        return Sync()
 
     def attrs(self) -> Attrs:
-        values = (3, -1, 2.5, True, None, 'a "b"', (1, "x"), IntImm(4), float("inf"))
+        values = (3, -1, 2.5, True, None, 'a "b"', (1, "x"), IntImm(4), float("inf"), DEPENDENCIES)
         keys = [k for k in ("my.depth", "my.a b", "my.in") if self.chance(15)]
         return Attrs.of(**{k: self.pick(values) for k in keys})
+
+    def function_attrs(self) -> Attrs:
+        needs = {"kExternalDependency": DEPENDENCIES} if self.chance(15) else {}
+        return Attrs.of(**{**self.attrs(), **needs})
 
     def _while(self, depth: int) -> Stmt:
         return While(self.expr(BOOL), self.stmt(depth))
@@ -240,7 +290,8 @@ class TirGen:
                 args.append(AddressOf(b, self.indices(b, 1)))
             else:
                 args.append(self.expr(DType(self.element()), depth))
-        return CallExtern(self.pick(("f", "hypot", "_x1")), tuple(args), d)
+        needs = tuple(DEPENDENCIES[: self.draw(st.integers(0, 2))] if self.chance(15) else ())
+        return CallExtern(self.pick(("f", "hypot", "_x1")), tuple(args), d, needs)
 
     def _match(self, depth: int) -> Stmt:
         source = self.pick(self.buffers)
@@ -312,6 +363,8 @@ class TirGen:
             b = replace(b, strides_given=tuple(self.expr(INT64, 1) for _ in b.shape))
         if any(isinstance(d, IntImm) and d.value < 0 for d in b.shape):
             b = Buffer(b.name, b.dtype, (IntImm(4),))
+        if self.whole_block() and self.chance(50):
+            b = Buffer(b.name, b.dtype, (IntImm(32), IntImm(4)), "shared")
         self.buffers.append(b)
         self.outputs.append(b)
         body = self.stmt(depth)
@@ -339,4 +392,6 @@ class TirGen:
         op_class = self.pick(("loops", "matmul_packed"))
         params = (*buffers, *scalars)
         public = self.chance(30)
-        return PrimFunc(name, params, body, outputs, inplace, op_class, public, self.attrs())
+        return PrimFunc(
+            name, params, body, outputs, inplace, op_class, public, self.function_attrs()
+        )

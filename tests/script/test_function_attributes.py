@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.base.dependency import FIELDS, ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.module import IRModule
 from tensorkiln.runtime.library_file import read_library_file
@@ -43,8 +45,8 @@ WRONG = [
     ("{'global_symbol': 3}", "'global_symbol' is the name that a library has", "write"),
     ("{'target': 3}", "'target' is a target's text", "write"),
     ("{'target': ''}", "'target' is a target's text", "write"),
-    ("{'kExternalDependency': 'cmsis'}", "'kExternalDependency' is a tuple", "write"),
-    ("{'kExternalDependency': (('cmsis',),)}", "'kExternalDependency' is a tuple", "write"),
+    ("{'kExternalDependency': 'cmsis'}", "'kExternalDependency' is a list of T", "write"),
+    ("{'kExternalDependency': (('cmsis', 'url'),)}", "'kExternalDependency' is a list", "write"),
 ]
 
 
@@ -112,18 +114,82 @@ def test_graph_attributes_are_given_once() -> None:
         read(text, "{'mine.a': 2}")
 
 
-def test_dependencies_of_programs_reach_the_library(tmp_path: Path) -> None:
-    row = ("cmsis-nn", "http://example.org/cmsis", "git", "5.8.0")
-    path = tk.compile(read(PROGRAM, f"{{'kExternalDependency': ({row!r},)}}")).export_library(
-        tmp_path / "net.so"
-    )
+CMSIS = 'T.ExternalDependency("cmsis-nn", "http://example.org/cmsis", "git", "5.8.0")'
+
+
+@LEVELS
+def test_dependencies_of_functions_reach_the_library(text: str, tmp_path: Path) -> None:
+    mod = read(text, f"{{'kExternalDependency': [{CMSIS}]}}")
+    assert from_source(mod.script()).script() == mod.script()
+    path = tk.compile(mod).export_library(tmp_path / "net.so")
     (found,) = json.loads(json.dumps(read_library_file(path).metadata))["dependencies"]
-    assert found == dict(zip(("short_name", "url", "url_type", "version_spec"), row, strict=True))
-    two = f"{{'kExternalDependency': ({row!r}, {(*row[:3], '5.9.0')!r})}}"
+    row = ("cmsis-nn", "http://example.org/cmsis", "git", "5.8.0", "NOASSERTION", "", [], False)
+    assert found == dict(zip(FIELDS, row, strict=True))
+    two = f"{{'kExternalDependency': [{CMSIS}, {CMSIS.replace('5.8.0', '5.9.0')}]}}"
     with pytest.raises(UserError, match=r"version_spec '5\.8\.0' against '5\.9\.0'"):
-        tk.compile(read(PROGRAM, two))
-    with pytest.raises(UserError, match="unknown url_type 'svn'"):
-        tk.compile(read(PROGRAM, "{'kExternalDependency': (('a', 'b', 'svn'),)}"))
+        tk.compile(read(text, two))
+
+
+DEPENDENCY_ERRORS = [
+    ("'a', 'b', 'svn'", "dependency 'a': unknown url_type 'svn'", "one of path, url, git"),
+    ("'a'", "an external dependency needs its url", ""),
+    ("", "an external dependency needs its short_name", ""),
+    ("'a', 'b', licence='MIT'", "has no field 'licence'", "'license'"),
+    ("'a', 'b', license='MTI'", "unknown license 'MTI'", "'MIT'"),
+    ("'a', 'b', url='c'", "'url' is given twice", ""),
+    ("'a', 'b', 'url', '', 'MIT', '', (), False, 9", "its fields are short_name, url", ""),
+    ("'a', 3", "url is 3, expected text", ""),
+    ("'a', 'b', libraries='x.so'", "libraries are 'x.so', expected file names", ""),
+    ("'a', 'b', build_time=1", "build_time is 1, expected True or False", ""),
+]
+
+
+@LEVELS
+@pytest.mark.parametrize(("fields", "message", "hint"), DEPENDENCY_ERRORS)
+@pytest.mark.parametrize("letter", ["T", "R"])
+def test_malformed_dependencies(
+    text: str, fields: str, message: str, hint: str, letter: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        read(text, f"{{'kExternalDependency': [{letter}.ExternalDependency({fields})]}}")
+    assert caught.value.where.startswith("net.py:4:")
+    assert message in caught.value.message and hint in caught.value.hint
+
+
+def test_dependencies_around_a_script() -> None:
+    """A decorated function may name one that Python made, T's word for which makes it there."""
+    cmsis = tk.script.T.ExternalDependency("cmsis-nn", "http://example.org/cmsis")
+    found = from_source(
+        PROGRAM.replace("{attrs}", "{'kExternalDependency': [cmsis]}"), namespace={"cmsis": cmsis}
+    )["f"].attrs["kExternalDependency"]
+    assert found == (ExternalDependency("cmsis-nn", "http://example.org/cmsis"),)
+    assert tk.script.R.ExternalDependency is tk.script.T.ExternalDependency
+
+
+CALLS = [
+    ("dependencies=[{d}]", ""),
+    ("dependencies=3", "'kExternalDependency' is a list of T.ExternalDependency"),
+    ("dependencies=['a']", "'kExternalDependency' is a list of T.ExternalDependency"),
+    ("needs=[{d}]", "unknown option 'needs' of T.call_extern"),
+]
+
+
+@pytest.mark.parametrize(("option", "message"), CALLS)
+def test_dependencies_of_calls_of_c_functions(option: str, message: str) -> None:
+    option = option.replace("{d}", CMSIS)
+    call = f'T.call_extern("float32", "fabsf", X[i], {option})'
+    text = PROGRAM.replace("X[i] + T.float32(1)", call).replace("{attrs}", "{'mine.a': 1}")
+    if message:
+        with pytest.raises(UserError, match=message):
+            from_source(text)
+        return
+    mod = from_source(text)
+    again = from_source(mod.script())
+    assert again.script() == mod.script() and "dependencies=(" in mod.script()
+    assert first_difference(again, mod) is None
+    other = from_source(text.replace("5.8.0", "5.9.0"))
+    assert "dependencies" in str(first_difference(mod, other))
+    assert [d.short_name for d in tk.compile(mod).external_dependencies] == ["cmsis-nn"]
 
 
 OPTIONS = [

@@ -16,12 +16,12 @@ import tensorkiln as tk
 from tensorkiln.artifact.metadata import ParamInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.frontend import from_onnx
-from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.expr import IntImm, Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType
+from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple, constant
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
@@ -181,6 +181,19 @@ def test_names_are_those_of_the_text() -> None:
     check_round_trip(IRModule((kernel,)))
     header = next(a for a in tk.compile(IRModule((kernel,))).artifacts if a.file_name == "model.h")
     assert "int64_t n, int64_t n_1" in " ".join(header.content.decode().split())
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_equal_constants(size: int, outer: bool, shared: bool) -> None:
+    """One array or several: text does not tell, nor does the product."""
+    x = RVar("x", TensorType((IntImm(size),), FLOAT32))
+    three = np.full(size, 3, "f4")
+    arrays = [three, three if shared else three.copy(), np.arange(size, dtype="f4")]
+    fields = tuple(constant(a) for a in (*arrays, arrays[1]))
+    f = Function("main", (x,), (), Tuple((x, *fields)), Attrs.of(outer=True) if outer else NO_ATTRS)
+    check_round_trip(IRModule((f,)))
 
 
 def test_a_model_keeps_its_names_of_sizes() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.equal import first_difference
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.expr import CallExtern, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, RVar
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import PrimFunc, Seq
 from tensorkiln.ir.verify import verify
 from tensorkiln.script import constant_table, from_source, print_function, print_module
 
@@ -38,6 +41,16 @@ def check(mod: IRModule) -> None:
     assert print_module(again) == text
     assert again.name == mod.name
     assert spans(again) == spans(mod)
+
+
+@pytest.mark.parametrize("text", ["the", "it's", 'a "b"', "\\", "a\\n", "é", "'\"\\'", "T.call"])
+def test_texts_within_extents_in_quotes(text: str) -> None:
+    """An extent in quotes may hold texts, with quotes and escapes of their own."""
+    needs = ExternalDependency("a", text)
+    n = Var("n")
+    extent = CallExtern("size", (n,), INT64, (needs,))
+    x = Buffer("x", DType("float32"), (n, extent))
+    check(IRModule((PrimFunc("f", (x,), Seq(()), outputs=0),), "m"))
 
 
 @FAST

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.link.shared import CRT, crt_sources
+from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources
 
 _C = ["-std=c99", "-fno-builtin", "-fPIC", f"-I{CRT}"]
 _WARN = [
@@ -142,7 +142,7 @@ def main() -> int:
     """Status 1 where a tool that is here finds something."""
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        sources = [*crt_sources(), *generated(Path(folder))]
+        sources = [*crt_sources(devices=ALL_KINDS), *generated(Path(folder))]
         for name, find in TOOLS.items():
             tool = find()
             if tool is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.link.shared import crt_sources
+from tensorkiln.link.shared import ALL_KINDS, crt_sources
 from tests.static.analyze import TOOLS, findings, generated
 
 GCC = ("gcc", "gcc -fanalyzer")
@@ -27,7 +27,7 @@ def _require_clean(name: str, source: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GCC)
-@pytest.mark.parametrize("source", crt_sources(), ids=lambda path: path.name)
+@pytest.mark.parametrize("source", crt_sources(devices=ALL_KINDS), ids=lambda path: path.name)
 def test_the_runtime(name: str, source: Path) -> None:
     _require_clean(name, source)
 

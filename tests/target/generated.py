@@ -74,7 +74,23 @@ def processor(rng: random.Random) -> dict[str, Any]:
     for name, low, high in (("l1d_bytes", 10, 30), ("l2_bytes", 12, 32)):
         if rng.random() < 0.3:
             spec[name] = rng.randrange(1 << low, (1 << high) + 1)
+    if rng.random() < 0.2:
+        spec["memory"] = pools(rng)
     return spec
+
+
+def pools(rng: random.Random) -> list[dict[str, Any]]:
+    """Pools of memory, each field given or not; only the last of RAM may be of any size."""
+    count = rng.randrange(1, 4)
+    out: list[dict[str, Any]] = [{"name": f"ram{i}"} for i in range(count)]
+    for i, pool in enumerate(out):
+        if i < count - 1 or rng.random() < 0.5:
+            pool["size"] = rng.choice([rng.randrange(1, 1 << 40), f"{rng.randrange(1, 999)}K"])
+        if rng.random() < 0.5:
+            pool["align"] = rng.choice([8, 16, 32, 64])
+    if rng.random() < 0.5:
+        out.insert(rng.randrange(count + 1), {"name": "flash", "kind": "flash"})
+    return out
 
 
 def system(arch: str, rng: random.Random) -> str:

@@ -15,9 +15,20 @@ from tensorkiln.target import Target, register_target_kind, require_codegen, unr
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("cuda", "no code generator for kind 'cuda'"),
+        ("metal", "no code generator for kind 'metal'"),
         ("rocm", "kinds that have one: llvm, llvmjit"),
-        ({"devices": ["llvm", "cuda"]}, "kind 'composite'"),
+        (
+            {"devices": ["llvm", "metal"]},
+            r"target\.devices\[1\]\.kind: no code generator for kind 'metal'",
+        ),
+        ({"devices": ["llvm", {"devices": ["rocm", "metal"]}]}, r"devices\[1\]\.kind: .* 'rocm'"),
+        ({"devices": ["llvm", "c"]}, r"devices\[1\]: the host is llvm of .*, the device c of"),
+        (
+            {"devices": ["llvm", {"mtriple": "aarch64-linux-gnu"}]},
+            "the device llvm of aarch64-unknown-linux-gnu: a library has one machine",
+        ),
+        ({"kind": "llvm", "target_key": "a"}, r"target\.target_key: target_key is of the devices"),
+        ({"operators": ["conv2d"]}, r"target\.operators: operators is of the devices"),
         ({"libs": ["openblas"]}, r"target\.libs: no code generator of kind 'llvm' calls"),
         ({"kind": "llvmjit", "libs": ["mkl"]}, "of kind 'llvmjit' calls libraries, such as 'mkl'"),
         ({"mtriple": "riscv64-linux-gnu"}, "no code is generated for riscv64 yet"),
@@ -35,7 +46,10 @@ def test_registered_code_generators_count() -> None:
         require_codegen(Target({"kind": "accel", "libs": ["own"]}))
         with pytest.raises(UnsupportedError, match=r"target\.host\.libs"):
             require_codegen(Target({"kind": "accel", "host": {"kind": "llvm", "libs": ["own"]}}))
-        with pytest.raises(UnsupportedError, match="kinds that have one: llvm, llvmjit, accel"):
-            require_codegen(Target("cuda"))
+        with pytest.raises(
+            UnsupportedError,
+            match="kinds that have one: llvm, llvmjit, c, cuda, opencl, webgpu, accel",
+        ):
+            require_codegen(Target("vulkan"))
     finally:
         unregister_target_kind("accel")

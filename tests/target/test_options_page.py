@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorkiln.target import Option
 from tensorkiln.target.kinds import KINDS, Kind
-from tensorkiln.target.options import ELSEWHERE
+from tensorkiln.target.options import ELSEWHERE, TYPE_NAMES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "target-options.md"
 HEAD = """# Options of each kind of target
@@ -40,7 +40,10 @@ def row(option: Option) -> str:
     default = "" if option.default is None else f"`{str(option.default).lower()}`"
     if isinstance(option.default, str):
         default = f"`{option.default}`"
-    return f"| `{option.name}` | {option.range_text} | {default} | {option.doc} |"
+    values = f"{option.low} to {option.high}" if option.type is int else TYPE_NAMES[option.type]
+    if option.choices:
+        values = ", ".join(map(str, option.choices))
+    return f"| `{option.name}` | {values} | {default} | {option.doc} |"
 
 
 def elsewhere() -> str:

@@ -106,6 +106,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": "Bad Name"}, "is not a name"),
     ({"name": "llvm"}, "'llvm' is taken"),
     ({"name": "native"}, "'native' is taken"),
+    ({"name": "host"}, "'host' is taken"),
     ({"name": "dnnl", "device_type": ""}, "device_type is ''"),
     ({"name": "dnnl", "default_keys": [1]}, "default_keys"),
     ({"name": "dnnl", "options": ["lanes"]}, "'lanes' is not an Option"),

@@ -1,7 +1,9 @@
-"""Small graphs for pass tests: functions of a builder, compared by structure and by value."""
+"""Small modules for tests of passes: scripts, compared as text, and graphs of a builder, compared
+by structure and by value."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +12,10 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, RVar, TensorType, Value, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
-from tensorkiln.ops.evaluate import evaluate
+from tensorkiln.ops.verify import verify
+from tensorkiln.script import from_source
+from tensorkiln.transform.relax.infer_types import infer_types
+from tests.ops.evaluate import evaluate
 
 Build = Callable[..., Value]
 Pass = Callable[[IRModule], IRModule]
@@ -105,3 +110,14 @@ def check(apply: Pass, before: IRModule, after: IRModule, rtol: float = 1e-12) -
 def check_unchanged(apply: Pass, mod: IRModule) -> None:
     """`apply` answers the very same object."""
     assert apply(mod) is mod
+
+
+def check_text(apply: Pass, before: str, after: str, **constants: np.ndarray) -> None:
+    """`apply` turns one script into exactly the other, names included, and is then at rest. All
+    passes but the first see what `infer_types` leaves."""
+    mod = from_source(textwrap.dedent(before), constants)
+    result = apply(mod if apply is infer_types else infer_types(mod))
+    found, expected = result.script(), from_source(textwrap.dedent(after), constants).script()
+    assert found == expected, found
+    verify(result)
+    assert apply(result).script() == found

@@ -15,12 +15,24 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, RVar, TensorType, Tuple, Value, constant, tensor
-from tensorkiln.ir.verify import verify
 from tensorkiln.ops.channel_window import ChannelWindow
+from tensorkiln.ops.verify import verify
+from tensorkiln.passes.instruments import require_round_trip
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.fuse_ops import FuseOps
-from tests.transform.graphs import Build, Graph, assert_same_values, c, graph, main, ops_of, rand
+from tests.schedule.test_grouped_conv import CASES as GROUPED
+from tests.transform.graphs import (
+    Build,
+    Graph,
+    assert_same_values,
+    c,
+    check_text,
+    graph,
+    main,
+    ops_of,
+    rand,
+)
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 WIDE = Target({"kind": "llvm", "mcpu": "skylake-avx512"})
@@ -258,17 +270,33 @@ def test_few_channels_in_groups_are_blocked() -> None:
 
 
 def test_grouped_filters_lie_over_the_window_of_their_panel() -> None:
-    """Their type is the widened one: NumPy cannot run it, tests/schedule does."""
     w = rand(16, 4, 1, 1)
     build = lambda g, x: Tuple(tuple(g.conv2d(x, w, groups=4) for _ in "ab"))  # noqa: E731
-    out = AssignLayouts(TARGET)(graph(build, x=(1, 16, 5, 5)))
-    verify(out)
+    out = assigned(build, x=(1, 16, 5, 5))
     got = packed(out, "conv2d")
     assert str(got.type.layout) == "A/8 B/4 C D B%4 A%8"
+    assert call_of(out, "conv2d").attrs.channel_window == (8, 4)
     assert got.type.static_shape() == (16, 8, 1, 1), "a panel of 8 outputs reads two groups"
     wide = ChannelWindow(4, 16, 4, 8, 4).spread(w.array)
     np.testing.assert_array_equal(got.type.layout.unpack(got.array, wide.shape), wide)
     assert packed(out, "conv2d", index=1) is got
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("mcpu", ["x86-64", "haswell", "x86-64-v4"])
+@pytest.mark.parametrize(("groups", "inputs", "outputs"), [c[:3] for c in GROUPED])
+def test_calls_say_how_their_weights_are_stored(
+    groups: int, inputs: int, outputs: int, mcpu: str, dtype: str
+) -> None:
+    """So the types follow from the operands, in the text too, and values stay."""
+    low = np.arange(outputs * inputs // groups).reshape(outputs, inputs // groups, 1, 1) % 11 - 5
+    x = tensor((1, inputs, 2, 3), "uint8" if dtype == "int8" else dtype)
+    before = graph(lambda g, x: g.conv2d(x, constant(low.astype(dtype)), groups=groups), x=x)
+    after = AssignLayouts(Target({"kind": "llvm", "mcpu": mcpu}))(before)
+    verify(after)
+    require_round_trip(after, "assigned")
+    assert call_of(after, "conv2d").attrs.channel_window[0] % 4 == 0
+    assert_same_values(before, after)
 
 
 def test_shared_weights_are_packed_once() -> None:
@@ -574,3 +602,22 @@ def test_any_network_keeps_its_meaning(mod: IRModule) -> None:
             memory: Layout = call.args[0].type.memory  # type: ignore[union-attr]
             need = call.attrs.padding
             assert memory.halo(2) >= need[0] and memory.halo(3) >= need[1]
+
+
+def test_layouts_as_text() -> None:
+    check_text(
+        AssignLayouts(TARGET),
+        """
+        @R.function
+        def main(x: R.Tensor((64, 64), "float32"), y: R.Tensor((64, 64), "float32")):
+            z = R.matmul(x, y)
+            return z
+        """,
+        """
+        @R.function
+        def main(x: R.Tensor((64, 64), "float32"), y: R.Tensor((64, 64), "float32")):
+            y_layout1 = R.relayout(y, layout="B/16 A B%16")
+            z = R.matmul(x, y_layout1, transpose_a=False, transpose_b=False, wide=False)
+            return z
+        """,
+    )

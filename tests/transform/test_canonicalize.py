@@ -15,6 +15,7 @@ from tests.transform.graphs import (
     assert_same_values,
     c,
     check,
+    check_text,
     check_unchanged,
     graph,
     main,
@@ -238,3 +239,24 @@ def test_types_of_results_never_change() -> None:
         mod = graph(before, x=(2, 3, 4))
         assert main(canonicalize(mod)).result.type == main(mod).result.type
         assert arguments(mod).keys() == {"x"}
+
+
+def test_identities_go_and_subtractions_become_additions() -> None:
+    check_text(
+        canonicalize,
+        """
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32")):
+            a = R.sub(x, R.const(2.0, "float32"))
+            b = R.transpose(a, axes=(1, 0))
+            c = R.transpose(b, axes=(1, 0))
+            d = R.add(c, R.const(0.0, "float32"))
+            return d
+        """,
+        """
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32")):
+            a = R.add(x, R.const(-2.0, "float32"))
+            return a
+        """,
+    )

@@ -1,44 +1,32 @@
-"""fold_constants, infer_types, and the two eliminations."""
+"""fold_constants: what is computed at compile time, and how far it expands."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Binary, IntImm, Var
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Binding,
     Call,
     Constant,
-    Function,
-    GlobalRef,
     RVar,
     Tuple,
     constant,
     tensor,
 )
-from tensorkiln.transform.relax.eliminate_common_subexpressions import (
-    eliminate_common_subexpressions,
-)
-from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
 from tensorkiln.transform.relax.fold_constants import EXPANDED_LIMIT, fold_constants
-from tensorkiln.transform.relax.infer_types import infer_types
 from tests.transform.graphs import (
     Graph,
     assert_same_values,
     c,
     check,
+    check_text,
     check_unchanged,
     graph,
     main,
     ops_of,
     rand,
 )
-
-# --- fold_constants ------------------------------------------------------------------------------
 
 
 def operand(mod: IRModule, binding: int, position: int) -> Constant:
@@ -117,102 +105,20 @@ def test_random_constant_graphs() -> None:
     assert_same_values(mod, out, rtol=1e-6)
 
 
-# --- infer_types ---------------------------------------------------------------------------------
-
-
-def test_extents_are_simplified() -> None:
-    n = Var("n")
-    spelled = Binary("add", Binary("mul", n, IntImm(2)), IntImm(0))
-    x = RVar("x", tensor((Binary("mul", IntImm(2), n),), "float32"))
-    y, z = (RVar(name, tensor((spelled,), "float32")) for name in "yz")
-    call = graph(lambda g, v: g.exp(v), v=(1,))
-    attrs = main(call).bindings[0].value.attrs  # type: ignore[union-attr]
-    bindings = (Binding(y, Call("exp", (x,), attrs)), Binding(z, Call("neg", (y,), attrs)))
-    f = Function("main", (x,), bindings, z)
-    out = infer_types(IRModule((f,)))
-    shapes = {b.var.tensor.shape for b in main(out).bindings}
-    assert len(shapes) == 1 and shapes != {(spelled,)}
-    assert main(out).result is main(out).bindings[-1].var
-    assert infer_types(out) is out
-
-
-@pytest.mark.parametrize("declared", [((3,), "float32"), ((2,), "float64"), ((2, 1), "float32")])
-def test_wrong_types_are_errors_of_the_module(declared: tuple[tuple[int, ...], str]) -> None:
-    mod = graph(lambda g, x: g.exp(x), x=(2,))
-    b = main(mod).bindings[0]
-    wrong = RVar("wrong", tensor(*declared))
-    f = Function("main", main(mod).params, (Binding(wrong, b.value),), wrong)
-    with pytest.raises(UserError, match=r"declared .*, derived float32\[2\]") as caught:
-        infer_types(IRModule((f,)))
-    assert caught.value.where == "main/bindings[0] wrong"
-
-
-def test_operands_that_do_not_fit_are_errors_of_the_module() -> None:
-    x, y = (RVar(n, tensor((k,), "float32")) for n, k in (("x", 2), ("y", 3)))
-    z = RVar("z", x.type)
-    f = Function("main", (x, y), (Binding(z, Call("add", (x, y), Attrs())),), z)
-    with pytest.raises(UserError, match="operator add: .*expected an extent of 2") as caught:
-        infer_types(IRModule((f,)))
-    assert caught.value.where == "main/bindings[0] z"
-
-
-def test_calls_of_functions_have_their_result_type() -> None:
-    inner = main(graph(lambda g, x: g.exp(x), x=(2,)))
-    fused = Function("fused", inner.params, inner.bindings, inner.result, Attrs.of(primitive=True))
-    x, y = RVar("x", tensor((2,), "float32")), RVar("y", tensor((2,), "float32"))
-    outer = Function("main", (x,), (Binding(y, Call(GlobalRef("fused"), (x,))),), y)
-    mod = IRModule((outer, fused))
-    assert infer_types(mod) is mod
-    assert eliminate_dead_code(mod) is mod
-    alone = IRModule((Function("main", (x,), (), x), fused))
-    assert list(eliminate_dead_code(alone)) == ["main"]
-
-
-# --- eliminations --------------------------------------------------------------------------------
-
-
-def test_dead_code() -> None:
-    def build(g: Graph, x: RVar) -> RVar:
-        g.exp(g.neg(x))
-        return g.abs(x)
-
-    check(eliminate_dead_code, graph(build, x=(2,)), graph(lambda g, x: g.abs(x), x=(2,)))
-    check_unchanged(eliminate_dead_code, graph(lambda g, x: g.abs(x), x=(2,)))
-
-
-def test_common_subexpressions() -> None:
-    before = graph(lambda g, x: g.add(g.mul(g.exp(x), 2), g.mul(g.exp(x), 2)), x=(2,))
-
-    def after(g: Graph, x: RVar) -> RVar:
-        y = g.mul(g.exp(x), 2)
-        return g.add(y, y)
-
-    check(eliminate_common_subexpressions, before, graph(after, x=(2,)))
-
-
-def test_what_is_not_common() -> None:
-    def attributes(g: Graph, x: RVar) -> RVar:
-        return g.add(g.clip(x, min=0.0, max=1.0), g.clip(x, min=-0.0, max=1.0))
-
-    def constants(g: Graph, x: RVar) -> RVar:
-        return g.add(g.mul(x, c([1.0, 2.0])), g.mul(x, c([1.0, -2.0])))
-
-    def operands(g: Graph, x: RVar) -> RVar:
-        return g.add(g.sub(x, 1), g.sub(1, x))
-
-    for build in (attributes, constants, operands):
-        check_unchanged(eliminate_common_subexpressions, graph(build, x=(2,)))
-
-
-def test_large_constants_are_compared_by_place() -> None:
-    w = rand(64, 64)
-    shared, copied = constant(w.array), constant(w.array.copy())
-
-    def build(second: Constant):  # noqa: ANN202
-        return lambda g, x: g.add(g.linear(x, w), g.linear(x, second))
-
-    assert ops_of(eliminate_common_subexpressions(graph(build(shared), x=(2, 64)))) == [
-        "linear",
-        "add",
-    ]
-    check_unchanged(eliminate_common_subexpressions, graph(build(copied), x=(2, 64)))
+def test_what_only_constants_decide() -> None:
+    check_text(
+        fold_constants,
+        """
+        @R.function
+        def main(x: R.Tensor((2,), "float32")):
+            two = R.add(R.const(1.0, "float32"), R.const(1.0, "float32"))
+            y = R.mul(x, two)
+            return y
+        """,
+        """
+        @R.function
+        def main(x: R.Tensor((2,), "float32")):
+            y = R.mul(x, R.const(2.0, "float32"))
+            return y
+        """,
+    )

@@ -26,7 +26,16 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.fuse_ops import FuseOps
-from tests.transform.graphs import Build, Graph, assert_same_values, c, graph, main, rand
+from tests.transform.graphs import (
+    Build,
+    Graph,
+    assert_same_values,
+    c,
+    check_text,
+    graph,
+    main,
+    rand,
+)
 from tests.transform.test_assign_layouts import networks
 from tests.transform.test_random_graphs import modules
 
@@ -489,3 +498,39 @@ def test_the_checker_notices_shared_memory() -> None:
     bad = Function(f.name, f.params, f.bindings, Tuple((f.result, f.result)), f.attrs)
     with pytest.raises(AssertionError):
         assert_own_memory(out.with_functions((bad, *out.functions[1:])))
+
+
+def test_groups_as_text() -> None:
+    check_text(
+        FuseOps(TARGET),
+        """
+        @R.function
+        def main(x: R.Tensor((4, 8), "float32")):
+            y = R.softmax(x, axis=-1)
+            z = R.mul(y, R.const(2.0, "float32"))
+            a = R.exp(z)
+            b = R.reshape(a, shape=(8, 4))
+            return b
+        """,
+        """
+        @ir_module
+        class Module:
+            @R.function
+            def main(x: R.Tensor((4, 8), "float32")):
+                y: R.Tensor((4, 8), "float32") = Module.softmax(x)
+                a: R.Tensor((4, 8), "float32") = Module.mul_exp(y)
+                b = R.reshape(a, shape=(8, 4))
+                return b
+
+            @R.function(attrs={"primitive": True})
+            def softmax(p0: R.Tensor((4, 8), "float32")):
+                y = R.softmax(p0, axis=-1)
+                return y
+
+            @R.function(attrs={"primitive": True})
+            def mul_exp(p0: R.Tensor((4, 8), "float32")):
+                z = R.mul(p0, R.const(2.0, "float32"))
+                a = R.exp(z)
+                return a
+        """,
+    )

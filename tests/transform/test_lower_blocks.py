@@ -26,6 +26,7 @@ from tensorkiln.ir.stmt import (
 from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import substitute
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
+from tests.transform.graphs import check_text
 
 A, B, C = buffer("A", (8, 4)), buffer("B", (8, 4)), buffer("C", (8,))
 AT = buffer("at", (8,), "int64")
@@ -161,3 +162,27 @@ def test_registers_cannot_stay_a_view() -> None:
 def test_programs_without_blocks_are_left_alone() -> None:
     mod = module(loop(J, 8, Store(C, (J,), as_expr(1.0))))
     assert lower_blocks(mod) is mod
+
+
+def test_a_sum_as_text() -> None:
+    check_text(
+        lower_blocks,
+        """
+        @T.prim_func
+        def f(X: T.Buffer((8, 4), "float32"), Y: T.Buffer((8,), "float32")):
+            for i, k in T.grid(8, 4):
+                with T.block("sum"):
+                    vi, vk = T.axis.remap("SR", [i, k])
+                    with T.init():
+                        Y[vi] = 0.0
+                    Y[vi] = Y[vi] + X[vi, vk]
+        """,
+        """
+        @T.prim_func
+        def f(X: T.Buffer((8, 4), "float32"), Y: T.Buffer((8,), "float32")):
+            for i, k in T.grid(8, 4):
+                if k == 0:
+                    Y[i] = 0.0
+                Y[i] = Y[i] + X[i, k]
+        """,
+    )

@@ -12,14 +12,15 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
-from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.fold_constants import fold_constants
 from tensorkiln.transform.relax.match_attention import match_attention
+from tests.ops.evaluate import evaluate
 from tests.transform.graphs import (
     Graph,
     arguments,
     assert_same_values,
+    check_text,
     check_unchanged,
     graph,
     main,
@@ -333,3 +334,31 @@ def test_masks_of_attention_operators() -> None:
     out, attrs, operands = attention_of(causal)
     assert attrs.causal is True and operands == 3
     assert_same(causal, out, 0)
+
+
+def test_the_plainest_form() -> None:
+    check_text(
+        match_attention,
+        """
+        @R.function
+        def main(
+            q: R.Tensor((1, 2, 4, 8), "float32"),
+            k: R.Tensor((1, 2, 4, 8), "float32"),
+            v: R.Tensor((1, 2, 4, 8), "float32"),
+        ):
+            scores = R.matmul(q, R.transpose(k, axes=(0, 1, 3, 2)))
+            scaled = R.mul(scores, R.const(0.125, "float32"))
+            y = R.matmul(R.softmax(scaled, axis=-1), v)
+            return y
+        """,
+        """
+        @R.function
+        def main(
+            q: R.Tensor((1, 2, 4, 8), "float32"),
+            k: R.Tensor((1, 2, 4, 8), "float32"),
+            v: R.Tensor((1, 2, 4, 8), "float32"),
+        ):
+            y = R.attention(q, k, v, causal=False, scale=0.125, unseen="nan")
+            return y
+        """,
+    )

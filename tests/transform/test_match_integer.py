@@ -9,9 +9,9 @@ import pytest
 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
-from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.transform.graphs import Graph, c, graph, main, ops_of
+from tests.ops.evaluate import evaluate
+from tests.transform.graphs import Graph, c, check_text, graph, main, ops_of
 
 R = np.random.default_rng(5)
 
@@ -208,3 +208,28 @@ def test_bounds_that_saturation_has_anyway_go() -> None:
 def test_graphs_of_floats_stay_the_same_object(build: Callable[..., Value]) -> None:
     mod = graph(build, x=(6, 4))
     assert match_integer(mod) is mod
+
+
+def test_a_product_of_scaled_integers() -> None:
+    check_text(
+        match_integer,
+        """
+        @R.function
+        def main(x: R.Tensor((2, 4), "uint8")):
+            a = R.dequantize(x, R.const(0.5, "float32"), R.const(0, "uint8"))
+            b = R.dequantize(
+                R.const([1, 2, 3, 4, 5, 6, 7, 8], "int8", (4, 2)),
+                R.const(0.25, "float32"),
+                R.const(0, "int8"),
+            )
+            y = R.matmul(a, b)
+            return y
+        """,
+        """
+        @R.function
+        def main(x: R.Tensor((2, 4), "uint8")):
+            y_1 = R.linear(x, R.const([1, 2, 3, 4, 5, 6, 7, 8], "int8", (4, 2)))
+            y = R.dequantize(y_1, R.const(0.125, "float32"), R.const(0, "int32"))
+            return y
+        """,
+    )

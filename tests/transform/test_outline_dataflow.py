@@ -12,6 +12,7 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.script import from_source
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
+from tests.transform.graphs import check_text
 
 ADD_ONE = """
     @T.prim_func
@@ -195,3 +196,45 @@ class Net:
 """
     out = outline_dataflow(infer_types(from_source(text, infer=ops.infer)))
     assert list(out) == ["main_part0", "main_part1", "main"]
+
+
+def test_parts_as_text() -> None:
+    check_text(
+        outline_dataflow,
+        """
+        @R.function
+        def main(x: R.Tensor((4,), "float32"), c: R.Prim("bool")):
+            y = R.exp(x)
+            z = R.neg(y)
+            if c:
+                a = R.abs(z)
+                b = a
+            else:
+                b = z
+            return b
+        """,
+        """
+        @ir_module
+        class Module:
+            @R.function(attrs={"private": True})
+            def main_part0(z: R.Tensor((4,), "float32")):
+                a = R.abs(z)
+                return a
+
+            @R.function(attrs={"private": True})
+            def main_part1(x: R.Tensor((4,), "float32")):
+                y = R.exp(x)
+                z = R.neg(y)
+                return z
+
+            @R.function(attrs={"outer": True})
+            def main(x: R.Tensor((4,), "float32"), c: R.Prim("bool")):
+                z = Module.main_part1(x)
+                if c:
+                    a = Module.main_part0(z)
+                    b = a
+                else:
+                    b = z
+                return b
+        """,
+    )

@@ -20,18 +20,16 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import substitute
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.script import constant_table, from_source, print_function, print_module
-from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
-from tests.transform.graphs import Graph, graph, rand
+from tests.transform.graphs import Graph, check_text, graph, rand
+from tests.transform.test_plan_memory import HOMES, NEXT, TARGET, planned
 from tests.transform.test_random_graphs import modules
 
-TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def lowered(mod: IRModule) -> IRModule:
-    for p in relax_passes(TARGET):
-        mod = p(mod)
+    mod = partial_graph_aot(planned(mod))
     verify(mod)
     return mod
 
@@ -60,7 +58,7 @@ def test_sizes_follow_the_shapes() -> None:
     plan = planned_graph(f, mod)
     n = f.params[0].tensor.shape[0]
     assert isinstance(n, Var)
-    (size,) = plan.sizes
+    (size,) = (s.size for s in plan.storages)
     by_rows = [int_value(substitute(size, {n: IntImm(rows)})) for rows in (1, 7)]
     assert by_rows == [2 * 64, 2 * 7 * 64]
 
@@ -350,3 +348,36 @@ def test_a_plan_without_its_last_pass_is_not_lowered() -> None:
     with pytest.raises(UserError, match="run partial_graph_aot") as caught:
         tk.compile(graph(_mlp, x=(8, 16)), TARGET, relax_pipeline=passes)
     assert caught.value.code == "not-lowered"
+
+
+def test_a_plan_as_text() -> None:
+    check_text(
+        partial_graph_aot,
+        HOMES,
+        f"""
+@ir_module
+class Module:
+    @R.function(attrs={{"storages": True}})
+    def main_init() -> R.Tuple(R.Object):
+        storage0: R.Object = R.alloc_storage(size=128)
+        return (storage0,)
+
+    @R.function(attrs={{"planned": True}})
+    def main(x: R.Tensor((4, 8), "float32")):
+        storages: R.Tuple(R.Object) = R.call_packed(
+            "alloc_cached_storage_set", Module.main_init, key="main"
+        )
+        z: R.Tensor((4, 8), "float32") = Module.main_run(x, storages)
+        return z
+
+    @T.prim_func(outputs=1, op_class="graph", private=True)
+    def main_run(
+        x: T.Buffer((4, 8), "float32", align=4),
+        storages: T.Buffer((1,), "handle", align=8),
+        z: T.Buffer((4, 8), "float32", align=4),
+    ):
+        T.func_attr({{"host": True}})
+        T.call(Module.next, x, storages[0])
+        T.call(Module.next, storages[0], z)
+{NEXT}""",
+    )

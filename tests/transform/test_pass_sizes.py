@@ -8,6 +8,7 @@ import tensorkiln as tk
 from tensorkiln.runtime import Executor
 from tensorkiln.script import R, T
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
+from tests.transform.graphs import check_text
 
 
 @tk.script.ir_module
@@ -100,3 +101,38 @@ def test_calls_that_are_host_steps_get_the_sizes_too() -> None:
         tripled, negated = run(a, False)
         np.testing.assert_array_equal(tripled.numpy(), a * np.float32(3))
         np.testing.assert_array_equal(negated.numpy(), -a)
+
+
+def test_a_size_that_only_a_shape_tells() -> None:
+    check_text(
+        pass_sizes,
+        """
+        @ir_module
+        class Module:
+            @T.prim_func
+            def first(A: T.Buffer(("n", 6), "float32"), C: T.Buffer(("n",), "float32")):
+                for i in range(A.shape[0]):
+                    C[i] = A[i, 0]
+
+            @R.function
+            def main(x: R.Tensor(("m", 6), "float32")):
+                y = R.call_tir(Module.first, [x], R.Tensor(("m",), "float32"))
+                return y
+        """,
+        """
+        @ir_module
+        class Module:
+            @T.prim_func
+            def first(
+                A: T.Buffer(("n", 6), "float32"), C: T.Buffer(("n",), "float32"), n: T.int64
+            ):
+                T.func_attr({"sizes": 1})
+                for i in range(n):
+                    C[i] = A[i, 0]
+
+            @R.function
+            def main(x: R.Tensor(("m", 6), "float32")):
+                y: R.Tensor(("m",), "float32") = Module.first(x, R.shape(m))
+                return y
+        """,
+    )

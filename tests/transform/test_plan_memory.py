@@ -17,14 +17,15 @@ from tensorkiln.ir.visit import substitute
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
-from tests.transform.graphs import Graph, graph, rand
+from tensorkiln.transform.relax.plan_memory import plan_memory
+from tests.transform.graphs import Graph, check_text, graph, rand
 from tests.transform.test_random_graphs import modules
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 
 
-def planned(mod: IRModule) -> IRModule:
-    *passes, last = relax_passes(TARGET)
+def planned(mod: IRModule, target: Target = TARGET) -> IRModule:
+    *passes, last = relax_passes(target)
     assert last is partial_graph_aot
     for p in passes:
         mod = p(mod)
@@ -48,9 +49,12 @@ def _vars(e: Expr) -> set[Var]:
 
 
 def check_plan(mod: IRModule, **sizes: int) -> int:
-    """Assert that the plan of the only graph is sound; the workspace's bytes."""
+    """Assert that the plan of the only graph is sound; the bytes of the workspace, or of all
+    pools."""
     (f,) = mod.graphs
-    total = _number(f.attrs.workspace_bytes, sizes)
+    one = (("workspace", f.attrs.get("workspace_bytes"), 64),)
+    rows = f.attrs.get("pools", one)
+    pools = {name: (_number(size, sizes), align) for name, size, align in rows}
     homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
     owners: dict[Value, tuple[RVar, ...]] = {}  # of values that share memory
     spans: dict[RVar, list[int]] = {}
@@ -66,22 +70,24 @@ def check_plan(mod: IRModule, **sizes: int) -> int:
     for v in f.result.fields if isinstance(f.result, Tuple) else (f.result,):
         (r,) = _owners(v, owners)
         assert homes[r.name][0] == "arg"
+    parts = {v for b in f.bindings if b.value.op == "concat" for v in owners[b.var][1:]}  # type: ignore[union-attr]
     places = []
     for v, (start, end) in spans.items():
         kind, at = homes[v.name]
-        if kind == "workspace":
+        if kind != "arg":
             lo = _number(at, sizes)
             size = _bytes(v, sizes)
-            assert lo % 64 == 0 and lo + size <= total
-            places.append((v, start, end, lo, lo + size))
+            total, align = pools[kind]
+            assert (lo % align == 0 or v in parts) and lo + size <= total
+            places.append((v, start, end, lo, lo + size, kind))
     _check_concats(f, homes, owners, sizes)
     for one, other in itertools.combinations(places, 2):
         a, b = sorted((one, other), key=lambda p: p[1])
-        if a[4] <= b[3] or b[4] <= a[3] or b[1] > a[2]:
+        if a[5] != b[5] or a[4] <= b[3] or b[4] <= a[3] or b[1] > a[2]:
             continue
         assert b[1] == a[2], f"{a[0]} and {b[0]} share memory while both live"
         assert _may_replace(mod, f, b[1], a[0], owners), f"{b[0]} overwrites its operand {a[0]}"
-    return total
+    return sum(size for size, _ in pools.values())
 
 
 def _owners(v: Value, owners: dict[Value, tuple[RVar, ...]]) -> tuple[RVar, ...]:
@@ -104,9 +110,10 @@ def _check_concats(
     """The operands of every concatenation that is no kernel lie one behind the other."""
     for b in f.bindings:
         if isinstance(b.value, Call) and b.value.op == "concat":
-            at = _number(homes[owners[b.var][0].name][1], sizes)
+            kind, first = homes[owners[b.var][0].name]
+            at = _number(first, sizes)
             for v in owners[b.var]:
-                assert homes[v.name] == ("workspace", at)
+                assert kind != "arg" and homes[v.name] == (kind, at)
                 at += _bytes(v, sizes)
 
 
@@ -216,3 +223,37 @@ def test_an_executor_holds_what_the_plan_says_to_the_byte() -> None:
     x = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)
     executor["main"](x)
     assert executor.workspace_bytes == exe.functions[0].workspace_bytes > 0
+
+
+NEXT = """
+    @T.prim_func(private=True)
+    def next(X: T.Buffer((4, 8), "float32"), Y: T.Buffer((4, 8), "float32")):
+        for i, j in T.grid(4, 8):
+            Y[i, j] = X[i, j] + 1.0
+"""
+TWICE = f"""
+@ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")):
+        y: R.Tensor((4, 8), "float32") = Module.next(x)
+        z: R.Tensor((4, 8), "float32") = Module.next(y)
+        return z
+{NEXT}"""
+HOMES = TWICE.replace(
+    "@R.function",
+    """@R.function(
+        attrs={
+            "homes": (("x", "arg", 0), ("z", "arg", 1), ("y", "workspace", 0)),
+            "workspace_bytes": 128,
+        }
+    )""",
+)
+
+
+def test_homes_as_text() -> None:
+    check_text(
+        plan_memory,
+        TWICE,
+        HOMES,
+    )

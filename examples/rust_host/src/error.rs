@@ -23,6 +23,14 @@ pub const ERROR_LOADER: i32 = 17;
 pub const ERROR_WEIGHTS: i32 = 18;
 pub const ERROR_RANGE: i32 = 19;
 pub const ERROR_ENVIRONMENT: i32 = 20;
+pub const ERROR_DRIVER: i32 = 21;
+pub const ERROR_NO_DEVICE: i32 = 22;
+pub const ERROR_CAPABILITY: i32 = 23;
+pub const ERROR_DEVICE_MEMORY: i32 = 24;
+pub const ERROR_BUILD: i32 = 25;
+pub const ERROR_LAUNCH: i32 = 26;
+pub const ERROR_EXECUTION: i32 = 27;
+pub const ERROR_DEVICE_LOST: i32 = 28;
 /// Codes from 100 on are errors while a library is opened, those of `enum kiln_host_code` in
 /// `kiln_library_file.h`.
 pub const ERROR_FILE: i32 = 100;

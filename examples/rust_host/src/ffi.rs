@@ -1,7 +1,7 @@
 //! The C functions of a loaded library, found with `dlopen` and `dlsym`.
 
 use crate::error::{self, Error, Result};
-use crate::library_file::Identity;
+use crate::library_file::{Dependency, Identity};
 use crate::tensor::{DType, RawTensor};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
@@ -155,13 +155,19 @@ functions! { Loaders: // of a library with artifacts for loaders
     set_last_error: fn(*const c_char);
 }
 
+functions! { Devices: // of a library with devices
+    executor_set_device: fn(*mut c_void, c_int, c_int, *mut c_void) -> c_int;
+}
+
 /// The functions of an open library, which is closed when this is dropped. `values` is `None` in a
-/// library without outer functions, `loaders` in one without artifacts for loaders.
+/// library without outer functions, `loaders` in one without artifacts for loaders, `devices` in one
+/// without devices.
 pub struct Api {
     pub handle: *mut c_void,
     pub core: Core,
     pub values: Option<Values>,
     pub loaders: Option<Loaders>,
+    pub devices: Option<Devices>,
 }
 
 impl Api {
@@ -169,7 +175,8 @@ impl Api {
         let core = Core::bind(handle, path)?;
         let values = Values::bind(handle, path).ok();
         let loaders = Loaders::bind(handle, path).ok();
-        Ok(Api { handle, core, values, loaders })
+        let devices = Devices::bind(handle, path).ok();
+        Ok(Api { handle, core, values, loaders, devices })
     }
 }
 
@@ -217,6 +224,19 @@ fn replaced(path: &str) -> String {
     format!("'{path}' was replaced while it was loaded")
 }
 
+/// A sentence on the library that the dynamic loader did not find, if `why`, the words of dlerror(),
+/// say that: with the dependency that it comes with.
+fn missing(why: &str, path: &Path, needs: &[Dependency]) -> Option<String> {
+    let (file, _) = why.split_once(": cannot open shared object file: No such file")?;
+    if Path::new(file) == path {
+        return None;
+    }
+    let last = file.rsplit('/').next().unwrap_or(file);
+    let from = needs.iter().find(|d| d.libraries.iter().any(|library| library == last));
+    let what = from.map_or(String::new(), |d| format!(": dependency {}", d.what));
+    Some(format!("it needs '{file}', which is not there{what}"))
+}
+
 /// A second spelling of a path that is unique to the file. glibc returns a loaded library for a
 /// name that it has seen before, without looking at the file; only for a new name does it compare
 /// device and inode. So a number made of device and inode is inserted, whose bits from the lowest
@@ -235,10 +255,12 @@ fn respelled(name: &[u8], which: &Identity) -> Vec<u8> {
 
 impl Api {
     /// Loads a file whose description has been read; `which` identifies that file.
-    pub fn load(path: &Path, which: &Identity) -> Result<Api> {
+    pub fn load(path: &Path, which: &Identity, needs: &[Dependency]) -> Result<Api> {
         let name = path.display().to_string();
-        let refused =
-            |why: String| Error::new(error::ERROR_LOAD, format!("cannot load '{name}': {why}"));
+        let refused = |why: String| {
+            let why = missing(&why, path, needs).unwrap_or(why);
+            Error::new(error::ERROR_LOAD, format!("cannot load '{name}': {why}"))
+        };
         let mut file = path.as_os_str().as_encoded_bytes().to_vec();
         if !file.contains(&b'/') {
             file.splice(0..0, *b"./"); // never the search path

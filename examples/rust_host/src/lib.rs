@@ -83,9 +83,9 @@ impl Library {
     fn read_and_load(path: &Path) -> Result<(Vec<Function>, Api)> {
         let mut attempts = 8;
         loop {
-            let (functions, which) = library_file::read(path)?;
-            match Api::load(path, &which) {
-                Ok(api) => return Ok((functions, api)),
+            let (described, which) = library_file::read(path)?;
+            match Api::load(path, &which, &described.dependencies) {
+                Ok(api) => return Ok((described.functions, api)),
                 Err(error) if attempts == 0 || !which.is_replaced(path) => return Err(error),
                 Err(_) => attempts -= 1,
             }
@@ -267,6 +267,23 @@ impl Executor {
         library.make(|made| {
             // SAFETY: all values are alive during the call.
             unsafe { (api.executor_invoke)(self.executor, index, given.as_ptr(), count, made) }
+        })
+    }
+
+    /// Chooses and opens the device of this system, by its index among those of its kind, that runs
+    /// code of device `device`, in a context of the library's. Codes: those of
+    /// `kiln_executor_set_device`; `ERROR_ARGUMENT` also for a library without devices.
+    pub fn set_device(&self, device: i32, index: i32) -> Result<()> {
+        let loaded = &self.library.loaded;
+        let Some(api) = &loaded.api.devices else {
+            let path = &loaded.path;
+            let sentence = format!("'{path}' has no devices, there is no number {device}");
+            return Err(Error::new(error::ERROR_ARGUMENT, sentence));
+        };
+        let context = std::ptr::null_mut();
+        // SAFETY: the executor lives; without a context the library makes its own.
+        loaded.api.check(unsafe {
+            (api.executor_set_device)(self.executor, device, index, context)
         })
     }
 

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-const METADATA_VERSION: i64 = 1;
+const METADATA_VERSION: i64 = 2;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
 const O_NONBLOCK: i32 = 0o4000; // the value on Linux
@@ -205,7 +205,36 @@ fn read_function(value: &Value) -> Option<Function> {
     })
 }
 
-fn read_metadata(path: &str, text: &[u8]) -> Result<Vec<Function>> {
+/// Other software that a library needs.
+pub struct Dependency {
+    /// Name, version, license and place, for messages.
+    pub what: String,
+    /// File names of the shared libraries that come with it.
+    pub libraries: Vec<String>,
+}
+
+fn read_dependency(row: &Value) -> Dependency {
+    let text = |key: &str| row.member(key).and_then(Value::text).unwrap_or_default();
+    let mut what = format!("'{}'", text("short_name"));
+    let (version, license) = (text("version_spec"), text("license"));
+    if !version.is_empty() {
+        what += &format!(" {version}");
+    }
+    if !license.is_empty() && license != "NOASSERTION" {
+        what += &format!(" ({license})");
+    }
+    what += &format!(" from {}", text("url"));
+    let files = row.member("libraries").and_then(Value::list).unwrap_or(&[]);
+    Dependency { what, libraries: files.iter().filter_map(Value::text).collect() }
+}
+
+/// What is read from the metadata of a library.
+pub struct Described {
+    pub functions: Vec<Function>,
+    pub dependencies: Vec<Dependency>,
+}
+
+fn read_metadata(path: &str, text: &[u8]) -> Result<Described> {
     let text = std::str::from_utf8(text).unwrap_or("").trim_end_matches('\0');
     let metadata =
         Value::parse(text).ok_or_else(|| no_library(path, "its metadata is not JSON"))?;
@@ -214,15 +243,18 @@ fn read_metadata(path: &str, text: &[u8]) -> Result<Vec<Function>> {
         .and_then(Value::list)
         .ok_or_else(|| no_library(path, "its metadata lists no functions"))?;
     let format = metadata.member("format");
-    if format.and_then(Value::number) != Some(METADATA_VERSION) {
+    let version = format.and_then(Value::number).unwrap_or(0);
+    if !(1..=METADATA_VERSION).contains(&version) {
         let found = format.and_then(Value::text).unwrap_or_else(|| "None".to_string());
         let sentence = format!(
-            "'{path}' has metadata version {found}, this Tensorkiln reads version {METADATA_VERSION}"
+            "'{path}' has metadata version {found}, this Tensorkiln reads versions 1 to {METADATA_VERSION}"
         );
         return Err(Error::new(error::ERROR_VERSION, sentence));
     }
     let all: Option<Vec<Function>> = functions.iter().map(read_function).collect();
-    all.ok_or_else(|| no_library(path, "its metadata is damaged"))
+    let functions = all.ok_or_else(|| no_library(path, "its metadata is damaged"))?;
+    let rows = metadata.member("dependencies").and_then(Value::list).unwrap_or(&[]);
+    Ok(Described { functions, dependencies: rows.iter().map(read_dependency).collect() })
 }
 
 /// Identifies the file that was read: device, inode, size and modification time.
@@ -267,9 +299,9 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
     }
 }
 
-/// Reads the functions of a library and identifies its file; `ERROR_MACHINE` if it is compiled for
+/// Reads the description of a library and identifies its file; `ERROR_MACHINE` if it is compiled for
 /// another machine.
-pub fn read(path: &Path) -> Result<(Vec<Function>, Identity)> {
+pub fn read(path: &Path) -> Result<(Described, Identity)> {
     let name = path.display().to_string();
     let mut which = Identity::default();
     let mut open = || -> Found {
@@ -280,7 +312,7 @@ pub fn read(path: &Path) -> Result<(Vec<Function>, Identity)> {
     let (machine, text) = open()
         .map_err(|reason| unreadable(&name, &reason))?
         .map_err(|what| no_library(&name, what))?;
-    let functions = read_metadata(&name, &text)?;
+    let described = read_metadata(&name, &text)?;
     check_machine(&name, machine)?;
-    Ok((functions, which))
+    Ok((described, which))
 }

@@ -9,15 +9,16 @@ from typing import Literal
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
+from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
     Condition,
     HostFunction,
+    HostStorage,
     KernelCall,
     Param,
     Ptr,
     ScalarExpr,
     Size,
-    Storage,
     c_name,
     host_function,
     number_param,
@@ -35,9 +36,10 @@ from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars, walk_stmt
+from tensorkiln.target import HOST
 
 
-class _Symbols:
+class Symbols:
     """C names and model names of the symbolic dimensions of one function.
 
     C names are unique: a second `n` becomes `n_2`. `spelled` maps variables to their names in the
@@ -62,9 +64,11 @@ class _Symbols:
             self.names[v] = unused(c_name(self._spelled[v]), set(self.names.values()))
 
     def size(self, e: Expr) -> Size:
+        """A size in the C names of its dimensions."""
         return size_of(e, self.names)
 
     def model_name(self, v: Var) -> str:
+        """What the model calls a dimension."""
         return self._dim_names.get(v, self._spelled[v])
 
     def condition(self, e: Expr) -> Condition:
@@ -73,44 +77,66 @@ class _Symbols:
         return Condition(size_of(e, self.names), expression_text(e, shown))
 
     def dims(self, t: TensorType) -> tuple[Size, ...]:
+        """The extents of a tensor."""
         return tuple(self.size(d) for d in t.shape)
 
 
-def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostFunction:
+def graph_host_function(
+    f: Function, mod: IRModule, arena: WeightArena, devices: HostDevices = NO_DEVICES
+) -> HostFunction:
     """The call plan of a graph function after `partial_graph_aot`. Constants that its kernels read
-    are placed in `arena`."""
+    are placed in `arena`, and those of a device's kernels also there."""
     types = (*(p.tensor for p in f.params), *result_types(f))
     spelled = printed_names(f)
-    symbols = _Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
+    symbols = Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
     plan = planned_graph(f, mod)
-    starts, total = _laid_out(plan.sizes)
+    here = [s for s in plan.storages if s.pool not in devices.kinds]
+    starts, total = _laid_out([s.size for s in here])
+    start_of = dict(zip(map(id, here), starts, strict=True))
 
-    def argument(a: Address | Expr) -> Ptr | ScalarExpr:
+    def argument(a: Address | Expr, device: str) -> Ptr | ScalarExpr:
         if isinstance(a, Expr):
             return ScalarExpr(literal(a) or symbols.size(a), kernel_type(a.dtype.name))
         if a.base == "constant":
-            at = arena.place_constant(plan.constants[a.index])
-            return Ptr("weights", 0, symbols.size(at + a.offset))
+            c = plan.constants[a.index]
+            at = arena.place_constant(c)
+            at = devices.place(device, at, c.data.nbytes) if device else at
+            return Ptr("weights", devices.number(device), symbols.size(at + a.offset))
         base: Literal["arg", "workspace"] = "arg" if a.base == "tensor" else "workspace"
         return Ptr(base, a.index, symbols.size(a.offset))
 
+    own = {c.name: _device_of(mod[c.name], devices) for c in plan.calls}
     calls = tuple(
-        KernelCall(c.name, tuple(map(argument, c.args)), c.span, has_assertions(mod[c.name]))
+        KernelCall(
+            c.name,
+            tuple(argument(a, own[c.name]) for a in c.args),
+            c.span,
+            _may_fail(mod[c.name]),
+        )
         for c in plan.calls
     )
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [spelled[p] for p in f.params]
     model_names = {name: symbols.model_name(v) for v, name in symbols.names.items()}
-    inputs = [
-        tensor_param(str(n), p.tensor.dtype.name, symbols.dims(p.tensor), model_names)
-        for n, p in zip(input_names, f.params, strict=True)
+    count = len(f.params)
+    lives = [
+        *f.attrs.get("param_devices", (HOST,) * count),
+        *f.attrs.get("result_devices", (HOST,) * (len(types) - count)),
     ]
-    results = types[len(inputs) :]
-    names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
-    outputs = [
-        tensor_param(n, t.dtype.name, symbols.dims(t), model_names, role="out")
-        for n, t in zip(_unique(inputs, map(str, names)), results, strict=True)
-    ]
+
+    def params(names: Iterable[object], rows: slice, role: str) -> list[Param]:
+        return [
+            tensor_param(
+                str(n), t.dtype.name, symbols.dims(t), model_names, role=role, device=number
+            )
+            for n, t, number in zip(
+                names, types[rows], map(devices.number, lives[rows]), strict=True
+            )
+        ]
+
+    inputs = params(input_names, slice(count), "in")
+    names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(types) - count)]
+    outputs = params(_unique(inputs, map(str, names)), slice(count, None), "out")
     return host_function(
         f.name,
         "graph",
@@ -121,13 +147,33 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
         calls=calls,
         requires=tuple(symbols.condition(e) for e in f.attrs.get("assumes", ())),
         storages=tuple(
-            Storage(symbols.size(size), symbols.size(start))
-            for size, start in zip(plan.sizes, starts, strict=True)
+            HostStorage(
+                symbols.size(s.size),
+                symbols.size(start_of.get(id(s), IntImm(0))),
+                s.pool,
+                s.align,
+                devices.number(s.pool) if s.pool in devices.kinds else 0,
+            )
+            for s in plan.storages
         ),
+        devices=tuple(dict.fromkeys(k for k in (*own.values(), *lives) if k not in ("", HOST))),
     )
 
 
-def _laid_out(sizes: tuple[Expr, ...]) -> tuple[list[Expr], Expr]:
+def _device_of(f: AnyFunction, devices: HostDevices) -> str:
+    """The device with memory of its own on which a kernel runs, if it is one."""
+    key = str(f.attrs.get("target", ""))
+    return key if key in devices.kinds else ""
+
+
+def _may_fail(f: AnyFunction) -> bool:
+    """Whether what follows a call must not run if it failed: it has assertions, or what a device
+    has computed comes back to the host by it."""
+    back = isinstance(f, PrimFunc) and f.copies is not None and f.copies[1] == HOST
+    return back or has_assertions(f)
+
+
+def _laid_out(sizes: Sequence[Expr]) -> tuple[list[Expr], Expr]:
     """The byte offset of each storage in one workspace, and the size of the workspace."""
     starts: list[Expr] = []
     total: Expr = IntImm(0)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo, PoolInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.base.schema import Dim
 
@@ -41,7 +41,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class DType:
+class ElementType:
     """One element type: DLPack code and bits, and the C type of an element in a plain C entry."""
 
     code: int
@@ -49,21 +49,21 @@ class DType:
     c_type: str
 
 
-DTYPES: Mapping[str, DType] = {
-    "bool": DType(6, 8, "uint8_t"),
-    "int8": DType(0, 8, "int8_t"),
-    "int16": DType(0, 16, "int16_t"),
-    "int32": DType(0, 32, "int32_t"),
-    "int64": DType(0, 64, "int64_t"),
-    "uint8": DType(1, 8, "uint8_t"),
-    "uint16": DType(1, 16, "uint16_t"),
-    "uint32": DType(1, 32, "uint32_t"),
-    "uint64": DType(1, 64, "uint64_t"),
-    "float16": DType(2, 16, "uint16_t"),
-    "bfloat16": DType(4, 16, "uint16_t"),
-    "float32": DType(2, 32, "float"),
-    "float64": DType(2, 64, "double"),
-    "handle": DType(3, 64, "void *const"),  # a set of addresses
+DTYPES: Mapping[str, ElementType] = {
+    "bool": ElementType(6, 8, "uint8_t"),
+    "int8": ElementType(0, 8, "int8_t"),
+    "int16": ElementType(0, 16, "int16_t"),
+    "int32": ElementType(0, 32, "int32_t"),
+    "int64": ElementType(0, 64, "int64_t"),
+    "uint8": ElementType(1, 8, "uint8_t"),
+    "uint16": ElementType(1, 16, "uint16_t"),
+    "uint32": ElementType(1, 32, "uint32_t"),
+    "uint64": ElementType(1, 64, "uint64_t"),
+    "float16": ElementType(2, 16, "uint16_t"),
+    "bfloat16": ElementType(4, 16, "uint16_t"),
+    "float32": ElementType(2, 32, "float"),
+    "float64": ElementType(2, 64, "double"),
+    "handle": ElementType(3, 64, "void *const"),  # a set of addresses
 }
 
 
@@ -86,10 +86,11 @@ def tensor_param(
     *,
     role: str = "in",
     align: int = 0,
+    device: int = 0,
 ) -> Param:
-    """A tensor; `symbols` are those of its function."""
+    """A tensor on the device of that number; `symbols` are those of its function."""
     shape = tuple(shown_size(d, symbols) for d in dims)
-    return Param(ParamInfo(name, dtype, shape, role), tuple(dims), align)
+    return Param(ParamInfo(name, dtype, shape, role, device=device), tuple(dims), align)
 
 
 def number_param(name: str, dtype: str = "int64") -> Param:
@@ -99,8 +100,8 @@ def number_param(name: str, dtype: str = "int64") -> Param:
 
 @dataclass(frozen=True, slots=True)
 class Ptr:
-    """An address: byte `offset` of the weights, of storage `index` in the workspace, or of
-    parameter `index` (inputs, then outputs)."""
+    """An address: byte `offset` of the weights that device `index` has (0: the host), of storage
+    `index`, or of parameter `index` (inputs, then outputs)."""
 
     base: Literal["weights", "workspace", "arg"]
     index: int = 0
@@ -135,11 +136,16 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """Memory for intermediate results: its bytes, and where it starts in the workspace."""
+class HostStorage:
+    """Memory for intermediate results: its bytes, where it starts in the workspace, the target's
+    pool that it belongs to (empty: any memory), and the alignment of its address in bytes. `device`
+    is the number of the device that has it, 0 for the host."""
 
     size: Size
     start: Size = 0
+    pool: str = ""
+    align: int = 64
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +154,8 @@ class HostFunction:
 
     `params` are the inputs, then the outputs. `symbols` maps the C names of symbolic dimensions to
     the model's. A call that violates a condition of `requires` is refused before a kernel runs.
-    `storages` are parts of the workspace, which has `workspace_bytes`.
+    `storages` are parts of the workspace, which has `workspace_bytes`, or of the memory of
+    `devices`: the keys of those with memory of their own that it uses.
     """
 
     info: FunctionInfo
@@ -157,17 +164,8 @@ class HostFunction:
     workspace_bytes: Size
     calls: tuple[KernelCall, ...]
     requires: tuple[Condition, ...]
-    storages: tuple[Storage, ...]
-
-    @property
-    def name(self) -> str:
-        """Its name in the library."""
-        return self.info.name
-
-    @property
-    def kind(self) -> str:
-        """`graph` or `tensor`."""
-        return self.info.kind
+    storages: tuple[HostStorage, ...]
+    devices: tuple[str, ...] = ()
 
     def least(self, symbol: str) -> int:
         """The least legal value of a symbol; 0 allows empty tensors."""
@@ -185,7 +183,8 @@ def host_function(
     workspace_bytes: Size = 0,
     calls: tuple[KernelCall, ...] = (),
     requires: tuple[Condition, ...] = (),
-    storages: tuple[Storage, ...] = (),
+    storages: tuple[HostStorage, ...] = (),
+    devices: tuple[str, ...] = (),
 ) -> HostFunction:
     """A host function and its description. `least` has least values of symbols that are not 1."""
     symbols, least = symbols or {}, least or {}
@@ -198,6 +197,9 @@ def host_function(
         workspace_bytes=shown_size(workspace_bytes, symbols),
         kernel_calls=len(calls),
         requires=tuple(c.sentence for c in requires),
+        pools=tuple(
+            PoolInfo(s.pool, shown_size(s.size, symbols), s.align) for s in storages if s.pool
+        ),
     )
     return HostFunction(
         info=info,
@@ -207,6 +209,7 @@ def host_function(
         calls=calls,
         requires=requires,
         storages=storages,
+        devices=devices,
     )
 
 

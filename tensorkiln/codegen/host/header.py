@@ -14,14 +14,20 @@ from tensorkiln.codegen.host.function import (
 )
 from tensorkiln.codegen.host.scalars import entry_type
 
+# Words of C and C++, and macros of their common headers and of compilers' own.
 _KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
     "inline int long register restrict return short signed sizeof static struct switch typedef "
     "union unsigned void volatile while _Bool _Complex _Imaginary "
     "data symbol scalar NULL bool class new delete this template private public protected "
-    "namespace operator using try catch throw true false typename virtual friend"
+    "namespace operator using try catch throw true false typename virtual friend "
+    "alignas alignof and and_eq asm bitand bitor char8_t char16_t char32_t co_await co_return "
+    "co_yield compl concept consteval constexpr constinit const_cast decltype dynamic_cast "
+    "explicit export mutable noexcept not not_eq nullptr or or_eq reinterpret_cast requires "
+    "static_assert static_cast thread_local typeid typeof wchar_t xor xor_eq "
+    "assert errno stdin stdout stderr EOF I linux unix"
 )
-_KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
+KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
 
     def fresh(text: str) -> str:
         name = c_name(text)
-        name = unused(f"{name}_" if name in _KEYWORDS else name, taken)
+        name = unused(f"{name}_" if name in KEYWORDS else name, taken)
         taken.add(name)
         return name
 
@@ -54,8 +60,8 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
         if param.dims is None:
             out.append(EntryParameter("scalar", name, f"{entry_type(info.dtype)} {name}"))
         else:
-            const = "const " if info.role == "in" else ""
-            ctype = DTYPES[info.dtype].c_type
+            const = "const " if info.role == "in" and not info.device else ""
+            ctype = "void" if info.device else DTYPES[info.dtype].c_type  # no address of the host
             out.append(EntryParameter("tensor", name, f"{const}{ctype} *{name}"))
     return out
 
@@ -94,6 +100,9 @@ def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) ->
     rest = params[len(function.symbols) :]
     for source, param in zip((p.info for p in function.params), rest, strict=True):
         kind = f"{source.dtype} {source.shape_text}".rstrip()
+        kind += (
+            f", on device {source.device}: its handle, as DLPack's data" if source.device else ""
+        )
         lines.append(
             f" *   {source.role:<6} {param.name:<12} {kind}" + _in_model(param.name, source.name)
         )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tensorkiln.artifact.metadata import ConstantInfo
+from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import HostFunction, Param, Ptr
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
@@ -18,6 +19,9 @@ intermediate results lie; weights have the names of host/weights.json, and `@off
 share one. Of a kernel FOLDER/NAME the code is in files of that name (.ll: LLVM IR, .s: assembly),
 and `def NAME` in ir/module.py is the tensor program that it was made of.
 """
+# Kernels as C share files.
+_OF_C = ("in files of that name (.ll: LLVM IR, .s: assembly)", "in the C files of that folder")
+_OF_DEVICES = "`gpu+4096` is a byte of what device gpu has for intermediate results.\n"
 _TITLES = ("step", "kernel", "node of the model", "reads", "writes", "bytes")
 
 
@@ -26,26 +30,39 @@ def plan_text(
     mod: IRModule,
     constants: Iterable[ConstantInfo],
     folders: Mapping[str, str],
+    devices: HostDevices = NO_DEVICES,
 ) -> str:
     """A table for each graph function; `folders` says where a kernel's files are."""
-    names = {c.offset: c.name for c in constants}
-    often = Counter(names.values())
-    names = {at: name if often[name] == 1 else f"{name}@{at}" for at, name in names.items()}
+    own = {c.offset: c.name for c in constants}
+    often = Counter(own.values())
+    own = {at: name if often[name] == 1 else f"{name}@{at}" for at, name in own.items()}
+    names = {(0, at): name for at, name in own.items()}
+    for key, rows in devices.weights.items():
+        names |= {(devices.number(key), to): own[at] for at, (to, _) in rows.items() if at in own}
     graphs = [f for f in functions if f.info.kind == "graph"]
-    return "\n".join([_HEAD, *("\n".join(_function(f, mod, names, folders)) for f in graphs)])
+    head = _HEAD.replace(*_OF_C) if "c" in folders.values() else _HEAD
+    head += _OF_DEVICES if devices.kinds else ""
+    return "\n".join([head, *("\n".join(_function(f, mod, names, folders)) for f in graphs)])
 
 
 def _function(
-    f: HostFunction, mod: IRModule, names: Mapping[int, str], folders: Mapping[str, str]
+    f: HostFunction,
+    mod: IRModule,
+    names: Mapping[tuple[int, int], str],
+    folders: Mapping[str, str],
 ) -> Iterator[str]:
     yield f"{f.info.name}: {len(f.calls)} steps, {f.workspace_bytes} bytes of workspace"
     for i, p in enumerate(f.params):
         yield f"  {'takes' if i < len(f.info.inputs) else 'gives'} {_typed(p)}"
     for symbol, name in f.symbols.items():
         yield f"  s_{symbol} is the size {name}"
-    if not all(isinstance(s.start, int) for s in f.storages):
+    for s in f.storages:
+        if s.device:
+            yield f"  {s.size} bytes on device {s.pool}"
+    if any((s.pool and not s.device) or not isinstance(s.start, int) for s in f.storages):
         for i, s in enumerate(f.storages):
-            yield f"  storage {i} is at +{s.start}, {s.size} bytes"
+            pool = f"pool {s.pool}, " if s.pool else ""
+            yield f"  storage {i} is at +{s.start}, {pool}{s.size} bytes"
     yield ""
     rows = [_TITLES]
     for i, call in enumerate(f.calls, 1):
@@ -62,16 +79,20 @@ def _function(
 
 def _typed(p: Param) -> str:
     dims = "" if p.dims is None else f"[{', '.join(map(str, p.dims))}]"
-    return f"{p.info.name}: {p.info.dtype}{dims}"
+    return f"{p.info.name}: {p.info.dtype}{dims}" + (
+        f", on device {p.info.device}" if p.info.device else ""
+    )
 
 
-def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
+def _place(p: Ptr, f: HostFunction, names: Mapping[tuple[int, int], str]) -> str:
     if p.base == "weights":
-        found = names.get(p.offset) if isinstance(p.offset, int) else None
+        found = names.get((p.index, p.offset)) if isinstance(p.offset, int) else None
         return found or f"weights+{p.offset}"
     if p.base == "arg":
         return f.params[p.index].info.name + (f"+{p.offset}" if p.offset else "")
     start = f.storages[p.index].start
+    if f.storages[p.index].device:
+        return f"{f.storages[p.index].pool}+{p.offset}"
     if isinstance(start, int) and isinstance(p.offset, int):
         return f"+{start + p.offset}"
     return f"+{p.offset} of storage {p.index}" if start else f"+{p.offset}"

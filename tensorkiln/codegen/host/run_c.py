@@ -1,6 +1,6 @@
 """The call plan as C: declarations of pointers and sizes, then one line per kernel.
 
-`entry.c` and the stripped form of a library share it.
+`entry.c` and the C of a model in an archive (`interface_c.py`) share it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _signature(call: KernelCall) -> tuple[str, ...]:
     return tuple("void *" if isinstance(a, Ptr) else a.ctype for a in call.args)
 
 
-def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
-    """Declarations of all kernels; a kernel's symbol is `prefix` followed by its name."""
+def prototypes(functions: Sequence[HostFunction]) -> str:
+    """Declarations of all kernels."""
     kernels: dict[str, tuple[str, ...]] = {}
     for function in functions:
         for call in function.calls:
@@ -53,8 +53,7 @@ def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
     if not kernels:
         return ""
     lines = [
-        wrap(f"void {prefix}{symbol}(", list(types) or ["void"], ");")
-        for symbol, types in kernels.items()
+        wrap(f"void {symbol}(", list(types) or ["void"], ");") for symbol, types in kernels.items()
     ]
     return "/* ---- kernels " + "-" * 77 + " */\n\n" + "\n".join(lines) + "\n"
 
@@ -93,9 +92,16 @@ def run_text(function: HostFunction) -> str:
             ctype, member = kernel_type(param.info.dtype), kernel_member(param.info.dtype)
             value = f"({ctype})frame->scalar[{i}].{member}"
             lines.append(f"    const {ctype} s_{param.info.name} = {value};")
-    if any(p.base == "weights" for p in pointers):
-        lines.append("    char *const weights = kiln_weights;")
-    stored = sorted({p.index for p in pointers if p.base == "workspace"})
+    for n in sorted({p.index for p in pointers if p.base == "weights"}):
+        source = f"frame->device[{n}].weights" if n else "kiln_weights"
+        lines.append(f"    char *const {_numbered('weights', n)} = {source};")
+    on_devices = {i: s.device for i, s in enumerate(function.storages) if s.device}
+    lines += [
+        f"    char *const {storage_name(i)} = frame->device[{n}].workspace;"
+        for i, n in on_devices.items()
+        if any(p.base == "workspace" and p.index == i for p in pointers)
+    ]
+    stored = sorted({p.index for p in pointers if p.base == "workspace"} - on_devices.keys())
     starts = [function.storages[i].start if i else 0 for i in stored]
     if 0 in stored:
         lines.append("    char *const workspace = frame->workspace;")
@@ -141,12 +147,14 @@ def texts_of(function: HostFunction) -> list[Size]:
 
 def storage_name(index: int) -> str:
     """The C variable that points to a storage: `workspace`, `workspace_1`, ..."""
-    return f"workspace_{index}" if index else "workspace"
+    return _numbered("workspace", index)
 
 
-def call_lines(
-    function: HostFunction, names: list[str], sizes: SizeLocals, prefix: str = ""
-) -> list[str]:
+def _numbered(name: str, index: int) -> str:
+    return f"{name}_{index}" if index else name
+
+
+def call_lines(function: HostFunction, names: list[str], sizes: SizeLocals) -> list[str]:
     """C lines of all kernel calls, each with the model's node as a comment. Sizes that need
     arithmetic are added to `sizes`, whose declarations the caller writes before these lines."""
     symbols = {f"s_{symbol}" for symbol in function.symbols}
@@ -154,7 +162,7 @@ def call_lines(
     for call in function.calls:
         args = [_arg(a, names, sizes, symbols) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"
-        lines.append(wrap(f"    {prefix}{call.symbol}(", args, tail))
+        lines.append(wrap(f"    {call.symbol}(", args, tail))
         if call.may_fail:
             lines.append("    if (kiln_assertion() != NULL)\n        return;")
     return lines
@@ -169,5 +177,5 @@ def _arg(arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: se
         text = sizes.name(arg.value, arg.ctype, is_size=not is_number)
         return text if arg.ctype == "int64_t" else f"({arg.ctype})({text})"
     base = names[arg.index] if arg.base == "arg" else arg.base
-    base = storage_name(arg.index) if arg.base == "workspace" else base
+    base = _numbered(base, arg.index) if arg.base != "arg" else base
     return base if arg.offset == 0 else f"{base} + {sizes.name(arg.offset)}"

@@ -8,8 +8,8 @@ number on the way.
 
 from __future__ import annotations
 
+from tensorkiln.codegen.expand.float_bits import bfloat_bits, half_bits
 from tensorkiln.codegen.host.function import DTYPES
-from tensorkiln.codegen.llvm.types import bfloat_bits, half_bits
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm
 
 

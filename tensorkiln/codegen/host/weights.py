@@ -50,6 +50,7 @@ class WeightArena:
     # Size and sample -> the first array with these.
     _alike: dict[tuple[int, bytes], np.ndarray | Padded] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
+    _told_apart: dict[str, None] = field(default_factory=dict)  # digests of arrays alike, not equal
 
     def place_constant(self, c: Constant) -> int:
         """Place a constant and return its byte offset; its name and type are added to the table
@@ -66,8 +67,8 @@ class WeightArena:
     def identity(self) -> str:
         """A hexadecimal digest that tells these constants from others: of all names, types and
         offsets, and of a few elements of each array, since hashing all takes longer than writing
-        it."""
-        seen = hashlib.sha256(repr((tuple(self.constants), tuple(self._digests))).encode())
+        it. Whether equal arrays are one object or several does not count: text does not say it."""
+        seen = hashlib.sha256(repr((tuple(self.constants), tuple(self._told_apart))).encode())
         for size, sample in self._alike:
             seen.update(size.to_bytes(8, "little") + sample)
         return seen.hexdigest()
@@ -87,6 +88,8 @@ class WeightArena:
         if first is not array:
             self._digests.setdefault(digest(first), self._placed[id(first)])
             at = self._digests.setdefault(digest(array), at)
+            if at == self.size:
+                self._told_apart |= {digest(first): None, digest(array): None}
         self._placed[id(array)] = at
         self._alive.append(array)
         if at == self.size:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from tensorkiln.codegen.expand.offsets import flat_offset
 from tensorkiln.codegen.llvm.arithmetic import int_binary
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import memory_type
@@ -17,7 +18,6 @@ from tensorkiln.ir.expr import (
     Cast,
     Expr,
     IntImm,
-    Ramp,
     Select,
     Unary,
     Var,
@@ -27,59 +27,8 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.visit import has_load
 
 
-@dataclass(slots=True)
-class Offset:
-    """constant + sum of (coefficient, expression)."""
-
-    constant: int
-    terms: list[tuple[int, Expr]]
-
-
-def _flat(buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Offset, int | None]:
-    """The offset of lane 0 and the distance between lanes, in elements; None for lanes that are
-    not evenly spaced."""
-    total = Offset(0, [])
-    lane_stride: int | None = 0
-    for i, stride in zip(indices, buf.strides, strict=True):
-        if isinstance(i, Ramp):
-            step, width = int_value(i.stride), int_value(stride)
-            if step is None or width is None or lane_stride is None:
-                lane_stride = None
-            else:
-                lane_stride += step * width
-            i = i.base
-        elif isinstance(i, Broadcast):
-            i = i.a
-        elif i.dtype.lanes > 1:
-            return total, None
-        _add(total, cast(i, INT64) * stride, 1)
-    return total, lane_stride
-
-
-def _add(total: Offset, e: Expr, scale: int) -> None:
-    """Add `e` times `scale` to the total, term by term."""
-    match e:
-        case IntImm(value):
-            total.constant += scale * value
-        case Binary("add", a, b):
-            _add(total, a, scale)
-            _add(total, b, scale)
-        case Binary("sub", a, b):
-            _add(total, a, scale)
-            _add(total, b, -scale)
-        case Binary("mul", a, IntImm(value)) | Binary("mul", IntImm(value), a):
-            _add(total, a, scale * value)
-        case Binary("mul", Binary("add", a, b), c):
-            _add(total, a * c, scale)
-            _add(total, b * c, scale)
-        case Binary("mul", Binary("mul", a, IntImm(value)), c):
-            _add(total, a * c, scale * value)
-        case _:
-            total.terms.append((scale, e))
-
-
 def address(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int | None]:
-    """A pointer to lane 0, and the distance between lanes as in `_flat`."""
+    """A pointer to lane 0, and the distance between lanes as in `flat_offset`."""
     ptr, offset, lane_stride = base_address(w, buf, indices)
     if offset:
         ptr = w.line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}")
@@ -91,7 +40,7 @@ def base_address(
 ) -> tuple[str, int, int | None]:
     """Lane 0 as a pointer (one GEP per loop depth) and a constant number of bytes, and the
     distance between lanes. Accesses that differ only in that number share the pointer."""
-    flat, lane_stride = _flat(buf, indices)
+    flat, lane_stride = flat_offset(buf, indices)
     if lane_stride is None:
         return "", 0, None
     st = w.state
@@ -121,11 +70,12 @@ def base_address(
     return ptr, flat.constant * size, lane_stride
 
 
-def alignment(buf: Buffer, indices: tuple[Expr, ...]) -> int:
-    """The alignment of the address in bytes, as far as constant strides and factors tell."""
+def alignment(buf: Buffer, indices: tuple[Expr, ...], start: int = 0) -> int:
+    """The alignment of the address in bytes, as far as constant strides and factors tell; `start`
+    is that of the buffer, if more is known than the buffer says."""
     size = 1 if buf.dtype.is_bool else buf.dtype.bytes
-    flat, _ = _flat(buf, indices)
-    align = buf.align
+    flat, _ = flat_offset(buf, indices)
+    align = max(start, buf.align)
     for n in [flat.constant, *(scale * _factor(e) for scale, e in flat.terms)]:
         n *= size
         while n % align:
@@ -215,7 +165,13 @@ def _cond(w: KernelWriter, e: Expr, scope: CodeScope) -> str:
 
 
 def _factor(e: Expr) -> int:
-    """An integer that divides `e`: the product of its constant factors."""
-    if isinstance(e, Binary) and e.op == "mul":
-        return _factor(e.a) * _factor(e.b)
-    return int_value(e) or 1
+    """An integer whose powers of two divide `e`, also where a narrow type wraps around; 0 for 0."""
+    match e:
+        case Binary("mul", a, b):
+            return _factor(a) * _factor(b)
+        case Binary("add" | "sub", a, b):
+            return math.gcd(_factor(a), _factor(b))
+        case Cast(a, _) if a.dtype.is_int:
+            return _factor(a)
+    n = int_value(e)
+    return 1 if n is None else n

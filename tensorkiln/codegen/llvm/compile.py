@@ -20,12 +20,16 @@ from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
+from tensorkiln.codegen.stack import local_bytes
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.kernel_cache import KernelCache
-from tensorkiln.target import Target
+from tensorkiln.target import Target, target_in
+
+# What decides the text of an object, and so is part of its key in the cache.
+GENERATOR = ("codegen/llvm", "codegen/expand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +171,19 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
         "tir": print_function(f, canonical=True),
         "symbol": f.name,
         "target": _platform(target),
-        "generator": source_digest("codegen/llvm"),
+        "generator": source_digest(*GENERATOR),
         "compiler": VERSION,
     }
 
 
 def known_objects(mod: IRModule, target: Target, cache: KernelCache | None) -> dict[str, Kernel]:
-    """The objects in the cache of known kernels, by name."""
+    """The objects in the cache of known kernels, by name. In a composite target each kernel is of
+    its device."""
     known: dict[str, Kernel] = {}
     for f in mod.kernels:
-        key = mod.kernel_keys.get(f.name)
+        key, own = mod.kernel_keys.get(f.name), target_in(target, f.attrs)
         if isinstance(f, KnownKernel) and key is not None and cache is not None:
-            found = cache.object(f.name, key, _platform(target))
+            found = cache.object(f.name, key, _platform(own))
             if found is not None:
                 known[f.name] = Kernel(f.name, found[1], True, found[0])
     return known
@@ -231,7 +236,7 @@ def _compiled(
         key = key_of(components)
         found = cache.store.get(key) if cache is not None else None
         if cache is not None and f.name in keys and emit == "object":
-            cache.remember(f, keys[f.name], _platform(target), key)
+            cache.remember(f, keys[f.name], _platform(target), key, local_bytes(f))
         if found is not None:
             return _from_cache(Kernel(f.name, found, True, key), on_done)
         ir = emit_llvm(f, target)

@@ -7,6 +7,9 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 
 from __future__ import annotations
 
+from tensorkiln.codegen.expand.by_lane import by_lane
+from tensorkiln.codegen.expand.drop_starts import drop_starts
+from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.llvm import (
     calls,
     control,
@@ -17,10 +20,7 @@ from tensorkiln.codegen.llvm import (
     values,
     vectors,
 )
-from tensorkiln.codegen.llvm.by_lane import by_lane
-from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.types import llvm_type, parameter_type
-from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter, Statements
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.stmt import PrimFunc
@@ -52,13 +52,13 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
         func = by_lane(func)
     w = KernelWriter(func, target, EXPRESSIONS, STATEMENTS)
     with w.function(f"@{func.name}", {p: f"%p{i}" for i, p in enumerate(func.params)}):
-        _take_numbers(w)
+        take_numbers(w)
         w.statement(func.body)
     text = "\n\n".join([*w.messages, *reversed(w.functions)])
     return text + "\n\n" + "\n".join(sorted(w.declares)) + "\n\n!0 = !{i32 1}\n"
 
 
-def _take_numbers(w: KernelWriter) -> None:
+def take_numbers(w: KernelWriter) -> None:
     """Convert scalar parameters whose type as a parameter is not their type in registers: bool and
     float16."""
     for p, passed in w.state.params.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tensorkiln.codegen.expand.math import expand
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.dot import dot2, dot4
-from tensorkiln.codegen.llvm.math import expand
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.ir.dtype import DType

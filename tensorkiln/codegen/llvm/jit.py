@@ -17,6 +17,7 @@ import llvmlite.binding as llvm
 
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.codegen.llvm.one_piece import one_piece
 
 _numbers = itertools.count(1)
 
@@ -69,7 +70,8 @@ def link_in_memory(
     for name in shown:
         builder.export_symbol(name)
     try:
-        tracker = builder.link(_compiler(), f"library{next(_numbers)}")
+        with one_piece():
+            tracker = builder.link(_compiler(), f"library{next(_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"linking in memory failed: {error}", code="link-failed") from error
     return Linked({name: tracker[name] for name in shown}, [_immortal(tracker)])
@@ -96,12 +98,15 @@ def _compiler() -> Any:
     """The JIT compiler of this process, which owns the memory of all code."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
+    target = llvm.Target.from_default_triple()
+    # Where `one_piece` finds no room, references of our own code have 64 bits at least.
+    large = target.name == "x86-64"
+    machine = target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
         opt=3,
-        reloc="pic",
-        codemodel="jitdefault",
+        reloc="static" if large else "pic",
+        codemodel="large" if large else "jitdefault",
         jit=True,
     )
     return _immortal(llvm.create_lljit_compiler(machine))

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.expand.captures import used_in
 from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.control import failure_cell, leave_if_failed
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter, Statements
-from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Var, cast, const, int_value
-from tensorkiln.ir.stmt import Assert, For, MatchBuffer, Prefetch, Stmt, Store, While
-from tensorkiln.ir.visit import stmt_exprs, substitute_stmt, walk, walk_stmt
+from tensorkiln.ir.stmt import Assert, For, Stmt, While
+from tensorkiln.ir.visit import substitute_stmt, walk_stmt
 
 
 def _for(w: KernelWriter, s: For) -> None:
@@ -82,7 +83,7 @@ def _parallel(w: KernelWriter, loop: For) -> None:
     st = w.state
     name = f"@{w.func.name}.body{w.bodies}"
     w.bodies += 1
-    used = _used(loop)
+    used = used_in(loop)
     captured: dict[Buffer | Var, str] = {
         p: v for p, v in (*st.buffers.items(), *st.vars.items()) if p in used
     }
@@ -121,29 +122,6 @@ def _entry(name: str, types: Sequence[str], struct: str) -> str:
         lines.append(f"  %v{i} = load {t}, ptr %f{i}")
     args = [*(f"{t} %v{i}" for i, t in enumerate(types)), "i64 %begin", "i64 %end"]
     return "\n".join([*lines, f"  call void {name}({', '.join(args)})", "  ret void", "}"])
-
-
-def _used(s: Stmt) -> set[Buffer | Var]:
-    """Buffers and variables a statement mentions."""
-    used: set[Buffer | Var] = set()
-    for t in walk_stmt(s):
-        if isinstance(t, (Store, Prefetch)):
-            used |= _of_buffer(t.buffer)
-        elif isinstance(t, MatchBuffer):
-            used |= _of_buffer(t.buffer) | _of_buffer(t.source)
-        for e in stmt_exprs(t):
-            for x in walk(e):
-                if isinstance(x, Var):
-                    used.add(x)
-                elif isinstance(x, Load | AddressOf):
-                    used |= _of_buffer(x.buffer)
-    return used
-
-
-def _of_buffer(b: Buffer) -> set[Buffer | Var]:
-    """A buffer, and the variables in its shape and strides."""
-    sizes = (*b.shape, *(b.strides_given or ()))
-    return {b, *(x for d in sizes for x in walk(d) if isinstance(x, Var))}
 
 
 STATEMENTS: Statements = {For: _for, While: _while}

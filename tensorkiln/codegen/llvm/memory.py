@@ -7,30 +7,24 @@ indices are constant.
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.expand.offsets import elements, register_key
 from tensorkiln.codegen.llvm.addresses import address, alignment, base_address, lane_pointers
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter, Statements
-from tensorkiln.codegen.stack import elements
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, Ramp, int_value
+from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, Store
 
 
 def _register(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...], dtype: DType) -> str:
     """The stack slot of an element or vector of a buffer in registers."""
-    key: list[int] = []
-    for i in indices:
-        n = int_value(i.base if isinstance(i, Ramp) else i)
-        if n is None:
-            raise InternalError(f"{w.func.name}: register buffer {buf.name} needs constant indices")
-        key.append(n)
-    slots = w.state.registers[buf]
-    found = slots.get((tuple(key), dtype.lanes))
+    key, slots = register_key(w.func.name, buf, indices), w.state.registers[buf]
+    found = slots.get((key, dtype.lanes))
     if found is None:
         found = w.fresh()
         w.state.allocas.append(f"  {found} = alloca {llvm_type(dtype)}")
-        slots[tuple(key), dtype.lanes] = found
+        slots[key, dtype.lanes] = found
     return found
 
 
@@ -59,7 +53,7 @@ def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
     dtype, buf = e.dtype, e.buffer
     t, element = memory_type(dtype), memory_type(dtype.element)
     if dtype.lanes == 1 or stride == 1:
-        v = w.line(f"load {t}, ptr {ptr}, align {alignment(buf, e.indices)}")
+        v = w.line(f"load {t}, ptr {ptr}, align {alignment(buf, e.indices, w.aligns.get(buf, 0))}")
     elif stride == 0:
         x = w.line(f"load {element}, ptr {ptr}")
         v = w.splat(x, DType("uint8") if dtype.is_bool else dtype.element, dtype.lanes)
@@ -96,7 +90,7 @@ def _store(w: KernelWriter, s: Store) -> None:
         value = w.line(f"zext {llvm_type(dtype)} {value} to {t}")
     if whole:
         hint = ", !nontemporal !0" if s.nontemporal else ""
-        align = alignment(s.buffer, s.indices)
+        align = alignment(s.buffer, s.indices, w.aligns.get(s.buffer, 0))
         w.emit(f"  store {t} {value}, ptr {ptr}, align {align}{hint}")
     for lane, p in enumerate(pointers):
         x = w.line(f"extractelement {t} {value}, i32 {lane}")

@@ -91,6 +91,8 @@ class KernelWriter:
         # Whether two buffers may be the same memory: the result in an operand's place, or a view.
         views = any(isinstance(s, MatchBuffer) for s in walk_stmt(func.body))
         self.aliases = bool(func.inplace) or views
+        # Alignments of buffers, in bytes, where more is known here than buffers say.
+        self.aligns: Mapping[Buffer, int] = {}
         self.functions: list[str] = []  # the text of each, inner ones before those that call them
         self.messages: list[str] = []  # constants: the messages of assertions
         self.declares: set[str] = set()
@@ -159,7 +161,6 @@ class KernelWriter:
     ) -> Iterator[None]:
         """Write `define void name(params extra)` with what the context emits as its body. Bodies of
         parallel loops, which are internal, get i64 %begin, %end in `extra`."""
-        saved, self.state = self.state, FunctionText(params, failure=failure)
         linkage = "internal " if extra else ""
         alias = "" if self.aliases else " noalias"
         args = [
@@ -168,12 +169,21 @@ class KernelWriter:
             else f"{(llvm_type if extra else parameter_type)(p.dtype)} {v}"
             for p, v in params.items()
         ]
+        head = f"define {linkage}void {name}({', '.join(args)}{extra}) #0"
+        with self.definition(head, params, failure):
+            yield
+
+    @contextmanager
+    def definition(
+        self, head: str, params: dict[Buffer | Var, str], failure: str | None = None
+    ) -> Iterator[None]:
+        """Write the definition of a function with no result that begins with `head`."""
+        saved, self.state = self.state, FunctionText(params, failure=failure)
         root = CodeScope(0)
         self.state.scopes.append(root)
         yield
         lines = ["entry:", *self.state.allocas, *root.lines, "  ret void"]
-        head = f"define {linkage}void {name}({', '.join(args)}{extra}) #0 {{"
-        self.functions.append("\n".join([head, *lines, "}"]))
+        self.functions.append("\n".join([f"{head} {{", *lines, "}"]))
         self.state = saved
 
     @contextmanager

@@ -14,6 +14,7 @@ from tensorkiln.codegen.outer.types import c_dtype
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm
+from tensorkiln.ir.known_attrs import DEPENDENCIES
 from tensorkiln.ir.module import AnyKernel
 from tensorkiln.ir.relax import (
     Call,
@@ -31,8 +32,6 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import TensorProgram
-
-Callee = str | GlobalRef | RVar
 
 
 def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
@@ -101,6 +100,12 @@ def _operand(w: OuterWriter, b: Buffer, a: Value) -> str:
 
 def _alloc_storage(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     """Emit the allocation of a storage, which is a one-dimensional tensor of uint8."""
+    if "pool" in call.attrs:
+        raise UnsupportedError(
+            f"{var.name} is of pool {call.attrs['pool']!r}: host steps allocate ordinary memory",
+            where=w.f.name,
+            hint="storages of pools are those of planned functions (docs/howto/memory.md)",
+        )
     size = call.attrs["size"]
     text = w.size(size) if isinstance(size, Expr) else str(size)
     dtype = f"(kiln_dtype){c_dtype(DType('uint8'))}"
@@ -178,11 +183,12 @@ def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
 
 def _name_and_args(w: OuterWriter, call: Call) -> tuple[str, list[Value]]:
     """The name of the function to call, and its arguments: the operands, then the attributes other
-    than `name`."""
+    than `name` and external dependencies, which are no argument."""
     name = call.attrs.get("name")
     if not isinstance(name, str) or not name:
         raise UserError(f"{w.f.name}: {call.op} needs the name of a function", code="no-name")
-    return name, [*call.args, *(_literal(v) for k, v in call.attrs.items_ if k != "name")]
+    passed = [(k, v) for k, v in call.attrs.items_ if k not in ("name", DEPENDENCIES)]
+    return name, [*call.args, *(_literal(v) for k, v in passed)]
 
 
 def _literal(value: object) -> Value:

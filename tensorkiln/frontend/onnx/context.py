@@ -14,13 +14,7 @@ from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
-from tensorkiln.ir.relax import (
-    Constant,
-    RVar,
-    TensorType,
-    Value,
-    constant,
-)
+from tensorkiln.ir.relax import Constant, RVar, TensorType, Value, constant
 from tensorkiln.ops.builder import GraphBuilder
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on

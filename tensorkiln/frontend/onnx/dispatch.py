@@ -20,7 +20,7 @@ import numpy as np
 from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
+from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
 from tensorkiln.frontend.onnx.standard import STANDARD
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
 
@@ -88,7 +88,7 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
 
 
 def attributes(
-    importer: Importer, given: Sequence[Attribute], files: ExternalFiles
+    importer: Importer, given: Sequence[AttributeProto], files: ExternalFiles
 ) -> dict[str, Any]:
     """The Python values of a node's attributes, without defaults.
 
@@ -113,7 +113,7 @@ def attributes(
     return values
 
 
-def attribute_kind(attr: Attribute) -> str:
+def attribute_kind(attr: AttributeProto) -> str:
     """The attribute's declared type; for IR version 1, which has no `type`, the field that is set.
 
     An attribute without a value counts as "Ints".
@@ -128,13 +128,13 @@ def attribute_kind(attr: Attribute) -> str:
     return "Strs" if attr.strings else "Ints"
 
 
-def _empty_list(attr: Attribute, expected: str) -> bool:
+def _empty_list(attr: AttributeProto, expected: str) -> bool:
     """Whether an attribute without declared type or elements may stand for the expected list."""
     empty = not (attr.floats.size or attr.ints.size or attr.strings)
     return not attr.type and empty and expected.endswith("s")
 
 
-def attribute_value(attr: Attribute, kind: str, files: ExternalFiles) -> Any:
+def attribute_value(attr: AttributeProto, kind: str, files: ExternalFiles) -> Any:
     """The Python value of an attribute of kind `kind` (`_KINDS`); NodeProblem if malformed."""
     match kind:
         case "Float":
@@ -144,7 +144,7 @@ def attribute_value(attr: Attribute, kind: str, files: ExternalFiles) -> Any:
         case "Str":
             return _text(attr.s, attr.name)
         case "Array":
-            if not isinstance(attr.t, Tensor):
+            if not isinstance(attr.t, TensorProto):
                 raise malformed(f"attribute {attr.name!r} holds no tensor")
             return to_array(attr.t, files)
         case "Body":

@@ -12,15 +12,15 @@ from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.inputs import declared, input_type
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.load import Source
+from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.order import execution_order, reads
 from tensorkiln.frontend.onnx.proto import (
-    Attribute,
+    AttributeProto,
     FunctionProto,
     Graph,
-    Node,
+    NodeProto,
     OpsetId,
-    Tensor,
+    TensorProto,
     ValueInfo,
 )
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
@@ -39,7 +39,7 @@ ONNX_DOMAINS = ("", "ai.onnx")
 class Importer:
     """One import of one model; call `run` once. `issues` lists what cannot be imported."""
 
-    def __init__(self, source: Source, freeze: Mapping[str, int] | None) -> None:
+    def __init__(self, source: ParsedModel, freeze: Mapping[str, int] | None) -> None:
         self.source = source
         self.dims = Dims(freeze)
         self.g = Context(self.dims)
@@ -161,7 +161,7 @@ class Importer:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[Node], scope: GraphScope, results: Sequence[str]) -> None:
+    def _nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
         scope.used = {name for n in nodes for name in reads(n)} | set(results)
         ordered, cycle = execution_order(nodes)
         self._check_names(nodes, scope)
@@ -178,7 +178,7 @@ class Importer:
             for node in cycle:
                 scope.values.update({o: UNKNOWN for o in node.output if o})
 
-    def _check_names(self, nodes: Sequence[Node], scope: GraphScope) -> None:
+    def _check_names(self, nodes: Sequence[NodeProto], scope: GraphScope) -> None:
         """Record an issue for each value that is defined more than once (ONNX graphs are SSA)."""
         made = set(scope.values)
         for node in nodes:
@@ -192,7 +192,7 @@ class Importer:
                     )
                 made.add(out)
 
-    def _node(self, node: Node, scope: GraphScope) -> None:
+    def _node(self, node: NodeProto, scope: GraphScope) -> None:
         label = scope.prefix + node.label
         try:
             outputs: Sequence[Val | Unknown] = self._import(node, scope)
@@ -222,7 +222,7 @@ class Importer:
             if name:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
 
-    def _import(self, node: Node, scope: GraphScope) -> Sequence[Val | Unknown]:
+    def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[Val | Unknown]:
         """Import a node and return its outputs, which are all UNKNOWN if an operand is.
 
         Raises NodeProblem if the node is malformed or not supported.
@@ -255,7 +255,7 @@ class Importer:
             )
         return result
 
-    def _enter(self, node: Node, scope: GraphScope) -> None:
+    def _enter(self, node: NodeProto, scope: GraphScope) -> None:
         self.g.span = scope.prefix + node.label
         # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
@@ -273,7 +273,7 @@ class Importer:
 
     def _lookup(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         value = scope.find(name)
-        if isinstance(value, Tensor):
+        if isinstance(value, TensorProto):
             made = constant(to_array(value, self.source.files), name)
             owner: GraphScope | None = scope
             while owner is not None and name not in owner.values:
@@ -286,7 +286,7 @@ class Importer:
     # -- functions and branches ---------------------------------------------------------------
 
     def _inline(
-        self, f: FunctionProto, node: Node, given: Sequence[Attribute], scope: GraphScope
+        self, f: FunctionProto, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
     ) -> Sequence[Val | Unknown]:
         """Import a call of a model-local function as the nodes of its body, in a new scope."""
         if scope.depth >= MAX_INLINE_DEPTH:
@@ -323,7 +323,7 @@ class Importer:
         return value
 
     def _branch(
-        self, node: Node, given: Sequence[Attribute], scope: GraphScope
+        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
     ) -> Sequence[Val | Unknown]:
         """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
         bodies = {a.name: a.g for a in given}

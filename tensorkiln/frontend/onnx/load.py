@@ -15,7 +15,7 @@ from tensorkiln.frontend.onnx.wire import WireError, decode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class ParsedModel:
     """A parsed model, its name in error messages (`where`), and the external files it may read."""
 
     model: Model
@@ -24,7 +24,7 @@ class Source:
     file_name: str = ""  # without its suffix; empty for a model in memory
 
 
-def load(model: Any, roots: Sequence[Path] = ()) -> Source:
+def load(model: Any, roots: Sequence[Path] = ()) -> ParsedModel:
     """Parse a model given as a path, the bytes of a file, or an `onnx.ModelProto`.
 
     `roots` are folders besides the model's own from which external data may be read. Raises
@@ -72,7 +72,9 @@ def _read(path: Path) -> memoryview:
         ) from error
 
 
-def _source(data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]) -> Source:
+def _source(
+    data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]
+) -> ParsedModel:
     if not len(data):
         raise UserError("the file is empty", code="bad-model", where=where)
     hint = _looks_like(bytes(data[:64]))
@@ -86,7 +88,7 @@ def _source(data: memoryview, where: str, folder: Path | None, roots: Sequence[P
         raise UserError(
             "not an ONNX model: it holds no graph", code="bad-model", where=where, hint=hint
         )
-    return Source(model, where, ExternalFiles(folder, roots))
+    return ParsedModel(model, where, ExternalFiles(folder, roots))
 
 
 def _looks_like(head: bytes) -> str:

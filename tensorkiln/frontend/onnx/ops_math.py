@@ -253,42 +253,16 @@ def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int
 
 
 # ONNX name -> our operator with the same operands and meaning
-SAME_UNARY = {
-    "Abs": "abs",
-    "Neg": "neg",
-    "Sqrt": "sqrt",
-    "Exp": "exp",
-    "Log": "log",
-    "Erf": "erf",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "Relu": "relu",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
-    "Sign": "sign",
-    "Reciprocal": "reciprocal",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Not": "logical_not",
-    "IsNaN": "isnan",
-    "HardSwish": "hard_swish",
-    "Softplus": "softplus",
-}
-SAME_BINARY = {
-    "Add": "add",
-    "Sub": "sub",
-    "Mul": "mul",
-    "Div": "div",
-    "Equal": "equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "And": "logical_and",
-    "Or": "logical_or",
-    "Xor": "logical_xor",
-}
+_UNARY = (
+    "Abs Neg Sqrt Exp Log Erf Tanh Sigmoid Relu Floor Ceil Round Sign Reciprocal Sin Cos IsNaN "
+    "Softplus"
+)
+_BINARY = "Add Sub Mul Div Equal Less Greater"
+SAME_UNARY = {name: name.lower() for name in _UNARY.split()}
+SAME_UNARY |= {"Not": "logical_not", "HardSwish": "hard_swish"}
+SAME_BINARY = {name: name.lower() for name in _BINARY.split()}
+SAME_BINARY |= {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}
+SAME_BINARY |= {"LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal"}
 
 TABLE: Table = {
     **{name: {1: unary(op)} for name, op in SAME_UNARY.items()},

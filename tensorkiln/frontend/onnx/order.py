@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from tensorkiln.frontend.onnx.proto import Graph, Node
+from tensorkiln.frontend.onnx.proto import Graph, NodeProto
 
 
-def execution_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+def execution_order(nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], list[NodeProto]]:
     """(nodes in topological order, nodes on a cycle or that depend on one).
 
     Of the nodes that are ready, the first in the file comes first. A name that no node defines
@@ -35,7 +35,7 @@ def execution_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     return [nodes[i] for i in order], [n for i, n in enumerate(nodes) if i not in done]
 
 
-def reads(node: Node) -> list[str]:
+def reads(node: NodeProto) -> list[str]:
     """Names that a node reads: its operands, and the free names of its subgraphs (of `If`)."""
     names = [n for n in node.input if n]
     for attr in node.attribute:

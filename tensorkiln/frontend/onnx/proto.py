@@ -25,7 +25,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class TensorProto:
     """TensorProto. `raw_data` is a view of the file, little-endian; `location` 1 means that the
     elements are in the file that `external_data` names."""
 
@@ -81,7 +81,7 @@ class ValueInfo:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attribute:
+class AttributeProto:
     """AttributeProto. In a function body, `ref` (ref_attr_name) names the attribute of the calling
     node that gives the value."""
 
@@ -91,7 +91,7 @@ class Attribute:
     f: float | None = None
     i: int | None = None
     s: memoryview | None = None
-    t: Tensor | None = None
+    t: TensorProto | None = None
     g: Graph | None = None
     floats: np.ndarray = field(default_factory=lambda: NO_FLOATS)
     ints: np.ndarray = field(default_factory=lambda: NO_INTS)
@@ -99,14 +99,14 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class NodeProto:
     """NodeProto; an empty name in `input` or `output` is an operand or output left out."""
 
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
     name: str = ""
     op_type: str = ""
-    attribute: tuple[Attribute, ...] = ()
+    attribute: tuple[AttributeProto, ...] = ()
     domain: str = ""
     overload: str = ""
 
@@ -120,9 +120,9 @@ class Node:
 class Graph:
     """GraphProto, without fields that an import does not need (value_info, doc_string, ...)."""
 
-    node: tuple[Node, ...] = ()
+    node: tuple[NodeProto, ...] = ()
     name: str = ""
-    initializer: tuple[Tensor, ...] = ()
+    initializer: tuple[TensorProto, ...] = ()
     sparse_initializer: tuple[memoryview, ...] = ()
     input: tuple[ValueInfo, ...] = ()
     output: tuple[ValueInfo, ...] = ()
@@ -143,8 +143,8 @@ class FunctionProto:
     name: str = ""
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
-    attribute_proto: tuple[Attribute, ...] = ()
-    node: tuple[Node, ...] = ()
+    attribute_proto: tuple[AttributeProto, ...] = ()
+    node: tuple[NodeProto, ...] = ()
     opset_import: tuple[OpsetId, ...] = ()
     domain: str = ""
     overload: str = ""
@@ -162,7 +162,7 @@ class Model:
 _ENTRY = Schema("StringStringEntryProto", Entry, {1: Field("key", "str"), 2: Field("value", "str")})
 _TENSOR = Schema(
     "TensorProto",
-    Tensor,
+    TensorProto,
     {
         1: Field("dims", "varints"),
         2: Field("data_type", "int"),
@@ -192,7 +192,7 @@ _VALUE_INFO = Schema(
 )
 _ATTRIBUTE = Schema(
     "AttributeProto",
-    Attribute,
+    AttributeProto,
     {
         1: Field("name", "str"),
         2: Field("f", "float"),
@@ -209,7 +209,7 @@ _ATTRIBUTE = Schema(
 )
 _NODE = Schema(
     "NodeProto",
-    Node,
+    NodeProto,
     {
         1: Field("input", "str", True),
         2: Field("output", "str", True),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.proto import Attribute, Node, Tensor
+from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto
 
 
 class Unknown:
@@ -32,14 +32,14 @@ class GraphScope:
     prefix: str = ""
     depth: int = 0
     outer: GraphScope | None = None
-    attrs: Mapping[str, Attribute] = field(default_factory=dict)
-    values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
+    attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
+    values: dict[str, Val | TensorProto | Unknown] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
-    def find(self, name: str) -> Val | Tensor | Unknown | None:
+    def find(self, name: str) -> Val | TensorProto | Unknown | None:
         """The value of a name in this scope or an enclosing one; None if it is not defined.
 
-        A Tensor is an initializer that has not been converted to an array yet.
+        A TensorProto is an initializer that has not been converted to an array yet.
         """
         scope: GraphScope | None = self
         while scope is not None:
@@ -49,7 +49,7 @@ class GraphScope:
         return None
 
 
-def resolved(attr: Attribute, scope: GraphScope) -> Attribute | None:
+def resolved(attr: AttributeProto, scope: GraphScope) -> AttributeProto | None:
     """`attr`, or if it refers to an attribute of the function's call, that attribute's value.
 
     None if it refers to an attribute that neither the call nor the function's defaults give.
@@ -60,7 +60,7 @@ def resolved(attr: Attribute, scope: GraphScope) -> Attribute | None:
     return None if found is None else replace(found, name=attr.name, ref="")
 
 
-def without_optional(nodes: Sequence[Node], absent: set[str]) -> Sequence[Node]:
+def without_optional(nodes: Sequence[NodeProto], absent: set[str]) -> Sequence[NodeProto]:
     """The nodes of a function body, with the names in `absent` (parameters for which the call has
     no operand) replaced by empty names among their operands."""
     if not absent:

@@ -14,39 +14,19 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.frontend.onnx.issues import NodeProblem
-from tensorkiln.frontend.onnx.proto import Tensor
+from tensorkiln.frontend.onnx.proto import TensorProto
+from tensorkiln.ir import dtype as ir_dtype
 
-# TensorProto.DataType -> our dtype name, which is also the name in NumPy or ml_dtypes.
-DTYPES: dict[int, str] = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    16: "bfloat16",
-}
-OTHER_DTYPES: dict[int, str] = {
-    8: "string",
-    14: "complex64",
-    15: "complex128",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4e2m1",
-    24: "float8e8m0",
-    25: "uint2",
-    26: "int2",
-}
+# The names of TensorProto.DataType from 1 on. Those that we know too mean the same in NumPy or
+# ml_dtypes.
+_NAMES = (
+    "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 "
+    "complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 "
+    "int4 float4e2m1 float8e8m0 uint2 int2"
+)
+_NUMBERED = dict(enumerate(_NAMES.split(), 1))
+DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if name in ir_dtype.DTYPES}
+OTHER_DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if n not in DTYPES}
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -149,7 +129,7 @@ def map_path(path: Path) -> memoryview:
     return _map_file(open_plain(path), path)
 
 
-def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
+def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
     """The tensor as a read-only array: a view of the file if its elements are stored as raw bytes.
 
     Raises NodeProblem for an unsupported dtype or a number of elements that does not fit the
@@ -180,7 +160,7 @@ def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
     return array
 
 
-def _external(t: Tensor, files: ExternalFiles, size: int) -> memoryview:
+def _external(t: TensorProto, files: ExternalFiles, size: int) -> memoryview:
     entries = {e.key: e.value for e in t.external_data}
     if "location" not in entries:
         raise NodeProblem("malformed", f"tensor {t.name!r} is external but names no location")
@@ -197,7 +177,7 @@ def _external(t: Tensor, files: ExternalFiles, size: int) -> memoryview:
     return files.view(entries["location"], numbers["offset"] or 0, length, t.name)
 
 
-def _typed(t: Tensor, name: str) -> np.ndarray:
+def _typed(t: TensorProto, name: str) -> np.ndarray:
     """The field that holds the elements of a tensor of type `name` if `raw_data` does not."""
     match name:
         case "float32":
@@ -212,7 +192,7 @@ def _typed(t: Tensor, name: str) -> np.ndarray:
             return t.int32_data
 
 
-def _from_fields(t: Tensor, name: str, count: int, what: str) -> np.ndarray:
+def _from_fields(t: TensorProto, name: str, count: int, what: str) -> np.ndarray:
     values = _typed(t, name)
     if values.size != count:
         raise NodeProblem(

@@ -11,11 +11,7 @@ from typing import TextIO
 from tensorkiln.base.terminal import wants_colour
 
 _RESET = "\x1b[0m"
-_COLOURS = {
-    token.STRING: "\x1b[32m",
-    token.NUMBER: "\x1b[36m",
-    token.COMMENT: "\x1b[90m",
-}
+_COLOURS = {token.STRING: "\x1b[32m", token.NUMBER: "\x1b[36m", token.COMMENT: "\x1b[90m"}
 _KEYWORD, _DIALECT = "\x1b[35m", "\x1b[34m"
 
 

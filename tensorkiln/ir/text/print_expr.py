@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, INT64
 from tensorkiln.ir.expr import (
@@ -59,9 +60,6 @@ class ExprPrinter:
         """The name of a buffer, bound on first use."""
         return self.names.of.get(b) or self.names.bind(b, b.name, "b")
 
-    def _var(self, e: Var, outer: int) -> str:
-        return self.names.of.get(e) or self.names.bind(e, e.name)
-
     def _int(self, e: IntImm, outer: int) -> str:
         dtype = e.dtype
         if dtype is INT64 or dtype == INT64:
@@ -99,30 +97,6 @@ class ExprPrinter:
             return f"({text})" if outer > NEG else text
         return f"T.{e.op}({self.expr(a)})"
 
-    def _select(self, e: Select, outer: int) -> str:
-        return f"T.select({self.exprs((e.cond, e.a, e.b))})"
-
-    def _cast(self, e: Cast, outer: int) -> str:
-        return f'T.Cast("{e.dtype}", {self.expr(e.a)})'
-
-    def _load(self, e: Load, outer: int) -> str:
-        return f"{self.buffer(e.buffer)}[{self.index(e.indices)}]"
-
-    def _ramp(self, e: Ramp, outer: int) -> str:
-        return f"T.Ramp({self.expr(e.base)}, {self.expr(e.stride)}, {e.lanes})"
-
-    def _broadcast(self, e: Broadcast, outer: int) -> str:
-        return f"T.Broadcast({self.expr(e.a)}, {e.lanes})"
-
-    def _shuffle(self, e: Shuffle, outer: int) -> str:
-        return f"T.shuffle({self.expr(e.a)}, {self.expr(e.b)}, {e.lanes!r})"
-
-    def _vector_reduce(self, e: VectorReduce, outer: int) -> str:
-        return f'T.vector_reduce("{e.op}", {self.expr(e.a)})'
-
-    def _intrin(self, e: Intrin, outer: int) -> str:
-        return f"T.{e.name}({self.exprs(e.args)})"
-
     def _reduce(self, e: Reduce, outer: int) -> str:
         axes = []
         for var, extent in e.axes:
@@ -134,11 +108,9 @@ class ExprPrinter:
             self.names.release(var)
         return text
 
-    def _address_of(self, e: AddressOf, outer: int) -> str:
-        return f"T.address_of({self.buffer(e.buffer)}[{self.index(e.indices)}])"
-
     def _call_extern(self, e: CallExtern, outer: int) -> str:
         args = [f'"{e.dtype}"', string(e.name), *(self.expr(a) for a in e.args)]
+        args += [f"dependencies={self.attr(e.dependencies)}"] if e.dependencies else []
         return f"T.call_extern({', '.join(args)})"
 
     # ---- attributes --------------------------------------------------------------------------
@@ -154,9 +126,16 @@ class ExprPrinter:
             return self.expr(v)
         if isinstance(v, str):
             return string(v)
+        if isinstance(v, ExternalDependency):
+            return f"T.ExternalDependency({self._dependency(v)})"
         if isinstance(v, float) and repr(v) in ("inf", "-inf", "nan"):
             return f'float("{v!r}")'
         return repr(v)
+
+    def _dependency(self, d: ExternalDependency) -> str:
+        """The fields that are not defaults, the first two by position."""
+        (_, name), (_, url), *rest = [(k, self.attr(v)) for k, v in d.given().items()]
+        return ", ".join([name, url, *(f"{k}={v}" for k, v in rest)])
 
     def attrs(self, items: Iterable[tuple[str, object]]) -> str:
         """Attributes as a Python dict."""
@@ -172,7 +151,12 @@ class ExprPrinter:
         if isinstance(d, Var) and d.dtype != INT64 and free:
             return f'T.var("{self.expr(d)}", "{d.dtype}")'
         text = self.expr(d)
-        return '"' + text.replace('"', "'") + '"' if quoted or free else text
+        if not (quoted or free):
+            return text
+        # Texts in it have single quotes then, which is easier to read than escapes, unless they
+        # hold quotes or escapes of their own.
+        plain = "'" not in text and "\\" not in text
+        return '"' + text.replace('"', "'") + '"' if plain else string(text)
 
     def dims(self, shape: tuple[Expr, ...], quoted: bool) -> str:
         """A shape as a Python tuple."""
@@ -190,20 +174,20 @@ class ExprPrinter:
 
 
 _EXPR: dict[type, Callable[..., str]] = {
-    Var: ExprPrinter._var,
+    Var: lambda p, e, outer: p.names.of.get(e) or p.names.bind(e, e.name),
     IntImm: ExprPrinter._int,
     FloatImm: ExprPrinter._float,
     Binary: ExprPrinter._binary,
     Unary: ExprPrinter._unary,
-    Select: ExprPrinter._select,
-    Cast: ExprPrinter._cast,
-    Load: ExprPrinter._load,
-    Ramp: ExprPrinter._ramp,
-    Broadcast: ExprPrinter._broadcast,
-    Shuffle: ExprPrinter._shuffle,
-    VectorReduce: ExprPrinter._vector_reduce,
-    Intrin: ExprPrinter._intrin,
+    Select: lambda p, e, outer: f"T.select({p.exprs((e.cond, e.a, e.b))})",
+    Cast: lambda p, e, outer: f'T.Cast("{e.dtype}", {p.expr(e.a)})',
+    Load: lambda p, e, outer: f"{p.buffer(e.buffer)}[{p.index(e.indices)}]",
+    Ramp: lambda p, e, outer: f"T.Ramp({p.expr(e.base)}, {p.expr(e.stride)}, {e.lanes})",
+    Broadcast: lambda p, e, outer: f"T.Broadcast({p.expr(e.a)}, {e.lanes})",
+    Shuffle: lambda p, e, outer: f"T.shuffle({p.expr(e.a)}, {p.expr(e.b)}, {e.lanes!r})",
+    VectorReduce: lambda p, e, outer: f'T.vector_reduce("{e.op}", {p.expr(e.a)})',
+    Intrin: lambda p, e, outer: f"T.{e.name}({p.exprs(e.args)})",
     Reduce: ExprPrinter._reduce,
-    AddressOf: ExprPrinter._address_of,
+    AddressOf: lambda p, e, outer: f"T.address_of({p.buffer(e.buffer)}[{p.index(e.indices)}])",
     CallExtern: ExprPrinter._call_extern,
 }

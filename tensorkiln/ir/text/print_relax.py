@@ -129,13 +129,11 @@ class RelaxPrinter:
     def type(self, t: Type, quoted: bool = False) -> str:
         """A type as an annotation."""
         match t:
-            case TensorType(shape, dtype, layout):
+            case TensorType(shape, dtype, layout, device):
                 text = f'{self._tir.dims(shape, quoted)}, "{dtype}"'
-                return (
-                    f"R.Tensor({text})"
-                    if layout is None
-                    else f'R.Tensor({text}, layout="{layout}")'
-                )
+                text += f', layout="{layout}"' if layout is not None else ""
+                text += f", device={string(device)}" if device else ""
+                return f"R.Tensor({text})"
             case AnyTensorType(ndim, dtype):
                 options = [] if ndim is None else [f"ndim={ndim}"]
                 options += [] if dtype is None else [f'dtype="{dtype}"']

@@ -24,6 +24,7 @@ from tensorkiln.ir.stmt import (
     Seq,
     Stmt,
     Store,
+    Sync,
     While,
 )
 from tensorkiln.ir.text.names import identifier, is_word, string
@@ -150,9 +151,16 @@ class TirPrinter(ExprPrinter):
     def _call_kernel(self, s: CallKernel, pad: str) -> None:
         args = [f"{CLASS}.{s.name}" if is_word(s.name) else f"{CLASS}[{string(s.name)}]"]
         args += map(self._operand, s.args)
+        if s.grid:
+            args.append(f"grid={self.tuple_(s.grid)}")
+        if s.block:
+            args.append(f"block={s.block!r}")
         if s.span and not self.canonical:
             args.append(f"span={string(s.span)}")
         self.lines.append(f"{pad}T.call({', '.join(args)})")
+
+    def _sync(self, s: Sync, pad: str) -> None:
+        self.lines.append(f"{pad}T.sync({string(s.scope)})")
 
     def _operand(self, e: Expr) -> str:
         """An argument of a call; the name of a buffer alone means the address of its start."""
@@ -248,6 +256,7 @@ _STMT: dict[type, Callable[..., None]] = {
     While: TirPrinter._while,
     Evaluate: TirPrinter._evaluate,
     CallKernel: TirPrinter._call_kernel,
+    Sync: TirPrinter._sync,
     Assert: TirPrinter._assert,
     Block: TirPrinter._block,
 }

@@ -36,31 +36,10 @@ KIND_WORDS = {
     "thread": "thread_binding",
 }
 # Names after `R.` that are not operators; an operator of such a name prints as R.op("name", ...).
-GRAPH_WORDS = frozenset(
-    {
-        "Tensor",
-        "Tuple",
-        "Shape",
-        "Prim",
-        "String",
-        "Str",
-        "Callable",
-        "Object",
-        "const",
-        "shape",
-        "prim_value",
-        "str",
-        "tuple",
-        "match_cast",
-        "function",
-        "dataflow",
-        "call_tir",
-        "call_tir_inplace",
-        "call_packed",
-        "call_dps_packed",
-        "op",
-        "output",
-    }
+_GRAPH_WORDS = (
+    "Tensor Tuple Shape Prim String Str Callable Object const shape prim_value str tuple "
+    "match_cast function dataflow call_tir call_tir_inplace call_packed call_dps_packed op output"
 )
+GRAPH_WORDS = frozenset(_GRAPH_WORDS.split())
 # Constants of at most this many elements are printed by their values.
 INLINE_ELEMENTS = 16

@@ -12,7 +12,7 @@ the terms of a sum; "keys" and "columns", over the vectors of scores and of a ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from tensorkiln.ir.expr import (
     IntImm,
     Var,
     VectorReduce,
-    binary,
     const,
     int_value,
     intrin,
@@ -31,11 +30,12 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
 )
-from tensorkiln.ir.relax import RVar, TensorType
-from tensorkiln.ir.stmt import Alloc, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.build import lane_ramp, loop, nest, vectors
-from tensorkiln.schedule.group import Group, static
+from tensorkiln.schedule.attention.operands import AttentionOperands
+from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, within
+from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
 # Keys per block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed;
@@ -48,75 +48,20 @@ KEY_BLOCK = 128
 LOWEST = float(np.finfo(np.float32).min)
 
 
-class Attention:
-    """Sizes and operands of one fused attention: q [batch, heads, rows, depth], k and v
-    [batch, heads, keys, depth], an optional mask."""
+class Attention(AttentionOperands):
+    """Fused attention by vectors, with keys packed by lanes and v as wide as k."""
 
     def __init__(self, group: Group, target: Target):
-        call, var = group.anchor, group.anchor_var
-        assert call is not None and var is not None
-        self.group, self.call, self.var = group, call, var
-        self.qt = call.args[0].type
-        kt = call.args[1].type
-        assert isinstance(self.qt, TensorType) and isinstance(kt, TensorType)
-        self.batch, self.heads, self.rows = self.qt.shape[0], self.qt.shape[1], self.qt.shape[2]
-        self.depth = static(self.qt.shape[3], "head size")
-        self.keys = kt.shape[2]
-        key = call.args[1]
+        super().__init__(group)
+        key = self.call.args[1]
         assert isinstance(key, RVar)
         self.kbuf = group.buffers[key]
-        self.q, self.v = group.element(call.args[0]), group.element(call.args[2])
-        self.mask = group.element(call.args[3]) if len(call.args) > 3 else None
-        self.mask_type = call.args[3].type if len(call.args) > 3 else None
         self.lanes = target.vector_lanes("float32")
-        self.width = self.depth // self.lanes
-        self.dtype = self.qt.dtype
+        self.vectors = self.depth // self.lanes
         n = int_value(self.keys)
         whole = n is not None and n <= SINGLE_BLOCK
         self.block = -(-n // self.lanes) * self.lanes if whole and n else KEY_BLOCK
         self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
-        self.causal = bool(call.attrs.causal)
-        self.scale = float(call.attrs.scale)
-
-    def score(self, raw: Expr, b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
-        """scale * raw + mask; minus infinity where a boolean mask is false, or with `causal` where
-        key t comes after query s (the last query sees the last key)."""
-        value = raw * const(self.scale, self.dtype)
-        if self.mask is not None:
-            assert isinstance(self.mask_type, TensorType)
-            shape = self.mask_type.shape
-            full = (b, h, s, t)[4 - len(shape) :]
-            pairs = zip(full, shape, strict=True)
-            index = [IntImm(0) if int_value(e) == 1 else i for i, e in pairs]
-            m = self.mask(*index)
-            low = const(float("-inf"), self.dtype)
-            value = select(m, value, low) if m.dtype.is_bool else value + m
-        if self.causal:
-            seen = binary("le", t, s + (self.keys - self.rows))
-            value = select(seen, value, const(float("-inf"), self.dtype))
-        return value
-
-    def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:
-        """The logical index in the group's output of element (b, h, s, d) of the attention, after
-        the transposes and reshapes of the epilogue."""
-        index: tuple[Expr, ...] = (b, h, s, d)
-        var = self.var
-        while var is not self.group.out_var:
-            consumer, call = next((v, k) for v, k in self.group.calls.items() if var in k.args)
-            if call.op == "transpose":
-                index = tuple(index[a] for a in call.attrs.axes)
-            else:
-                flat: Expr = IntImm(0)
-                for i, e in zip(index, var.tensor.shape, strict=True):
-                    flat = flat * e + i
-                shape = consumer.tensor.shape
-                out: list[Expr] = []
-                for e in reversed(shape[1:]):
-                    out.append(flat % e)
-                    flat = flat // e
-                index = tuple(reversed([*out, flat]))
-            var = consumer
-        return tuple(map(simplify, index))
 
 
 def attention_program(c: Attention) -> PrimFunc:
@@ -153,12 +98,12 @@ class _Row:
         clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
         start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
         blocks = loop("block", self.c.blocks, self.block, "block")
-        return _with([self.weighted, self.top, self.total], *start, blocks, self.finish())
+        return within([self.weighted, self.top, self.total], *start, blocks, self.finish())
 
     def columns(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
         """`body` for every column of the head."""
-        lanes = self.c.lanes
-        return vectors(name, [self.c.width, lanes], lambda o, lane: body(o * lanes + lane))
+        c = self.c
+        return vectors(name, [c.vectors, c.lanes], lambda o, lane: body(o * c.lanes + lane))
 
     def block(self, index: Expr) -> Stmt:
         """Scores, softmax and weighted values of one block of keys."""
@@ -166,7 +111,7 @@ class _Row:
         first = simplify(index * c.block)
         count = simplify(minimum(c.block, c.keys - first))
         size = simplify((count + (c.lanes - 1)) // c.lanes)
-        return _with(
+        return within(
             [self.scores],
             self.products(index, size),
             self.softmax(first, count, size),
@@ -189,11 +134,11 @@ class _Row:
             def save(lane: Expr) -> Stmt:
                 return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
 
-            return _with(
+            return within(
                 [dot],
                 _lanes("zero", dot, lambda _: self.number(0)),
                 nest(["d", "l"], [c.depth, c.lanes], term, ["term", "lane"]),
-                loop("l_save", c.lanes, save, "lane"),
+                lanes("save", c.lanes, save),
             )
 
         return loop("j", size, vector, "keys", keep=True)
@@ -223,7 +168,7 @@ class _Row:
         top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
         rest = simplify(count // c.lanes * c.lanes)
         total = Load(self.total, (zero,)) * Load(alpha, (zero,))
-        return _with(
+        return within(
             [best, part, new, alpha],
             _lanes("best", best, lambda _: self.number(LOWEST)),
             _set(new, top),
@@ -259,7 +204,7 @@ class _Row:
                 return column * c.lanes + lane
 
             def term(t: Expr, lane: Expr) -> Stmt:
-                sizes = ((column, c.width), (lane, c.lanes))
+                sizes = ((column, c.vectors), (lane, c.lanes))
                 bounds = {v: (0, n - 1) for v, n in sizes if isinstance(v, Var)}
                 v = c.v(self.b, self.h, simplify(first + t), place(lane))
                 value = intrin(
@@ -270,14 +215,14 @@ class _Row:
             def save(lane: Expr) -> Stmt:
                 return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
 
-            return _with(
+            return within(
                 [sums],
                 _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
                 nest(["t_sum", "l"], [count, c.lanes], term, ["term", "lane"]),
-                loop("l_keep", c.lanes, save, "lane"),
+                lanes("keep", c.lanes, save),
             )
 
-        return loop("column", c.width, vector, "columns", keep=True)
+        return loop("column", c.vectors, vector, "columns", keep=True)
 
     def finish(self) -> Stmt:
         """Store weighted / total, with the group's epilogue, in the group's output."""
@@ -293,9 +238,9 @@ class _Row:
 
         total, none = Load(self.total, zero), self.number(0)
         value = self.number(1) / total
-        if c.call.attrs.unseen == "zero":  # a row that sees no key has total 0
+        if c.keeps_zero:  # a row that sees no key has total 0
             value = select(none < total, value, none)
-        return _with([inv], _set(inv, value), self.columns("end", store))
+        return within([inv], _set(inv, value), self.columns("end", store))
 
 
 def _set(b: Buffer, value: Expr) -> Stmt:
@@ -305,12 +250,4 @@ def _set(b: Buffer, value: Expr) -> Stmt:
 
 def _lanes(name: str, b: Buffer, value: Callable[[Expr], Expr]) -> Stmt:
     """b[l] = value(l) for every lane."""
-    return loop(f"l_{name}", b.shape[0], lambda lane: Store(b, (lane,), value(lane)), "lane")
-
-
-def _with(buffers: Sequence[Buffer], *stmts: Stmt | None) -> Stmt:
-    """The statements in sequence, inside the allocations of `buffers`."""
-    body = seq(*stmts)
-    for b in reversed(buffers):
-        body = Alloc(b, body)
-    return body
+    return lanes(name, b.shape[0], lambda lane: Store(b, (lane,), value(lane)))

@@ -15,18 +15,12 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import (
-    Expr,
-    ExprLike,
-    IntImm,
-    as_expr,
-    const,
-)
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.conv2d import is_depthwise
 from tensorkiln.ops.channel_window import ChannelWindow
-from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
+from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of, together
 from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
@@ -47,7 +41,7 @@ class Conv(ChannelBlocks):
         self.kernel = (size_of(self.wt.shape[2]), size_of(self.wt.shape[3]))
         self.depthwise = is_depthwise(call, self.ot)
         # Consecutive input channels that a dot-product instruction multiplies and sums at once.
-        self.together = 1 if self.depthwise else TOGETHER.get(self.wt.dtype.name, 1)
+        self.together = 1 if self.depthwise else together(self.wt, 1)
         axes = self.wt.memory.axes[:-1] if self.together > 1 else self.wt.memory.axes
         self.nr = 1 if self.depthwise else axes[-1].modulus
         self.set_panels(1 if self.depthwise else self.nr // self.lanes)
@@ -68,7 +62,7 @@ class Conv(ChannelBlocks):
         if groups == 1 or self.depthwise:
             return None
         inputs = size_of(self.xt.shape[1]) // groups
-        return ChannelWindow(groups, self.channels, inputs, self.nr, self.step)
+        return ChannelWindow(groups, self.channels, inputs, *self.call.attrs.channel_window)
 
     def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
         """Load input channel c of image n under tap (kh, kw) of output pixel (h, w)."""
@@ -132,25 +126,8 @@ class _Sums:
             return self._taps(total, IntImm(0), granules, IntImm(0))
 
         def piece(i: Expr, count: int) -> Stmt:
-            part = buffer("part", (c.vectors, c.lanes), c.dtype, "local")
-            return Alloc(
-                part,
-                seq(
-                    vectors(
-                        "zero",
-                        part.shape,
-                        lambda o, lane: Store(part, (o, lane), const(0, part.dtype)),
-                    ),
-                    self._taps(part, simplify(i * size), count, IntImm(0)),
-                    vectors(
-                        "add",
-                        part.shape,
-                        lambda o, lane: Store(
-                            total, (o, lane), Load(total, (o, lane)) + Load(part, (o, lane))
-                        ),
-                    ),
-                ),
-            )
+            lo = simplify(i * size)
+            return add_piece(total, lambda part: self._taps(part, lo, count, IntImm(0)))
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
         return seq(pieces, piece(as_expr(whole), rest) if rest else None)

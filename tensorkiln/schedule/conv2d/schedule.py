@@ -15,6 +15,7 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, share, sink
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
+from tensorkiln.target.registers import scalar_tile
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
@@ -22,6 +23,9 @@ _FEW_TASKS = 8
 # time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3
 # layers the same.
 _STREAMED, _FETCHED = 8, 16 << 10
+
+# In small tiles of scalars, a loop over a row of few taps takes as long as its products.
+_SMALL_TILE, _FEW_TAPS = 4, 4
 
 
 def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:
@@ -31,12 +35,16 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
     for loop in s.loops(role="channel"):
         # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
         s.unroll(s.split(loop, 4).inner if c.step // c.together > 4 else loop)
-    rows, cols = spatial_tile(target, c.vectors, c.height, c.width)
+    if 0 < scalar_tile(target, c.dtype.is_int) <= _SMALL_TILE and c.kernel[1] <= _FEW_TAPS:
+        for loop in s.loops(role="kernel_column"):
+            s.unroll(loop)
+    rows, cols = spatial_tile(target, c.vectors, c.height, c.width, c.dtype.is_int)
     _register_tiles(s, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if -(-c.height // rows) * -(-c.width // cols) <= _STREAMED:
         fetch_ahead(s, c.w, _FETCHED)
-    _tasks(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
+    if target.has_threads:
+        _tasks(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
     return s
 
 
@@ -49,13 +57,18 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
     columns, rows_of_taps = s.loops(role="kernel_column"), s.loops(role="kernel_row")
     for loop in (*columns, *(rows_of_taps if taps <= 9 else ())):
         s.unroll(loop)
-    budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
-    cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
-    # Strided windows share few of their loads, so two rows of them would spill.
-    rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
+    if limit := scalar_tile(target, c.dtype.is_int):
+        cols = next(n for n in range(min(limit // 4 + 1, c.width), 0, -1) if c.width % n == 0)
+        rows = 1
+    else:
+        budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
+        cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
+        # Strided windows share few of their loads, so two rows of them would spill.
+        rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
     _register_tiles(s, rows, cols)
     s.set_scope("total", "register")
-    _tasks(s, c, rows_are_tasks=False)
+    if target.has_threads:
+        _tasks(s, c, rows_are_tasks=False)
     return s
 
 

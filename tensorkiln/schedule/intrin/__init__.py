@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from tensorkiln.schedule.intrin.device import device_named
 from tensorkiln.schedule.intrin.dot import DOT4_I8, DOT4_ROW_I8, DOT_LANES
 from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
@@ -15,12 +16,16 @@ INSTRUCTIONS: dict[str, Instruction] = {
     i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES)
 }
 # Members of the families that have one for every number of lanes, to be listed in hints.
-EXAMPLES = ("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16", "transpose_16x16")
+EXAMPLES = (
+    *("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16", "transpose_16x16"),
+    *("copy_4", "copy_4_to_shared", "thread_fma_4", "thread_dot4", "thread_load_half_4"),
+    *("subgroup_sum_32", "subgroup_max_32", "subgroup_min_32"),
+)
 
 
 @cache
 def instruction(name: str) -> Instruction | None:
     """The instruction called `name`; None for an unknown name."""
-    families = (reduce_named, shift_named, transpose_named)
+    families = (reduce_named, shift_named, transpose_named, device_named)
     found = (family(name) for family in families)
     return INSTRUCTIONS.get(name) or next((i for i in found if i is not None), None)

@@ -38,12 +38,8 @@ def dot4(name: str = "dot4_i8", dtype: str = "int8") -> Instruction:
     four = (Ramp(IntImm(0), IntImm(1), 4),)
     products = binary("mul", _wide(Load(a, four)), _wide(Load(b, four)))
     total = Load(c, zero) + VectorReduce("add", products)
-    params = (a, b, c)
-    return Instruction(
-        name,
-        PrimFunc(name, params, For(k, IntImm(0), const(4), "serial", step)),
-        PrimFunc(name, params, Store(c, zero, total)),
-    )
+    loop = For(k, IntImm(0), const(4), "serial", step)
+    return Instruction.of(name, (a, b, c), loop, Store(c, zero, total))
 
 
 def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
@@ -61,10 +57,7 @@ def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
         y = _wide(Load(b, (lanes[0], const(n))))
         return Store(acc, lanes, Load(acc, lanes) + binary("mul", x, y))
 
-    params = (a, b, acc)
-    return Instruction(
-        name, PrimFunc(name, params, nest), PrimFunc(name, params, seq(*map(add, range(4))))
-    )
+    return Instruction.of(name, (a, b, acc), nest, seq(*map(add, range(4))))
 
 
 def dot_lanes(lanes: int, count: int) -> Instruction:
@@ -81,12 +74,9 @@ def dot_lanes(lanes: int, count: int) -> Instruction:
     repeated = Shuffle(few, few, tuple(range(count)) * lanes)
     weights = Load(b, (Ramp(zero, IntImm(1), count * lanes),))
     value = intrin(name, Load(acc, all_lanes), repeated, weights)
-    params = (a, b, acc)
-    return Instruction(
-        dot_name(lanes, count),
-        PrimFunc(name, params, For(lane, zero, const(lanes), "serial", terms)),
-        PrimFunc(name, params, Store(acc, all_lanes, value)),
-    )
+    nest, code = For(lane, zero, const(lanes), "serial", terms), Store(acc, all_lanes, value)
+    template, made = (PrimFunc(name, (a, b, acc), s) for s in (nest, code))
+    return Instruction(dot_name(lanes, count), template, made)
 
 
 def dot_name(lanes: int, count: int) -> str:

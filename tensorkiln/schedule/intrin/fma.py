@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Broadcast, IntImm, Ramp, Var, const, intrin
-from tensorkiln.ir.stmt import For, PrimFunc, Store
+from tensorkiln.ir.stmt import For, Store
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 LANES = (4, 8, 16)
@@ -22,12 +22,7 @@ def fma_row(lanes: int, dtype: str = "float32") -> Instruction:
     wide = Broadcast(Load(a, (zero,)), lanes)
     value = intrin("fma", wide, Load(b, all_lanes), Load(acc, all_lanes))
     name = f"fma_{lanes}" if dtype == "float32" else f"fma_{lanes}_{dtype}"
-    params = (a, b, acc)
-    return Instruction(
-        name,
-        PrimFunc(name, params, loop),
-        PrimFunc(name, params, Store(acc, all_lanes, value)),
-    )
+    return Instruction.of(name, (a, b, acc), loop, Store(acc, all_lanes, value))
 
 
 FMA_ROWS = tuple(fma_row(lanes) for lanes in LANES)

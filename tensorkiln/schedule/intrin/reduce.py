@@ -5,24 +5,12 @@ from __future__ import annotations
 import re
 
 from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Ramp, Var, VectorReduce, binary, const
-from tensorkiln.ir.stmt import For, PrimFunc, Store
+from tensorkiln.ir.stmt import For, Store
 from tensorkiln.schedule.primitives.instruction import Instruction
 
-DTYPES = (
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-)
+NUMBERS = tuple(name for name in DTYPES if name != "bool")
 
 
 def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
@@ -33,13 +21,8 @@ def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
     step = Store(c, zero, binary(REDUCE_BINARY[op], Load(c, zero), Load(a, (lane,))))
     vector = Load(a, (Ramp(IntImm(0), IntImm(1), lanes),))
     total = binary(REDUCE_BINARY[op], Load(c, zero), VectorReduce(op, vector))
-    params = (a, c)
-    name = reduce_name(op, lanes, dtype)
-    return Instruction(
-        name,
-        PrimFunc(name, params, For(lane, IntImm(0), const(lanes), "serial", step)),
-        PrimFunc(name, params, Store(c, zero, total)),
-    )
+    loop = For(lane, IntImm(0), const(lanes), "serial", step)
+    return Instruction.of(reduce_name(op, lanes, dtype), (a, c), loop, Store(c, zero, total))
 
 
 def reduce_name(op: str, lanes: int, dtype: str) -> str:
@@ -55,6 +38,6 @@ def reduce_named(name: str) -> Instruction | None:
         return None
     op, lanes, dtype = found[1], int(found[2]), found[3] or "float32"
     whole = lanes > 1 and lanes & (lanes - 1) == 0
-    if not whole or dtype not in DTYPES or name != reduce_name(op, lanes, dtype):
+    if not whole or dtype not in NUMBERS or name != reduce_name(op, lanes, dtype):
         return None
     return reduce_lanes(op, lanes, dtype)

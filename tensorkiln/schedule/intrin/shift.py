@@ -6,8 +6,8 @@ import re
 
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import IntImm, Ramp, Shuffle, Var, const
-from tensorkiln.ir.stmt import For, PrimFunc, Store
-from tensorkiln.schedule.intrin.reduce import DTYPES
+from tensorkiln.ir.stmt import For, Store
+from tensorkiln.schedule.intrin.reduce import NUMBERS
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 
@@ -19,12 +19,9 @@ def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
     step = Store(c, (lane,), Load(a, (there // lanes, there % lanes)))
     first, second = (Load(a, (const(k), all_lanes)) for k in range(2))
     value = Shuffle(first, second, tuple(range(by, by + lanes)))
-    name, params = shift_name(by, lanes, dtype), (a, c)
-    return Instruction(
-        name,
-        PrimFunc(name, params, For(lane, IntImm(0), const(lanes), "serial", step)),
-        PrimFunc(name, params, Store(c, (all_lanes,), value)),
-    )
+    loop = For(lane, IntImm(0), const(lanes), "serial", step)
+    code = Store(c, (all_lanes,), value)
+    return Instruction.of(shift_name(by, lanes, dtype), (a, c), loop, code)
 
 
 def shift_name(by: int, lanes: int, dtype: str) -> str:
@@ -39,5 +36,5 @@ def shift_named(name: str) -> Instruction | None:
     if found is None:
         return None
     by, lanes, dtype = int(found[1]), int(found[2]), found[3] or "float32"
-    known = dtype in DTYPES and 0 < by < lanes and name == shift_name(by, lanes, dtype)
+    known = dtype in NUMBERS and 0 < by < lanes and name == shift_name(by, lanes, dtype)
     return shift(by, lanes, dtype) if known else None

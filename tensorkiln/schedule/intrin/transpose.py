@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
-from tensorkiln.ir.stmt import For, Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.intrin.reduce import DTYPES
+from tensorkiln.ir.stmt import For, Let, Stmt, Store, seq
+from tensorkiln.schedule.intrin.reduce import NUMBERS
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 
@@ -30,12 +30,8 @@ def transpose(rows: int, columns: int, dtype: str = "float32") -> Instruction:
     body: Stmt = seq(*(Store(c, (const(n), lanes), v) for n, v in enumerate(turned)))
     for var, value in reversed(lets):
         body = Let(var, value, body)
-    name, params = transpose_name(rows, columns, dtype), (a, c)
-    return Instruction(
-        name,
-        PrimFunc(name, params, For(j, zero, const(columns), "serial", inner)),
-        PrimFunc(name, params, body),
-    )
+    nest = For(j, zero, const(columns), "serial", inner)
+    return Instruction.of(transpose_name(rows, columns, dtype), (a, c), nest, body)
 
 
 def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> list[Expr]:
@@ -77,5 +73,5 @@ def transpose_named(name: str) -> Instruction | None:
         return None
     rows, columns, dtype = int(found[1]), int(found[2]), found[3] or "float32"
     whole = all(1 < n <= 64 and n & (n - 1) == 0 for n in (rows, columns))
-    known = whole and dtype in DTYPES and name == transpose_name(rows, columns, dtype)
+    known = whole and dtype in NUMBERS and name == transpose_name(rows, columns, dtype)
     return transpose(rows, columns, dtype) if known else None

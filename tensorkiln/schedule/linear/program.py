@@ -18,11 +18,11 @@ from dataclasses import replace
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, const, int_value
-from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.relax import Constant, RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
-from tensorkiln.schedule.build import FETCH, loop, nest, vectors
+from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of, together
+from tensorkiln.schedule.build import FETCH, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
 
@@ -40,7 +40,7 @@ class Linear:
         self.lanes = target.vector_lanes("float32")
         axes = w.tensor.memory.axes
         # Consecutive k that a dot-product instruction multiplies and sums at once.
-        self.together = TOGETHER.get(w.tensor.dtype.name, 1)
+        self.together = together(w.tensor, w.tensor.ndim - 2)
         self.nr = axes[-2 if self.together > 1 else -1].modulus
         if self.together > 1:
             shape = (*w.tensor.physical_shape[:-2], as_expr(self.nr * self.together))
@@ -70,6 +70,8 @@ class Linear:
         if len(self.call.args) < 3:
             return const(0, self.dtype)
         bias = self.call.args[2]
+        if isinstance(bias, Constant):  # one number, without vectors: it is part of the group
+            return const(bias.array.item(), self.dtype)
         assert isinstance(bias, RVar)
         return Load(self.group.buffers[bias], (simplify(p * (self.nr // self.lanes) + o), lane))
 
@@ -128,20 +130,7 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
         return nest(["k", "o", "l", "b"], [count, *shape, c.together], term, roles)
 
     def piece(lo: Expr, count: int) -> Stmt:
-        part = buffer("part", shape, c.dtype, "local")
-        zero = const(0, c.dtype)
-        return Alloc(
-            part,
-            seq(
-                vectors("zero", shape, lambda o, v: Store(part, (o, v), zero)),
-                terms(part, lo, count),
-                vectors(
-                    "add",
-                    shape,
-                    lambda o, v: Store(total, (o, v), Load(total, (o, v)) + Load(part, (o, v))),
-                ),
-            ),
-        )
+        return add_piece(total, lambda part: terms(part, lo, count))
 
     quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + c.k % 4
@@ -158,17 +147,12 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
     ends = vectors("end", (full, c.lanes), finish)
     if last:  # the last columns of an odd width go through memory, one by one
         spill = buffer("spill", (c.lanes,), c.dtype, "local")
-        save = loop(
-            "l_spill",
-            c.lanes,
-            lambda v: Store(spill, (v,), Load(total, (as_expr(full), v))),
-            "lane",
-        )
+        at = as_expr(full)
+        save = lanes("spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (at, v))))
         first = simplify(p * c.nr + full * c.lanes)
 
         def end(v: Expr) -> Stmt:
             return c.finish(Load(spill, (v,)), batch, row, simplify(first + v))
 
-        one = loop("l_last", last, end, "lane")
-        ends = seq(ends, Alloc(spill, seq(save, one)))
+        ends = seq(ends, within([spill], save, lanes("last", last, end)))
     return Alloc(total, seq(vectors("start", shape, start), sums, ends))

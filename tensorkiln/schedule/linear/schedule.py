@@ -27,10 +27,12 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
         around = s.parent(rows)
         columns = c.nr if around and s.role(around) == "panel" else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
-        for tile in row_tiles(s, rows, max_rows(target, vectors)):
+        for tile in row_tiles(s, rows, max_rows(target, vectors, c.dtype.is_int)):
             last += [s.parent(tile)] if around is None else []
             sink(s, tile)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
+    if not target.has_threads:
+        return s
     outer = [*s.loops(role="batch"), *s.loops(role="panel")]
     if c.work > PARALLEL_WORK:
         share(s, outer[:1] if _several(s, outer) else outer)

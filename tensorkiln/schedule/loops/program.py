@@ -15,16 +15,7 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import (
-    Expr,
-    IntImm,
-    Var,
-    binary,
-    const,
-    int_value,
-    logical_and,
-    select,
-)
+from tensorkiln.ir.expr import Expr, IntImm, Var, binary, const, int_value, logical_and, select
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
@@ -39,19 +30,19 @@ from tensorkiln.target import Target
 Shape = tuple[Expr, ...]
 
 
-def loops_program(group: Group, regions: Sequence[Region]) -> PrimFunc:
+def loops_program(group: Group, regions: Sequence[OutputRegion]) -> PrimFunc:
     """Compute every region, one after the other."""
     body = seq(*(r.stmt() for r in regions))
     return PrimFunc(group.name, group.params, body, inplace=inplace_params(group))
 
 
-def regions_of(group: Group, target: Target) -> list[Region]:
+def regions_of(group: Group, target: Target) -> list[OutputRegion]:
     """The boxes that the output is computed in: one for each operand of a concatenation, else the
     whole output."""
     call = group.calls[group.out_var]
     if call.op != "concat":
         return [_region(group, target, group.out_type.shape, {}, group.out_var)]
-    found: list[Region] = []
+    found: list[OutputRegion] = []
     axis = call.attrs.axis % group.out_type.ndim
     offset: Expr = IntImm(0)
     for a in call.args:
@@ -69,15 +60,15 @@ def _region(
     offset: dict[int, Expr],
     value: Value,
     number: str = "",
-) -> Region:
+) -> OutputRegion:
     t = group.out_type
-    kind: type[Region]
+    kind: type[OutputRegion]
     if not offset and _is_flat(group):
         kind = Flat
     elif t.layout is not None and _is_blocked(t, shape, offset):
         kind = Blocked
     else:
-        kind = RowMajor if t.memory.is_plain and not t.memory.pads(t.shape) else Padded
+        kind = RowMajor if t.memory.is_plain and not t.memory.pads(t.shape) else PaddedRegion
     return kind(group, target, shape, offset, value, number)
 
 
@@ -107,7 +98,7 @@ def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
 
 
 @dataclass
-class Region(ABC):
+class OutputRegion(ABC):
     """A box of the output: `shape` elements from `offset` on, which are the elements of `value`.
 
     `vector` is the role of the loop that can be cut into vectors of `lanes`; empty if there is
@@ -155,7 +146,7 @@ class Region(ABC):
         return self.group.store_index(tuple(map(simplify, moved)))
 
 
-class Flat(Region):
+class Flat(OutputRegion):
     """for i: out[i] = value(i), with all tensors as one-dimensional buffers."""
 
     def stmt(self) -> Stmt:
@@ -185,7 +176,7 @@ class Flat(Region):
         return n is None or n * _cost(self.group) > PARALLEL_WORK
 
 
-class Blocked(Region):
+class Blocked(OutputRegion):
     """[N][C/v][H][W][v]: for image, block of channels: zero halo; for row, column, channel."""
 
     def stmt(self) -> Stmt:
@@ -233,7 +224,7 @@ class Blocked(Region):
         return int_value(n) is None or work * _cost(self.group) > PARALLEL_WORK
 
 
-class RowMajor(Region):
+class RowMajor(OutputRegion):
     """for each index: out[index] = value(index).
 
     Loops that no reduction depends on run inside, around the use of the results alone: in
@@ -281,7 +272,7 @@ class RowMajor(Region):
         return lanes_ok(simplify_value(value, {lane: (0, self.lanes - 1)}), lane)
 
 
-class Padded(Region):
+class PaddedRegion(OutputRegion):
     """Every element of the output's memory in order; padding is set to zero."""
 
     def stmt(self) -> Stmt:

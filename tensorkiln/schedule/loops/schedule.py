@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.loops.program import Flat, Region, loops_program, regions_of
+from tensorkiln.schedule.loops.program import Flat, OutputRegion, loops_program, regions_of
 from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
@@ -50,7 +50,7 @@ def _flat(s: Schedule, r: Flat) -> str | None:
     return found.tail
 
 
-def _nest(s: Schedule, r: Region) -> str | None:
+def _nest(s: Schedule, r: OutputRegion) -> str | None:
     """Vectorize the nest, then share its outer loops among threads. Return the loop over the
     elements that are left over."""
     found = None
@@ -73,7 +73,7 @@ def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:
     return around is not None
 
 
-def _vectors(s: Schedule, r: Region) -> Split | None:
+def _vectors(s: Schedule, r: OutputRegion) -> Split | None:
     """Split the loop with role `r.vector` into vectors and lanes; None if there is no such loop, or
     it is shorter than a vector."""
     for loop in s.loops(role=r.vector) if r.vector else ():
@@ -109,7 +109,7 @@ def innermost(s: Schedule, lane: str) -> None:
     s.vectorize(lane)
 
 
-def _tasks(s: Schedule, r: Region) -> None:
+def _tasks(s: Schedule, r: OutputRegion) -> None:
     """Fuse the outer loops into one parallel loop; if each element is a reduction, with the loop
     over vectors or elements."""
     if not r.around:

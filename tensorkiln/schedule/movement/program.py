@@ -27,9 +27,9 @@ from collections.abc import Callable, Sequence
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, const, minimum, select
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
-from tensorkiln.schedule.build import loop, nest, zero_border
+from tensorkiln.schedule.build import loop, nest, within, zero_border
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.movement.boxes import Axis, CopyBox
 
@@ -119,7 +119,7 @@ class _Movement:
                     box, {**at, **q}, {box.loads[0]: Load(row, (q[box.write_axis],))}
                 ),
             )
-            return Alloc(row, seq(read, write))
+            return within([row], read, write)
 
         return _nest(_around(box), box.others, vector)
 
@@ -170,7 +170,7 @@ class _Movement:
         heads = (*_around(box), _along(box, "q"), _along(box, "p"))
         body = seq(*steps, _nest(heads, by_rows, write))
         for rows, columns in reversed(made.values()):
-            body = Alloc(rows, Alloc(columns, body))
+            body = within([rows, columns], body)
         return body
 
     def local(self, name: str, axes: Sequence[Axis]) -> Buffer:

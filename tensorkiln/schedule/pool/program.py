@@ -15,35 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
-    Var,
     binary,
     cast,
-    const,
     logical_and,
     neutral,
     select,
 )
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.nn import covered, pool_windows
 from tensorkiln.ops.window import Window
-from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.build import loop, nest, zero_border
-from tensorkiln.schedule.group import Group, static, view_index
+from tensorkiln.schedule.access import lane_bounds, simplify_value
+from tensorkiln.schedule.build import loop, nest, within, zero_border
+from tensorkiln.schedule.channel_blocks import store_channel
+from tensorkiln.schedule.group import Group, static
 
 
 class Pool:
     """The geometry and operands of one pooling."""
 
     def __init__(self, group: Group):
-        call, var = group.anchor, group.anchor_var
-        assert call is not None and var is not None
-        self.group, self.call, self.var, self.out = group, call, var, group.out_type
+        call = group.anchor
+        assert call is not None
+        self.group, self.call, self.out = group, call, group.out_type
         x = call.args[0].type
         assert isinstance(x, TensorType)
         self.x, self.image = group.element(call.args[0]), x.shape[2:]
@@ -75,9 +73,11 @@ class Pool:
         n, _, _, z, lane = old.indices
         y, in_y = self.rows.place(y - self.rows.before, self.image[0])
         z, _ = self.cols.place(z - self.cols.before, self.image[1])
-        x = self.x(n, block * self.lanes + lane, y, z)
-        value = select(logical_and(*in_y), binary(self.op, old, x), old)
-        return simplify_value(value, self._bounds(lane))
+        # `old` stays as it is stored: with one lane, bounds would make its index 0.
+        x = simplify_value(
+            self.x(n, block * self.lanes + lane, y, z), lane_bounds(lane, self.lanes)
+        )
+        return simplify_value(select(logical_and(*in_y), binary(self.op, old, x), old), {})
 
     def with_column(self, old: Load, column: Load) -> Expr:
         """`old`, an output so far, joined with the reduction of a column; `old` itself where the
@@ -87,9 +87,6 @@ class Pool:
         value = select(inside, binary(self.op, old, column), old)
         return simplify_value(value, {})
 
-    def _bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
-        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
-
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
         """Store one output, divided if it is a mean, with the epilogue; channels past the last are
         zero."""
@@ -98,13 +95,7 @@ class Pool:
             rows = covered(self.rows, h, self.image[0], include)
             cols = covered(self.cols, w, self.image[1], include)
             total = total / cast(rows * cols, total.dtype)
-        channel = block * self.lanes + lane
-        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
-        value = simplify_value(element(n, channel, h, w), self._bounds(lane))
-        if self.channels % self.lanes:
-            value = select(channel < self.channels, value, const(0, value.dtype))
-        at = view_index(self.out, (n, channel, h, w))
-        return Store(self.group.out, tuple(simplify(i, self._bounds(lane)) for i in at), value)
+        return store_channel(self.group, total, (n, block, lane, h, w))
 
 
 def pool_program(p: Pool) -> PrimFunc:
@@ -139,7 +130,7 @@ def pool_program(p: Pool) -> PrimFunc:
 
         roles = ["kernel_column", "lane"]
         columns = nest(["kw", "l"], [p.cols.kernel, p.lanes], term, roles, keep=True)
-        return Alloc(total, seq(start(total), columns, lanes(finish)))
+        return within([total], start(total), columns, lanes(finish))
 
     def plane(n: Expr, block: Expr) -> Stmt:
         pixels = nest(
@@ -154,8 +145,7 @@ def pool_program(p: Pool) -> PrimFunc:
     roles = ["", "", "", "image_column"]
     columns = nest(["n", "block", "h", "z"], extents[:-1], reduce_rows, roles, keep=True)
     outputs = nest(["n", "block"], extents[:2], plane, ["task", "task"], keep=True)
-    body = Alloc(column, seq(columns, outputs))
-    return PrimFunc(p.group.name, p.group.params, body)
+    return PrimFunc(p.group.name, p.group.params, within([column], columns, outputs))
 
 
 def _inside(w: Window, i: int, extent: Expr) -> bool:

@@ -32,7 +32,8 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
     (row,), (column,) = s.loops(role="row"), s.loops(role="column")
     tiles = s.split(column, size, tail="guard")
     s.compute_at(columns, tiles.outer)
-    _tasks(s, p)
+    if target.has_threads:
+        _tasks(s, p)
     for loop in s.loops(role="kernel_row"):
         s.reorder(loop, s.parent(loop))
     for loop in s.loops(role="lane"):

@@ -3,6 +3,7 @@
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from tensorkiln.schedule.primitives.cooperative import cooperative
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.instruction import Instruction
@@ -11,9 +12,11 @@ from tensorkiln.schedule.primitives.loops import partition, peel, split, split_e
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
+from tensorkiln.schedule.primitives.pipeline import pipeline
 from tensorkiln.schedule.primitives.prefetch import prefetch
 from tensorkiln.schedule.primitives.results import (
     CacheWrite,
+    Cooperative,
     Fission,
     Nest,
     Partition,
@@ -24,6 +27,7 @@ from tensorkiln.schedule.primitives.results import (
 )
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
+from tensorkiln.schedule.primitives.swizzle import swizzle
 from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
 from tensorkiln.schedule.primitives.trace import Schedule, Trace, TraceStep, replay
@@ -42,12 +46,64 @@ from tensorkiln.schedule.tree.navigate import (
 from tensorkiln.schedule.tree.normalise import normal
 
 __all__ = [
-    "PRIMITIVES", "CacheWrite", "Fission", "Instruction", "Nest", "Partition", "Rfactor",
-    "Schedule", "ScheduleError", "Split", "SplitEven", "Tile", "Trace", "TraceStep", "annotate",
-    "bind", "block", "blockize", "blocks", "cache_read", "cache_write", "children", "compact",
-    "compose_reduction", "compute_at", "compute_inline", "decompose_reduction", "fission",
-    "fuse", "loop", "loops", "loops_of", "normal", "pad", "pad_loop", "parallel", "parent",
-    "partition", "peel", "prefetch", "reorder", "replay", "require_order", "reverse_compute_at",
-    "reverse_compute_inline", "rfactor", "role", "set_scope", "split", "split_even",
-    "storage_align", "tensorize", "tile", "transform_layout", "unroll", "vectorize",
+    "PRIMITIVES",
+    "CacheWrite",
+    "Cooperative",
+    "Fission",
+    "Instruction",
+    "Nest",
+    "Partition",
+    "Rfactor",
+    "Schedule",
+    "ScheduleError",
+    "Split",
+    "SplitEven",
+    "Tile",
+    "Trace",
+    "TraceStep",
+    "annotate",
+    "bind",
+    "block",
+    "blockize",
+    "blocks",
+    "cache_read",
+    "cache_write",
+    "children",
+    "compact",
+    "compose_reduction",
+    "compute_at",
+    "compute_inline",
+    "cooperative",
+    "decompose_reduction",
+    "fission",
+    "fuse",
+    "loop",
+    "loops",
+    "loops_of",
+    "normal",
+    "pad",
+    "pad_loop",
+    "parallel",
+    "parent",
+    "partition",
+    "peel",
+    "pipeline",
+    "prefetch",
+    "reorder",
+    "replay",
+    "require_order",
+    "reverse_compute_at",
+    "reverse_compute_inline",
+    "rfactor",
+    "role",
+    "set_scope",
+    "split",
+    "split_even",
+    "storage_align",
+    "swizzle",
+    "tensorize",
+    "tile",
+    "transform_layout",
+    "unroll",
+    "vectorize",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from tensorkiln.ir.attrs import NO_ATTRS
@@ -15,7 +14,6 @@ from tensorkiln.schedule.primitives.results import CacheWrite, Nest, Primitive
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.proofs.steps import UNORDERED
 from tensorkiln.schedule.tree.boxes import Around, Box, accesses, region, same_memory
-from tensorkiln.schedule.tree.names import fresh, taken
 from tensorkiln.schedule.tree.places import (
     Touch,
     around_of,
@@ -24,11 +22,13 @@ from tensorkiln.schedule.tree.places import (
     find_buffer,
     nest_over,
     new_buffer,
+    path_of,
     written_buffers,
 )
 from tensorkiln.schedule.tree.program import Place, bounds_of, dims_of, open_block, open_loop
 from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
-from tensorkiln.schedule.tree.surgery import put
+from tensorkiln.schedule.tree.surgery import put, replace_buffers
+from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 @Primitive
@@ -58,17 +58,12 @@ def cache_read(
                 f"block {a.block!r} writes {a.buffer.name!r} after the copy",
                 "cache_write copies both ways; or choose `at` further in",
             )
-    here = around_of(f, place.path[: step + 1])
-    inner = around_of(f, place.path)
-    box = region(b, inner, buf, writes=False)
+    box = region(root, around_of(f, place.path[: step + 1]), buf, writes=False, only=b)
     if box is None:
         names = ", ".join(sorted({x.buffer.name for x in accesses(b) if not x.write}))
         raise place.fail(f"block {block!r} does not read {buffer!r}", f"it reads {names}")
-    box = _box(root, here, buf, b, writes=False)
     new = _like(place, buf, box, scope)
-    name = _namer(f)
-    copy = _copy(new, buf, name, place, step)
-    made, (nest,) = _cache(place, step, buf, new, box, [copy], [], [b])
+    made, (nest,) = _cache(place, step, buf, new, box, [_copy(place, new, buf)], [], b)
     return made, nest
 
 
@@ -111,16 +106,14 @@ def cache_write(
                 f"{a.buffer.name!r} may be the same memory as {buffer!r}",
                 "cache a function without inplace parameters",
             )
-    box = _box(root, here, buf, None)
-    wrote = region(root, here, buf, reads=False)
-    assert wrote is not None
+    box, wrote = region(root, here, buf), region(root, here, buf, reads=False)
+    assert box is not None and wrote is not None
     uses = [Touch(n, a) for n, a in enumerate(found) if a.buffer is buf]
     partial = not wrote.exact or wrote.ranges != box.ranges
     load = partial or stale(uses, len(here.loops)) is not None
     new = _like(place, buf, box, scope)
-    name = _namer(f)
-    before = [_copy(new, buf, name, place, step, "_load")] if load else []
-    after = [_copy(new, buf, name, place, step, "_store", back=True)]
+    before = [_copy(place, new, buf, "_load")] if load else []
+    after = [_copy(place, new, buf, "_store", back=True)]
     made, nests = _cache(place, step, buf, new, box, before, after, None)
     if check and any(isinstance(s, For) and s.kind in UNORDERED for s in place.path[:step]):
         # The box may contain more than is written: elements that other iterations write at once.
@@ -172,30 +165,8 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
     return step, path[step]
 
 
-def _box(root: Stmt, here: Around, buf: Buffer, only: Block | None, writes: bool = True) -> Box:
-    from tensorkiln.schedule.tree.boxes import box_of, union
-
-    found = [
-        box_of(a, len(here.loops), len(here.conds))
-        for a in accesses(root, here)
-        if a.buffer is buf and (writes or not a.write) and (only is None or only in a.around.blocks)
-    ]
-    return union(found, here.bounds)
-
-
 def _like(place: Place, buf: Buffer, box: Box, scope: str) -> Buffer:
     return new_buffer(place, f"{buf.name}_{scope}", buf, box.shape, scope)
-
-
-def _namer(f: PrimFunc) -> Callable[[str], str]:
-    used = taken(f)
-
-    def name(base: str) -> str:
-        found = fresh(base, used)
-        used.add(found)
-        return found
-
-    return name
 
 
 def _in_order(f: PrimFunc, loops: tuple[Var, ...]) -> PrimFunc:
@@ -210,22 +181,11 @@ def _in_order(f: PrimFunc, loops: tuple[Var, ...]) -> PrimFunc:
     return replace(f, body=go(f.body))
 
 
-Copy = tuple[Block, Callable[[str], str]]
-
-
-def _copy(
-    new: Buffer,
-    buf: Buffer,
-    name: Callable[[str], str],
-    place: Place,
-    step: int,
-    suffix: str = "",
-    back: bool = False,
-) -> Copy:
+def _copy(place: Place, new: Buffer, buf: Buffer, suffix: str = "", back: bool = False) -> Block:
     """A block that copies a whole buffer of the shape of `buf`; `_cache` restricts it to a box."""
     stand_in = replace(new, shape=buf.shape)
     into, source = (buf, stand_in) if back else (stand_in, buf)
-    return copy_block(name(new.name + suffix), into, source), name
+    return copy_block(place.name(new.name + suffix), into, source)
 
 
 def _cache(
@@ -234,45 +194,29 @@ def _cache(
     buf: Buffer,
     new: Buffer,
     box: Box,
-    before: list[Copy],
-    after: list[Copy],
-    only: list[Block] | None,
+    before: list[Block],
+    after: list[Block],
+    only: Block | None,
 ) -> tuple[PrimFunc, list[Nest]]:
     """Put copies before and after the statement at `step` of the path, and let it use `new` in
-    place of `buf`, with the first indices of `box` subtracted. `only`: the blocks that use it, all
+    place of `buf`, with the first indices of `box` subtracted. `only`: the block that uses it, all
     when None. Returns the nests of the copies as well."""
-    from tensorkiln.schedule.tree.surgery import replace_buffers
-
     f, path = place.func, place.path
     root = path[step]
     middle = replace(buf, name=new.name)  # `new` with the shape of `buf`, until `reindex` below
     known = bounds_of(f, path[: step + 1])
 
-    def nest(copy: Copy) -> Stmt:
-        block, name = copy
-        stand_in = next(b for b in _buffers(block) if b is not buf)
-        ranges = list(box.ranges)
-        s = nest_over(block, ranges, known, name)  # type: ignore[arg-type]
+    def nest(block: Block) -> Stmt:
+        stand_in = next(a.buffer for a in accesses(block) if a.buffer is not buf)
+        s = nest_over(block, box.ranges, known, place.name)
         return replace_buffers(s, {stand_in: middle})
 
-    if only is None:
-        used = replace_buffers(root, {buf: middle})
-    else:
-        used = _swap_blocks(root, {b: replace_buffers(b, {buf: middle}) for b in only})
+    block = root if only is None else only
+    used = put(path_of(root, block), replace_buffers(block, {buf: middle}))
     copies, back = list(map(nest, before)), list(map(nest, after))
     whole = put(path[: step + 1], Alloc(new, seq(*copies, used, *back)))
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     here = Around(known=place.bounds.dims(dims_of(f)))
     body = reindex(whole, here, middle, new, less(lows), place.what)
-    return replace(f, body=body), [Nest.of(s) for s in (*copies, *back)]
-
-
-def _buffers(b: Block) -> list[Buffer]:
-    return list(dict.fromkeys(a.buffer for a in accesses(b)))
-
-
-def _swap_blocks(s: Stmt, new: dict[Block, Stmt]) -> Stmt:
-    for old, other in new.items():
-        if s is old:
-            return other
-    return map_stmt(s, lambda e: e, lambda t: _swap_blocks(t, new))
+    made = require_shared_by_block(replace(f, body=body), place.what)
+    return made, [Nest.of(s) for s in (*copies, *back)]

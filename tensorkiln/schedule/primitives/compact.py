@@ -11,6 +11,7 @@ from tensorkiln.ir.stmt import Alloc, PrimFunc, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 from tensorkiln.schedule.tree.boxes import Access, Around, box_of, inside, region
 from tensorkiln.schedule.tree.errors import ScheduleError
+from tensorkiln.schedule.tree.normalise import normal
 from tensorkiln.schedule.tree.places import (
     Touch,
     around_of,
@@ -19,8 +20,9 @@ from tensorkiln.schedule.tree.places import (
     touches,
     without_alloc,
 )
-from tensorkiln.schedule.tree.program import dims_of, normal, open_loop
+from tensorkiln.schedule.tree.program import dims_of, open_loop
 from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
+from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = True) -> PrimFunc:
@@ -91,7 +93,8 @@ def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
     f = replace(f, body=without_alloc(f.body, buf))
     at, s = open_loop(f, loop, "compact")
     f = at.close(replace(s, body=Alloc(buf, s.body)))
-    return replace(f, body=reindex(f.body, here, buf, new, less(lows), where))
+    made = replace(f, body=reindex(f.body, here, buf, new, less(lows), where))
+    return require_shared_by_block(made, where)
 
 
 # ---- whether an iteration reads only what it wrote -------------------------------------------

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.expr import Expr, Var, const
+from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives.compact import allocated_in, compact_at, is_fresh
 from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.tree.boxes import Box, region
 from tensorkiln.schedule.tree.errors import ScheduleError
-from tensorkiln.schedule.tree.names import fresh, taken
 from tensorkiln.schedule.tree.places import (
     around_of,
     find_local,
@@ -30,7 +29,7 @@ from tensorkiln.schedule.tree.places import (
 )
 from tensorkiln.schedule.tree.program import Place, open_block, open_loop
 from tensorkiln.schedule.tree.reindex import require_visible
-from tensorkiln.schedule.tree.surgery import with_child
+from tensorkiln.schedule.tree.surgery import expressions, with_child
 
 Ranges = list[tuple[Expr, Expr] | None]
 
@@ -136,17 +135,10 @@ def _require_movable(at: Place, b: Block, target: Place) -> None:
 
 
 def _nest(at: Place, b: Block, ranges: Ranges, target: Place) -> Stmt:
-    used = taken(at.func)
-
-    def name(base: str) -> str:
-        found = fresh(base, used)
-        used.add(found)
-        return found
-
     s = target.stmt
     assert isinstance(s, For)
     known = target.bounds.with_loop(s.var, s.lo, s.extent)
-    return nest_over(b, ranges, known, name, around=at.path)
+    return nest_over(b, ranges, known, at.name, around=at.path)
 
 
 def _one_written(at: Place, b: Block) -> Buffer:
@@ -215,8 +207,6 @@ def _require_readers_inside(at: Place, target: Place, buf: Buffer) -> None:
 
 def _before_users(body: Stmt, nest: Stmt, buf: Buffer) -> Stmt:
     """`body` with `nest` before the first part that uses `buf`; allocations stay around both."""
-    from tensorkiln.ir.stmt import Seq
-
     if isinstance(body, Alloc):
         return replace(body, body=_before_users(body.body, nest, buf))
     if isinstance(body, Seq):
@@ -229,12 +219,8 @@ def _before_users(body: Stmt, nest: Stmt, buf: Buffer) -> Stmt:
 
 
 def _uses(s: Stmt, buf: Buffer) -> bool:
-    for t in walk_stmt(s):
-        if isinstance(t, Store) and t.buffer is buf:
-            return True
-        if any(isinstance(x, Load) and x.buffer is buf for e in stmt_exprs(t) for x in walk(e)):
-            return True
-    return False
+    stored = any(isinstance(t, Store) and t.buffer is buf for t in walk_stmt(s))
+    return stored or any(isinstance(x, Load) and x.buffer is buf for x in expressions(s))
 
 
 def _operand(at: Place, b: Block, target: Place) -> Buffer:
@@ -262,14 +248,11 @@ def _consumer_ranges(at: Place, b: Block, box: Box) -> Ranges:
     numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters)}
     ranges: Ranges = [None] * len(b.iters)
     seen: tuple[Expr, ...] | None = None
-    for t in walk_stmt(b):
-        for e in stmt_exprs(t):
-            for x in walk(e):
-                if not isinstance(x, Load) or x.buffer is not box.buffer:
-                    continue
-                if seen is not None and x.indices != seen:
-                    raise _irregular(at, b, box.buffer)
-                seen = x.indices
+    for x in expressions(b):
+        if isinstance(x, Load) and x.buffer is box.buffer:
+            if seen is not None and x.indices != seen:
+                raise _irregular(at, b, box.buffer)
+            seen = x.indices
     assert seen is not None
     variables = [e for e in seen if isinstance(e, Var)]
     if len(set(variables)) != len(variables):
@@ -278,15 +261,9 @@ def _consumer_ranges(at: Place, b: Block, box: Box) -> Ranges:
         n = numbers.get(e)
         if n is not None:
             ranges[n] = r
-        elif r != (_zero(), size):
+        elif r != (const(0), size):
             raise _irregular(at, b, box.buffer)
     return ranges
-
-
-def _zero() -> Expr:
-    from tensorkiln.ir.expr import const
-
-    return const(0)
 
 
 def _irregular(at: Place, b: Block, buf: Buffer) -> ScheduleError:

@@ -10,11 +10,12 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit import map_children, map_stmt, walk_stmt
 from tensorkiln.schedule.primitives.results import Fission, Primitive
 from tensorkiln.schedule.proofs.legality import require_order
-from tensorkiln.schedule.tree.program import Place, open_loop, put
+from tensorkiln.schedule.tree.program import Place, open_loop
 from tensorkiln.schedule.tree.rewrite import rewrite
+from tensorkiln.schedule.tree.surgery import expressions, put
 
 _D = TypeVar("_D")
 
@@ -83,7 +84,7 @@ def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer],
     """`s` with accesses of widened buffers at `position`; a block that has such accesses gets an
     iteration variable for it."""
     if isinstance(s, Block):
-        if not any(_mentions(t, wide) for t in walk_stmt(s)):
+        if not _mentions(s, wide):
             return s
         var = Var(loop.var.name, loop.var.dtype)
         inner = _accesses(replace(s, iters=()), var, wide)
@@ -101,13 +102,9 @@ def _kept(dims: tuple[_D, ...], buffer: Buffer) -> tuple[_D, ...]:
 
 
 def _mentions(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> bool:
-    if isinstance(s, Store) and s.buffer in buffers:
-        return True
-    return any(
-        isinstance(x, Load | AddressOf) and x.buffer in buffers
-        for e in stmt_exprs(s)
-        for x in walk(e)
-    )
+    stored = any(isinstance(t, Store) and t.buffer in buffers for t in walk_stmt(s))
+    read = (x for x in expressions(s) if isinstance(x, Load | AddressOf))
+    return stored or any(x.buffer in buffers for x in read)
 
 
 def _accesses(s: Stmt, position: Expr, wide: Mapping[Buffer, Buffer]) -> Stmt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt, Store
-from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substitute, walk, walk_stmt
+from tensorkiln.ir.visit import map_children, map_stmt, substitute, walk
 from tensorkiln.schedule.tree.places import (
     find_local,
     path_of,
@@ -23,6 +23,7 @@ from tensorkiln.schedule.tree.places import (
 )
 from tensorkiln.schedule.tree.program import Place, open_block
 from tensorkiln.schedule.tree.reindex import refreshed, require_visible
+from tensorkiln.schedule.tree.surgery import expressions, put
 
 
 def compute_inline(f: PrimFunc, block: str) -> PrimFunc:
@@ -94,8 +95,9 @@ def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
     producer = _producer(at, b, buf)
     path = path_of(f.body, producer)
     require_whole_domain(f, path, at.what)
-    for i, extent in zip(b.iters, _extents(b, variables, buf), strict=True):
-        if i.extent != extent:
+    sizes = dict(zip(variables, buf.shape, strict=True))
+    for i in b.iters:
+        if i.extent != sizes[i.var]:
             raise at.fail(
                 f"block {block!r} does not run over all of {buf.name!r}",
                 "reverse_compute_at moves any block",
@@ -115,12 +117,8 @@ def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
 
     body = Store(b.body.buffer, tuple(map(expr, b.body.indices)), expr(b.body.value))
     merged = refreshed(replace(producer, name=b.name, body=body, attrs=b.attrs))
-    new = _swap(remove(at.path), producer, merged)
+    new = put(path_of(remove(at.path), producer), merged)
     return replace(f, body=without_alloc(new, buf))
-
-
-def _swap(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    return new if s is old else map_stmt(s, lambda e: e, lambda t: _swap(t, old, new))
 
 
 # ---- what may be inlined ---------------------------------------------------------------------
@@ -161,24 +159,13 @@ def _operand(at: Place, b: Block) -> tuple[Buffer, tuple[Var, ...]]:
     for buf in read_buffers(b):
         if buf in at.func.params:
             continue
-        found = {
-            x.indices
-            for t in walk_stmt(b)
-            for e in stmt_exprs(t)
-            for x in walk(e)
-            if isinstance(x, Load) and x.buffer is buf
-        }
+        found = {x.indices for x in expressions(b) if isinstance(x, Load) and x.buffer is buf}
         indices = next(iter(found))
         variables = tuple(e for e in indices if isinstance(e, Var))
         plain = len(found) == 1 and len(variables) == len(indices)
         if plain and sorted(map(id, variables)) == sorted(map(id, own)):
             return buf, variables
     raise at.fail(f"block {b.name!r} reads no allocated buffer element by element", hint)
-
-
-def _extents(b: Block, variables: tuple[Var, ...], buf: Buffer) -> list[Expr]:
-    sizes = dict(zip(variables, buf.shape, strict=True))
-    return [sizes[i.var] for i in b.iters]
 
 
 def _producer(at: Place, b: Block, buf: Buffer) -> Block:

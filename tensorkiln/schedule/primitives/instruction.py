@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.device_instructions import THREAD
+from tensorkiln.ir.stmt import PrimFunc, Stmt
 from tensorkiln.schedule.tree.errors import ScheduleError
+
+Memory = Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """An instruction for `tensorize`: `template` is what it computes, as plain loops,
-    `implementation`, with the same parameters, the code that replaces them. ScheduleError if the
-    parameters differ."""
+    `implementation`, with the same parameters, the code that replaces them.
+
+    `memory`: by position, the scopes in which a buffer among the parameters must be. `participants`
+    and `threads`: who runs it, one thread (or a CPU), or the threads of a sub-group together, over
+    which the implementation has a loop. ScheduleError if the parameters differ.
+    """
 
     name: str
     template: PrimFunc
     implementation: PrimFunc
+    memory: Memory = field(default_factory=dict)
+    participants: str = THREAD
+    threads: int = 1
+
+    @staticmethod
+    def of(
+        name: str,
+        params: tuple[Buffer, ...],
+        template: Stmt,
+        code: Stmt,
+        memory: Memory | None = None,
+        participants: str = THREAD,
+        threads: int = 1,
+    ) -> Instruction:
+        """The instruction with these bodies of `template` and `implementation`."""
+        plain, made = (PrimFunc(name, params, body) for body in (template, code))
+        return Instruction(name, plain, made, memory or {}, participants, threads)
 
     def __post_init__(self) -> None:
         mine = [(b.dtype, b.shape) for b in self.template.buffers]

@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensorkiln.arith import Bounds, prove_equal, simplify
+from tensorkiln.arith import Bounds, affine, prove_equal, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
-from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import free_vars, map_stmt, walk_stmt
+from tensorkiln.schedule.group import product
 from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.tree.errors import ScheduleError
-from tensorkiln.schedule.tree.index_map import (
-    IndexMap,
-    IndexMapLike,
-    index_map,
-    is_injective,
-)
+from tensorkiln.schedule.tree.index_map import IndexMap, IndexMapLike, is_injective
+from tensorkiln.schedule.tree.index_map import index_map as map_of
 from tensorkiln.schedule.tree.lanes import check_lanes
-from tensorkiln.schedule.tree.names import fresh, taken
+from tensorkiln.schedule.tree.names import namer
 from tensorkiln.schedule.tree.normalise import keep_normal, normal
 from tensorkiln.schedule.tree.places import (
-    axis_names,
     copies_of,
+    copy_block,
     find_buffer,
     find_local,
     made,
     nest_over,
 )
-from tensorkiln.schedule.tree.program import open_loop
-from tensorkiln.schedule.tree.reindex import Indices, map_accesses, refreshed, require_visible
+from tensorkiln.schedule.tree.program import open_loop, show
+from tensorkiln.schedule.tree.reindex import Indices, map_accesses, require_visible
 from tensorkiln.schedule.tree.surgery import replace_buffers
+from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
-    """Move an allocated buffer to another scope: "local" memory, or "register"s.
+    """Move an allocated buffer to another scope: "local" memory, "register"s, or memory that is
+    "shared" by the threads of a device's block.
 
         T_ = T.alloc_buffer((4, 16), scope="local")
         ->  T_ = T.alloc_buffer((4, 16), scope="register")
@@ -50,7 +49,7 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise ScheduleError(f"scope {scope!r}", where=where, hint=hint)
     found = copies_of(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
-    for buf in found if scope == "register" else ():
+    for buf in found if scope in ("register", "shared") else ():
         require_visible(f.body, buf, where)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
             raise ScheduleError(
@@ -60,7 +59,7 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
             )
     body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in found})
     keep_normal(body)
-    return replace(f, body=body)
+    return require_shared_by_block(replace(f, body=body), where)
 
 
 def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int = 0) -> PrimFunc:
@@ -136,7 +135,7 @@ def _transformed(
     """Apply `transform_layout` to one buffer."""
     buffer = buf.name
     require_visible(f.body, buf, where)
-    m = _map(index_map, len(buf.shape), where)
+    m = map_of(index_map, len(buf.shape), where)
     if buf in f.params and not params:
         hint = "cache it first; params=True changes what callers pass"
         raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where, hint=hint)
@@ -151,10 +150,11 @@ def _transformed(
             hint="as 'i -> i // 16, i % 16'",
         )
     new = replace(buf, shape=m.shape(buf.shape, where))
-    more = not prove_equal(_size(new), _size(buf))
+    size, old_size = product(new.shape), product(buf.shape)
+    more = not prove_equal(size, old_size)
     if more and pad is None:
         raise ScheduleError(
-            f"the new layout has {_text(new)} elements, {buffer!r} has {_text(buf)}",
+            f"the new layout has {show(size)} elements, {buffer!r} has {show(old_size)}",
             where=where,
             hint="pad=0 sets the others to 0",
         )
@@ -178,10 +178,6 @@ def _transformed(
     return filled(changed, new, pad) if more else (changed, ())
 
 
-def _map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
-    return index_map(given, rank, where)
-
-
 def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
     wide = [n for n, e in enumerate(indices) if e.dtype.lanes > 1]
     if not wide:
@@ -201,8 +197,6 @@ def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
         if lane not in free_vars(x):
             out.append(x)
             continue
-        from tensorkiln.arith import affine
-
         linear = affine(x, (lane,))
         if linear is None or sum(lane in free_vars(y) for y in found) > 1:
             raise ScheduleError(
@@ -216,19 +210,6 @@ def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
     return tuple(out)
 
 
-def _size(b: Buffer) -> Expr:
-    total: Expr = const(1)
-    for d in b.shape:
-        total = total * d
-    return simplify(total)
-
-
-def _text(b: Buffer) -> str:
-    from tensorkiln.ir.text.print_tir import TirPrinter
-
-    return TirPrinter().expr(_size(b))
-
-
 # ---- padding ---------------------------------------------------------------------------------
 
 
@@ -237,21 +218,9 @@ def filled(f: PrimFunc, buf: Buffer, value: float | None) -> tuple[PrimFunc, tup
     with value None."""
     if value is None:
         return f, ()
-    used = taken(f)
-
-    def name(base: str) -> str:
-        found = fresh(base, used)
-        used.add(found)
-        return found
-
-    variables = tuple(Var(f"v{n}") for n in axis_names(len(buf.shape)))
-    iters = tuple(
-        BlockIter(v, extent, "spatial", v) for v, extent in zip(variables, buf.shape, strict=True)
-    )
-    store = Store(buf, variables, const(value, buf.dtype))
-    block = refreshed(Block(name(f"{buf.name}_pad"), iters, (), (), store))
-    ranges: list[tuple[Expr, Expr] | None] = [None] * len(iters)
-    nest = nest_over(block, ranges, Bounds(), name)
+    name, number = namer(f), const(value, buf.dtype)
+    block = copy_block(name(f"{buf.name}_pad"), buf, buf, number)
+    nest = nest_over(block, [None] * len(buf.shape), Bounds(), name)
 
     def put(s: Stmt) -> Stmt:
         if isinstance(s, Alloc) and s.buffer is buf:

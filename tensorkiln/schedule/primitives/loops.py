@@ -6,28 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.arith import prove, prove_equal, simplify
-from tensorkiln.ir.expr import (
-    Expr,
-    Var,
-    as_expr,
-    binary,
-    const,
-    int_value,
-    minimum,
-)
+from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value, minimum
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
 from tensorkiln.schedule.build import tiles
 from tensorkiln.schedule.primitives.results import Partition, Primitive, Split, SplitEven
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.roles import role_of, with_role
-from tensorkiln.schedule.tree.program import (
-    Place,
-    count_of,
-    open_loop,
-    show,
-    whole_steps,
-    with_loops,
-)
+from tensorkiln.schedule.tree.program import Place, count_of, open_loop, show, whole_steps
 from tensorkiln.schedule.tree.rewrite import rewrite
 from tensorkiln.schedule.tree.surgery import renewed
 
@@ -256,7 +241,7 @@ def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> tuple[PrimFunc
         raise at.fail(f"{len(names)} names for 2 loops", "one name for each")
     own = names[0] if names[0] == s.var.name else at.name(names[0])
     head_var = s.var if own == s.var.name else Var(own, s.var.dtype)
-    known = with_loops(at.bounds, (head_var, s.lo, first))
+    known = at.bounds.with_loop(head_var, s.lo, first)
     body = s.body if head_var is s.var else rewrite(s.body, {s.var: head_var}, known)
     head = replace(s, var=head_var, extent=first, body=body)
     copy = renewed(s, lambda n: at.name(names[1] if n == s.var.name else n))

@@ -7,13 +7,12 @@ from dataclasses import replace
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, AttrValue
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.stmt import Block, For, PrimFunc
+from tensorkiln.ir.stmt import BLOCK_INDICES, THREAD_INDICES, THREADS, Block, For, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.tree.lanes import check_lanes
 from tensorkiln.schedule.tree.program import Place, open_at, open_loop
-
-THREADS = tuple(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
+from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
@@ -71,6 +70,8 @@ def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
 
     for i in range(64):                 for i in T.thread_binding(64, "blockIdx.x"):
         C[i] = A[i]            ->           C[i] = A[i]
+
+    Loops over threadIdx have constant extents, and are inside of those over blockIdx.
     """
     at, s = open_loop(f, loop, "bind")
     if thread not in THREADS:
@@ -79,8 +80,25 @@ def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
     for t in (*at.path[:-1], *walk_stmt(s.body)):
         if isinstance(t, For) and t.attrs.get("thread") == thread:
             raise at.fail(f"{t.var.name!r} is bound to {thread} already", "fuse the two loops")
+    if thread in THREAD_INDICES:
+        _constant(at, s)
+    for outer, inner in (*((t, s) for t in at.path[:-1]), *((s, t) for t in walk_stmt(s.body))):
+        if isinstance(outer, For) and isinstance(inner, For):
+            _nested(at, outer, inner, thread)
     attrs = type(s.attrs).of(**{**s.attrs, "thread": thread})
-    return _marked(at, replace(s, attrs=attrs), "thread", check)
+    return require_shared_by_block(_marked(at, replace(s, attrs=attrs), "thread", check), at.what)
+
+
+def _nested(at: Place, outer: For, inner: For, thread: str) -> None:
+    """ScheduleError if `inner` cannot be inside of `outer`, one of which is bound to `thread`."""
+    name = thread if at.stmt is inner else str(inner.attrs.get("thread", ""))
+    around = thread if at.stmt is outer else str(outer.attrs.get("thread", ""))
+    if name in BLOCK_INDICES and around in THREAD_INDICES:
+        message = f"{inner.var.name!r} over {name} would be inside of {outer.var.name!r}"
+        raise at.fail(f"{message} over {around}", "reorder: loops over blockIdx are the outer ones")
+    if name and outer.kind in ("parallel", "vectorized"):
+        message = f"{inner.var.name!r} is inside of {outer.var.name!r}, which is {outer.kind}"
+        raise at.fail(message, "bind both, or leave the outer one serial")
 
 
 def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimFunc:
@@ -106,6 +124,9 @@ def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimF
 def _marked(at: Place, s: For, kind: str, check: bool) -> PrimFunc:
     if s.kind not in ("serial", kind):
         raise at.fail(f"the loop is {s.kind} already", "mark a loop once; split it for two kinds")
+    bound = [t.var.name for t in walk_stmt(s.body) if isinstance(t, For) and t.kind == "thread"]
+    if bound and kind in ("parallel", "vectorized"):
+        raise at.fail(f"{bound[0]!r} inside it is bound to a thread index", "bind it too")
     after = at.close(replace(s, kind=kind))
     if check:
         require_order(at.func, after, at.what)

@@ -7,26 +7,17 @@ from dataclasses import replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import NO_ATTRS
-from tensorkiln.ir.expr import (
-    Expr,
-    Var,
-    const,
-)
+from tensorkiln.ir.expr import Expr, Var, const
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.schedule.primitives.loops import split
 from tensorkiln.schedule.primitives.results import Primitive, Tile
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.tree.errors import ScheduleError
-from tensorkiln.schedule.tree.program import (
-    Place,
-    count_of,
-    normal,
-    open_loop,
-    path_to,
-    unknown,
-)
+from tensorkiln.schedule.tree.normalise import normal
+from tensorkiln.schedule.tree.program import Place, count_of, open_loop, unknown
 from tensorkiln.schedule.tree.rewrite import rewrite
+from tensorkiln.schedule.tree.surgery import path_to
 
 
 @Primitive

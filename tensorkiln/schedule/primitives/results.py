@@ -18,6 +18,8 @@ class Primitive(Generic[_P, _R]):
     """A primitive that makes loops or blocks. As a function it returns the program alone, like all
     primitives; `run` returns (the program, what was made)."""
 
+    __name__: str
+
     def __init__(self, run: Callable[_P, tuple[PrimFunc, _R]]):
         self.run = run
         update_wrapper(self, run)
@@ -101,6 +103,16 @@ class CacheWrite:
 
     store: Nest
     load: Nest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cooperative:
+    """The loops over threads, x first; the loop in each thread over its iterations; the loop over
+    the lanes of a vector, or None."""
+
+    threads: tuple[str, ...]
+    rounds: str
+    lanes: str | None
 
 
 @dataclass(frozen=True, slots=True)

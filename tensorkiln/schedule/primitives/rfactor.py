@@ -6,28 +6,14 @@ from dataclasses import replace
 
 from tensorkiln.arith import prove, simplify
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import (
-    Binary,
-    Expr,
-    Intrin,
-    Select,
-    Var,
-    binary,
-    const,
-    int_value,
-    neutral,
-)
+from tensorkiln.ir.expr import Binary, Expr, Intrin, Select, Var, binary, const, int_value, neutral
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, substitute, substitute_stmt, walk_stmt
 from tensorkiln.schedule.primitives.results import Nest, Primitive, Rfactor
 from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
 from tensorkiln.schedule.roles import role_of, with_role
 from tensorkiln.schedule.tree.normalise import UPDATES, update_term
-from tensorkiln.schedule.tree.places import (
-    around_of,
-    conjuncts,
-    new_buffer,
-)
+from tensorkiln.schedule.tree.places import around_of, conjuncts, new_buffer
 from tensorkiln.schedule.tree.program import Place, bounds_of, open_block, open_loop
 from tensorkiln.schedule.tree.reindex import refreshed
 from tensorkiln.schedule.tree.surgery import put
@@ -108,7 +94,7 @@ def rfactor(
     first = _partial_block(at, b, store, s, partial, axis, op)
     nest = put(at.path[top:], first)
     second = _combine(at, b, store, s, partial, axis, op, top)
-    after = at_path_close(at, top, Alloc(partial, seq(nest, second)))
+    after = replace(f, body=put(at.path[: top + 1], Alloc(partial, seq(nest, second))))
     empty = _maybe_empty(at, b, s)
     start = None
     if empty is not None:
@@ -144,11 +130,6 @@ def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
             loops.append((x.var.name, prove(binary("ge", x.extent, 1), known)))
         known = known.with_loop(x.var, x.lo, x.extent)
     return None if all(runs for _, runs in loops) else loops[0][0]
-
-
-def at_path_close(at: Place, top: int, new: Stmt) -> PrimFunc:
-    """The function with the statement at step `top` of a place's path replaced."""
-    return replace(at.func, body=put(at.path[: top + 1], new))
 
 
 def _private(at: Place, buf: Buffer) -> int:

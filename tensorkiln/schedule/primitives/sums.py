@@ -6,22 +6,9 @@ from dataclasses import replace
 
 from tensorkiln.arith import prove, prove_equal, simplify
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import (
-    Expr,
-    Var,
-    binary,
-    const,
-    int_value,
-)
+from tensorkiln.ir.expr import Expr, Var, binary, const, int_value
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import (
-    free_vars,
-    map_stmt,
-    stmt_exprs,
-    substitute,
-    substitute_stmt,
-    walk_stmt,
-)
+from tensorkiln.ir.visit import free_vars, map_stmt, substitute, substitute_stmt
 from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.roles import role_of, with_role
 from tensorkiln.schedule.tree.normalise import update_term
@@ -37,7 +24,7 @@ from tensorkiln.schedule.tree.places import (
 )
 from tensorkiln.schedule.tree.program import Place, open_block, open_loop
 from tensorkiln.schedule.tree.reindex import refreshed
-from tensorkiln.schedule.tree.surgery import put
+from tensorkiln.schedule.tree.surgery import expressions, put
 
 
 @Primitive
@@ -105,15 +92,15 @@ def _require_alone(at: Place, s: For, b: Block) -> None:
     found = [t.access for t in touches(at.func)]
     written = {a.buffer for a in found if a.write and b in a.around.blocks}
     for a in found:
-        if a.buffer in written and b not in a.around.blocks and _in(a.around.loops, s):
+        if (
+            a.buffer in written
+            and b not in a.around.blocks
+            and any(x.var is s.var for x in a.around.loops)
+        ):
             raise at.fail(
                 f"block {a.block!r} in the loop uses {a.buffer.name!r} as well",
                 "name a loop further in, around the sum alone",
             )
-
-
-def _in(loops: tuple[For, ...], s: For) -> bool:
-    return any(x.var is s.var for x in loops)
 
 
 def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
@@ -144,7 +131,7 @@ def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
                     )
             for c in reversed(left):
                 body = If(c, body)
-        elif isinstance(x, For) and x.var not in reduce and _needs(body, x.var):
+        elif isinstance(x, For) and x.var not in reduce and x.var in expressions(body):
             var = Var(at.name(x.var.name), x.var.dtype)
             renamed[x.var] = var
             kind = x.kind if x.kind != "thread" else "serial"
@@ -161,10 +148,6 @@ def rename_loops(s: Stmt, names: dict[Var, Expr]) -> Stmt:
         assert isinstance(var, Var)
         return replace(new, var=var)
     return new
-
-
-def _needs(s: Stmt, var: Var) -> bool:
-    return any(var in free_vars(e) for t in walk_stmt(s) for e in stmt_exprs(t))
 
 
 def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
@@ -219,7 +202,7 @@ def _same_elements(
         if x in values:
             raise at.fail("the two blocks write at different indices", hint)
         values[x] = y
-    unused = [v for v in mine if v not in values and v in _value_vars(first)]
+    unused = [v for v in free_vars(first.value) if v in mine and v not in values]
     if unused:
         raise at.fail(
             f"the initial value depends on {unused[0].name!r}, which is not an index", hint
@@ -227,10 +210,6 @@ def _same_elements(
     if any(v not in values.values() for v in theirs):
         raise at.fail("an element is summed in several places", hint)
     return values
-
-
-def _value_vars(s: Store) -> set[Var]:
-    return set(free_vars(s.value))
 
 
 def _require_between(at: Place, place: Place, buf: Buffer) -> None:

@@ -8,6 +8,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from tensorkiln.schedule.primitives.cooperative import cooperative
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
@@ -15,41 +16,22 @@ from tensorkiln.schedule.primitives.loops import partition, peel, split, split_e
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
+from tensorkiln.schedule.primitives.pipeline import pipeline
 from tensorkiln.schedule.primitives.prefetch import prefetch
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
+from tensorkiln.schedule.primitives.swizzle import swizzle
 from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
 
 PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
-    "split": split,
-    "split_even": split_even,
-    "partition": partition,
-    "peel": peel,
-    "fuse": fuse,
-    "fission": fission,
-    "reorder": reorder,
-    "tile": tile,
-    "vectorize": vectorize,
-    "unroll": unroll,
-    "parallel": parallel,
-    "bind": bind,
-    "annotate": annotate,
-    "prefetch": prefetch,
-    "compute_at": compute_at,
-    "reverse_compute_at": reverse_compute_at,
-    "compute_inline": compute_inline,
-    "reverse_compute_inline": reverse_compute_inline,
-    "cache_read": cache_read,
-    "cache_write": cache_write,
-    "compact": compact,
-    "decompose_reduction": decompose_reduction,
-    "compose_reduction": compose_reduction,
-    "rfactor": rfactor,
-    "set_scope": set_scope,
-    "storage_align": storage_align,
-    "transform_layout": transform_layout,
-    "pad": pad,
-    "blockize": blockize,
-    "tensorize": tensorize,
-    "pad_loop": pad_loop,
+    p.__name__: p
+    for p in (
+        *(split, split_even, partition, fuse, fission, reorder, tile),
+        *(vectorize, unroll, parallel, bind, annotate, prefetch),
+        *(compute_at, reverse_compute_at, compute_inline, reverse_compute_inline),
+        *(cache_read, cache_write, compact, decompose_reduction, compose_reduction, rfactor),
+        *(set_scope, storage_align, transform_layout, pad, blockize, tensorize, pad_loop),
+        *(cooperative, pipeline, swizzle),
+    )
 }
+PRIMITIVES["peel"] = peel

@@ -8,8 +8,19 @@ from tensorkiln.arith import prove, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.device_instructions import THREAD
 from tensorkiln.ir.expr import Expr, Ramp, Var, binary
-from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import (
+    THREAD_INDICES,
+    Alloc,
+    Block,
+    BlockIter,
+    For,
+    Prefetch,
+    PrimFunc,
+    Stmt,
+    Store,
+)
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
 from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.results import Primitive
@@ -112,6 +123,8 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> tuple[P
         hint = "split and reorder the loops until they are those of the template"
         raise at.fail(str(e), hint) from None
     _require_apart(at, found, match)
+    _require_memory(at, found, match)
+    _require_participants(at, found)
     body = _instantiate(at, found, match)
     block = wrapped(at, body, found.name, Attrs.of(instruction=found.name))
     return at.close(block), block.name
@@ -142,6 +155,37 @@ def _require_apart(at: Place, found: Instruction, match: TemplateMatch) -> None:
                     f"{other.buffer.name!r}",
                     "an instruction needs its result apart from its operands: cache_write",
                 )
+
+
+def _require_memory(at: Place, found: Instruction, match: TemplateMatch) -> None:
+    """Raise ScheduleError if an operand is not in the memory that the instruction works on."""
+    for k, scopes in found.memory.items():
+        p = found.template.buffers[k]
+        bound = match.buffers.get(p)
+        if bound is not None and bound.buffer.scope not in scopes:
+            listed = " or ".join(scopes)
+            raise at.fail(
+                f"{p.name!r} of {found.name!r} is in {listed} memory, {bound.buffer.name!r} is "
+                f"{bound.buffer.scope}",
+                f"cache_read, cache_write or set_scope put it into {scopes[0]} memory",
+            )
+
+
+def _require_participants(at: Place, found: Instruction) -> None:
+    """Raise ScheduleError for an instruction of several threads at a place that not all reach."""
+    if found.participants == THREAD:
+        return
+    for s in at.path[:-1]:
+        if isinstance(s, For) and s.attrs.get("thread") in THREAD_INDICES:
+            raise at.fail(
+                f"{found.name!r} is of {found.threads} threads together, and loop {s.var.name!r} "
+                f"around it is over {s.attrs['thread']}",
+                "the instruction binds threadIdx.x itself: place it outside of that loop",
+            )
+        if isinstance(s, For) and s.kind == "parallel":
+            raise at.fail(f"{s.var.name!r} around it is parallel", "bind it to blockIdx.x")
+    if not any(isinstance(s, For) and s.kind == "thread" for s in at.path[:-1]):
+        raise at.fail("no loop around it is over blockIdx", 'bind an outer loop to "blockIdx.x"')
 
 
 def _instantiate(at: Place, found: Instruction, match: TemplateMatch) -> Stmt:

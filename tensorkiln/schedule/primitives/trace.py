@@ -18,7 +18,7 @@ from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.tree import navigate
 from tensorkiln.schedule.tree.errors import ScheduleError
 from tensorkiln.schedule.tree.index_map import map_text
-from tensorkiln.schedule.tree.program import normal
+from tensorkiln.schedule.tree.normalise import normal
 
 Literal = Any  # int, float, str, bool, None, or tuples of them
 
@@ -207,17 +207,5 @@ def _checks(function: Callable[..., PrimFunc]) -> bool:
 
 
 # Queries of a Schedule: methods that return something and record no step.
-_LOOKS: dict[str, Callable[..., Any]] = {
-    look.__name__: look
-    for look in (
-        navigate.loops,
-        navigate.role,
-        navigate.blocks,
-        navigate.loops_of,
-        navigate.parent,
-        navigate.children,
-        navigate.loop,
-        navigate.reaches,
-        navigate.block,
-    )
-}
+_NAMES = "loops role blocks loops_of parent children loop reaches block"
+_LOOKS: dict[str, Callable[..., Any]] = {n: getattr(navigate, n) for n in _NAMES.split()}

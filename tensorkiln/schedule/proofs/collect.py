@@ -12,22 +12,11 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from tensorkiln.arith import simplify
+from tensorkiln.arith.affine_text import AffineText
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Binary, CallExtern, Expr, Var, int_value
-from tensorkiln.ir.stmt import (
-    Alloc,
-    Block,
-    For,
-    If,
-    Let,
-    MatchBuffer,
-    Prefetch,
-    Seq,
-    Stmt,
-    While,
-)
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, MatchBuffer, Prefetch, Seq, Stmt, While
 from tensorkiln.ir.visit import free_vars, stmt_exprs, walk, walk_stmt
-from tensorkiln.schedule.proofs.affine_text import AffineText
 from tensorkiln.schedule.proofs.steps import UNORDERED, Loop, ProgramStep, StepAccess
 from tensorkiln.schedule.proofs.touched import Memory, Touched
 from tensorkiln.schedule.tree.normalise import straight_line

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.schedule.proofs.affine_text import FALSE
-from tensorkiln.schedule.proofs.order import Sets, at, dims, domain, same_cell
+from tensorkiln.arith.affine_text import FALSE, at
+from tensorkiln.arith.integer_sets import Sets
+from tensorkiln.schedule.proofs.order import dims, domain, same_cell
 from tensorkiln.schedule.proofs.steps import ProgramStep
 from tensorkiln.schedule.tree.errors import ScheduleError
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensorkiln.arith.affine_text import TRUE, AffineText, at
+from tensorkiln.arith.integer_sets import GaveUp, Sets
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.proofs.affine_text import TRUE, AffineText
 from tensorkiln.schedule.proofs.collect import Collector
 from tensorkiln.schedule.proofs.instances import InstanceFamily, families
 from tensorkiln.schedule.proofs.order import (
     Cases,
-    GaveUp,
-    Sets,
     any_of,
-    at,
     both,
     dims,
     domain,

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from tensorkiln.arith.affine_text import AffineText
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import CallExtern, Expr, Ramp, int_value
-from tensorkiln.ir.stmt import Alloc, Assert, If, Let, MatchBuffer, Prefetch, Region, Stmt, Store
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Assert,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    Region,
+    Stmt,
+    Store,
+    Sync,
+)
 from tensorkiln.ir.visit import children, stmt_exprs, substmts
-from tensorkiln.schedule.proofs.affine_text import AffineText
 from tensorkiln.schedule.proofs.steps import BARRIER, Loop, ProgramStep, StepAccess
 from tensorkiln.schedule.tree.normalise import update_term
 
@@ -106,7 +117,7 @@ class Touched:
                 return
             case Prefetch():
                 return
-            case Assert():
+            case Assert() | Sync():
                 self.everything()
         for e in stmt_exprs(s):
             self.expr(e)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.schedule.proofs.order import at, common
+from tensorkiln.arith.affine_text import at
+from tensorkiln.schedule.proofs.order import common
 from tensorkiln.schedule.proofs.steps import BARRIER, Loop, Pair, ProgramStep, StepAccess
 from tensorkiln.schedule.tree.errors import ScheduleError
 

@@ -19,9 +19,9 @@ from tensorkiln.ir.expr import (
     intrin,
     neutral,
 )
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.build import loop, nest, within
 from tensorkiln.schedule.group import Group
 
 Element = Callable[[Expr], Expr]
@@ -78,10 +78,7 @@ class Row:
 
     def stmt(self, *steps: Stmt) -> Stmt:
         """The steps in order, inside the allocations of the registers that they use."""
-        body = seq(*steps)
-        for cell in reversed(self.made):
-            body = Alloc(cell, body)
-        return body
+        return within(self.made, *steps)
 
 
 def rows_program(group: Group, row: Callable[[Row], Stmt]) -> PrimFunc:

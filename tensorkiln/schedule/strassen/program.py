@@ -24,7 +24,7 @@ from tensorkiln.ir.expr import Expr, IntImm, as_expr, const, intrin, minimum
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.strassen import PRODUCTS
-from tensorkiln.schedule.build import loop, nest, vectors
+from tensorkiln.schedule.build import loop, nest, vectors, within
 from tensorkiln.schedule.group import Group, inplace_params, product, static
 from tensorkiln.schedule.linear.program import Linear
 from tensorkiln.target import Target
@@ -202,13 +202,11 @@ def _tile(
         to, have = (i, simplify(tile * c.rows + row), *at), Load(part, (row, *at))
         return Store(c.sums, to, have if c.chunks == 1 else Load(c.sums, to) + have)
 
-    return Alloc(
-        part,
-        seq(
-            nest(["row_start", "o_start", "l_start"], part.shape, start, roles),
-            loop("k", c.chunk // 4, quad),
-            nest(["row_join", "o_join", "l_join"], part.shape, join, roles),
-        ),
+    return within(
+        [part],
+        nest(["row_start", "o_start", "l_start"], part.shape, start, roles),
+        loop("k", c.chunk // 4, quad),
+        nest(["row_join", "o_join", "l_join"], part.shape, join, roles),
     )
 
 

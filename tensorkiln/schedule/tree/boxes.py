@@ -30,17 +30,7 @@ from tensorkiln.ir.expr import (
     minimum,
     unary,
 )
-from tensorkiln.ir.stmt import (
-    Block,
-    For,
-    If,
-    Let,
-    MatchBuffer,
-    PrimFunc,
-    Stmt,
-    Store,
-    While,
-)
+from tensorkiln.ir.stmt import Block, For, If, Let, MatchBuffer, PrimFunc, Stmt, Store, While
 from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substitute, substmts, walk
 
 Ends: TypeAlias = "tuple[Expr, Expr]"  # first and last, both included
@@ -404,14 +394,20 @@ def inside(small: Box, large: Box, bounds: Bounds) -> bool:
 
 
 def region(
-    s: Stmt, around: Around, buf: Buffer, *, reads: bool = True, writes: bool = True
+    s: Stmt,
+    around: Around,
+    buf: Buffer,
+    *,
+    reads: bool = True,
+    writes: bool = True,
+    only: Block | None = None,
 ) -> Box | None:
     """The box of `buf` that one run of `s` accesses; None if it does not. `reads`, `writes`: which
-    accesses count."""
+    accesses count; those in block `only`, if it is given."""
     found = [
         box_of(a, len(around.loops), len(around.conds))
         for a in accesses(s, around)
-        if a.buffer is buf and ((reads and not a.write) or (writes and a.write))
+        if a.buffer is buf and (writes if a.write else reads) and only in (None, *a.around.blocks)
     ]
     return union(found, around.bounds) if found else None
 

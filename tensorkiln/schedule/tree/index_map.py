@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
+from tensorkiln.arith.affine_text import AffineText, NotAffine
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, substitute
@@ -20,7 +21,10 @@ _OPERATORS: dict[type, str] = {
     ast.Mult: "mul",
     ast.FloorDiv: "floordiv",
     ast.Mod: "floormod",
+    ast.BitAnd: "bitand",
+    ast.BitXor: "bitxor",
 }
+_WRITTEN = "+ - * // % & ^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def _expr(node: ast.expr, scope: dict[str, Var], where: str) -> Expr:
 
 
 def _malformed(where: str, message: str) -> ScheduleError:
-    hint = "as 'i, j -> j // 16, i, j % 16', with + - * // % of names and numbers"
+    hint = f"as 'i, j -> j // 16, i, j % 16', with {_WRITTEN} of names and numbers"
     return ScheduleError(message, where=where, hint=hint)
 
 
@@ -138,7 +142,16 @@ def is_injective(m: IndexMap, shape: Sequence[Expr]) -> bool:
     import islpy as isl
 
     names = {v: f"x{n}" for n, v in enumerate(m.inputs)}
-    outputs = ", ".join(_isl(e, names) for e in m.outputs)
+    text = AffineText(())
+    text.env.update(names)
+    try:
+        outputs = ", ".join(map(text.text, m.outputs))
+    except NotAffine:
+        raise ScheduleError(
+            "not an affine index",
+            where="transform_layout",
+            hint=f"use {_WRITTEN} of names and numbers",
+        ) from None
     limits = [f"0 <= {names[v]}" for v in m.inputs]
     for v, extent in zip(m.inputs, shape, strict=True):
         size = int_value(extent)
@@ -146,23 +159,3 @@ def is_injective(m: IndexMap, shape: Sequence[Expr]) -> bool:
             limits.append(f"{names[v]} < {size}")
     head = ", ".join(names.values())
     return bool(isl.Map(f"{{ [{head}] -> [{outputs}] : {' and '.join(limits)} }}").is_injective())
-
-
-def _isl(e: Expr, names: dict[Var, str]) -> str:
-    from tensorkiln.ir.expr import Binary, IntImm
-
-    match e:
-        case Var():
-            return names[e]
-        case IntImm(value):
-            return str(value)
-        case Binary("floordiv", a, b):
-            return f"floor(({_isl(a, names)})/{_isl(b, names)})"
-        case Binary("floormod", a, b):
-            return f"(({_isl(a, names)}) mod {_isl(b, names)})"
-        case Binary("add" | "sub" | "mul" as op, a, b):
-            sign = {"add": "+", "sub": "-", "mul": "*"}[op]
-            return f"({_isl(a, names)} {sign} {_isl(b, names)})"
-    raise ScheduleError(
-        "not an affine index", where="transform_layout", hint="use + - * // % of names and numbers"
-    )

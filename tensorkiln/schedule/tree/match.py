@@ -14,17 +14,7 @@ from itertools import combinations
 
 from tensorkiln.arith import Bounds, simplify
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import (
-    Binary,
-    Expr,
-    FloatImm,
-    IntImm,
-    Intrin,
-    Unary,
-    Var,
-    binary,
-    int_value,
-)
+from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Intrin, Unary, Var, binary, int_value
 from tensorkiln.ir.stmt import Block, For, If, Let, Seq, Stmt, Store
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import children, free_vars, map_stmt, substitute, substitute_stmt, walk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from tensorkiln.base.text import unused
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
@@ -35,3 +35,15 @@ def taken(f: PrimFunc) -> set[str]:
 def fresh(base: str, used: Container[str]) -> str:
     """`base`, or the first of `base_1`, `base_2`, ... that is not used."""
     return unused(base, used, first=1)
+
+
+def namer(f: PrimFunc) -> Callable[[str], str]:
+    """`fresh`, for a series of names that are all new to `f`."""
+    used = taken(f)
+
+    def name(base: str) -> str:
+        found = fresh(base, used)
+        used.add(found)
+        return found
+
+    return name

@@ -8,12 +8,7 @@ from tensorkiln.ir.visit import substmts, walk_stmt
 from tensorkiln.schedule.roles import role_of
 from tensorkiln.schedule.tree.names import name_of
 from tensorkiln.schedule.tree.normalise import normal
-from tensorkiln.schedule.tree.program import (
-    open_at,
-    open_block,
-    open_loop,
-    whole_steps,
-)
+from tensorkiln.schedule.tree.program import open_at, open_block, open_loop, whole_steps
 
 
 def loops(f: PrimFunc, role: str | None = None) -> tuple[str, ...]:

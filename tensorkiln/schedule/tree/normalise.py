@@ -48,13 +48,7 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.ir.visit import (
-    free_vars,
-    map_stmt,
-    substitute_stmt,
-    walk,
-    walk_stmt,
-)
+from tensorkiln.ir.visit import free_vars, map_stmt, substitute_stmt, walk, walk_stmt
 from tensorkiln.schedule.tree.names import fresh, scalar_names
 from tensorkiln.schedule.tree.surgery import substitute_loops
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -11,30 +11,15 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, Var, binary, const, int_value, logical_and
-from tensorkiln.ir.stmt import (
-    Alloc,
-    Block,
-    BlockIter,
-    For,
-    If,
-    PrimFunc,
-    Seq,
-    Stmt,
-)
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import map_stmt, walk_stmt
 from tensorkiln.schedule.roles import role_of, with_role
-from tensorkiln.schedule.tree.boxes import (
-    Access,
-    Around,
-    accesses,
-    box_of,
-    same_memory,
-)
+from tensorkiln.schedule.tree.boxes import Access, Around, accesses, box_of, same_memory
 from tensorkiln.schedule.tree.errors import ScheduleError
 from tensorkiln.schedule.tree.names import fresh
 from tensorkiln.schedule.tree.program import Place, dims_of
 from tensorkiln.schedule.tree.reindex import refreshed
-from tensorkiln.schedule.tree.surgery import put
+from tensorkiln.schedule.tree.surgery import path_to, put
 
 Path = tuple[Stmt, ...]
 
@@ -86,12 +71,12 @@ def buffer_name(f: PrimFunc, base: str) -> str:
 
 def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scope: str) -> Buffer:
     """A new buffer in a scope, of the element type of `like`. ScheduleError for an unknown scope,
-    or a register buffer without constant size."""
+    or a register or shared buffer without constant size."""
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise at.fail(f"unknown scope {scope!r}", hint)
-    if scope == "register" and any(int_value(e) is None for e in shape):
-        text = f"a register buffer needs a constant size, this part of {like.name!r} has none"
+    if scope in ("register", "shared") and any(int_value(e) is None for e in shape):
+        text = f"a {scope} buffer needs a constant size, this part of {like.name!r} has none"
         raise at.fail(text, "split by constants, and name a loop inside")
     return Buffer(buffer_name(at.func, name), like.dtype, shape, scope)
 
@@ -113,21 +98,9 @@ def around_of(f: PrimFunc, path: Path) -> Around:
 
 def path_of(root: Stmt, found: Stmt) -> Path:
     """The statements from `root` to `found`, both included; `found` is compared by identity."""
-    path = _path(root, found)
+    path = path_to(root, found)
     assert path is not None
     return path
-
-
-def _path(s: Stmt, found: Stmt) -> Path | None:
-    if s is found:
-        return (s,)
-    from tensorkiln.ir.visit import substmts
-
-    for t in substmts(s):
-        rest = _path(t, found)
-        if rest is not None:
-            return (s, *rest)
-    return None
 
 
 def below(path: Path, loop: str | None, after: Buffer | None = None) -> int:
@@ -323,7 +296,7 @@ def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
 
 def nest_over(
     block: Block,
-    ranges: list[tuple[Expr, Expr] | None],
+    ranges: Sequence[tuple[Expr, Expr] | None],
     known: Bounds,
     name: Callable[[str], str],
     limits: list[Expr] | None = None,
@@ -371,22 +344,13 @@ def nest_over(
     return body
 
 
-def copy_block(
-    name: str, into: Buffer, source: Buffer, value: Callable[[tuple[Var, ...]], Expr] | None = None
-) -> Block:
-    """A block `into[v] = source[v]` over the elements of `source`. The values of its iteration
-    variables are placeholders, for `nest_over` to replace."""
-    from tensorkiln.ir.stmt import Store
-
-    variables = tuple(Var(f"v{n}") for n in axis_names(len(source.shape)))
+def copy_block(name: str, into: Buffer, source: Buffer, value: Expr | None = None) -> Block:
+    """A block `into[v] = source[v]` over the elements of `source`, or `into[v] = value`. The values
+    of its iteration variables are placeholders, for `nest_over` to replace."""
+    variables = tuple(Var(f"vax{d}") for d in range(len(source.shape)))
     iters = tuple(
         BlockIter(v, extent, "spatial", v)
         for v, extent in zip(variables, source.shape, strict=True)
     )
-    e = Load(source, variables) if value is None else value(variables)
+    e = Load(source, variables) if value is None else value
     return refreshed(Block(name, iters, (), (), Store(into, variables, e)))
-
-
-def axis_names(rank: int) -> list[str]:
-    """Names of loops over the dimensions of a buffer: `ax0`, `ax1`, ..."""
-    return [f"ax{d}" for d in range(rank)]

@@ -6,28 +6,19 @@ at.close(new)                        the function with the loop replaced
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from tensorkiln.arith import Bounds, prove, simplify
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.expr import (
-    Expr,
-    ExprLike,
-    IntImm,
-    Unary,
-    Var,
-    as_expr,
-    binary,
-    const,
-    maximum,
-)
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Unary, Var, as_expr, binary, const, maximum
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, has_load, walk_stmt
 from tensorkiln.schedule.tree.errors import ScheduleError
-from tensorkiln.schedule.tree.names import fresh, name_of, names, taken
+from tensorkiln.schedule.tree.names import name_of, namer, names
 from tensorkiln.schedule.tree.normalise import keep_normal, normal
 from tensorkiln.schedule.tree.surgery import path_to, put
 
@@ -47,15 +38,9 @@ class Place:
         return self.path[-1]
 
     @cached_property
-    def used(self) -> set[str]:
-        """The names that are taken; `name` adds to them."""
-        return taken(self.func)
-
-    def name(self, base: str) -> str:
-        """A free name like `base`, taken from now on."""
-        found = fresh(base, self.used)
-        self.used.add(found)
-        return found
+    def name(self) -> Callable[[str], str]:
+        """Gives a free name like its argument, taken from then on."""
+        return namer(self.func)
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -138,13 +123,6 @@ def bounds_of(f: PrimFunc, path: tuple[Stmt, ...]) -> Bounds:
     return known
 
 
-def with_loops(known: Bounds, *loops: tuple[Var, Expr | int, Expr | int]) -> Bounds:
-    """`known` with the ranges of loops (var, lo, extent)."""
-    for var, lo, extent in loops:
-        known = known.with_loop(var, lo, extent)
-    return known
-
-
 def count_of(at: Place, s: For) -> Expr:
     """The number of iterations of a loop: its extent, or max(extent, 0) if that may be negative."""
     if prove(binary("ge", s.extent, 0), at.bounds):
@@ -160,21 +138,3 @@ def whole_steps(at: Place, s: For, step: ExprLike) -> Expr:
 def show(e: ExprLike) -> str:
     """An expression as text, for an error message."""
     return str(e.value) if isinstance(e, IntImm) else TirPrinter().expr(as_expr(e))
-
-
-__all__ = [
-    "Place",
-    "bounds_of",
-    "count_of",
-    "dims_of",
-    "normal",
-    "open_at",
-    "open_block",
-    "open_loop",
-    "path_to",
-    "put",
-    "show",
-    "unknown",
-    "whole_steps",
-    "with_loops",
-]

@@ -31,10 +31,11 @@ from tensorkiln.ir.stmt import (
     Stmt,
     Store,
 )
-from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk, walk_stmt
-from tensorkiln.schedule.tree.boxes import Around
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk_stmt
+from tensorkiln.schedule.tree.boxes import Around, loop_bounds
 from tensorkiln.schedule.tree.errors import ScheduleError
 from tensorkiln.schedule.tree.program import bounds_of
+from tensorkiln.schedule.tree.surgery import expressions
 
 Indices = tuple[Expr, ...]
 Move = Callable[[Indices, Bounds], Indices]
@@ -49,16 +50,10 @@ def require_visible(s: Stmt, buf: Buffer, where: str) -> None:
             raise ScheduleError(
                 f"{buf.name!r} has the view {t.buffer.name!r}", where=where, hint=hint
             )
-    for e in _expressions(s):
+    for e in expressions(s):
         if isinstance(e, AddressOf) and e.buffer is buf:
             hint = "C functions take buffers as they are"
             raise ScheduleError(f"the address of {buf.name!r} is taken", where=where, hint=hint)
-
-
-def _expressions(s: Stmt) -> list[Expr]:
-    from tensorkiln.ir.visit import stmt_exprs
-
-    return [x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e)]
 
 
 def map_accesses(f: PrimFunc, s: Stmt, old: Buffer, new: Buffer, move: Move) -> Stmt:
@@ -218,10 +213,7 @@ class _Reindex:
         zero = int_value(loop.lo) == 0
         extent = loop.extent if zero else simplify(loop.lo + loop.extent)
         if any(v in self.loops for v in free_vars(extent)):
-            known = Bounds()
-            for x in self.loops.values():
-                known = known.with_loop(x.var, x.lo, x.extent)
-            most = bound(extent, known)[1]
+            most = bound(extent, loop_bounds(tuple(self.loops.values()), Bounds()))[1]
             if most is not None:
                 extent = const(most, var.dtype)
         frame.new.append(BlockIter(mine, extent, kind, outer))

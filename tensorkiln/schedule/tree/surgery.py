@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.stmt import (
-    Alloc,
-    Block,
-    For,
-    MatchBuffer,
-    Stmt,
-)
+from tensorkiln.ir.stmt import Alloc, Block, For, MatchBuffer, Stmt
 from tensorkiln.ir.visit import (
     bound_vars,
     free_vars,
@@ -21,23 +15,31 @@ from tensorkiln.ir.visit import (
     map_buffers,
     map_children,
     map_stmt,
+    stmt_exprs,
     substitute,
     substitute_stmt,
     substmts,
+    walk,
     walk_stmt,
 )
 from tensorkiln.schedule.tree.names import name_of
 
 
-def path_to(s: Stmt, name: str) -> tuple[Stmt, ...] | None:
-    """Statements from `s` to the loop or block `name`, both included; None when not found."""
-    if name_of(s) == name:
+def path_to(s: Stmt, it: str | Stmt) -> tuple[Stmt, ...] | None:
+    """Statements from `s` to `it`, a statement or the name of a loop or block, both included; None
+    when not found."""
+    if s is it or name_of(s) == it:
         return (s,)
     for t in substmts(s):
-        found = path_to(t, name)
+        found = path_to(t, it)
         if found is not None:
             return (s, *found)
     return None
+
+
+def expressions(s: Stmt) -> list[Expr]:
+    """Every expression in a statement and the statements in it, with the parts of each."""
+    return [x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e)]
 
 
 def put(path: tuple[Stmt, ...], new: Stmt) -> Stmt:

@@ -18,25 +18,18 @@ schedule finds the others by their place in the nest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add, sub
 
 import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import (
-    Expr,
-    ExprLike,
-    Var,
-    as_expr,
-    const,
-    int_value,
-    intrin,
-    minimum,
-)
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, const, int_value, intrin, minimum
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.winograd import TAPS, matrices
-from tensorkiln.schedule.build import loop, nest, vectors
+from tensorkiln.schedule.access import lane_bounds
+from tensorkiln.schedule.build import loop, nest, vectors, within
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
 
@@ -90,8 +83,7 @@ class Winograd(ChannelBlocks):
         """Load the input of image n, channel block * lanes + lane, at row h and column w."""
         channel = simplify(block * self.lanes + lane)
         index = view_index(self.xt, (n, channel, h, w))
-        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
-        return Load(self.x, tuple(simplify(i, bounds) for i in index))
+        return Load(self.x, tuple(simplify(i, lane_bounds(lane, self.lanes)) for i in index))
 
     def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
         """`body`, if row (dim 0) or column (dim 1) `i` of the tile is inside the image; without the
@@ -144,7 +136,7 @@ def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
 def output_transform(m: int, p: Sequence[Expr]) -> list[Expr]:
     """A^T p. Products at opposite interpolation points are used as their sum or difference."""
     at, pairs = matrices(m)[0], range(1, m + 1, 2)
-    sums, differences = ([f(p[i], p[i + 1]) for i in pairs] for f in (_add, _subtract))
+    sums, differences = ([f(p[i], p[i + 1]) for i in pairs] for f in (add, sub))
     out = []
     for k in range(m):
         row = [at[k, 0], *(at[k, i] for i in pairs), at[k, -1]]
@@ -163,14 +155,6 @@ def _scaled(x: Expr, factor: float, rest: Expr) -> Expr:
     found = combination([1.0, factor], [rest, x])
     assert found is not None
     return found
-
-
-def _add(a: Expr, b: Expr) -> Expr:
-    return a + b
-
-
-def _subtract(a: Expr, b: Expr) -> Expr:
-    return a - b
 
 
 def winograd_program(c: Winograd) -> PrimFunc:
@@ -211,12 +195,10 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
             at = [simplify(i * columns + j) for j in range(columns)]
             return seq(*(Store(v, (k, b, lane), x) for k, x in zip(at, made, strict=True)))
 
-        return Alloc(
-            half,
-            seq(
-                nest(["column", "l_column"], [columns, c.lanes], column, ["", "lane"]),
-                nest(["row", "l_row"], [rows, c.lanes], row, ["", "lane"]),
-            ),
+        return within(
+            [half],
+            nest(["column", "l_column"], [columns, c.lanes], column, ["", "lane"]),
+            nest(["row", "l_row"], [rows, c.lanes], row, ["", "lane"]),
         )
 
     return loop("block", c.input_blocks, block, keep=True)
@@ -243,13 +225,11 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
 
             zero = const(0, part.dtype)
             roles = ["", "channel", "vector", "lane"]
-            return Alloc(
-                part,
-                seq(
-                    vectors("zero", part.shape, lambda o, lane: Store(part, (o, lane), zero)),
-                    nest(["g", "c", "o", "l"], [count, c.lanes, *part.shape], term, roles),
-                    vectors("keep", part.shape, keep),
-                ),
+            return within(
+                [part],
+                vectors("zero", part.shape, lambda o, lane: Store(part, (o, lane), zero)),
+                nest(["g", "c", "o", "l"], [count, c.lanes, *part.shape], term, roles),
+                vectors("keep", part.shape, keep),
             )
 
         def pieces(lo: int, count: int, blocks: int) -> Stmt | None:
@@ -289,12 +269,10 @@ def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
             ]
             return c.kept(h, i, 0, seq(*stores))
 
-        return Alloc(
-            half,
-            seq(
-                nest(["column_out", "l_column"], [columns, c.lanes], column, ["", "lane"]),
-                nest(["row_out", "l_row"], [m, c.lanes], row, ["", "lane"]),
-            ),
+        return within(
+            [half],
+            nest(["column_out", "l_column"], [columns, c.lanes], column, ["", "lane"]),
+            nest(["row_out", "l_row"], [m, c.lanes], row, ["", "lane"]),
         )
 
     return loop("out", c.vectors, vector)

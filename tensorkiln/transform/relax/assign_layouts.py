@@ -18,19 +18,10 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import (
-    Binding,
-    Call,
-    Constant,
-    Function,
-    RVar,
-    TensorType,
-    Tuple,
-    Value,
-)
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.kernels import Layouts, Packed, families
 from tensorkiln.kernels.layouts import channel_blocks
-from tensorkiln.target import Target
+from tensorkiln.target import Target, target_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +35,10 @@ class AssignLayouts:
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Return the module with layouts; `mod` itself if nothing changed."""
-        return mod.map_graphs(lambda f: f if _is_assigned(f) else _Assign(f, self.target).run())
+        return mod.map_graphs(self._function)
+
+    def _function(self, f: Function) -> Function:
+        return f if _is_assigned(f) else _Assign(f, target_in(self.target, f.attrs)).run()
 
 
 def _is_assigned(f: Function) -> bool:
@@ -116,7 +110,8 @@ class _Assign:
         elif want is not None:
             args = map(self._convert, call.args, want.operands)
             result = want.result and self._with_halo(b.var, want.result)
-            self._emit(b.var, replace(call, args=tuple(args)), result)
+            attrs = _with_prepared(call, want)
+            self._emit(b.var, replace(call, args=tuple(args), attrs=attrs), result)
         elif self._keeps_blocks(b.var, call):
             args = map(self._blocked_operand, call.args)
             result = self._with_halo(b.var, self.blocked)
@@ -241,6 +236,12 @@ class _Assign:
                 to = want
             self.packed[key] = Constant(to.packed(array), t.with_layout(to), c.name)
         return self.packed[key]
+
+
+def _with_prepared(call: Call, want: Layouts) -> Attrs:
+    """The attributes of a call, and those that say how its constants were prepared."""
+    said = [w.attrs for w in want.operands if isinstance(w, Packed) and w.attrs]
+    return Attrs.of(**{k: v for a in (call.attrs, *said) for k, v in a.items()})
 
 
 def _ndim(a: Value) -> int:

@@ -24,12 +24,14 @@ def integers(values: Iterable[ExprLike]) -> tuple[int, ...] | None:
     return known if len(known) == len(numbers) else None
 
 
-def _composed(m: Match) -> Value:
+def composed(m: Match) -> Value:
+    """Two transposes as one."""
     first, second = m.attr("p"), m.attr("q")
     return m.emit("transpose", m["x"], axes=tuple(first[a] for a in second))
 
 
-def _is_identity(m: Match) -> bool:
+def is_identity(m: Match) -> bool:
+    """Whether a transpose keeps the order of dimensions."""
     axes: tuple[int, ...] = m.attr("p")
     return axes == tuple(range(len(axes)))
 
@@ -54,8 +56,7 @@ def _batched_transpose(m: Match) -> Value | None:
     if not (same_extent(flat[2], s[-2]) and same_extent(flat[1], s[-1])):
         return None
     x = m.emit("reshape", m["y"], shape=(*s[:-2], s[-1], s[-2]))
-    n = len(s)
-    return m.emit("transpose", x, axes=(*range(n - 2), n - 1, n - 2))
+    return m.transposed(x)
 
 
 def _units_before(m: Match) -> Value | None:
@@ -170,14 +171,14 @@ MOVEMENT: tuple[Rule, ...] = (
     # need no condition on the shape)
     Rule("reshape(x)", "x"),
     Rule("broadcast_to(x)", "x"),
-    Rule("transpose(x, axes=p)", "x", _is_identity),
+    Rule("transpose(x, axes=p)", "x", is_identity),
     Rule("slice(x, begin=b, strides=s)", "x", _reads_all),
     Rule("concat(x)", "x"),
     Rule("pad(x)", "x"),
     Rule("tile(x, repeats=r)", "x", all_equal("r", 1)),
     # two movements as one, and cheaper orders
     Rule("reshape(reshape(x), shape=s)", "reshape(x, shape=s)"),
-    Rule("transpose(transpose(x, axes=p), axes=q)", _composed),
+    Rule("transpose(transpose(x, axes=p), axes=q)", composed),
     Rule("transpose(x, axes=p)", as_reshape, _moves_units),
     Rule("reshape(transpose(y := reshape(x), axes=p))", _batched_transpose),
     Rule("reshape(transpose(x, axes=p))", _units_before),

@@ -18,11 +18,7 @@ from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.ops.rules import normal_axes, same_extent
-from tensorkiln.transform.relax.canonical_movement import (
-    MOVEMENT,
-    all_equal,
-    as_reshape,
-)
+from tensorkiln.transform.relax.canonical_movement import MOVEMENT, all_equal, as_reshape
 from tensorkiln.transform.rewriting.graph import forward_aliases
 from tensorkiln.transform.rewriting.pattern import uniform
 from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
@@ -111,17 +107,12 @@ def _is_global(m: Match) -> bool:
 # --- products of matrices ------------------------------------------------------------------------
 
 
-def _last_two(m: Match, name: str) -> Value:
-    n = m.tensor(name).ndim
-    return m.emit("transpose", m[name], axes=(*range(n - 2), n - 1, n - 2))
-
-
 def _without_flags(m: Match) -> Value | None:
     flip_a, flip_b = m.attr("ta"), m.attr("tb")
     if not (flip_a or flip_b):
         return None
-    a = _last_two(m, "a") if flip_a else m["a"]
-    return m.emit("matmul", a, _last_two(m, "b") if flip_b else m["b"])
+    a = m.transposed(m["a"]) if flip_a else m["a"]
+    return m.emit("matmul", a, m.transposed(m["b"]) if flip_b else m["b"])
 
 
 # --- clip ----------------------------------------------------------------------------------------

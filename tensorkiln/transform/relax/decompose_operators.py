@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, TensorType
 from tensorkiln.kernels import families
-from tensorkiln.target import Target
+from tensorkiln.target import Target, target_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,20 @@ class DecomposeOperators:
 
     def _function(self, f: Function) -> Function:
         bindings: list[Binding] = []
+        target = target_in(self.target, f.attrs)
         for b in f.bindings:
-            bindings += self._decomposed(b)
+            bindings += _decomposed(b, target)
         kept = {id(b) for b in f.bindings}
         same = all(id(b) in kept for b in bindings)
         return f if same else replace(f, bindings=tuple(bindings))
 
-    def _decomposed(self, b: Binding) -> list[Binding]:
-        call, out = b.value, b.var.type
-        if not isinstance(call, Call) or not isinstance(out, TensorType):
-            return [b]
-        known = families(self.target)
-        forms = [row.decompose for row in known.of(call.op) if row.decompose is not None]
-        if not forms or known.layouts(call, out, self.target) is not None:
-            return [b]
-        return list(forms[0](b))
+
+def _decomposed(b: Binding, target: Target) -> list[Binding]:
+    call, out = b.value, b.var.type
+    if not isinstance(call, Call) or not isinstance(out, TensorType):
+        return [b]
+    known = families(target)
+    forms = [row.decompose for row in known.of(call.op) if row.decompose is not None]
+    if not forms or known.layouts(call, out, target) is not None:
+        return [b]
+    return list(forms[0](b))

@@ -1,4 +1,4 @@
-"""Evaluate calls whose operands are all constants."""
+"""Evaluate calls whose operands are all constants, or whose result has no elements."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ from tensorkiln import ops
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import (
-    Binding,
-    Bound,
-    Call,
-    Constant,
-    Function,
-    RVar,
-    TensorType,
-    Value,
-)
+from tensorkiln.ir.relax import Binding, Bound, Call, Constant, Function, RVar, TensorType, Value
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.transform.rewriting.graph import live
 
@@ -34,9 +25,10 @@ EXPANDED_LIMIT = 64 << 10
 
 
 def fold_constants(mod: IRModule) -> IRModule:
-    """Replace calls on constants by their value, computed by NumPy in the declared dtype.
+    """Replace calls on constants by their value, computed by NumPy in the declared dtype, and calls
+    that make tensors of no elements by such a tensor, so that no kernel has to be for none.
 
-    Calls with symbolic extents, bfloat16 or layouts are kept.
+    Other calls with symbolic extents, bfloat16 or layouts are kept.
 
     Before:  w1 = transpose(W, axes=(1, 0)); y = matmul(x, w1)
     After:   y = matmul(x, W1)                W1 is a view of W's memory
@@ -83,6 +75,9 @@ class _Folding:
         call = b.value
         if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
             return None
+        shape = b.var.type.static_shape() or ()
+        if 0 in shape and b.var.type.layout is None:
+            return Constant(np.empty(shape, b.var.type.dtype.name), b.var.type)
         args = [self.known.get(a, a) if isinstance(a, RVar) else a for a in call.args]
         constants = [a for a in args if isinstance(a, Constant)]
         if len(constants) < len(args) or not _foldable(b.var.type, constants):

@@ -24,19 +24,10 @@ from tensorkiln import ops
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import (
-    Binding,
-    Call,
-    Constant,
-    Function,
-    GlobalRef,
-    RVar,
-    Tuple,
-    Value,
-)
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, GlobalRef, RVar, Tuple, Value
 from tensorkiln.ir.visit import extern_names
 from tensorkiln.kernels import families, is_view
-from tensorkiln.target import Target
+from tensorkiln.target import Target, device_key, target_in
 from tensorkiln.transform.relax.adjacent_concats import adjacent_concats
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
@@ -58,29 +49,20 @@ class FuseOps:
         functions: list[Function] = []
         graphs = {}
         called = {name for f in mod.prim_funcs for name in extern_names(f)}
-        names = _Names({*mod, *called})
+        names = {*mod, *called}
         parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
         for f in mod.unplanned:
             decided = decide_edges(f, parsed)
-            fused, groups = _Fuse(f, names, decided, self.default, self.target).run()
+            target, device = target_in(self.target, f.attrs), device_key(self.target, f.attrs)
+            fused, groups = _Fuse(f, names, decided, self.default, target).run()
+            if device:
+                groups = [replace(g, attrs=Attrs.of(**g.attrs, target=device)) for g in groups]
             graphs[f.name] = fused
             functions += groups
         if not functions:
             return mod
         kept = tuple(graphs.get(f.name, f) for f in mod.functions)
         return mod.with_functions((*kept, *functions))
-
-
-class _Names:
-    """Unique kernel names: a second `conv2d_relu` becomes `conv2d_relu_2`."""
-
-    def __init__(self, taken: set[str]):
-        self.taken = taken
-
-    def make(self, base: str) -> str:
-        name = unused(base, self.taken)
-        self.taken.add(name)
-        return name
 
 
 @dataclass(slots=True)
@@ -144,12 +126,7 @@ def _own_results(f: Function) -> Function:
 
 class _Fuse:
     def __init__(
-        self,
-        f: Function,
-        names: _Names,
-        decided: dict[RVar, bool],
-        default: bool,
-        target: Target,
+        self, f: Function, names: set[str], decided: dict[RVar, bool], default: bool, target: Target
     ):
         f, self.adjacent = _own_results(f), set[RVar]()
         if default:
@@ -239,7 +216,7 @@ class _Fuse:
         def operand(op: str, a: Value) -> Value:
             if isinstance(a, RVar) and a in inside:
                 return inside[a]
-            if isinstance(a, Constant) and a.data.size == 1 and not _differs_by_layer(op, a):
+            if isinstance(a, Constant) and a.data.size == 1 and not _is_parameter(op, a):
                 return a
             if id(a) not in params:
                 params[id(a)] = (a, RVar(f"p{len(params)}", a.type))
@@ -253,7 +230,8 @@ class _Fuse:
                 Binding(new, replace(call, args=tuple(operand(call.op, a) for a in call.args)))
             )
             inside[b.var] = new
-        name = self.names.make(_group_name(group))
+        name = unused(_group_name(group), self.names)
+        self.names.add(name)
         functions.append(
             Function(
                 name,
@@ -280,10 +258,12 @@ class _Fuse:
         return not isinstance(source, RVar) or source in self.f.params or source in self.results
 
 
-def _differs_by_layer(op: str, a: Constant) -> bool:
-    """Whether a scalar constant becomes a parameter of the kernel instead of a part of its code, so
-    that layers that differ only in it share a kernel: scales and zero points that are not neutral.
-    """
+def _is_parameter(op: str, a: Constant) -> bool:
+    """Whether a constant of one element becomes a parameter of the kernel instead of a part of its
+    code: packed weights, which kernels read from memory, and scales and zero points that are not
+    neutral, so that layers that differ only in them share a kernel."""
+    if a.type.layout is not None:
+        return True
     neutral = int(a.type.dtype.is_float)  # scale 1, zero point 0
     scale = op in ("quantize", "dequantize") and bool((a.array != neutral).any())
     return scale or a.type.dtype.name == "int16"  # zero points of products of two activations

@@ -32,7 +32,7 @@ from tensorkiln.ir.relax import (
     Type,
     Value,
 )
-from tensorkiln.ir.subtype import accepts, called_type, function_type, symbols
+from tensorkiln.ir.subtype import accepts, called_type, function_type, logical, symbols
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.ops.rules import same_extent, show_type
@@ -149,7 +149,7 @@ class _Infer:
     def _agree(self, declared: Type, derived: Type) -> bool:
         """Whether a variable of type `declared` can hold a value of type `derived`. Layouts are
         ignored. In an outer function the declared type may be wider."""
-        if same_type(_logical(declared), _logical(derived)):
+        if same_type(logical(declared), logical(derived)):
             return True
         return self._f.is_outer and accepts(declared, derived, same_extent)
 
@@ -200,16 +200,9 @@ def _is_wider(wanted: Type, derived: Type) -> bool:
     return isinstance(derived, TensorType) and not isinstance(wanted, TensorType)
 
 
-def _logical(t: Type) -> Type:
-    """`t` without layouts, which type rules ignore."""
-    if isinstance(t, TensorType):
-        return t.with_layout(None)
-    return TupleType(tuple(map(_logical, t.fields))) if isinstance(t, TupleType) else t
-
-
 def _simplified(t: Type) -> Type:
     if isinstance(t, TensorType):
-        return TensorType(tuple(map(simplify, t.shape)), t.dtype, t.layout)
+        return TensorType(tuple(map(simplify, t.shape)), t.dtype, t.layout, t.device)
     return TupleType(tuple(map(_simplified, t.fields))) if isinstance(t, TupleType) else t
 
 

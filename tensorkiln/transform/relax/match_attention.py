@@ -10,6 +10,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import as_expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Value, constant
+from tensorkiln.transform.relax.canonical_movement import composed, is_identity
 from tensorkiln.transform.relax.causal_mask import hides, is_causal
 from tensorkiln.transform.rewriting.graph import same_type, tensor_type
 from tensorkiln.transform.rewriting.pattern import uniform
@@ -122,12 +123,8 @@ def _mask(m: Match) -> tuple[bool, Value | None]:
 def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
     ndim = m.tensor("q").ndim
     maker = m.definition(kt)
-    k = m.emit(
-        "transpose",
-        kt,
-        axes=(*range(ndim - 2), ndim - 1, ndim - 2),
-        span=maker.span if maker else "",
-    )
+    axes = (*range(ndim - 2), ndim - 1, ndim - 2)
+    k = m.emit("transpose", kt, axes=axes, span=maker.span if maker else "")
     shape = m.tensor("s").shape
     causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)
     heads = [_four(m, v) for v in (q, k, m["v"])]
@@ -180,9 +177,6 @@ RULES: tuple[Rule, ...] = (
         "attention(q, k, v, where(drop, F, 0))",
         lambda m: _hidden(m, m.emit("logical_not", m["drop"])),
     ),
-    Rule(
-        "transpose(transpose(x, axes=p), axes=q)",
-        lambda m: m.emit("transpose", m["x"], axes=tuple(m.attr("p")[a] for a in m.attr("q"))),
-    ),
-    Rule("transpose(x, axes=p)", "x", lambda m: m.attr("p") == tuple(range(len(m.attr("p"))))),
+    Rule("transpose(transpose(x, axes=p), axes=q)", composed),
+    Rule("transpose(x, axes=p)", "x", is_identity),
 )

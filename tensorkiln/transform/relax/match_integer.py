@@ -67,11 +67,10 @@ def _matmul(m: Match) -> Value | None:
 def _transposed(m: Match) -> Value | None:
     """matmul(x, dequantize(w), transpose_b=True) -> matmul(x, transpose(dequantize(w))), where the
     rules in MOVED then transpose the integers."""
-    inner, rank = m.definition(m["w"]), m.tensor("w").ndim
-    if inner is None or inner.op != "dequantize" or m.attr("t") or rank < 2:
+    inner = m.definition(m["w"])
+    if inner is None or inner.op != "dequantize" or m.attr("t") or m.tensor("w").ndim < 2:
         return None
-    w = m.emit("transpose", m["w"], axes=(*range(rank - 2), rank - 1, rank - 2))
-    return m.emit("matmul", m["x"], w)
+    return m.emit("matmul", m["x"], m.transposed(m["w"]))
 
 
 def _bias(m: Match) -> Value | None:

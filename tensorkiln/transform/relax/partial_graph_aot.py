@@ -9,7 +9,9 @@ and one that calls these two.
     T.prim_func main_run(x, storages, constants, y):
                   T.call(k1, x, constants[0], storages[0]); T.call(k2, storages[0], y)
 
-The storage is allocated once per executor and kept; `main_run` allocates nothing and loads the
+Each pool of memory (`PlanMemory`) is a storage of its own: storage1 =
+alloc_storage(size=4096, pool="sram", align=8).
+The storages are allocated once per executor and kept; `main_run` allocates nothing and loads the
 addresses from `storages` and `constants` itself. Without intermediate values there is no
 `main_init`, and without constants `main_run` has no such parameter. Symbolic dimensions are numbers
 that `main_init` and `main_run` take after all other parameters.
@@ -32,6 +34,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import CACHED_STORAGE_SET
 from tensorkiln.ir.relax import (
+    STORAGE_ALIGN,
     Binding,
     Call,
     Constant,
@@ -50,6 +53,9 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import CallKernel, Param, PrimFunc, seq
 from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.transform.relax.results import made_values
+
+_WORKSPACE = "workspace"  # the kind of a home in no pool
+_PLAN = ("homes", "pools", "workspace_bytes")
 
 
 def partial_graph_aot(mod: IRModule) -> IRModule:
@@ -86,8 +92,9 @@ def _require_kernels(f: Function, mod: IRModule) -> None:
 class _Split:
     """Splits one graph function.
 
-    `homes` maps a value's name to its place (`plan_memory`), `views` a reshape to its operand, and
-    `constants` the identity of a constant's data to the constant, in the order kernels read them.
+    `homes` maps a value's name to its place (`plan_memory`), `storages` are (kind of home, bytes,
+    alignment), `views` maps a reshape to its operand, and `constants` the identity of a constant's
+    data to the constant, in the order kernels read them.
     """
 
     def __init__(self, f: Function, taken: set[str]):
@@ -100,30 +107,42 @@ class _Split:
         types = [v.tensor for v in (*f.params, *self.results)]
         self.symbols = list(dict.fromkeys(v for t in types for d in t.shape for v in free_vars(d)))
         self.homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
+        size = f.attrs.get("workspace_bytes", 0)
+        self.storages: list[tuple[str, AttrValue, AttrValue]] = list(f.attrs.get("pools", ()))
+        if size != 0:
+            self.storages.append((_WORKSPACE, size, STORAGE_ALIGN))
+        # Where all values of a memory are empty, they have an address nevertheless.
+        known = {"arg", *(kind for kind, _, _ in self.storages)}
+        empty = dict.fromkeys(kind for kind, _ in self.homes.values() if kind not in known)
+        self.storages += [(kind, 1, STORAGE_ALIGN) for kind in empty]
         self.views: dict[RVar, Value] = {}
         self.constants: dict[int, Constant] = {}
 
     def functions(self) -> list[AnyFunction]:
         """The function that allocates storages (if any), the graph function, the run function."""
-        size = self.f.attrs["workspace_bytes"]
-        run = self._run(has_storage=size != 0)
-        made: list[AnyFunction] = []
-        if size != 0:
-            made.append(self._init(size))
-        return [*made, self._main(run), run]
+        run = self._run()
+        init = [self._init()] if self.storages else []
+        return [*init, self._main(run), run]
 
     # -- the function that allocates storages ------------------------------------------------
 
-    def _init(self, size: AttrValue) -> Function:
+    def _init(self) -> Function:
         symbols, renamed = _copies(self.symbols)
         params: tuple[RVar, ...] = ()
-        if isinstance(size, Expr):
+        if self._init_takes_sizes:
             params = (RVar("sizes", ShapeType(len(symbols), tuple(symbols))),)
-            size = substitute(size, renamed)
-        storage = RVar("storage0", ObjectType())
-        binding = Binding(storage, Call("alloc_storage", (), Attrs.of(size=size)))
-        attrs = Attrs.of(storages=True)
-        return Function(self.init_name, params, (binding,), Tuple((storage,)), attrs)
+        bindings = []
+        for i, (kind, size, align) in enumerate(self.storages):
+            size = substitute(size, renamed) if isinstance(size, Expr) else size
+            options = {} if kind == _WORKSPACE else {"pool": kind, "align": align}
+            call = Call("alloc_storage", (), Attrs.of(size=size, **options))
+            bindings.append(Binding(RVar(f"storage{i}", ObjectType()), call))
+        made = Tuple(tuple(b.var for b in bindings))
+        return Function(self.init_name, params, tuple(bindings), made, Attrs.of(storages=True))
+
+    @property
+    def _init_takes_sizes(self) -> bool:
+        return any(isinstance(size, Expr) for _, size, _ in self.storages)
 
     # -- the graph function --------------------------------------------------------------------
 
@@ -131,10 +150,9 @@ class _Split:
         f = self.f
         bindings: list[Binding] = []
         args: list[Value] = list(f.params)
-        size = f.attrs["workspace_bytes"]
-        if size != 0:
-            storages = RVar("storages", TupleType((ObjectType(),)))
-            bindings.append(Binding(storages, self._cached_set(size)))
+        if self.storages:
+            storages = RVar("storages", TupleType((ObjectType(),) * len(self.storages)))
+            bindings.append(Binding(storages, self._cached_set()))
             args.append(storages)
         if self.constants:
             named = [(RVar(c.name or "const", c.type), c) for c in self.constants.values()]
@@ -145,24 +163,25 @@ class _Split:
         result = f.result if isinstance(f.result, RVar) else RVar("results", f.result.type)
         out = RVar(result.name, result.type)
         bindings.append(Binding(out, Call(GlobalRef(run.name), tuple(args))))
-        kept = {k: v for k, v in f.attrs.items() if k not in ("homes", "workspace_bytes")}
+        kept = {k: v for k, v in f.attrs.items() if k not in _PLAN}
         assumes = (*kept.pop("assumes", ()), *_not_negative(f))
         if assumes:
             kept["assumes"] = assumes
         return Function(f.name, f.params, tuple(bindings), out, Attrs.of(**kept, planned=True))
 
-    def _cached_set(self, size: AttrValue) -> Call:
-        sizes = (ShapeValue(tuple(self.symbols)),) if isinstance(size, Expr) else ()
+    def _cached_set(self) -> Call:
+        sizes = (ShapeValue(tuple(self.symbols)),) if self._init_takes_sizes else ()
         attrs = Attrs.of(name=CACHED_STORAGE_SET, key=self.f.name)
         return Call("call_packed", (GlobalRef(self.init_name), *sizes), attrs)
 
     # -- the function that runs the kernels -----------------------------------------------------
 
-    def _run(self, has_storage: bool) -> PrimFunc:
+    def _run(self) -> PrimFunc:
         f = self.f
         symbols, renamed = _copies(self.symbols)
         tensors = [_buffer(v, renamed) for v in (*f.params, *self.results)]
-        storages = Buffer("storages", HANDLE, (as_expr(1),), align=8)
+        storages = Buffer("storages", HANDLE, (as_expr(len(self.storages)),), align=8)
+        number = {kind: i for i, (kind, _, _) in enumerate(self.storages)}
         self._place_constants()
         constants = Buffer("constants", HANDLE, (as_expr(len(self.constants)),), align=8)
         order = {key: k for k, key in enumerate(self.constants)}
@@ -176,7 +195,7 @@ class _Split:
             if kind == "arg":
                 return _start(tensors[at])
             offset = substitute(at, renamed) if isinstance(at, Expr) else as_expr(at)
-            return Load(storages, (as_expr(0),)) + offset
+            return Load(storages, (as_expr(number[kind]),)) + offset
 
         calls, made = [], made_values(f)
         for b in f.bindings:
@@ -188,7 +207,7 @@ class _Split:
             scalars = [substitute(e, renamed) for s in shapes for e in s.values]
             args = [*args, *map(address, made[b.var]), *scalars]
             calls.append(CallKernel(call.callee.name, tuple(args), call.span))
-        sets = [storages] * has_storage + [constants] * bool(self.constants)
+        sets = [storages] * bool(self.storages) + [constants] * bool(self.constants)
         n = len(f.params)
         params: tuple[Param, ...] = (*tensors[:n], *sets, *tensors[n:], *symbols)
         return PrimFunc(

@@ -1,8 +1,11 @@
-"""Assign every intermediate tensor an offset in one workspace.
+"""Assign every intermediate tensor an offset in one workspace, or in pools of memory.
 
     y = kernel(x)    ->   attrs homes = (("y", "workspace", 0), ...), workspace_bytes = ...
 
-A home is (name, "workspace", byte offset) or (name, "arg", number of the parameter or result). Each
+A home is (name, "workspace", byte offset) or (name, "arg", number of the parameter or result). For
+a target with pools of memory (`PlanMemory`) it is (name, the pool's name, byte offset), and an
+attribute pools = ((name, bytes, alignment), ...) takes the place of workspace_bytes. The memory of
+a device that has its own is a pool too, called by the device's key, beside the workspace. Each
 result of a kernel with several has its own memory, even if it is unused. A row-major reshape shares
 its operand's memory; the operands of a concatenation that `fuse_ops` has left as an operator lie
 side by side in the memory of its result. A result overwrites an operand whose last reader is the
@@ -18,15 +21,18 @@ Needs: `lower_groups`, which records on each kernel the operands that it may ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import bound
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
+    Binding,
     Call,
     Function,
     GlobalRef,
@@ -37,20 +43,73 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import TensorProgram
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.target import MemoryPool, Target, accelerators, cpu_target
 from tensorkiln.transform.relax.adjacent_concats import offsets_within
+from tensorkiln.transform.relax.pools import divide
 from tensorkiln.transform.relax.results import made_values, with_all_items
 from tensorkiln.transform.relax.storages import Part, Storage, place_storages
 
 ALIGN = 64
 
 
-def plan_memory(mod: IRModule) -> IRModule:
-    """Plan the memory of every graph function.
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Plan the memory of every graph function, in the pools of memory that a CPU's target lists.
 
-    Raises UserError (code `not-lowered`) if one has an operator that is not a kernel call, a
-    reshape or a concatenation.
+    Each value lies in the fastest pool in which it fits (`transform/relax/pools.py`); a pool may
+    come out larger than it is, which `compile` refuses. A symbolic size counts as its upper bound
+    where the function's `assumes` give one.
+    Raises UserError (code `not-lowered`) if a function has an operator that is not a kernel call,
+    a reshape or a concatenation.
     """
-    return mod.map_graphs(lambda f: _smallest(_Plan(with_all_items(f), mod)).function())
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """The module whose graph functions have the attributes `homes`, and `workspace_bytes` or
+        `pools`."""
+        ram = tuple(p for p in cpu_target(self.target).memory if p.kind == "ram")
+        own = accelerators(self.target)
+        if not ram:
+            return mod.map_graphs(lambda f: _planned(f, mod, own))
+        if own:
+            raise UnsupportedError(
+                "a target has pools of memory for its CPU, or devices with memory of their own",
+                where="target.host.memory",
+                hint="leave the pools out",
+            )
+        return mod.map_graphs(lambda f: _pooled(with_all_items(f), mod, ram))
+
+
+def plan_memory(mod: IRModule) -> IRModule:
+    """`PlanMemory` for a target without pools: all values in one workspace."""
+    return mod.map_graphs(lambda f: _planned(f, mod, ()))
+
+
+def _planned(f: Function, mod: IRModule, own: Collection[str]) -> Function:
+    return _smallest(_Plan(with_all_items(f), mod, _lines, own)).function()
+
+
+def _pooled(f: Function, mod: IRModule, ram: tuple[MemoryPool, ...]) -> Function:
+    return _smallest(_Plan(f, mod, _Bytes(f))).pooled(ram)
+
+
+class _Bytes:
+    """Bytes of tensors for plans of pools: to the byte, and of a symbolic size its upper bound. One
+    without upper bound fills whole cache lines."""
+
+    def __init__(self, f: Function):
+        types = [p.tensor for p in f.params] + [b.var.type for b in f.bindings]
+        dims = [d for t in types if isinstance(t, TensorType) for d in t.shape]
+        self.bounds = Bounds.dims([v for d in dims for v in free_vars(d)], least=1)
+        for condition in f.attrs.get("assumes", ()):
+            self.bounds = self.bounds.given(condition)
+
+    def __call__(self, t: TensorType) -> Expr:
+        size = _exact(t)
+        most = bound(size, self.bounds)[1]
+        return _lines(t) if most is None else IntImm(most)
 
 
 def _smallest(plan: _Plan) -> _Plan:
@@ -59,7 +118,9 @@ def _smallest(plan: _Plan) -> _Plan:
     A workspace of symbolic size is left as it is.
     """
     while (total := int_value(plan.total)) is not None:
-        tried = (_Plan(_moved(plan.f, at, to), plan.mod) for at, to in plan.moves())
+        tried = (
+            _Plan(_moved(plan.f, at, to), plan.mod, plan.size, plan.own) for at, to in plan.moves()
+        )
         better = next((p for p in tried if (int_value(p.total) or 0) < total), None)
         if better is None:
             break
@@ -76,8 +137,17 @@ def _moved(f: Function, at: int, to: int) -> Function:
 
 
 class _Plan:
-    def __init__(self, f: Function, mod: IRModule):
-        self.f, self.mod = f, mod
+    """`size` gives the bytes that are planned for a tensor; `own` are the devices with memory of
+    their own, each of which is a pool."""
+
+    def __init__(
+        self,
+        f: Function,
+        mod: IRModule,
+        size: Callable[[TensorType], Expr],
+        own: Collection[str] = (),
+    ):
+        self.f, self.mod, self.size, self.own = f, mod, size, own
         self.made = made_values(f)
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
         # Values that share memory. `view_of`: a reshape -> the value that it is a view of.
@@ -91,7 +161,10 @@ class _Plan:
         self._find_homes()
         self._lifetimes()
         self.storages = list(dict.fromkeys(s for s, _ in self.places.values()))
-        self.total = place_storages(self.storages)
+        self.total = place_storages(s for s in self.storages if not s.pool)
+        self.device_totals = {
+            key: place_storages(s for s in self.storages if s.pool == key) for key in own
+        }
 
     def _find_homes(self) -> None:
         """Find the homes of parameters and results, and the values that share memory."""
@@ -125,18 +198,37 @@ class _Plan:
 
     def function(self) -> Function:
         """The function with the plan as its attributes `homes` and `workspace_bytes`."""
+        sizes = {key: _value(total) for key, total in self.device_totals.items()}
+        pools = tuple((key, size, ALIGN) for key, size in sizes.items() if size != 0)
+        return self._with(workspace_bytes=_value(self.total), **({"pools": pools} if pools else {}))
+
+    def pooled(self, ram: tuple[MemoryPool, ...]) -> Function:
+        """The function with its values in these pools, as its attributes `homes` and `pools`."""
+        self._measure_traffic()
+        rows = [(p.pool.name, _value(p.size), p.pool.align) for p in divide(self.storages, ram)]
+        return self._with(pools=tuple(row for row in rows if row[1] != 0))
+
+    def _with(self, **sizes: AttrValue) -> Function:
         f = self.f
         homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
         for v in (v for made in self.made.values() for v in made):
             if v not in self.homes:
                 storage, at = self._place(v)
                 assert storage.offset is not None
-                homes.append((v.name, "workspace", _value(simplify(storage.offset + at))))
+                kind = storage.pool or "workspace"
+                homes.append((v.name, kind, _value(simplify(storage.offset + at))))
         names = [h[0] for h in homes]
         if len(set(names)) != len(names):
             raise InternalError(f"{f.name}: two values share a name")
-        attrs = dict(f.attrs) | {"homes": tuple(homes), "workspace_bytes": _value(self.total)}
-        return replace(f, attrs=Attrs.of(**attrs))
+        return replace(f, attrs=Attrs.of(**dict(f.attrs) | {"homes": tuple(homes), **sizes}))
+
+    def _measure_traffic(self) -> None:
+        """Count the bytes that kernels read and write in each storage."""
+        for b in self.f.bindings:
+            reads = [v for a in _arguments(b) for v in self._owners(a)]
+            for v in (*reads, *self.made.get(b.var, ())):
+                if v not in self.homes and isinstance(v.type, TensorType):
+                    self._place(v)[0].traffic += int_value(self.size(v.type)) or 0
 
     def _root(self, v: Value) -> Value:
         return self.view_of.get(v, v) if isinstance(v, RVar) else v
@@ -174,7 +266,18 @@ class _Plan:
                     self.places[v] = self._place(replaced)
                     start = i + 1  # up to binding i, the operand's part covers the memory
                 storage, at = self._place(v)
-                storage.parts.append(Part(at, _bytes(v.tensor), start, last.get(v, i)))
+                storage.pool = self._memory(call)
+                storage.parts.append(Part(at, self.size(v.tensor), start, last.get(v, i)))
+
+    def _memory(self, call: Call) -> str:
+        """The device in whose memory a kernel has its results, empty for the host."""
+        if not self.own or not isinstance(call.callee, GlobalRef):
+            return ""
+        kernel = self.mod[call.callee.name]
+        key = str(kernel.attrs.get("target", ""))
+        if isinstance(kernel, TensorProgram) and kernel.copies is not None:
+            key = kernel.copies[1]
+        return key if key in self.own else ""
 
     def _replaced(self, var: RVar, call: Call, dying: set[RVar]) -> RVar | None:
         """The operand of `call` whose memory its result `var` takes over, or None.
@@ -190,9 +293,16 @@ class _Plan:
             if not isinstance(a, RVar) or not owners <= dying or owners & set(self.homes):
                 continue
             read_twice = sum(bool(owners & set(self._owners(x))) for x in call.args) > 1
-            if not read_twice and _holds(_bytes(a.tensor), _bytes(var.tensor)):
+            if not read_twice and self._holds(a.tensor, var.tensor):
                 return a
         return None
+
+    def _holds(self, memory: TensorType, t: TensorType) -> bool:
+        """Whether a tensor fits into the memory of another; symbolic sizes must be proved equal."""
+        if memory.static_shape() is None or t.static_shape() is None:
+            return prove_equal(_lines(memory), _lines(t))
+        have, want = int_value(self.size(memory)), int_value(self.size(t))
+        return have is not None and want is not None and want <= have
 
     def _inplace(self, call: Call) -> tuple[int, ...]:
         """The operands that the kernel may overwrite: none for a kernel of an external code
@@ -229,7 +339,7 @@ class _Plan:
             for k in self._inplace(call):
                 a = call.args[k]
                 behind = 1 + max((r for r in readers[a] if r != i), default=ready - 1)
-                smaller = _bytes(a.type) != _bytes(b.var.type)  # type: ignore[arg-type]
+                smaller = self.size(a.type) != self.size(b.var.type)  # type: ignore[arg-type]
                 if smaller and ready <= behind <= first and behind not in (i, i + 1):
                     yield i, behind
 
@@ -238,20 +348,23 @@ def _fields(v: Value) -> tuple[Value, ...]:
     return v.fields if isinstance(v, Tuple) else (v,)
 
 
-def _bytes(t: TensorType) -> Expr:
-    """Bytes of a tensor in memory, rounded up to whole cache lines."""
+def _arguments(b: Binding) -> tuple[Value, ...]:
+    """The operands of a kernel's call; none for a view, which reads nothing."""
+    call = b.value
+    return call.args if isinstance(call, Call) and isinstance(call.callee, GlobalRef) else ()
+
+
+def _exact(t: TensorType) -> Expr:
+    """Bytes of a tensor in memory."""
     n: Expr = IntImm(t.dtype.bytes)
     for d in t.physical_shape:
         n = n * d
-    return simplify((simplify(n) + (ALIGN - 1)) // ALIGN * ALIGN)
+    return simplify(n)
 
 
-def _holds(memory: Expr, size: Expr) -> bool:
-    """Whether `size` bytes fit into `memory` bytes; symbolic sizes must be proved equal."""
-    have, want = int_value(memory), int_value(size)
-    if have is None or want is None:
-        return prove_equal(memory, size)
-    return want <= have
+def _lines(t: TensorType) -> Expr:
+    """Bytes of a tensor in memory, rounded up to whole cache lines."""
+    return simplify((_exact(t) + (ALIGN - 1)) // ALIGN * ALIGN)
 
 
 def _value(e: Expr) -> AttrValue:

@@ -19,7 +19,7 @@ from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType
 from tensorkiln.kernels import Algorithm, Rewriter, families
-from tensorkiln.target import Target
+from tensorkiln.target import Target, target_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,13 @@ class SelectAlgorithms:
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Return the rewritten module; `mod` itself if nothing is rewritten."""
-        known: dict[str, list[Algorithm]] = {}
-        for row in families(self.target).all:
-            if row.algorithm is not None:
-                known.setdefault(row.algorithm.operator, []).append(row.algorithm)
-        return mod.map_graphs(lambda f: self._function(f, known))
+        return mod.map_graphs(self._function)
 
-    def _function(self, f: Function, known: dict[str, list[Algorithm]]) -> Function:
-        chosen = {b.var: found for b in f.bindings if (found := self._chosen(b, known)) is not None}
+    def _function(self, f: Function) -> Function:
+        target = target_in(self.target, f.attrs)
+        known = _algorithms(target)
+        found = ((b.var, _chosen(b, known, target)) for b in f.bindings)
+        chosen = {var: choice for var, choice in found if choice is not None}
         asked = [b for b in f.bindings if b.var in chosen and chosen[b.var][0].finite_weights]
         finite = _finite(asked)
         rewriter = Rewriter()
@@ -50,16 +49,26 @@ class SelectAlgorithms:
         kept = {id(b) for b in f.bindings}
         return f if all(id(b) in kept for b in bindings) else replace(f, bindings=bindings)
 
-    def _chosen(
-        self, b: Binding, known: dict[str, list[Algorithm]]
-    ) -> tuple[Algorithm, object] | None:
-        call, out = b.value, b.var.type
-        if isinstance(call, Call) and isinstance(out, TensorType):
-            for algorithm in known.get(call.op, ()):
-                choice = algorithm.choose(call, out, self.target)
-                if choice is not None:
-                    return algorithm, choice
-        return None
+
+def _algorithms(target: Target) -> dict[str, list[Algorithm]]:
+    """The algorithms of the table, by the operator that they rewrite."""
+    known: dict[str, list[Algorithm]] = {}
+    for row in families(target).all:
+        if row.algorithm is not None:
+            known.setdefault(row.algorithm.operator, []).append(row.algorithm)
+    return known
+
+
+def _chosen(
+    b: Binding, known: dict[str, list[Algorithm]], target: Target
+) -> tuple[Algorithm, object] | None:
+    call, out = b.value, b.var.type
+    if isinstance(call, Call) and isinstance(out, TensorType):
+        for algorithm in known.get(call.op, ()):
+            choice = algorithm.choose(call, out, target)
+            if choice is not None:
+                return algorithm, choice
+    return None
 
 
 def _finite(bindings: list[Binding]) -> dict[RVar, bool]:

@@ -36,11 +36,14 @@ class Part:
 class Storage:
     """Parts at fixed distances. Parts of symbolic size all begin at byte 0.
 
-    `place_storages` sets `offset`, the byte offset in the workspace.
+    `place_storages` sets `offset`, the byte offset in the workspace; `divide` (pools.py) sets
+    `pool`, and the offset in that pool. `traffic` are the bytes that kernels read and write.
     """
 
     parts: list[Part] = field(default_factory=list)
     offset: Expr | None = None
+    pool: str = ""
+    traffic: int = 0
 
     @property
     def start(self) -> int:
@@ -71,16 +74,16 @@ def place_storages(storages: Iterable[Storage]) -> Expr:
     placed: list[tuple[int, Part]] = []
     end = 0
     for s in fixed:
-        at = _lowest(s, placed)
+        at = lowest_offset(s, placed)
         s.offset = as_expr(at)
         placed += [(at + p.at, p) for p in s.parts]
         end = max(end, at + s.bytes)
-    return _place_symbolic([s for s in order if s.symbolic], end)
+    return place_symbolic([s for s in order if s.symbolic], end)
 
 
-def _lowest(s: Storage, placed: list[tuple[int, Part]]) -> int:
-    """The lowest offset at which no part of `s` overlaps a placed part that is live at the same
-    time."""
+def lowest_offset(s: Storage, placed: list[tuple[int, Part]], align: int = 1) -> int:
+    """The lowest multiple of `align` at which no part of `s` overlaps a placed part that is live at
+    the same time. Sizes that are multiples of the alignment need none."""
     taken = [
         (lo - p.at - p.bytes, lo + other.bytes - p.at)  # offsets strictly between these overlap
         for p in s.parts
@@ -91,11 +94,13 @@ def _lowest(s: Storage, placed: list[tuple[int, Part]]) -> int:
     for after, before in sorted(taken):
         if at <= after:
             break
-        at = max(at, before)
+        at = max(at, -(-before // align) * align)
     return at
 
 
-def _place_symbolic(storages: list[Storage], start: int) -> Expr:
+def place_symbolic(storages: list[Storage], start: int) -> Expr:
+    """Set the offsets of storages of symbolic size, from byte `start` on; the bytes up to the end
+    of the last one."""
     free_after: list[Storage] = []
     total: Expr = as_expr(start)
     for s in sorted(storages, key=lambda s: s.start):

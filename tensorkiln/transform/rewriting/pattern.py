@@ -27,19 +27,8 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value
 
-COMMUTATIVE = frozenset(
-    {
-        "add",
-        "mul",
-        "minimum",
-        "maximum",
-        "equal",
-        "not_equal",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-    }
-)
+_COMMUTATIVE = "add mul minimum maximum equal not_equal logical_and logical_or logical_xor"
+COMMUTATIVE = frozenset(_COMMUTATIVE.split())
 # The relative error allowed for a number that float32 cannot hold exactly, since exporters round it
 # in different ways.
 TOLERANCE = 2e-6
@@ -63,7 +52,7 @@ class AnyConstant:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Uniform:
     """`0.5`: a constant with all elements equal to `value`, or if `exact` is False, close to it.
 
     `exact` says that float32 holds the number.
@@ -106,7 +95,7 @@ class Either:
     options: tuple[Pattern, ...]
 
 
-Pattern = AnyValue | AnyConstant | Number | Op | Named | Either
+Pattern = AnyValue | AnyConstant | Uniform | Op | Named | Either
 
 
 @cache
@@ -176,9 +165,9 @@ def _parse(node: ast.expr) -> Pattern:
         case ast.Name(name):
             return AnyConstant(name) if name[0].isupper() else AnyValue(name)
         case ast.Constant(int() | float() as value):
-            return Number(float(value), float(np.float32(value)) == value)
+            return Uniform(float(value), float(np.float32(value)) == value)
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
-            return Number(-float(value), float(np.float32(value)) == value)
+            return Uniform(-float(value), float(np.float32(value)) == value)
         case ast.NamedExpr(ast.Name(name), inner):
             return Named(name, _parse(inner))
         case ast.BinOp(left, ast.BitOr(), right):
@@ -240,7 +229,7 @@ def match_value(p: Pattern, v: Value, lookup: Lookup, found: Found) -> Iterator[
         case AnyConstant(name=name):
             if isinstance(v, Constant) and v.type.layout is None:
                 yield from _bind(name, v, found)
-        case Number(value=value, exact=exact):
+        case Uniform(value=value, exact=exact):
             if _is_number(v, value, exact):
                 yield found
         case Named(name=name, pattern=inner):

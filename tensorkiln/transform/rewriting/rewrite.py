@@ -66,7 +66,7 @@ class Match:
 
     __slots__ = ("_rewriter", "call", "found", "type")
 
-    def __init__(self, rewriter: Rewriter, call: Call, found: P.Found, type_: TensorType):
+    def __init__(self, rewriter: Sweep, call: Call, found: P.Found, type_: TensorType):
         self._rewriter = rewriter
         self.call, self.found, self.type = call, found, type_
 
@@ -135,6 +135,11 @@ class Match:
         plain: dict[str, Any] = {k: _plain(v) for k, v in attrs.items()}
         return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **plain))
 
+    def transposed(self, v: Value) -> Value:
+        """Emit the transpose of the last two dimensions."""
+        n = tensor_type(v).ndim
+        return self.emit("transpose", v, axes=(*range(n - 2), n - 1, n - 2))
+
     def scalar(self, value: float) -> Constant:
         """A scalar constant with the dtype of the matched call's result."""
         return constant(np.asarray(value, self.type.dtype.name))
@@ -196,7 +201,7 @@ def rewrite_function(f: Function, table: RuleTable) -> Function:
     """`f` after the rules, without bindings that became unused; `f` itself if no rule matches."""
     last: Rule | None = None
     for _ in range(MAX_SWEEPS):
-        sweep = Rewriter(f, table)
+        sweep = Sweep(f, table)
         new = sweep.run()
         if new is f:
             return f
@@ -206,7 +211,7 @@ def rewrite_function(f: Function, table: RuleTable) -> Function:
     )
 
 
-class Rewriter:
+class Sweep:
     """One sweep over one function, in the order of its bindings.
 
     `out` are the new bindings, `replaced` maps old variables to new values, `base` is the name from
@@ -341,7 +346,7 @@ def build(p: P.Pattern, m: Match) -> Value:
     match p:
         case P.AnyValue(name=name) | P.AnyConstant(name=name):
             return m[name]
-        case P.Number(value=value):
+        case P.Uniform(value=value):
             return m.scalar(value)
         case P.Op():
             args = [build(a, m) for a in p.args] + list(m.rest(p.rest) if p.rest else ())

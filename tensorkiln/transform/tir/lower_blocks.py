@@ -22,15 +22,7 @@ from tensorkiln.arith import prove_equal, simplify_stmt
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import (
-    Expr,
-    Var,
-    binary,
-    cast,
-    const,
-    int_value,
-    logical_and,
-)
+from tensorkiln.ir.expr import Expr, Var, binary, cast, const, int_value, logical_and
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import (
     Alloc,

@@ -17,6 +17,7 @@ from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.buffer import AddressOf, Load
 from tensorkiln.ir.expr import (
+    DEVICE_INSTRUCTIONS,
     DOTS,
     Broadcast,
     CallExtern,
@@ -173,7 +174,9 @@ class _Vectorizer:
                 return select(cond, x, y)
             case Ramp() | Broadcast() | Shuffle() | VectorReduce() if not self.uses(e):
                 return e
-        if isinstance(e, _NOT_BY_LANE) or (isinstance(e, Intrin) and e.name in DOTS):
+        if isinstance(e, _NOT_BY_LANE) or (
+            isinstance(e, Intrin) and e.name in {**DOTS, **DEVICE_INSTRUCTIONS}
+        ):
             raise self.unsupported(f"an expression {type(e).__name__}")
         lanes = max((self.expr(x).dtype.lanes for x in children(e)), default=1)
         return map_children(e, lambda x: self.widened(x, lanes))

@@ -1,0 +1,192 @@
+"""Index expressions and conditions as text of the integer set library (isl).
+
+A loop variable is written `@3`; the sign is replaced by the letter of a statement instance when a
+set relates several: `x3 < y3`. A subexpression that isl cannot express becomes a parameter if it
+has the same value for all instances in question; otherwise the expression is not affine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Unary, Var, int_value
+from tensorkiln.ir.visit import walk
+
+_ARITHMETIC = {"add": "+", "sub": "-"}
+# isl does not accept the words true and false in all places
+TRUE, FALSE = "1 = 1", "1 = 0"
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
+
+
+def at(text: str, letter: str) -> str:
+    """A text about the instance called `letter`: "@3 < 8" becomes "x3 < 8" for letter x."""
+    return text.replace("@", letter)
+
+
+def _is_mask(n: int) -> bool:
+    return n > 0 and n & (n + 1) == 0
+
+
+def _low_bits(e: Expr) -> int:
+    """The number of low bits that all values of an expression are in; 0 if that is not known."""
+    match e:
+        case Binary("bitand", _, IntImm(n)) if _is_mask(n):
+            return n.bit_length()
+        case Binary("floormod", _, IntImm(n)) if n > 1 and _is_mask(n - 1):
+            return (n - 1).bit_length()
+        case IntImm(n) if n > 0:
+            return n.bit_length()
+    return 0
+
+
+def _flipped(x: str, y: str, bits: int) -> str:
+    """x ^ y, one of which is in so many low bits: bit by bit a sum modulo 2. The rest of both is
+    added, since one of them has none."""
+    low = [
+        f"{1 << k} * ((floor(({x}) / {1 << k}) + floor(({y}) / {1 << k})) mod 2)"
+        for k in range(bits)
+    ]
+    size = 1 << bits
+    rest = f"{size} * floor(({x}) / {size}) + {size} * floor(({y}) / {size})"
+    return f"({' + '.join([rest, *low])})"
+
+
+class NotAffine(Exception):
+    """The expression has no exact affine form: callers assume that it can have any value."""
+
+
+class AffineText:
+    """Translates expressions. `env` gives the text of a variable, None if it can have any value; a
+    variable that is not in `env` is a parameter.
+
+    `constant`: buffers whose contents do not change, so that loads from them can be parameters.
+    `params`: the expressions that became parameters; `param_facts`: conditions on these.
+    """
+
+    def __init__(self, constant: Container[Buffer]):
+        self.env: dict[Var, str | None] = {}
+        self.params: dict[Expr, str] = {}
+        self.param_facts: list[str] = []
+        self.quotients: dict[tuple[Expr, Expr], tuple[str, str]] = {}
+        self.count = 0
+        self.constant = constant
+
+    def fresh(self) -> str:
+        """The text of a new instance variable: `@1`, `@2`, ..."""
+        self.count += 1
+        return f"@{self.count}"
+
+    def param(self, e: Expr, size: bool = False) -> str:
+        """The parameter that stands for an expression; with `size`, a fact says that it is not
+        negative."""
+        found = self.params.get(e)
+        if found is None:
+            found = self.params[e] = f"p{len(self.params)}"
+            if size:
+                self.param_facts.append(f"{found} >= 0")
+        return found
+
+    # ---- integers ----------------------------------------------------------------------------
+
+    def text(self, e: Expr) -> str:
+        """The text of an integer expression. Raises NotAffine."""
+        match e:
+            case IntImm(value):
+                return str(value) if value >= 0 else f"({value})"
+            case Var():
+                if e not in self.env:
+                    return self.param(e)
+                found = self.env[e]
+                if found is None:
+                    raise NotAffine(e.name)
+                return found
+            case Binary(op, a, b) if op in ("floordiv", "floormod") and (a, b) in self.quotients:
+                return self.quotients[a, b][op == "floormod"]
+            case Binary(op, a, b):
+                try:
+                    return self._binary(op, a, b)
+                except NotAffine:
+                    return self._same_for_all(e)
+            case Unary("neg", a):
+                return f"(-{self.text(a)})"
+            case Cast(a, dtype) if dtype.is_int and a.dtype.is_int:
+                return self.text(a)
+        return self._same_for_all(e)
+
+    def _binary(self, op: str, a: Expr, b: Expr) -> str:
+        if op in _ARITHMETIC:
+            return f"({self.text(a)} {_ARITHMETIC[op]} {self.text(b)})"
+        if op in ("min", "max"):
+            return f"{op}({self.text(a)}, {self.text(b)})"
+        number = int_value(b)
+        if op == "mul":
+            if number is None:
+                number, a = int_value(a), b
+            if number is not None:
+                return f"({number} * {self.text(a)})"
+        elif op in ("floordiv", "floormod") and number is not None and number > 0:
+            x = self.text(a)
+            return f"floor(({x}) / {number})" if op == "floordiv" else f"(({x}) mod {number})"
+        elif op == "bitand" and number is not None and _is_mask(number):
+            return f"(({self.text(a)}) mod {number + 1})"
+        elif op == "bitxor":
+            low = _low_bits(b) or _low_bits(a)
+            if low:
+                return _flipped(self.text(a), self.text(b), low)
+        raise NotAffine(op)
+
+    def _same_for_all(self, e: Expr) -> str:
+        """A parameter for an integer expression that has the same value for all instances. Raises
+        NotAffine if it may not."""
+        for x in walk(e):
+            if isinstance(x, Var) and self._varies(x):
+                raise NotAffine(x.name)
+            if isinstance(x, Load) and x.buffer not in self.constant:
+                raise NotAffine(x.buffer.name)
+            if isinstance(x, CallExtern) or x.dtype.lanes != 1:
+                raise NotAffine("a call or a vector")
+        if not e.dtype.is_int:
+            raise NotAffine(str(e.dtype))
+        return self.param(e)
+
+    def _varies(self, v: Var) -> bool:
+        found = self.env.get(v, "p")
+        return found is None or "@" in found
+
+    def maybe(self, e: Expr) -> str | None:
+        """The text of an integer expression, or None if it is not affine."""
+        try:
+            return self.text(e)
+        except NotAffine:
+            return None
+
+    # ---- conditions --------------------------------------------------------------------------
+
+    def condition(self, e: Expr) -> str:
+        """The text of a condition. Raises NotAffine."""
+        match e:
+            case IntImm(value):
+                return TRUE if value else FALSE
+            case Binary("and" | "or" as op, a, b):
+                return f"(({self.condition(a)}) {op} ({self.condition(b)}))"
+            case Unary("not", a):
+                return f"(not ({self.condition(a)}))"
+            case Binary(op, a, b) if op in _COMPARE and a.dtype.is_int and a.dtype.lanes == 1:
+                return f"{self.text(a)} {_COMPARE[op]} {self.text(b)}"
+        raise NotAffine(type(e).__name__)
+
+    def known_part(self, e: Expr, truth: bool = True) -> tuple[list[str], bool]:
+        """(affine conjuncts that follow from `e` being `truth`, whether they imply it in turn)."""
+        match e:
+            case Binary("and", a, b) if truth:
+                left, exact_left = self.known_part(a)
+                right, exact_right = self.known_part(b)
+                return left + right, exact_left and exact_right
+            case Unary("not", a):
+                return self.known_part(a, not truth)
+        try:
+            text = self.condition(e)
+        except NotAffine:
+            return [], False
+        return [text if truth else f"(not ({text}))"], True

@@ -1,0 +1,1 @@
+"""Tensor programs as text of C-like languages; so far C99."""

@@ -1,0 +1,140 @@
+"""How a C-like language spells types, literals and vectors. The printers know no more of a language
+than its `Dialect`."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.codegen.c_like.code import PREFIX, Code, call
+from tensorkiln.codegen.expand.float_bits import bfloat_bits, half_bits, single
+from tensorkiln.ir.dtype import DType
+
+# How a lane of each type is called in the name of a vector type. Floats of 16 bits are kept as
+# their bits and computed in float32.
+LANE: Mapping[str, str] = {
+    **{f"int{n}": f"i{n}" for n in (8, 16, 32, 64)},
+    **{f"uint{n}": f"u{n}" for n in (8, 16, 32, 64)},
+    **{"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Facts of one language.
+
+    `scalars` are the types of values, `memory` those of elements in memory where they differ.
+    `suffixes` end a literal of a type. The templates have fields in braces: `type` is the name of a
+    type, `x` the text of a value, `items` texts joined by commas, `i` a number.
+    """
+
+    scalars: Mapping[str, str]
+    memory: Mapping[str, str]
+    suffixes: Mapping[str, str]
+    widest: Mapping[str, str]  # literals that need more than 32 bits: "INT64_C({x})"
+    least: Mapping[str, str]  # the least numbers of types that have no literal for it
+    infinity: str
+    nan: str
+    vector_name: str  # of `count` `element`s, which helpers call `lane`
+    vector_declaration: str  # of a vector `type` of `count` `element`s, `bytes` long; or nothing
+    memory_declaration: str  # of what such a vector is in memory, aligned to `align`; or nothing
+    most_lanes: int  # of a vector; 0 if there is no limit
+    convert_vector: str  # the numbers of x as lanes of `type`
+    vector_bits: str  # the bits of x as lanes of `type`
+    scalar_bits: str  # the bits of a scalar x as a `type`; nothing where that takes a function
+    comparison: str  # the comparison x of vectors as the integers of `type`
+    vector_of: str  # a vector of the lanes `items`
+    splat: str  # a vector of x in all lanes; nothing where that takes a function
+    choice: str  # lanes of `a` where `mask` is -1, else of `b`; nothing likewise
+    lane: str  # lane `i` of x
+    load: str  # a vector of `type`, of `count` lanes, at p
+    store: str  # a statement that writes x there
+    load_vector: str  # the function `name` that this calls, which reads a vector; or nothing
+    store_vector: str  # the function `name`, which writes one; or nothing
+    word_bits: int  # of a register for indices; 0 if that is for the processor to say
+    spaces: Mapping[str, str]  # qualifiers of pointers to buffers, by scope; or none
+    indices: Mapping[str, str]  # of a thread by "blockIdx", ..., along `axis`, x to z or `number`
+    barrier: str  # a statement that all threads of a block wait for each other
+    array: str  # the declaration of a local array `name` of `size` elements, aligned to `align`
+    prefetch: str  # a statement, or nothing
+    square_root: Callable[..., str]  # (writer, name, dtype) -> the text of the function
+    dot: Callable[..., str | None]  # (writer, name, which, lanes) -> the text of the function
+    note_failure: str  # a statement that puts `message` into the variable at `cell`
+    parallel_for: bool  # whether parallel loops are run by kiln_parallel_for
+    extern: str  # declares the function `symbol`, under the name `name`
+    restrict: str
+    function: str  # how a function that only this text calls begins
+    vector_function: str  # the same of vectors, which should not pass through memory
+    instructions: str = ""  # its key in the table of device instructions; "" if it has none
+    # What follows is as in C if nothing is said.
+    cast: str = "({type}){x}"
+    narrow: str = ""  # x as a number of `bits` bits, where a type of more bits holds it
+    wraps: bool = False  # whether signed integers wrap around
+    flushes: bool = False  # whether subnormal numbers may be 0
+    reassociates: bool = False  # whether compilers may leave out what is added and subtracted
+    only_words: bool = False  # whether no integer is longer than word_bits
+    constant: str = "const {type} {name} = {x};"
+    variables: Callable[[str, Sequence[str]], list[str]] = lambda t, names: [
+        f"{t} {', '.join(names)};"
+    ]  # the declarations of variables of a type
+    discard: str = "(void){x};"  # a statement that only uses x
+    loop: str = "for ({type} {name} = {first}; {name} < {end}; ++{name})"
+    conditional: str = "{condition} ? {a} : {b}"
+    parameter: str = "{type} {name}"
+    definition: str = "{how} {result} {name}({parameters})"
+    isnan: str = ""  # whether x is no number; nothing where that is x != x
+    nonzero: str = ""  # whether the float x is not 0, or no number; nothing where that is x != 0
+    rounded: str = ""  # x after `op`: floor, ceil, trunc, round; nothing where it takes a function
+
+    def scalar(self, dtype: DType) -> str:
+        """The type of a scalar value."""
+        return self.scalars[dtype.name]
+
+    def element(self, dtype: DType) -> str:
+        """The type of an element in memory."""
+        return self.memory.get(dtype.name, self.scalars[dtype.name])
+
+    def integer(self, value: int, dtype: DType) -> Code:
+        """A literal of an integer type."""
+        if dtype.is_bool:
+            return Code("true" if value else "false")
+        least = -(1 << dtype.bits - 1)
+        if not dtype.is_unsigned and value == least and dtype.bits >= 32:
+            return Code(self.least[dtype.name])
+        digits = f"{value}{self.suffixes.get(dtype.name, '')}"
+        if abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
+            digits = self.widest[dtype.name].format(x=value)
+        return Code(digits, PREFIX) if value < 0 else Code(digits)
+
+    def real(self, value: float, dtype: DType) -> Code:
+        """A literal of a float type, exact: floats of 16 bits as their bits, the others in decimal
+        if that is short and in hexadecimal if not. Of a NaN only the sign is kept."""
+        if dtype.name in ("float16", "bfloat16"):
+            bits = half_bits if dtype.name == "float16" else bfloat_bits
+            own = math.copysign(math.nan, value) if value != value else value
+            return Code(f"0x{bits(own):04x}{self.suffixes.get('uint16', '')}")
+        suffix = self.suffixes.get(dtype.name, "")
+        sign = "-" if math.copysign(1.0, value) < 0 else ""
+        size = abs(single(value) if dtype.name == "float32" else value)
+        if size != size or size == math.inf:
+            text = self.nan if size != size else self.infinity
+            if dtype.name == "float64":
+                text = call("(double)", text).replace("(double)(", "(double)(")
+            return Code(f"{sign}{text}", PREFIX)
+        return Code(sign + _digits(size, dtype) + suffix, PREFIX if sign else 9)
+
+
+def _digits(value: float, dtype: DType) -> str:
+    """A float that is not negative: in at most 8 decimal digits if they say it exactly."""
+    short = f"{value:.7g}"
+    exact = float(short) if dtype.name == "float64" else _single(float(short))
+    if exact == value and float(short) == value:
+        return short if any(c in short for c in ".e") else f"{short}.0"
+    mantissa, _, exponent = value.hex().partition("p")
+    return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}"
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])

@@ -1,0 +1,53 @@
+"""`dot4` and `dot2`: sums of products of narrow integers, exact.
+
+dot4: c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+"""
+
+from __future__ import annotations
+
+from tensorkiln.codegen.c_like.code import call
+from tensorkiln.codegen.c_like.types import define, vector_bits
+from tensorkiln.codegen.c_like.writer import TextWriter
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.operators import DOTS
+
+
+def dot(w: TextWriter, name: str, args: list[str], lanes: int) -> str:
+    """A call of the function for `lanes` sums: an instruction where the dialect knows one."""
+    own = f"{name}_i32x{lanes}" if lanes > 1 else f"{name}_i32"
+
+    def make() -> str:
+        found: str | None = w.dialect.dot(w, own, name, lanes)
+        return found if found is not None else _plain(w, own, name, lanes)
+
+    return call(w.helper(own, make), *args)
+
+
+def _plain(w: TextWriter, own: str, name: str, lanes: int) -> str:
+    """By shifts that widen each number of a lane to 32 bits; of one lane, by its elements."""
+    (_, _), (left, count), (right, _) = DOTS[name]
+    word, a = DType("int32", lanes), DType(left, count * lanes)
+    b = DType(right, count * lanes)
+    given = [(w.type(word), "c"), (w.type(a), "a"), (w.type(b), "b")]
+    t, u = w.type(word), w.type(DType("uint32", lanes))
+    if lanes == 1:
+        lane = w.dialect.lane
+        terms = "".join(
+            f" + ({u})({lane.format(x='a', i=k)} * {lane.format(x='b', i=k)})" for k in range(count)
+        )
+        return define(w, t, own, given, [], f"({t})(({u})c{terms})")
+    bits = 32 // count
+    a_bits, b_bits, c_bits = (vector_bits(w, u, v) for v in "abc")
+    lines = [f"const {u} x = {a_bits}, y = {b_bits};", f"{u} sum = {c_bits};"]
+    unsigned_left = left.startswith("u")
+
+    def signed_part(x: str) -> str:
+        return vector_bits(w, u, f"({vector_bits(w, t, x)} >> {32 - bits})")
+
+    for k in range(count):
+        up = 32 - bits * (k + 1)
+        x, y = (f"({v} << {up})" if up else v for v in "xy")
+        wide = f"({u})({x} >> {32 - bits})" if unsigned_left else signed_part(x)
+        lines.append(f"sum += {wide} * {signed_part(y)};")
+    return define(w, t, own, given, lines, vector_bits(w, t, "sum"))

@@ -1,0 +1,178 @@
+"""Loads, stores and buffers of WGSL, which has no pointers into storage.
+
+A parameter is a variable of the module, `array<f32>`; a view is its name and where it begins.
+In registers and in memory of a block an element has a variable of 32 bits to itself. In storage,
+elements of 8 and 16 bits are packed into words: where they are written, the words are atomic, so
+that threads may write neighbours.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.c_like import memory
+from tensorkiln.codegen.c_like.code import SUM, Code, call, infix
+from tensorkiln.codegen.c_like.memory import stored
+from tensorkiln.codegen.c_like.types import cast, define, type_name
+from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
+from tensorkiln.codegen.expand.offsets import elements
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, PrimFunc, Store, Sync
+from tensorkiln.ir.visit import loads, stmt_exprs, walk_stmt
+
+_U32 = DType("uint32")
+
+
+class WgslWriter(TextWriter):
+    """A writer that knows what views are of, and which parameters a function writes."""
+
+    def __init__(
+        self,
+        func: PrimFunc,
+        original: PrimFunc,
+        file: FileText,
+        expressions: Expressions,
+        statements: Statements,
+    ):
+        super().__init__(func, original, file, expressions, statements)
+        self.views: dict[Buffer, tuple[Buffer, str]] = {}
+        self.storage = set(func.buffers)
+        self.written = self.storage - self.read_only
+        parts = list(walk_stmt(func.body))
+        loaded = {x.buffer for s in parts for e in stmt_exprs(s) for x in loads(e)}
+        views = {s.source for s in parts if isinstance(s, MatchBuffer)}
+        # Threads of a block may hand on what is in storage.
+        self.shares_storage = bool(self.written & (loaded | views))
+
+    def root(self, b: Buffer) -> tuple[Buffer, str]:
+        """(the buffer that `b` is, or is a view of; the offset at which it begins, or nothing)."""
+        return self.views.get(b, (b, ""))
+
+
+def binding_type(dtype: DType, written: bool) -> str:
+    """The type of the elements of a parameter."""
+    if dtype.bits >= 32:
+        return {"float32": "f32", "int32": "i32", "uint32": "u32"}[dtype.name]
+    return "atomic<u32>" if written else "u32"
+
+
+def _is_packed(w: WgslWriter, b: Buffer) -> bool:
+    return b in w.storage and b.dtype.bits < 32
+
+
+def _place(w: TextWriter, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, str]:
+    """The parameter or array of an element, and its offset."""
+    assert isinstance(w, WgslWriter)
+    at, _ = memory.offset(w, buf, indices)
+    root, start = w.root(buf)
+    if start:
+        at = start if at == "0" else infix("+", start, at, SUM)
+    if _is_packed(w, root) and not (at.isidentifier() or at.isdigit()):
+        name = w.name("at")
+        w.declare("i32", name, at)
+        at = name
+    return root, at
+
+
+def _load(w: TextWriter, e: Load) -> str:
+    if e.buffer in w.state.registers:
+        return memory.register(w, e.buffer, e.indices, e.dtype)
+    buf, at = _place(w, e.buffer, e.indices)
+    assert isinstance(w, WgslWriter)
+    name = w.state.names[buf]
+    if not _is_packed(w, buf):
+        return Code(f"{name}[{at}]")
+    word = f"{name}[{_word(at, e.dtype)}]"
+    if buf in w.written:
+        word = call("atomicLoad", f"&{word}")
+    number = call(_unpacked(w, stored(e.dtype)), word, at)
+    return infix("!=", number, "0u", 4) if e.dtype.is_bool else number
+
+
+def _word(at: str, dtype: DType) -> str:
+    return f"{at} >> {2 if dtype.bits == 8 else 1}"
+
+
+def _bit(at: str, dtype: DType) -> str:
+    """The bit of a word at which an element begins."""
+    return f"u32({at} & {3 if dtype.bits == 8 else 1}) * {dtype.bits}u"
+
+
+def _unpacked(w: TextWriter, dtype: DType) -> str:
+    """The function that takes an element out of its word."""
+    name, t = f"{type_name(dtype)}_of_word", w.type(dtype)
+    value = f"extractBits({cast(w, 'word', DType(f'{dtype.name[: -len(str(dtype.bits))]}32'))}, "
+    value += f"{_bit('at', dtype)}, {dtype.bits}u)"
+    parameters = [("u32", "word"), ("i32", "at")]
+    return w.helper(name, lambda: define(w, t, name, parameters, [], value))
+
+
+def _store(w: TextWriter, s: Store) -> None:
+    if s.buffer in w.state.registers:
+        memory.STATEMENTS[Store](w, s)
+        return
+    value = w.value(s.value)
+    buf, at = _place(w, s.buffer, s.indices)
+    assert isinstance(w, WgslWriter)
+    name, dtype = w.state.names[buf], s.value.dtype
+    if not _is_packed(w, buf):
+        w.line(f"{name}[{at}] = {value};")
+        return
+    # The element may be part of the value: it is cleared afterwards.
+    held, shift, mask = w.name("t"), w.name("shift"), (1 << dtype.bits) - 1
+    w.declare("u32", shift, _bit(at, dtype))
+    bits = infix("&", cast(w, value, _U32), f"{mask}u", SUM) if dtype.name[0] == "i" else None
+    w.declare("u32", held, bits or cast(w, value, _U32))
+    word = f"&{name}[{_word(at, dtype)}]"
+    w.line(f"atomicAnd({word}, ~({mask}u << {shift}));")
+    w.line(f"atomicOr({word}, {held} << {shift});")
+
+
+def _alloc(w: TextWriter, s: Alloc) -> None:
+    buf, shared = s.buffer, s.buffer.scope == "shared"
+    if buf.scope == "register":
+        memory.STATEMENTS[Alloc](w, s)
+        return
+    size = elements(buf)
+    if size is None:
+        raise InternalError(f"{w.func.name}: buffer {buf.name} has a symbolic size")
+    name = w.state.names[buf] = w.name_of(buf, 0 if shared else -1)
+    t = w.dialect.array.format(type=w.dialect.element(buf.dtype), size=max(size, 1))
+    if shared:
+        w.shared.append(f"var<workgroup> {name}: {t};")
+    else:
+        w.line(f"var {name}: {t};")
+    w.statement(s.body)
+
+
+def _match_buffer(w: TextWriter, s: MatchBuffer) -> None:
+    assert isinstance(w, WgslWriter)
+    at, _ = memory.offset(w, s.source, s.indices)
+    root, start = w.root(s.source)
+    name = w.name("start")
+    w.declare("i32", name, infix("+", start, at, SUM) if start else at)
+    w.views[s.buffer] = root, name
+    w.statement(s.body)
+
+
+def _prefetch(w: TextWriter, s: Prefetch) -> None:
+    """WGSL cannot ask for it."""
+
+
+def _sync(w: TextWriter, s: Sync) -> None:
+    """Memory of a block is one matter, storage another."""
+    assert isinstance(w, WgslWriter)
+    w.line(w.dialect.barrier)
+    if w.shares_storage:
+        w.line("storageBarrier();")
+
+
+EXPRESSIONS: Expressions = {Load: _load}
+STATEMENTS: Statements = {
+    Store: _store,
+    Alloc: _alloc,
+    MatchBuffer: _match_buffer,
+    Prefetch: _prefetch,
+    Sync: _sync,
+}

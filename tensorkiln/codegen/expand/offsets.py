@@ -1,0 +1,95 @@
+"""Where the elements of a buffer are: offsets as sums of terms, and how far they reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.expr import Binary, Broadcast, Expr, IntImm, Ramp, cast, const, int_value
+
+
+@dataclass(slots=True)
+class Offset:
+    """constant + sum of (coefficient, expression)."""
+
+    constant: int
+    terms: list[tuple[int, Expr]]
+
+
+def flat_offset(
+    buf: Buffer, indices: tuple[Expr, ...], dtype: DType = INT64
+) -> tuple[Offset, int | None]:
+    """The offset of lane 0 and the distance between lanes, in elements; None for lanes that are
+    not evenly spaced. Terms are of type `dtype`."""
+    total = Offset(0, [])
+    lane_stride: int | None = 0
+    for i, stride in zip(indices, buf.strides, strict=True):
+        if isinstance(i, Ramp):
+            step, width = int_value(i.stride), int_value(stride)
+            if step is None or width is None or lane_stride is None:
+                lane_stride = None
+            else:
+                lane_stride += step * width
+            i = i.base
+        elif isinstance(i, Broadcast):
+            i = i.a
+        elif i.dtype.lanes > 1:
+            return total, None
+        if dtype == INT64:
+            _add(total, cast(i, INT64) * stride, 1)
+        elif (scale := int_value(stride)) is None:
+            _add(total, cast(i, dtype) * cast(stride, dtype), 1)
+        elif scale:
+            _add(total, cast(i, dtype), scale)
+    return total, lane_stride
+
+
+def _add(total: Offset, e: Expr, scale: int) -> None:
+    """Add `e` times `scale` to the total, term by term."""
+    match e:
+        case IntImm(value):
+            total.constant += scale * value
+        case Binary("add", a, b):
+            _add(total, a, scale)
+            _add(total, b, scale)
+        case Binary("sub", a, b):
+            _add(total, a, scale)
+            _add(total, b, -scale)
+        case Binary("mul", a, IntImm(value)) | Binary("mul", IntImm(value), a):
+            _add(total, a, scale * value)
+        case Binary("mul", Binary("add", a, b), c):
+            _add(total, a * c, scale)
+            _add(total, b * c, scale)
+        case Binary("mul", Binary("mul", a, IntImm(value)), c):
+            _add(total, a * c, scale * value)
+        case _:
+            total.terms.append((scale, e))
+
+
+def register_key(kernel: str, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[int, ...]:
+    """The indices of an element, or of the first one of a vector, of a buffer in registers. Raises
+    InternalError, which names the kernel, for one that is not constant."""
+    key: list[int] = []
+    for i in indices:
+        n = int_value(i.base if isinstance(i, Ramp) else i)
+        if n is None:
+            raise InternalError(f"{kernel}: register buffer {buf.name} needs constant indices")
+        key.append(n)
+    return tuple(key)
+
+
+def elements(buf: Buffer) -> int | None:
+    """How many elements of memory a buffer spans, gaps between strides included; None if that is
+    not a constant, or if a stride is negative."""
+    total: Expr = const(1)
+    if any(int_value(extent) == 0 for extent in buf.shape):
+        return 0
+    for extent, stride in zip(buf.shape, buf.strides, strict=True):
+        step = int_value(stride)
+        if step is not None and step < 0:
+            return None
+        total = total + (extent - 1) * stride
+    return int_value(simplify(total))

@@ -1,0 +1,12 @@
+"""What a compiled module needs of memory: measured in its plan, reported, held against budgets."""
+
+from tensorkiln.codegen.memory.figures import (
+    FunctionMemory,
+    InputOutput,
+    LiveTensor,
+    Peak,
+    PoolMemory,
+)
+from tensorkiln.codegen.memory.report import MemoryReport
+
+__all__ = ["FunctionMemory", "InputOutput", "LiveTensor", "MemoryReport", "Peak", "PoolMemory"]

@@ -1,0 +1,1 @@
+"""Device functions for GPUs of NVIDIA: tensor programs -> LLVM IR -> PTX."""

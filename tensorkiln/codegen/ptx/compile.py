@@ -1,0 +1,94 @@
+"""LLVM IR of device functions -> PTX per architecture and, where ptxas is found, code for the chip.
+
+LLVM chooses the PTX version by the architecture, the lowest that has it: a driver takes all PTX
+that is not newer than itself. PTX of a name that ends in `a` is for that architecture alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from tensorkiln.base.cache import key_of
+from tensorkiln.base.debug import SOURCES, say
+from tensorkiln.base.errors import InternalError
+from tensorkiln.base.sources import source_digest
+from tensorkiln.base.version import VERSION
+from tensorkiln.codegen.llvm.compile import Workers
+from tensorkiln.kernel_cache import KernelCache
+
+TRIPLE = "nvptx64-nvidia-cuda"
+_GENERATOR = ("codegen/llvm", "codegen/ptx")
+# What stands before the first function of every module: comments, version, target, address size.
+_HEAD = re.compile(
+    r"(//[^\n]*\n)*\n*(?P<head>\.version [^\n]+\n\.target [^\n]+\n\.address_size 64\n)"
+)
+
+
+def ptx_of(
+    irs: Mapping[str, str],
+    archs: Sequence[str],
+    *,
+    jobs: int = 1,
+    cache: KernelCache | None = None,
+    on_done: Callable[[str], None] = lambda name: None,
+) -> dict[str, str]:
+    """A PTX module for each architecture, of the functions whose LLVM IR `irs` has by name, `jobs`
+    at a time; without functions it is a head alone. Raises InternalError with the function's name
+    if LLVM fails."""
+    # Imported here, since a compile that finds all its functions in the cache needs it not.
+    from concurrent.futures import ThreadPoolExecutor
+
+    irs = irs or {"nothing": ""}
+    todo = [(name, arch) for name in irs for arch in archs]
+
+    def one(item: tuple[str, str]) -> str:
+        name, arch = item
+        made = _function(workers, name, irs[name], arch, cache)
+        if arch == archs[-1]:
+            on_done(name)
+        return made
+
+    with Workers() as workers, ThreadPoolExecutor(max(1, jobs)) as pool:
+        texts = dict(zip(todo, pool.map(one, todo), strict=True))
+    return {arch: joined([texts[name, arch] for name in irs]) for arch in archs}
+
+
+def _function(workers: Workers, name: str, ir: str, arch: str, cache: KernelCache | None) -> str:
+    """PTX of one function, from the cache if it is there."""
+    components = {
+        "kind": "ptx",
+        "ir": ir,
+        "arch": arch,
+        "generator": source_digest(*_GENERATOR),
+        "compiler": VERSION,
+    }
+    key = key_of(components)
+    found = cache.store.get(key) if cache is not None else None
+    if found is not None:
+        return found.decode()
+    say(SOURCES, f"{name}.ll\n{ir}")
+    made, _ = workers.compile(name, ir, options_of(arch))
+    if cache is not None:
+        cache.store.put(key, made, components)
+    return made.decode()
+
+
+def options_of(arch: str) -> dict[str, object]:
+    """The options of `codegen.llvm.worker` for an architecture. No PTX version is asked for: LLVM
+    ends the process for one that is too low."""
+    return {"triple": TRIPLE, "cpu": arch, "features": "", "opt": 3, "emit": "assembly"}
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Modules of one architecture as one; no two define the same name."""
+    heads, bodies = [], []
+    for text in texts:
+        found = _HEAD.match(text)
+        if found is None:
+            raise InternalError("LLVM wrote PTX without a head", code="llvm-error")
+        heads.append(found["head"])
+        bodies.append(text[found.end() :].strip("\n"))
+    if len(set(heads)) != 1:
+        raise InternalError("functions of one architecture have several heads", code="llvm-error")
+    return "\n\n".join([heads[0].strip("\n"), *filter(None, bodies)]) + "\n"

@@ -1,0 +1,86 @@
+"""Device function -> LLVM IR text for a GPU of NVIDIA.
+
+The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
+and barriers. Pointers are generic, as in its text; which of them are in global and which in shared
+memory LLVM infers from where they begin, the parameters and the symbol of the shared memory.
+Elementary functions, conversions and integer arithmetic are the CPU's, and so is what may be
+contracted to a multiply-add; divisions and square roots round correctly, denormals are kept.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.device_functions import require_runnable
+from tensorkiln.codegen.expand.drop_starts import drop_starts
+from tensorkiln.codegen.expand.only_read import only_read
+from tensorkiln.codegen.expand.unroll import unroll_function
+from tensorkiln.codegen.llvm import emit
+from tensorkiln.codegen.llvm.types import parameter_type
+from tensorkiln.codegen.llvm.writer import Expressions, Statements
+from tensorkiln.codegen.ptx import threads
+from tensorkiln.codegen.ptx.alignment import write_body
+from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.stmt import PrimFunc, Store, Sync
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.target import Target
+
+EXPRESSIONS: Expressions = emit.EXPRESSIONS
+STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
+
+
+def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
+    """LLVM IR text of a device function: `define ptx_kernel void name(ptr..., i64...)`, in the
+    order of its parameters; bool is a byte, and float16 its bits. The memory that its blocks share
+    is given at the launch. The same text is compiled for every architecture.
+
+    Raises UnsupportedError for what a device does not run, and for a name that PTX does not take.
+    """
+    _require_name(func)
+    require_runnable(func)
+    func = drop_starts(unroll_function(func))
+    w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
+    params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}
+    with w.definition(_head(w, params), params):
+        set_launch(w)
+        emit.take_numbers(w)
+        write_body(w)
+    size = ",".join(map(str, w.launch.block))
+    attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}" }}'
+    text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
+    return text + "\n\n!0 = !{i32 1}\n"
+
+
+def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
+    """The head of the kernel. Buffers that nothing writes are read through the read-only cache."""
+    read = only_read(w.func)
+    args = []
+    for p, name in params.items():
+        if isinstance(p, Buffer):
+            alias = "" if w.aliases or _may_change(w.func, p) else " noalias"
+            constant = " readonly" if p in read and not w.aliases else ""
+            args.append(f"ptr{alias}{constant} align {p.align} {name}")
+        else:
+            args.append(f"{parameter_type(p.dtype)} {name}")
+    return f"define ptx_kernel void @{w.func.name}({', '.join(args)}) #0"
+
+
+def _may_change(f: PrimFunc, buffer: Buffer) -> bool:
+    """Whether a thread may see in a buffer what another has written: not without a barrier, and
+    only if it is both read and written."""
+    statements = list(walk_stmt(f.body))
+    written = any(isinstance(s, Store) and s.buffer is buffer for s in statements)
+    if not written or not any(isinstance(s, Sync) for s in statements):
+        return False
+    parts = (x for s in statements for e in stmt_exprs(s) for x in walk(e))
+    return any(isinstance(x, Load) and x.buffer is buffer for x in parts)
+
+
+def _require_name(f: PrimFunc) -> None:
+    """PTX has names as C, but for one of its own."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*|_[A-Za-z0-9_]+", f.name) is None or f.name == "WARP_SZ":
+        fault = f"{f.name!r} is not a name that PTX takes"
+        raise UnsupportedError(fault, where=f.name, hint=f"my_{f.name}")

@@ -1,0 +1,96 @@
+"""Device functions as artifacts for CUDA: PTX for each architecture, and what launches need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.codegen.c_like.c99 import NO_COMMENTS
+from tensorkiln.codegen.c_like.kernels import about
+from tensorkiln.codegen.device_functions import described
+from tensorkiln.codegen.host.devices import DeviceFunction
+from tensorkiln.codegen.ptx.compile import TRIPLE, ptx_of
+from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernel_cache import KernelCache
+from tensorkiln.target import Target
+
+CODEGEN, LOADER = "cuda", "cuda"
+_SHARED = "max_shared_memory_per_block_optin"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernels:
+    """`artifacts` of loader `cuda`, `texts` for people (LLVM IR), and what each function is."""
+
+    artifacts: tuple[Artifact, ...] = ()
+    texts: tuple[Artifact, ...] = ()
+    functions: tuple[DeviceFunction, ...] = ()
+
+
+def cuda_kernels(
+    functions: Sequence[PrimFunc],
+    target: Target,
+    nodes: Mapping[str, Sequence[str]] = NO_COMMENTS,
+    has_tensors: bool = False,
+    *,
+    jobs: int = 1,
+    cache: KernelCache | None = None,
+    on_done: Callable[[str], None] = lambda name: None,
+) -> CudaKernels:
+    """`kernels.<arch>.ptx`, the PTX of all device functions for `arch` of the target and each of
+    `also`, `kernels.fmap.json`, and `<function>.ll`; none for no functions unless the device
+    `has_tensors` of callers. `nodes` are the model's nodes that each function computes, for the
+    comment of its LLVM IR.
+
+    The table has for each function what it takes ("buffer", or the dtype of a number), the threads
+    of a block along x, y and z, which are also those that its code was made for, and the bytes that
+    a block shares, all of them given at the launch. Raises UnsupportedError as `emit_ptx_ir` and
+    `described`.
+    """
+    if not functions and not has_tensors:
+        return CudaKernels()
+    own = tuple(described(f, target, shared=_SHARED) for f in functions)
+    irs = {f.name: emit_ptx_ir(f, target) for f in functions}
+    archs = archs_of(target)
+    made = ptx_of(irs, archs, jobs=jobs, cache=cache, on_done=on_done)
+    table = {"format": 1, "archs": archs, "functions": {f.name: _entry(f) for f in own}}
+    texts = [(f, _readable(f, irs[f.name], archs[0], nodes.get(f.name, ()))) for f in functions]
+    return CudaKernels(
+        (
+            *(_artifact(f"kernels.{arch}.ptx", made[arch]) for arch in archs),
+            _artifact("kernels.fmap.json", json.dumps(table, indent=1) + "\n"),
+        ),
+        tuple(Artifact(CODEGEN, "text", f"{f.name}.ll", text.encode()) for f, text in texts),
+        own,
+    )
+
+
+def archs_of(target: Target) -> tuple[str, ...]:
+    """The architectures that code is made for, the target's own first."""
+    also = target["also"]
+    return (target.arch, *(map(str, also) if isinstance(also, tuple) else ()))
+
+
+def _artifact(name: str, text: str) -> Artifact:
+    return Artifact(CODEGEN, LOADER, name, text.encode())
+
+
+def _entry(f: DeviceFunction) -> dict[str, object]:
+    x, y, z = f.block
+    return {
+        "params": list(f.params),
+        "block": list(f.block),
+        "max_threads": x * y * z,
+        "shared_bytes": f.shared_bytes,
+    }
+
+
+def _readable(f: PrimFunc, ir: str, arch: str, nodes: Sequence[str]) -> str:
+    """The IR after a comment about it, with the triple and the processor that it is compiled
+    for."""
+    lines = "".join(f"; {line}\n" for line in about(f, nodes))
+    text = ir.replace("attributes #0 = { ", f'attributes #0 = {{ "target-cpu"="{arch}" ')
+    return f'{lines}target triple = "{TRIPLE}"\n\n{text}'

@@ -1,0 +1,169 @@
+"""Loops bound to thread indices, shared buffers and barriers, in LLVM IR for a GPU.
+
+Each thread runs the function: a bound loop is its body, in which the variable is an index of the
+thread, and a nest of threads that is smaller than the block is a branch. Indices are computed at
+the top of the function, so the addresses that follow from them alone are too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tensorkiln.codegen.llvm import loops, memory
+from tensorkiln.codegen.llvm.addresses import index
+from tensorkiln.codegen.llvm.conversions import convert
+from tensorkiln.codegen.llvm.types import llvm_type
+from tensorkiln.codegen.llvm.writer import KernelWriter
+from tensorkiln.ir.dtype import INT32
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.launch import Launch, launch_of, thread_of
+from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, Prefetch, Stmt, Sync
+from tensorkiln.ir.visit import walk_stmt
+
+# Special registers of a thread (PTX ISA, "Special Registers"), by the index of a loop.
+_REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
+_BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+
+
+class DeviceWriter(KernelWriter):
+    """Writes a device function."""
+
+    launch: Launch
+    in_threads: bool = False
+
+
+def set_launch(w: DeviceWriter) -> None:
+    """Find the parts of the function, and declare the memory that a block shares: as much as is
+    given at the launch, in which each shared buffer has its place."""
+    w.launch = launch_of(w.func)
+    if not w.launch.shared:
+        return
+    name = f"@{w.func.name}$shared"
+    align = max(b.align for b in w.launch.shared)
+    w.messages.append(f"{name} = external addrspace(3) global [0 x i8], align {align}")
+    base = w.line(f"addrspacecast ptr addrspace(3) {name} to ptr")
+    for buffer, start in w.launch.places.items():
+        place = w.line(f"getelementptr inbounds i8, ptr {base}, i64 {start}") if start else base
+        w.state.buffers[buffer] = place
+
+
+def _register(w: DeviceWriter, thread: str) -> str:
+    """The index of this thread along `threadIdx.x` or the like, an int32, read once."""
+    kind, _, axis = thread.partition(".")
+    root = w.state.scopes[0]
+    found = root.memo.get(thread)
+    if found is None:
+        call = f"i32 @llvm.nvvm.read.ptx.sreg.{_REGISTERS[kind]}.{axis}()"
+        w.declares.add(f"declare {call}")
+        found = root.memo[thread] = w.line(f"call {call}", root)
+    return found
+
+
+def _for(w: DeviceWriter, s: For) -> None:
+    if s.kind != "thread":
+        loops.STATEMENTS[For](w, s)
+        return
+    outermost = thread_of(s) in THREAD_INDICES and not w.in_threads
+    if not outermost:
+        _index(w, s)
+        return
+    w.in_threads = True
+    mine = {thread_of(t) for t in walk_stmt(s)}
+    sizes = zip(THREAD_INDICES, w.launch.block, strict=True)
+    left = [i for i, size in sizes if i not in mine and size > 1]
+    _guarded(w, [f"icmp eq i32 {_register(w, i)}, 0" for i in left], s)
+    w.in_threads = False
+
+
+def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
+    """The nest of threads `s`, where all conditions on the indices that it leaves out hold."""
+    if not conditions:
+        _index(w, s)
+        return
+    cond = w.line(conditions[0])
+    for more in conditions[1:]:
+        cond = w.line(f"and i1 {cond}, {w.line(more)}")
+    with _branch(w, cond):
+        _index(w, s)
+
+
+@contextmanager
+def _branch(w: DeviceWriter, cond: str) -> Iterator[None]:
+    """Code that runs where a condition holds, in a scope of its own."""
+    yes, end = w.label(), w.label()
+    with w.scope():
+        w.emit(f"  br i1 {cond}, label %{yes}, label %{end}")
+        with w.scope():
+            w.enter(yes)
+            yield
+            w.emit(f"  br label %{end}")
+    w.enter(end)
+
+
+def _index(w: DeviceWriter, s: For) -> None:
+    """The body of a loop, whose variable is an index of the thread."""
+    st, thread = w.state, thread_of(s)
+    lo, extent = int_value(s.lo), int_value(s.extent)
+    depth = 0 if lo is not None else len(st.scopes) - 1
+    scope = st.scopes[depth]
+    key = ("index", thread, lo, s.var.dtype)
+    place = scope.memo.get(key) if depth == 0 else None
+    if place is None:
+        place = _converted(w, _register(w, thread), s, depth)
+        if depth == 0:
+            scope.memo[key] = place
+    st.vars[s.var], st.depths[s.var] = place, depth
+    kind, _, axis = thread.partition(".")
+    whole = w.launch.block["xyz".index(axis)]
+    if kind == "blockIdx" or extent == whole:
+        w.statement(s.body)
+        return
+    limit = index(w, s.extent)
+    count = w.line(f"zext i32 {_register(w, thread)} to i64")
+    with _branch(w, w.line(f"icmp slt i64 {count}, {limit}")):
+        w.statement(s.body)
+
+
+def _converted(w: DeviceWriter, register: str, s: For, depth: int) -> str:
+    """The value of the loop's variable: what the register holds, counted from the loop's start."""
+    t, scope = llvm_type(s.var.dtype), w.state.scopes[depth]
+    value = register
+    if s.var.dtype.bits > INT32.bits:
+        value = w.line(f"zext i32 {value} to {t}", scope)
+    elif s.var.dtype.bits < INT32.bits:
+        value = w.line(f"trunc i32 {value} to {t}", scope)
+    if int_value(s.lo) != 0:
+        lo = str(int_value(s.lo))
+        if int_value(s.lo) is None:
+            lo = convert(w, w.value(s.lo), s.lo.dtype, s.var.dtype)
+        value = w.line(f"add nsw {t} {value}, {lo}", scope)
+    return value
+
+
+def _alloc(w: DeviceWriter, s: Alloc) -> None:
+    """Buffers of a block have their places already (`set_launch`)."""
+    if s.buffer.scope == "shared":
+        w.statement(s.body)
+    else:
+        memory.STATEMENTS[Alloc](w, s)
+
+
+def _sync(w: DeviceWriter, s: Sync) -> None:
+    """A barrier: from here on other threads may have changed any memory."""
+    w.declares.add(f"declare void @{_BARRIER}(i32)")
+    w.emit(f"  call void @{_BARRIER}(i32 0)")
+    w.state.written(None)
+
+
+def _prefetch(w: DeviceWriter, s: Prefetch) -> None:
+    """A hint for CPUs."""
+
+
+STATEMENTS: dict[type[Stmt], Callable[[Any, Any], None]] = {
+    For: _for,
+    Alloc: _alloc,
+    Sync: _sync,
+    Prefetch: _prefetch,
+}

@@ -1,0 +1,202 @@
+"""Quantised operands and results of a layer in QDQ form, read off the graph.
+
+Every function raises `NotTaken` with the reason where CMSIS-NN has no function for what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorkiln.external.match import Definitions
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value
+
+LOWEST, HIGHEST = -128, 127
+
+
+class NotTaken(Exception):
+    """Why CMSIS-NN does not compute a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An int8 tensor `value` that stands for the numbers (value - zero) * scale."""
+
+    value: RVar
+    scale: float
+    zero: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents, all of them numbers."""
+        shape = self.value.tensor.static_shape()
+        assert shape is not None
+        return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """An int8 tensor of the numbers value * scales: one scale, or one per output channel.
+
+    In the graph `value` is a constant; in an external function it comes from a parameter.
+    """
+
+    value: Constant | RVar
+    scales: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents, all of them numbers."""
+        shape = self.value.tensor.static_shape()
+        assert shape is not None
+        return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What follows an operator until its QuantizeLinear: the int8 tensor, the range that a Relu or
+    Clip leaves, and the bindings on the way, QuantizeLinear last."""
+
+    activation: Activation
+    low: int
+    high: int
+    bindings: tuple[Binding, ...]
+
+
+def require_static(what: str, t: TensorType) -> None:
+    """Raise NotTaken unless all extents are numbers."""
+    if t.static_shape() is None:
+        raise NotTaken(f"{what} has a symbolic size")
+
+
+def activation(graph: Definitions, v: Value, what: str) -> tuple[Activation, Binding]:
+    """The int8 tensor that the operand `v` dequantises, and the binding of its DequantizeLinear."""
+    b = graph.binding(v)
+    call = graph.call(v)
+    if b is None or call is None or call.op != "dequantize":
+        raise NotTaken(f"{what} is not the result of a DequantizeLinear")
+    q = call.args[0]
+    if not isinstance(q, RVar):
+        raise NotTaken(f"{what} is a constant")
+    scale, zero = _parameters(call, what)
+    if scale.size != 1:
+        raise NotTaken(f"{what} has {scale.size} scales; CMSIS-NN has one for a whole activation")
+    if q.tensor.dtype.name != "int8":
+        raise NotTaken(f"{what} is {q.tensor.dtype}; CMSIS-NN computes on int8")
+    require_static(what, q.tensor)
+    return Activation(q, float(scale.reshape(())), int(zero.reshape(-1)[0])), b
+
+
+def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
+    """The int8 weights that the operand `v` dequantises, with one scale or one along `axis`."""
+    b, call = graph.binding(v), graph.call(v)
+    if b is None or call is None or call.op != "dequantize":
+        raise NotTaken("its weights are not the result of a DequantizeLinear")
+    value = call.args[0]
+    if not isinstance(value, Constant) and not is_parameter(graph, value):
+        raise NotTaken("its weights are computed by the model")
+    assert isinstance(value, Constant | RVar)
+    if value.tensor.dtype.name != "int8":
+        raise NotTaken(f"its weights are {value.tensor.dtype}; CMSIS-NN computes on int8")
+    scale, zero = _parameters(call, "its weights")
+    if zero.any():
+        raise NotTaken("its weights have a zero point; CMSIS-NN has none")
+    require_static("its weights", value.tensor)
+    extents = value.tensor.static_shape() or ()
+    along = tuple(n if i == axis else 1 for i, n in enumerate(extents))
+    if scale.size != 1 and scale.shape != along:
+        raise NotTaken("its weights have scales along another dimension than output channels")
+    return Weights(value, tuple(map(float, scale.reshape(-1)))), b
+
+
+def bias(
+    graph: Definitions, v: Value, x: Activation, w: Weights, channels: int
+) -> tuple[Constant | RVar, tuple[Binding, ...]]:
+    """The int32 bias that the operand `v` dequantises, in units of the scale of the products."""
+    b, call = graph.binding(v), graph.call(v)
+    if b is None or call is None or call.op != "dequantize":
+        raise NotTaken("its bias is not the result of a DequantizeLinear")
+    value = call.args[0]
+    if not isinstance(value, Constant) and not is_parameter(graph, value):
+        raise NotTaken("its bias is computed by the model")
+    assert isinstance(value, Constant | RVar)
+    if value.tensor.dtype.name != "int32" or value.tensor.static_shape() != (channels,):
+        raise NotTaken("its bias is not one int32 per output channel")
+    scale, zero = _parameters(call, "its bias")
+    expected = np.float64(x.scale) * np.asarray(w.scales)
+    if zero.any() or not np.allclose(scale.reshape(-1), expected, rtol=1e-6, atol=0):
+        raise NotTaken("its bias is not in units of the input's scale times the weights' scale")
+    return value, (b,)
+
+
+def result(graph: Definitions, b: Binding) -> Result:
+    """Follow the only reader of an operator's result: Relu or Clip, then QuantizeLinear."""
+    way: list[Binding] = []
+    bounds: list[tuple[float | None, float | None]] = []
+    at = b.var
+    while True:
+        reader = graph.reader(at)
+        call = reader.value if reader is not None else None
+        if reader is None or not isinstance(call, Call) or call.args[0] is not at:
+            raise NotTaken("its result is read before it is quantised")
+        way.append(reader)
+        if call.op == "quantize":
+            return _quantised(reader, call, bounds, way)
+        if call.op not in ("relu", "clip"):
+            raise NotTaken(f"its result is not quantised: {call.op} reads it")
+        bounds.append((0.0, None) if call.op == "relu" else (call.attrs.min, call.attrs.max))
+        at = reader.var
+
+
+def _quantised(
+    b: Binding,
+    call: Call,
+    bounds: Sequence[tuple[float | None, float | None]],
+    way: Sequence[Binding],
+) -> Result:
+    scale, zero = _parameters(call, "its result")
+    if scale.size != 1:
+        raise NotTaken("its result has a scale per channel; CMSIS-NN has one for an activation")
+    if b.var.tensor.dtype.name != "int8":
+        raise NotTaken(f"its result is {b.var.tensor.dtype}; CMSIS-NN computes on int8")
+    require_static("its result", b.var.tensor)
+    made = Activation(b.var, float(scale.reshape(())), int(zero.reshape(-1)[0]))
+    low, high = LOWEST, HIGHEST
+    for least, most in bounds:
+        low = low if least is None else max(low, _step(least, made))
+        high = high if most is None else min(high, _step(most, made))
+    if low > high:
+        raise NotTaken("the bounds of its Clip leave no value")
+    return Result(made, low, high, tuple(way))
+
+
+def _step(bound: float, y: Activation) -> int:
+    """The integer for a bound, as QuantizeLinear computes it, within the range of int8."""
+    steps = np.rint(np.float32(bound) / np.float32(y.scale)) + y.zero
+    return int(min(max(steps, LOWEST), HIGHEST))
+
+
+def _parameters(call: Call, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """The constant scale and zero point of a conversion."""
+    arrays = [a.array for a in call.args[1:] if isinstance(a, Constant)]
+    if len(arrays) != 2:
+        raise NotTaken(f"{what} has a computed scale")
+    scale, zero = arrays
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise NotTaken(f"{what} has a scale that is not a positive number")
+    return scale, zero
+
+
+def is_parameter(graph: Definitions, v: Value) -> bool:
+    """Whether `v` is a parameter of an external function, or a transpose of one."""
+    return isinstance(v, RVar) and graph.is_external and parameter_of(graph, v) is not None
+
+
+def parameter_of(graph: Definitions, v: Value) -> RVar | None:
+    """The parameter that `v` is, or is a transpose of; None for a value that is computed."""
+    call = graph.call(v)
+    if call is not None and call.op == "transpose":
+        return parameter_of(graph, call.args[0])
+    return v if isinstance(v, RVar) and v in graph.parameters else None

@@ -1,0 +1,119 @@
+"""Externals that call a shared library of this machine: how it is found, what they all refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.artifact.elf import read_elf
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.errors import UserError
+from tensorkiln.external.c_text import is_size
+from tensorkiln.external.external import Emit, External
+from tensorkiln.external.match import Refused
+from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.target import Target, cpu_target
+
+# Where distributions of Linux keep libraries; the first has one folder per architecture.
+_FOLDERS = ("/usr/local/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib")
+_VERSION = re.compile(r"(\d+(\.\d+)+)")
+Reason = Callable[[Call, Sequence[TensorType]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostLibrary:
+    """The file of a shared library, its version if the file's name has one, and its machine."""
+
+    path: Path
+    version: str
+    machine: str
+
+    def suits(self, target: Target) -> bool:
+        """Whether code for the target can call it."""
+        return cpu_target(target).arch == self.machine
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryExternal:
+    """An external of single operators, and the library (a file such as `libx.so.1`) that it calls.
+
+    `reasons` has the operators that there is code for: each with a function of the call and the
+    types of its operands that returns why the library does not compute it, or "". It is asked for
+    operands that are tensors of one of `dtypes`, and whose sizes are numbers or single symbols.
+    `install` says how the library is installed.
+    """
+
+    name: str
+    file: str
+    install: str
+    short_name: str
+    url: str
+    license: str
+    dtypes: tuple[str, ...]
+    reasons: Mapping[str, Reason]
+    emit: Emit
+    fallible: bool = False
+
+    def external(self, folders: Sequence[str | Path] = ()) -> External:
+        """The external, with the library of this machine or that in one of `folders`. Raises
+        UserError (code `missing-library`) where there is none."""
+        found = find_library(self.file, self.install, folders or _FOLDERS)
+        return External(
+            self.name,
+            lambda call, target: self.supports(call, target, found),
+            self.emit,
+            (self.dependency(found),),
+            (str(found.path), *(f"-Wl,-rpath,{folder}" for folder in folders)),
+            merge=False,
+            fallible=self.fallible,
+        )
+
+    def dependency(self, found: HostLibrary) -> ExternalDependency:
+        """What is recorded of the library."""
+        return ExternalDependency(
+            self.short_name,
+            self.url,
+            "git" if found.version else "url",
+            f"v{found.version}" if found.version else "",
+            license=self.license,
+            libraries=(self.file,),
+        )
+
+    def supports(self, call: Call, target: Target, found: HostLibrary) -> bool | Refused:
+        """Whether the library computes a call; False for an operator that there is no code for."""
+        if call.op not in self.reasons:
+            return False
+        reason = self._reason(call, target, found)
+        return Refused(reason) if reason else True
+
+    def _reason(self, call: Call, target: Target, found: HostLibrary) -> str:
+        if not found.suits(target):
+            return f"{found.path} is for {found.machine}"
+        tensors = [a.type for a in call.args if isinstance(a.type, TensorType)]
+        dtypes = dict.fromkeys(t.dtype.name for t in tensors)
+        if len(tensors) < len(call.args) or len(dtypes) > 1 or not dtypes.keys() <= {*self.dtypes}:
+            wanted = " or all ".join(self.dtypes)
+            return f"its operands are {', '.join(dtypes)}, and must be all {wanted}"
+        if not all(is_size(d) for t in tensors for d in t.shape):
+            return "a size is an expression of symbols"
+        return self.reasons[call.op](call, tensors)
+
+
+def find_library(file: str, install: str, folders: Sequence[str | Path] = _FOLDERS) -> HostLibrary:
+    """Find the library called `file`, as `libx.so.1`, in folders (patterns) of this machine.
+
+    Raises UserError (code `missing-library`); `install` says how it is installed.
+    """
+    for folder in map(Path, folders):
+        root = Path(folder.anchor)
+        for place in sorted(root.glob(f"{folder.relative_to(root)}/{file}")):
+            if place.is_file():
+                found = _VERSION.search(place.resolve().name.partition("lib")[2])
+                return HostLibrary(place, found[1] if found else "", read_elf(place).machine)
+    raise UserError(
+        f"library {file!r} is not installed: it is in none of {', '.join(map(str, folders))}",
+        code="missing-library",
+        hint=install,
+    )

@@ -1,0 +1,133 @@
+"""The table of device instructions: what threads of a device compute beyond plain arithmetic.
+
+A row is an intrinsic of tensor programs, `T.subgroup_sum(x, 32)`. It says which threads take part,
+the types of the operands and of the result, which operands are memory, and the text of the
+instruction for each code generator that has it. A code generator is a key of `text`: another one
+adds its key to the rows that it has, and rows of its own.
+
+An instruction has no effect beyond its result. What it reads of memory is a Load, its operand, and
+what is done with its result is a Store, so regions, dependences and races follow as for all others.
+
+Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
+threads n * N to n * N + N - 1 along x take part, and all of them must be there
+(`ir/verify_device.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensorkiln.ir.dtype import DType
+
+# Who takes part in an instruction: each thread by itself, or the threads of a sub-group together.
+THREAD, SUBGROUP = "thread", "subgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionText:
+    """An expression in the language of a code generator, over the operands `a`, `b`, `c`.
+
+    `{lanes}` is the number of lanes of the result, `{space}` the qualifier of a pointer among the
+    operands. `option`: the option of the target that must be true. `extensions`: what the device
+    must have for it.
+    """
+
+    text: str
+    option: str = ""
+    extensions: tuple[str, ...] = ()
+
+
+Signature = tuple[DType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInstruction:
+    """A row. `signatures`: the types of the result and of each operand, for each choice of these.
+    `memory`: by position, the scopes of memory in which an operand, a Load, must be. `text`: by
+    code generator; of several the first whose option the target has."""
+
+    name: str
+    participants: str
+    signatures: tuple[Signature, ...]
+    text: Mapping[str, tuple[InstructionText, ...]]
+    memory: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def arity(self) -> int:
+        """The number of operands."""
+        return len(self.signatures[0]) - 1
+
+    def result(self, operands: Signature) -> DType | None:
+        """The type of the result for these types of operands; None if there is none."""
+        return next((s[0] for s in self.signatures if s[1:] == operands), None)
+
+
+def _signature(text: str) -> Signature:
+    return tuple(map(DType.parse, text.split()))
+
+
+def _each_count(text: str, *counts: int) -> tuple[Signature, ...]:
+    return tuple(
+        _signature(text.format(n=n) if n > 1 else text.replace("x{n}", "")) for n in counts
+    )
+
+
+_COUNTS = (1, 2, 4, 8, 16)
+_NUMBERS = ("float32", "int32", "uint32")
+# A size of sub-groups that the compiler chooses, so that an instruction means the same everywhere.
+_SUBGROUPS = ("cl_khr_subgroups", "cl_intel_required_subgroup_size")
+
+
+def _of_subgroup(name: str, function: str) -> DeviceInstruction:
+    text = InstructionText(f"sub_group_reduce_{function}(a)", "supports_subgroups", _SUBGROUPS)
+    signatures = tuple(_signature(f"{t} {t} int64") for t in _NUMBERS)
+    return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,)})
+
+
+_DOT = "supports_integer_dot_product"
+DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
+    row.name: row
+    for row in (
+        # a * b + c, rounded once.
+        DeviceInstruction(
+            "thread_fma",
+            THREAD,
+            _each_count("float32x{n} float32x{n} float32x{n} float32x{n}", *_COUNTS),
+            {"opencl": (InstructionText("fma(a, b, c)"),)},
+        ),
+        # a + the sum of b[k] * c[k]; it wraps.
+        DeviceInstruction(
+            "thread_dot4",
+            THREAD,
+            (_signature("int32 int32 int8x4 int8x4"),),
+            {
+                "opencl": (
+                    InstructionText(
+                        "as_int(as_uint(a) + as_uint(dot(b, c)))",
+                        _DOT,
+                        ("cl_khr_integer_dot_product",),
+                    ),
+                    InstructionText(
+                        "as_int(as_uint(a) + as_uint(b.x*c.x + b.y*c.y + b.z*c.z + b.w*c.w))"
+                    ),
+                )
+            },
+        ),
+        # Elements of float16 in memory as float32.
+        DeviceInstruction(
+            "thread_load_half",
+            THREAD,
+            _each_count("float32x{n} float16x{n}", 2, 4, 8, 16),
+            {"opencl": (InstructionText("vload_half{lanes}(0, (const {space}half *)a)"),)},
+            {0: ("global", "shared")},
+        ),
+        # The sum, maximum or minimum of a over the threads of a sub-group, in each of them. Sums of
+        # floats are added in an order that the device chooses.
+        _of_subgroup("subgroup_sum", "add"),
+        _of_subgroup("subgroup_max", "max"),
+        _of_subgroup("subgroup_min", "min"),
+    )
+}
+
+__all__ = ["DEVICE_INSTRUCTIONS", "SUBGROUP", "THREAD", "DeviceInstruction", "InstructionText"]

@@ -1,0 +1,1 @@
+"""Schedules for devices whose threads run in blocks."""

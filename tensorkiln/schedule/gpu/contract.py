@@ -1,0 +1,283 @@
+"""Products on a device, of any operator whose element is a sum of products: linear, matmul, and
+convolution, whose images are gathered as they are read (an implicit product).
+
+The indices of the output are rows, columns or a batch, by which factor depends on them:
+
+    out[n, o, h, w] = sum x[n, c, h + kh, w + kw] * weight[o, c, kh, kw]
+    rows: o    columns: n, h, w    terms: c, kh, kw
+
+A block of threads computes a tile of rows x columns, `depth` terms at a time, which it copies to
+shared memory first, with zeros beyond the last row, column or term. Each thread has the sums of a
+part of the tile in registers. Columns are the indices among which the last of the output is, so
+that neighbouring threads write neighbouring elements. Terms are added one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Var,
+    const,
+    int_value,
+    logical_and,
+    neutral,
+)
+from tensorkiln.ir.stmt import If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import substitute
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import loop, nest, within
+from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.grid import bind_threads, most_threads
+from tensorkiln.schedule.gpu.products import Axes, Product, product_of
+from tensorkiln.schedule.group import Group, inplace_params, product
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.reductions import replaced
+from tensorkiln.target import Target
+
+# With fewer rows or columns most of a tile would be empty.
+_LEAST = 8
+# Columns of threads in a block: half of a warp of 32 reads neighbouring elements.
+_ACROSS = 16
+# Largest tile, and tiles from which on a device is full without smaller ones.
+_LARGEST, _FULL = 128, 128
+_SYMBOLIC = 64  # the tile of an extent that is not known
+_DEPTH = 16
+_BANKS = 128  # bytes of a word of each bank of shared memory
+_COPY = "copy"  # the role of nests that fill a tile in shared memory
+
+
+def schedule_contraction(group: Group, target: Target, check: bool = False) -> Schedule | None:
+    """A group whose output elements are functions of one sum of products. None if it is not such a
+    product, or too narrow for tiles."""
+    found = product_of(group)
+    if found is not None and any(int_value(e) is None for _, e in (*found.rows, *found.columns)):
+        # A row of a batch, z * n + i, is one of x[z, i]; rows alone stay one dimension.
+        found = product_of(group := group.unviewed) if found.batch else found
+    tile = None if found is None else tile_of(found, target)
+    if found is None or tile is None:
+        return None
+    body = _Tiles(group, found, tile).stmt()
+    s = Schedule(PrimFunc(group.name, group.params, body, inplace=inplace_params(group)), check)
+    for role, index in (("batch", "z"), ("row", "y"), ("column", "x")):
+        (name,) = s.loops(role=role)
+        s.bind(name, f"blockIdx.{index}")
+    for name in s.loops(role=_COPY):
+        s.cooperative(name, tile.threads)
+    bind_threads(s)
+    # Neighbouring threads write neighbouring terms, a column of `left`: rows are as much longer
+    # than a power of two as makes all of these use all banks of shared memory.
+    pad = max(1, _BANKS // (found.dtype.bytes * tile.depth))
+    s.storage_align("left", 0, tile.rows, min(pad, tile.rows - 1))
+    for name in s.loops(role="register"):
+        s.unroll(name)
+    s.set_scope("sums", "register")
+    return s
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows x columns of a block of `down` x `across` threads, and terms copied at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    down: int
+    across: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.down * self.across
+
+
+def tile_of(p: Product, target: Target) -> Tile | None:
+    """The tile for a product, from its extents and what a block of the target has; None if it has
+    too few rows or columns."""
+    rows, columns = (int_value(product(tuple(e for _, e in x))) for x in (p.rows, p.columns))
+    if min(_LEAST if rows is None else rows, _LEAST if columns is None else columns) < _LEAST:
+        return None
+    threads = most_threads(target)
+    across = min(_ACROSS, threads)
+    down = threads // across
+    batch = int_value(product(tuple(e for _, e in p.batch))) or 1
+    sizes = [_size(rows, down), _size(columns, across)]
+    large = [_LARGEST // unit * unit for unit in (down, across)]
+    tiles = batch * ((rows or 0) // large[0]) * ((columns or 0) // large[1])
+    if sizes == [_SYMBOLIC, _SYMBOLIC] and tiles >= _FULL:
+        sizes = large
+    depth, shared = _DEPTH, target["max_shared_memory_per_block"]
+    assert isinstance(shared, int)
+    while depth > 1 and sum(sizes) * depth * p.dtype.bytes + _BANKS > min(shared, 12 << 10):
+        depth //= 2
+    return Tile(sizes[0], sizes[1], depth, down, across)
+
+
+def _size(extent: int | None, threads: int) -> int:
+    """Rows or columns of a tile, a multiple of the threads along it: up to _SYMBOLIC."""
+    size = max(_SYMBOLIC, threads)
+    while extent is not None and size // 2 >= max(extent, threads):
+        size //= 2
+    return size
+
+
+class _Tiles:
+    """The statements of all tiles."""
+
+    def __init__(self, group: Group, p: Product, tile: Tile):
+        self.group, self.p, self.tile = group, p, tile
+        self.rows, self.columns, self.terms, self.batch = (
+            product(tuple(e for _, e in axes)) for axes in (p.rows, p.columns, p.terms, p.batch)
+        )
+        self.down, self.across = tile.rows // tile.down, tile.columns // tile.across
+        self.left = buffer("left", (tile.depth, tile.rows), p.dtype, "shared")
+        self.right = buffer("right", (tile.depth, tile.columns), p.dtype, "shared")
+        self.sums = buffer("sums", (tile.threads, self.down, self.across), p.dtype, "local")
+
+    def stmt(self) -> Stmt:
+        """for batch, tile of rows, tile of columns: the tile."""
+        tile = self.tile
+        extents = [
+            self.batch,
+            simplify((self.rows + (tile.rows - 1)) // tile.rows),
+            simplify((self.columns + (tile.columns - 1)) // tile.columns),
+        ]
+        return nest(["z", "y", "x"], extents, self._tile, ["batch", "row", "column"], True)
+
+    def _tile(self, z: Expr, y: Expr, x: Expr) -> Stmt:
+        tile, p = self.tile, self.p
+        first_row, first_column = y * tile.rows, x * tile.columns
+
+        def step(k: Expr) -> Stmt:
+            first = k * tile.depth
+            return seq(
+                self._copy(self.left, p.left, p.rows, z, first_row, first, along_terms=True),
+                self._copy(self.right, p.right, p.columns, z, first_column, first, False),
+                each_thread("thread", tile.threads, self._products),
+            )
+
+        steps = simplify((self.terms + (tile.depth - 1)) // tile.depth)
+
+        def start(t: Expr, r: Expr, c: Expr) -> Stmt:
+            return Store(self.sums, (t, r, c), neutral("sum", p.dtype))
+
+        def finish(t: Expr, r: Expr, c: Expr) -> Stmt:
+            row = simplify(first_row + self._row(t, r))
+            column = simplify(first_column + self._column(t, c))
+            return self._finish(Load(self.sums, (t, r, c)), z, row, column)
+
+        return within(
+            [self.left, self.right, self.sums],
+            self._each_sum(start),
+            loop("k", steps, step, keep=True),
+            self._each_sum(finish),
+        )
+
+    def _each_sum(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+        """For each thread and each of its sums."""
+
+        def sums(t: Expr) -> Stmt:
+            roles = ["register", "register"]
+            return nest(["r", "c"], [self.down, self.across], lambda r, c: body(t, r, c), roles)
+
+        return each_thread("thread", self.tile.threads, sums)
+
+    def _products(self, t: Expr) -> Stmt:
+        """Add the products of the terms in shared memory to the sums of a thread."""
+        tile, dtype = self.tile, self.p.dtype
+        rows = buffer("row", (self.down,), dtype, "register")
+        columns = buffer("column", (self.across,), dtype, "register")
+
+        def term(k: Expr) -> Stmt:
+            def row(r: Expr) -> Stmt:
+                return Store(rows, (r,), Load(self.left, (k, self._row(t, r))))
+
+            def column(c: Expr) -> Stmt:
+                return Store(columns, (c,), Load(self.right, (k, self._column(t, c))))
+
+            def add(r: Expr, c: Expr) -> Stmt:
+                total = Load(self.sums, (t, r, c)) + Load(rows, (r,)) * Load(columns, (c,))
+                return Store(self.sums, (t, r, c), total)
+
+            roles = ["register", "register"]
+            return within(
+                [rows, columns],
+                loop("r", self.down, row, "register"),
+                loop("c", self.across, column, "register"),
+                nest(["r", "c"], [self.down, self.across], add, roles),
+            )
+
+        return loop("term", tile.depth, term)
+
+    def _row(self, t: Expr, r: Expr) -> Expr:
+        """The row in the tile of sum r of a thread."""
+        return simplify(r * self.tile.down + t // self.tile.across)
+
+    def _column(self, t: Expr, c: Expr) -> Expr:
+        return simplify(c * self.tile.across + t % self.tile.across)
+
+    def _copy(
+        self,
+        into: Buffer,
+        value: Expr,
+        axes: Axes,
+        z: Expr,
+        first: Expr,
+        first_term: Expr,
+        along_terms: bool,
+    ) -> Stmt:
+        """Copy a tile of a factor to shared memory, by all threads; neighbouring ones read
+        neighbouring terms, or neighbouring columns."""
+        tile = self.tile
+        size = tile.rows if into is self.left else tile.columns
+        extent = self.rows if into is self.left else self.columns
+
+        def element(k: Expr, j: Expr) -> Stmt:
+            at, term = simplify(first + j), simplify(first_term + k)
+            values = {**_split(axes, at), **_split(self.p.terms, term), **_split(self.p.batch, z)}
+            read = simplify_value(substitute(value, values), {})
+            inside = []
+            if int_value(simplify(extent % size)) != 0:
+                inside.append(at < extent)
+            if int_value(simplify(self.terms % tile.depth)) != 0:
+                inside.append(term < self.terms)
+            zero = Store(into, (k, j), const(0, into.dtype))
+            store = Store(into, (k, j), read)
+            return If(logical_and(*inside), store, zero) if inside else store
+
+        extents = [IntImm(tile.depth), IntImm(size)]
+        if along_terms:
+            return nest(["j", "k"], extents[::-1], lambda j, k: element(k, j), [_COPY, ""], True)
+        return nest(["k", "j"], extents, element, [_COPY, ""], True)
+
+    def _finish(self, total: Expr, z: Expr, row: Expr, column: Expr) -> Stmt:
+        """Store one element, with what the group computes of its sum."""
+        p, tile = self.p, self.tile
+        places = {
+            **_split(p.rows, row),
+            **_split(p.columns, column),
+            **_split(p.batch, z),
+        }
+        value = simplify_value(substitute(replaced(p.value, p.total, total), places), {})
+        index = tuple(substitute(e, places) for e in p.index)
+        store = Store(self.group.out, self.group.store_index(index), value)
+        inside = []
+        if int_value(simplify(self.rows % tile.rows)) != 0:
+            inside.append(row < self.rows)
+        if int_value(simplify(self.columns % tile.columns)) != 0:
+            inside.append(column < self.columns)
+        return If(logical_and(*inside), store) if inside else store
+
+
+def _split(axes: Axes, at: Expr) -> dict[Var, Expr]:
+    """The values of several indices, the last of which is the fastest, at a place of all."""
+    values: dict[Var, Expr] = {}
+    for d, (var, extent) in reversed(list(enumerate(axes))):
+        values[var] = simplify(at % extent) if d else simplify(at)
+        at = at // extent
+    return values

@@ -1,0 +1,75 @@
+"""How loops become a grid: blocks of threads, as many as there is work for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.schedule.gpu.block import THREAD
+from tensorkiln.schedule.primitives import Schedule, Split
+from tensorkiln.target import Target
+
+# Threads of a block where nothing else decides. Several blocks of this size fit the registers of
+# one core of any GPU.
+_THREADS = 256
+
+
+def most_threads(target: Target) -> int:
+    """The largest power of two that a block may have, at most 256."""
+    limit = target["max_num_threads"]
+    assert isinstance(limit, int)
+    return min(_THREADS, 1 << (limit.bit_length() - 1))
+
+
+def enough_threads(extent: int | None, most: int) -> int:
+    """The least power of two that is at least `extent`; `most` if that is more, or unknown."""
+    return most if extent is None else min(most, 1 << max(0, extent - 1).bit_length())
+
+
+def on_grid(s: Schedule, nest: Sequence[str], target: Target) -> str:
+    """Give each iteration of a nest of loops a thread, in blocks along x. Return the loop over the
+    threads of a block.
+
+    The place in a nest follows from a thread's number by division, which proofs understand only if
+    the divisors are known. Loops around one of unknown extent become blocks along y and z.
+    """
+    inner = _inner(s, nest)
+    threads = enough_threads(int_value(s.loop(inner).extent), most_threads(target))
+    found: Split = s.split(inner, threads, tail="guard")
+    s.bind(found.outer, "blockIdx.x")
+    s.bind(found.inner, "threadIdx.x")
+    return found.inner
+
+
+def _inner(s: Schedule, nest: Sequence[str]) -> str:
+    """Bind all of a nest but what goes along x, and return that loop."""
+    *outer, inner = _divisible(s, nest)
+    for index, loop in zip(("blockIdx.y", "blockIdx.z"), reversed(outer), strict=False):
+        s.bind(loop, index)
+    return inner
+
+
+def _divisible(s: Schedule, nest: Sequence[str]) -> list[str]:
+    """Fuse a nest to at most three loops, each of which has unknown extents only outermost, if
+    three suffice."""
+    parts: list[list[str]] = [[]]
+    for loop in reversed(nest):
+        parts[-1].insert(0, loop)
+        if int_value(s.loop(loop).extent) is None:
+            parts.append([])
+    found = [part for part in reversed(parts) if part]
+    found[:-2] = [[x for part in found[:-2] for x in part]] if len(found) > 2 else found[:-2]
+    return [s.fuse(*part) if len(part) > 1 else part[0] for part in found]
+
+
+def bind_block(s: Schedule, nest: Sequence[str]) -> None:
+    """Give each iteration of a nest of loops a block, whose threads are the iterations of the loops
+    with role "thread" inside."""
+    s.bind(_inner(s, nest), "blockIdx.x")
+    bind_threads(s)
+
+
+def bind_threads(s: Schedule) -> None:
+    """Bind the loops with role "thread"."""
+    for loop in s.loops(role=THREAD):
+        s.bind(loop, "threadIdx.x")

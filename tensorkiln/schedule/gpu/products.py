@@ -1,0 +1,111 @@
+"""What is a sum of products: which indices of an output are rows, columns or a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Reduce, Var, int_value
+from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.group import Group, product
+from tensorkiln.schedule.reductions import reductions_of
+
+Axes = Sequence[tuple[Var, Expr]]
+
+# Output channels from which on the groups of a convolution are a batch of products.
+_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The `value` of an element at `index`, a function of `total`, the sum over `terms` of left *
+    right."""
+
+    index: tuple[Expr, ...]  # of the output, in the variables of rows, columns and batch
+    value: Expr
+    total: Reduce
+    left: Expr  # depends on rows, batch and terms
+    right: Expr  # on columns, batch and terms
+    rows: Axes
+    columns: Axes
+    batch: Axes
+
+    @property
+    def terms(self) -> Axes:
+        """The variables of the sum."""
+        return self.total.axes
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the sums."""
+        return self.total.dtype
+
+
+def product_of(group: Group) -> Product | None:
+    """The product that a group computes; None if its elements are anything else."""
+    t = group.out_type
+    if t.layout is not None or group.calls[group.out_var].op == "concat":
+        return None
+    axes: list[tuple[Var, Expr]] = [(Var(f"i{d}"), e) for d, e in enumerate(t.shape)]
+    index: list[Expr] = [var for var, _ in axes]
+    bounds = {}
+    if (outputs := _outputs_of_group(group)) is not None:
+        groups, var = Var("g"), axes[1][0]
+        axes[1:2] = [(groups, simplify(t.shape[1] // outputs)), (var, IntImm(outputs))]
+        index[1], bounds = groups * outputs + var, {var: (0, outputs - 1)}
+    value = simplify_value(group.element(group.out_var)(*index), bounds)
+    found = list(dict.fromkeys(reductions_of(value)))
+    if len(found) != 1 or found[0].op != "sum" or not isinstance(found[0].value, Binary):
+        return None
+    total, factors = found[0], found[0].value
+    if factors.op != "mul" or (total.dtype.is_float and total.dtype.bits == 16):
+        return None
+    left, right = factors.a, factors.b
+    in_left, in_right = set(free_vars(left)), set(free_vars(right))
+    rows = [x for x in axes if x[0] in in_left - in_right]
+    columns = [x for x in axes if x[0] in in_right - in_left]
+    batch = [x for x in axes if x not in rows and x not in columns]
+    last = next((x for x in reversed(axes) if int_value(x[1]) != 1), None)
+    if last in rows:
+        left, right, rows, columns = right, left, columns, rows
+    p = Product(tuple(index), value, total, left, right, rows, columns, batch)
+    return _with_one_row(group, p)
+
+
+def _with_one_row(group: Group, p: Product) -> Product:
+    """The product with one index of rows in place of several (n, s), where all buffers are accessed
+    at n * S + s: divisions by a symbolic S would not be understood."""
+    if all(int_value(e) is not None for _, e in p.rows[1:]):
+        return p
+    *outer, (last, _) = p.rows
+    row: Expr = IntImm(0)
+    for var, extent in p.rows:
+        row = row * extent + var
+    first: dict[Var, Expr] = {var: IntImm(0) for var, _ in outer}
+    alike = first | {last: row}
+    at = group.store_index(p.index)
+    one = group.store_index(tuple(substitute(e, alike) for e in p.index))
+    if one != at or simplify_value(substitute(p.value, alike), {}) != p.value:
+        return p
+    value = simplify_value(substitute(p.value, first), {})
+    (total,) = dict.fromkeys(reductions_of(value))
+    assert isinstance(total.value, Binary) and isinstance(p.total.value, Binary)
+    left, right = total.value.a, total.value.b
+    if p.left == p.total.value.b:
+        left, right = right, left
+    index = tuple(substitute(e, first) for e in p.index)
+    rows = ((last, product(tuple(e for _, e in p.rows))),)
+    return Product(index, value, total, left, right, rows, p.columns, p.batch)
+
+
+def _outputs_of_group(group: Group) -> int | None:
+    """The output channels of each group of a convolution, if they are enough for the rows of a
+    tile: groups are then a batch of products."""
+    anchor = group.anchor
+    if anchor is None or anchor.op != "conv2d" or anchor.attrs.groups == 1:
+        return None
+    outputs = (int_value(group.out_type.shape[1]) or 0) // anchor.attrs.groups
+    return outputs if outputs >= _ROWS else None

@@ -1,0 +1,1 @@
+"""Analysis of device functions: what threads of a block access between barriers."""

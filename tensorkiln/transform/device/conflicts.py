@@ -1,0 +1,187 @@
+"""Pairs of accesses of a device function that two threads make of the same element, one of them a
+write, with no barrier in between: as sets of integers that must be empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from tensorkiln.arith.affine_text import TRUE, at
+from tensorkiln.arith.integer_sets import GaveUp, Sets
+from tensorkiln.ir.launch import launch_of
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction
+from tensorkiln.transform.device.phases import Point, Segment, Sequence
+
+Values = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How a run gets from segment `a` to segment `b`: `conds` on the rounds of the loops around
+    both, of instance x of `a` and y of `b`; `sure`: the points that it certainly passes, `maybe`:
+    all that it may pass."""
+
+    a: Segment
+    b: Segment
+    conds: tuple[str, ...]
+    sure: frozenset[Point]
+    maybe: frozenset[Point]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two accesses that may meet: at `values` of the coordinates (x and y) and parameters, None if
+    isl gave up. `certain`: they do."""
+
+    m: DeviceAccess
+    n: DeviceAccess
+    values: Values | None
+    certain: bool
+
+
+class Conflicts:
+    """Asks isl about the accesses of one device function."""
+
+    def __init__(self, f: PrimFunc):
+        self.of = DeviceFunction(f, launch_of(f))
+        self.phases, self.text = self.of.phases, self.of.text
+
+    # ---- within a block ----------------------------------------------------------------------
+
+    def meetings(self) -> Iterator[Meeting]:
+        """Every way from a segment to one that runs later in the same block, or at once with it."""
+        for a in self.phases.segments:
+            for b in self.phases.segments:
+                if a.nest or b.nest:  # control flow only reads
+                    yield from self._ways(a, b)
+
+    def _ways(self, a: Segment, b: Segment) -> Iterator[Meeting]:
+        loops = [p for p, q in zip(a.loops, b.loops, strict=False) if p is q]
+        dims = [self.of.rounds[s] for s in loops]
+        equal = [f"{at(d, 'x')} = {at(d, 'y')}" for d in dims]
+        if a is b:
+            yield Meeting(a, b, tuple(equal), frozenset(), frozenset())
+        sure, maybe = self.phases.forward(a, b), self.phases.forward(a, b, False)
+        if sure is not None and maybe is not None:
+            way = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe))
+            yield from self._rounds(way, *self.phases.own_loops(a, b))
+        for k, loop in enumerate(loops):
+            x, y = at(dims[k], "x"), at(dims[k], "y")
+            for later, cond in ((False, f"{y} = {x} + 1"), (True, f"{y} >= {x} + 2")):
+                sure = self.phases.around(a, b, loop, later)
+                maybe = self.phases.around(a, b, loop, later, False)
+                way = Meeting(a, b, (*equal[:k], cond), frozenset(sure), frozenset(maybe))
+                yield from self._rounds(way, *self.phases.own_loops(a, b, loop))
+
+    def _rounds(
+        self, way: Meeting, ends: list[Sequence], begins: list[Sequence]
+    ) -> Iterator[Meeting]:
+        """The ways for each choice of rounds: the last round of a loop that ends on the way, or one
+        after which it goes on; the first of a loop that begins, or one before which it did."""
+        if not ends and not begins:
+            yield way
+            return
+        if not any(True for _ in self.conflicts(way)):
+            return
+        is_end, loop = bool(ends), (ends or begins)[0]
+        letter = "x" if is_end else "y"
+        dim, (lo, end) = at(self.of.rounds[loop], letter), self.of.bounds[loop]
+        limit = end if is_end else lo
+        whole, all_of = self.phases.whole(loop, True), self.phases.whole(loop, False)
+        rest = (ends[1:], begins) if is_end else (ends, begins[1:])
+        if limit is None:
+            yield from self._rounds(replace(way, maybe=way.maybe | all_of), *rest)
+            return
+        limit = at(limit, letter)
+        only = f"{dim} >= {limit} - 1" if is_end else f"{dim} <= {limit}"
+        more = f"{dim} < {limit} - 1" if is_end else f"{dim} > {limit}"
+        yield from self._rounds(replace(way, conds=(*way.conds, only)), *rest)
+        longer = Meeting(way.a, way.b, (*way.conds, more), way.sure | whole, way.maybe | all_of)
+        yield from self._rounds(longer, *rest)
+
+    def conflicts(self, way: Meeting) -> Iterator[Conflict]:
+        """The accesses of different threads that conflict on this way."""
+        for m, n in self._pairs(way.a, way.b):
+            same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
+            threads = zip(m.threads, n.threads, strict=True)
+            other = " or ".join(f"{at(s, 'x')} != {at(t, 'y')}" for s, t in threads)
+            found = self._meet(m, n, [*way.conds, *same_block, other])
+            if found is not None:
+                yield found
+
+    # ---- between blocks ----------------------------------------------------------------------
+
+    def of_blocks(self) -> Iterator[Conflict]:
+        """The accesses of different blocks that conflict, whenever they run."""
+        segments = self.phases.segments
+        other = " or ".join(f"{at(d, 'x')} != {at(d, 'y')}" for d in self.of.blocks.values())
+        for i, a in enumerate(segments):
+            for b in segments[i:]:
+                for m, n in self._pairs(a, b):
+                    found = None
+                    if m.home.scope == "global":
+                        found = self._meet(m, n, [other])
+                    if found is not None:
+                        yield found
+
+    def _pairs(self, a: Segment, b: Segment) -> Iterator[tuple[DeviceAccess, DeviceAccess]]:
+        """Accesses of the same memory that threads share, one of them a write."""
+        first, second = self.of.accesses[a], self.of.accesses[b]
+        for m in first:
+            for n in second:
+                if m.home is n.home and (m.write or n.write) and not m.private:
+                    yield m, n
+
+    def _meet(self, m: DeviceAccess, n: DeviceAccess, conds: list[str]) -> Conflict | None:
+        """The conflict of two accesses under conditions; None if there provably is none."""
+        same = [
+            f"{at(i, 'x')} = {at(j, 'y')}"
+            for i, j in zip_longest(m.index, n.index)
+            if i is not None and j is not None
+        ]
+        dims = [at(d, "x") for d in m.dims] + [at(d, "y") for d in n.dims]
+        domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
+        there, values = self.point(dims, [*domain, *same, *(c or TRUE for c in conds)])
+        if not there:
+            return None
+        return Conflict(m, n, values, m.exact and n.exact and values is not None)
+
+    # ---- bounds ------------------------------------------------------------------------------
+
+    def outside(self, m: DeviceAccess) -> Conflict | None:
+        """An access outside of its buffer; None if there provably is none."""
+        wrong = []
+        known = len(m.index) == len(m.home.shape)
+        for index, extent in zip(m.index, m.home.shape, strict=True):
+            size = self.text.maybe(extent)
+            if index is None or size is None:
+                known = False
+                continue
+            wrong.append(f"{at(index, 'x')} < 0 or {at(index, 'x')} >= {size}")
+        dims, domain = [at(d, "x") for d in m.dims], [at(c, "x") for c in m.conds]
+        cond = " or ".join(f"({c})" for c in wrong)
+        there, values = self.point(dims, [*domain, cond]) if wrong else (False, None)
+        if not there:
+            return None if known else Conflict(m, m, None, False)
+        return Conflict(m, m, values, m.exact and values is not None)
+
+    def point(self, dims: list[str], conds: list[str]) -> tuple[bool, Values | None]:
+        """(whether there may be a point for which conditions hold; such a point, with the values of
+        parameters, or None if there is none or isl gave up)."""
+        try:
+            sets = Sets(list(self.text.params.values()), self.text.param_facts)
+            found = sets.make(dims, conds)
+            if sets.empty(found):
+                return False, None
+            return True, sets.sample(found, dims)
+        except GaveUp:
+            return True, None
+
+    def value(self, text: str, letter: str, values: Values) -> int:
+        """The value of an affine text at a point."""
+        sets = Sets([], [])
+        fixed = [f"{k} = {v}" for k, v in values.items()]
+        body = sets.make([*values, "found"], [*fixed, f"found = {at(text, letter)}"])
+        return sets.sample(body, [*values, "found"])["found"]

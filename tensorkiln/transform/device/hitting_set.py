@@ -1,0 +1,54 @@
+"""The cheapest set that has an element of each of several sets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+# Beyond this many steps of the search, the best set so far is taken: it has no element too many,
+# but another may be cheaper.
+_MOST_STEPS = 20_000
+
+
+def cheapest(sets: Sequence[Collection[T]], cost: Mapping[T, int]) -> list[T]:
+    """A set of least total cost that shares an element with each of `sets`, none of which is empty.
+
+    Among equals the one that is found first, in the order of `cost`; its elements in that order.
+    """
+    order = {x: k for k, x in enumerate(cost)}
+    rows = [sorted(s, key=lambda x: (cost[x], order[x])) for s in sets]
+    search = _Search(rows, cost)
+    search.extend([], 0)
+    return sorted(search.best, key=order.__getitem__)
+
+
+class _Search(Generic[T]):
+    """Depth first: the set with the fewest elements that is not hit yet is hit by each of them."""
+
+    def __init__(self, rows: list[list[T]], cost: Mapping[T, int]):
+        self.rows, self.cost = rows, cost
+        self.best: list[T] = []
+        self.least: int | None = None
+        self.steps = 0
+
+    def extend(self, chosen: list[T], total: int) -> None:
+        if self.least is not None and (total >= self.least or self.steps >= _MOST_STEPS):
+            return
+        self.steps += 1
+        left = [row for row in self.rows if not any(x in chosen for x in row)]
+        if not left:
+            self.best, self.least = self._needed(chosen), total
+            return
+        for x in min(left, key=len):
+            self.extend([*chosen, x], total + self.cost[x])
+
+    def _needed(self, chosen: list[T]) -> list[T]:
+        """`chosen` without elements that the others make superfluous."""
+        kept = list(chosen)
+        for x in chosen:
+            rest = [y for y in kept if y != x]
+            if all(any(y in row for y in rest) for row in self.rows):
+                kept = rest
+        return kept

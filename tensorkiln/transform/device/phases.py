@@ -1,0 +1,248 @@
+"""The places in a device function where barriers are, or could be, and which of them threads pass
+between two of its parts.
+
+What all threads of a block go through is a tree of sequences. Its leaves are the *segments*: loops
+over threadIdx, and what control flow reads from memory. In a sequence of n statements there are
+n + 1 gaps in which a barrier could stand. A *point* is a gap, or a barrier that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from operator import is_
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.launch import thread_of
+from tensorkiln.ir.stmt import (
+    Alloc,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Seq,
+    Stmt,
+    Sync,
+    While,
+    seq,
+)
+from tensorkiln.ir.visit import map_stmt
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The gap before statement `index` of the sequence `sequence`, or the barrier that is this
+    statement."""
+
+    sequence: int
+    index: int
+    there: bool = False  # a barrier
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Statements one after the other: the body of `owner`, None for a whole block. `loops` is the
+    number of loops around, `sure` whether each run of what is around `owner` runs all of it."""
+
+    number: int
+    owner: Stmt | None
+    stmt: Stmt
+    stmts: tuple[Stmt, ...]
+    loops: int
+    sure: bool
+    inner: dict[int, list[Sequence]] = field(default_factory=dict)  # by statement: its bodies
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is the body of a loop."""
+        return isinstance(self.owner, For | While)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """`stmt`: a nest over threadIdx, or the statement whose conditions or bounds are read. `path`:
+    the sequences around, outermost first, and the index in each; index -1 is before the first
+    statement."""
+
+    stmt: Stmt
+    nest: bool
+    path: tuple[tuple[Sequence, int], ...]
+
+    @property
+    def loops(self) -> tuple[Sequence, ...]:
+        """The bodies of loops around, outermost first."""
+        return tuple(s for s, _ in self.path if s.repeats)
+
+
+class Phases:
+    """The tree of what a block runs."""
+
+    def __init__(self, body: Stmt):
+        self.sequences: list[Sequence] = []
+        self.segments: list[Segment] = []
+        self.root = self._sequence(None, body, (), 0, True)
+
+    def _sequence(
+        self,
+        owner: Stmt | None,
+        s: Stmt,
+        path: tuple[tuple[Sequence, int], ...],
+        loops: int,
+        sure: bool,
+    ) -> Sequence:
+        stmts = tuple(_flat(s))
+        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure)
+        self.sequences.append(made)
+        if isinstance(owner, While):  # its condition is read before each round
+            self.segments.append(Segment(owner, False, (*path, (made, -1))))
+        for k, t in enumerate(stmts):
+            self._statement(made, k, t, (*path, (made, k)), loops)
+        return made
+
+    def _statement(
+        self,
+        around: Sequence,
+        k: int,
+        s: Stmt,
+        path: tuple[tuple[Sequence, int], ...],
+        loops: int,
+    ) -> None:
+        if thread_of(s):
+            self.segments.append(Segment(s, True, path))
+            return
+        if not isinstance(s, While | Sync):
+            self.segments.append(Segment(s, False, path))
+        for body, more, sure in _bodies(s):
+            found = self._sequence(s, body, path, loops + more, sure)
+            around.inner.setdefault(k, []).append(found)
+
+    # ---- paths -------------------------------------------------------------------------------
+
+    def whole(self, s: Sequence, sure: bool) -> set[Point]:
+        """The points that a run of a sequence passes; with `sure` False, all that it may pass."""
+        return self._between(s, -1, len(s.stmts), sure)
+
+    def _between(self, s: Sequence, first: int, last: int, sure: bool) -> set[Point]:
+        """The points after statement `first` and before statement `last`."""
+        found = {Point(s.number, k) for k in range(first + 1, last + 1)}
+        for k in range(first + 1, last):
+            if isinstance(s.stmts[k], Sync):
+                found.add(Point(s.number, k, True))
+            for inner in s.inner.get(k, ()):
+                if inner.sure or not sure:
+                    found |= self.whole(inner, sure)
+        return found
+
+    def _tail(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
+        """The points from the end of a path to the end of its first sequence."""
+        found: set[Point] = set()
+        for s, k in path:
+            found |= self._between(s, k, len(s.stmts), sure)
+        return found
+
+    def _head(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
+        """The points from the start of the first sequence of a path to its end."""
+        found: set[Point] = set()
+        for s, k in path:
+            found |= self._between(s, -1, k, sure)
+        return found
+
+    def forward(self, a: Segment, b: Segment, sure: bool = True) -> set[Point] | None:
+        """The points between two segments in the same rounds of the loops around both; None if `b`
+        does not come after `a` there."""
+        level = _parted(a, b)
+        if level == len(a.path):  # `a` is read by what is around `b`
+            return self._head(b.path[level:], sure) if level < len(b.path) else None
+        if level == len(b.path) or a.path[level][0] is not b.path[level][0]:
+            return None
+        (s, i), (_, j) = a.path[level], b.path[level]
+        if i >= j:
+            return None
+        rest = self._tail(a.path[level + 1 :], sure) | self._head(b.path[level + 1 :], sure)
+        return rest | self._between(s, i, j, sure)
+
+    def around(
+        self, a: Segment, b: Segment, loop: Sequence, later: bool, sure: bool = True
+    ) -> set[Point]:
+        """The points from `a` to `b` in the next round of a loop around both, `later` in a round
+        after that."""
+        level = next(k for k, (s, _) in enumerate(a.path) if s is loop)
+        found = self._tail(a.path[level:], sure) | self._head(b.path[level:], sure)
+        return found | self.whole(loop, sure) if later else found
+
+    def own_loops(
+        self, a: Segment, b: Segment, loop: Sequence | None = None
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        """(bodies of loops that end between `a` and `b`, those that begin there): in the same
+        rounds of the loops around both, or from one round of `loop` to a later one."""
+        if loop is None:
+            level = _parted(a, b)
+        else:
+            level = next(k for k, (s, _) in enumerate(a.path) if s is loop)
+        inner = level if loop is None and level == len(a.path) else level + 1
+        ends = [s for s, _ in a.path[level + 1 :] if s.repeats]
+        return ends, [s for s, _ in b.path[inner:] if s.repeats]
+
+    def barriers(self) -> set[Point]:
+        """The barriers that are there."""
+        return {
+            Point(s.number, k, True)
+            for s in self.sequences
+            for k, t in enumerate(s.stmts)
+            if isinstance(t, Sync)
+        }
+
+    # ---- changes -----------------------------------------------------------------------------
+
+    def with_barriers(self, points: Collection[Point]) -> Stmt:
+        """The statement with barriers in some gaps; the same object for none."""
+        return self._rebuilt(self.root, set(points))
+
+    def _rebuilt(self, s: Sequence, points: set[Point]) -> Stmt:
+        items: list[Stmt] = []
+        for k, t in enumerate(s.stmts):
+            if Point(s.number, k) in points:
+                items.append(Sync())
+            items.append(_with_bodies(t, s.inner.get(k, []), lambda x: self._rebuilt(x, points)))
+        if Point(s.number, len(s.stmts)) in points:
+            items.append(Sync())
+        same = len(items) == len(s.stmts) and all(map(is_, items, s.stmts))
+        return s.stmt if same else seq(*items)
+
+
+def _bodies(s: Stmt) -> Iterator[tuple[Stmt, int, bool]]:
+    """(a body, the loops that its statement adds, whether it certainly runs), for each body."""
+    match s:
+        case For(_, _, extent, _, body):
+            yield body, 1, (int_value(extent) or 0) > 0
+        case While(_, body):
+            yield body, 1, False
+        case If(_, then, orelse):
+            yield then, 0, False
+            if orelse is not None:
+                yield orelse, 0, False
+        case Alloc(_, body) | Let(_, _, body) | MatchBuffer(_, _, _, body):
+            yield body, 0, True
+
+
+def _with_bodies(s: Stmt, bodies: list[Sequence], rebuilt: Callable[[Sequence], Stmt]) -> Stmt:
+    left = iter(bodies)
+    return map_stmt(s, lambda e: e, lambda t: rebuilt(next(left))) if bodies else s
+
+
+def _flat(s: Stmt) -> Iterator[Stmt]:
+    """The statements of nested sequences."""
+    if not isinstance(s, Seq):
+        yield s
+        return
+    for t in s.stmts:
+        yield from _flat(t)
+
+
+def _parted(a: Segment, b: Segment) -> int:
+    """The level at which the paths of two segments part: the first with another sequence or another
+    index."""
+    for k, (p, q) in enumerate(zip(a.path, b.path, strict=False)):
+        if p[0] is not q[0] or p[1] != q[1]:
+            return k
+    return min(len(a.path), len(b.path))

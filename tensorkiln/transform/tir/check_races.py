@@ -1,0 +1,248 @@
+"""Prove that threads of device functions do not disturb each other, and stay within their buffers.
+
+For each device function it is proved that
+
+- no two threads of a block access the same element of shared or global memory, one of them for
+  writing, unless a barrier lies between;
+- no two blocks access the same element of global memory, one of them for writing;
+- every access is within its buffer.
+
+What is wrong is a fault, with the element, the statements, and the threads for which it happens:
+
+    s[0] is written by `s[t] = X[b, t]` in thread (0, 0, 0) and read by `Y[b, t] = s[3 - t]` in
+    thread (3, 0, 0) of block (0, 0, 0) with no barrier in between (n = 1)
+
+What cannot be proved, as where an index is loaded from memory, is a doubt. `check_races` raises a
+UserError for the first fault and warns of doubts (UnprovedWarning); `races_of` gives all of them,
+and notes about accesses that are slow (`transform/device/lanes.py`).
+
+Needs: split_device; insert_barriers for programs from schedules.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import BLOCK_INDICES, PrimFunc
+from tensorkiln.ir.text.printer import print_expr
+from tensorkiln.kernels.gpu import GPU_FAMILIES
+from tensorkiln.transform.device.accesses import DeviceAccess, line_of
+from tensorkiln.transform.device.conflicts import Conflict, Conflicts, Meeting, Values
+from tensorkiln.transform.device.lanes import SlowAccess, slow_accesses
+
+Index = tuple[int, int, int]
+_SCHEDULED = frozenset(family.op_class for family in GPU_FAMILIES)
+
+
+class UnprovedWarning(UserWarning):
+    """A device function was compiled without proof that its threads do not disturb each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A statement in one thread of one block."""
+
+    statement: str
+    write: bool
+    block: Index
+    thread: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`kind`: "race" (two threads of a block), "blocks" (two blocks) or "bounds" (`second` is
+    None). `sizes`: values of symbolic sizes for which it happens."""
+
+    kind: str
+    kernel: str
+    buffer: str
+    element: tuple[int, ...]
+    first: Place
+    second: Place | None
+    sizes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        a, b = self.first, self.second
+        cell = f"{self.buffer}[{', '.join(map(str, self.element))}]"
+        given = ", ".join(f"{k} = {v}" for k, v in self.sizes)
+        tail = f" ({given})" if given else ""
+        text = f"{cell} is {_done(a)} by `{a.statement}` in thread {a.thread}"
+        if b is None:
+            return f"{text} of block {a.block}, outside of its buffer{tail}"
+        other = f"{_done(b)} by `{b.statement}` in thread {b.thread}"
+        if self.kind == "blocks":
+            return f"{text} of block {a.block} and {other} of block {b.block}{tail}"
+        return f"{text} and {other} of block {a.block} with no barrier in between{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What could not be proved: `kind` and the statements as in a fault."""
+
+    kind: str
+    kernel: str
+    buffer: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        if self.kind == "bounds":
+            return f"cannot prove that `{self.first}` stays within {self.buffer}"
+        who = "blocks" if self.kind == "blocks" else "threads"
+        return (
+            f"cannot prove that {who} access different elements of {self.buffer} in "
+            f"`{self.first}` and `{self.second}`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Races:
+    """What `races_of` found in one device function."""
+
+    faults: tuple[Fault, ...]
+    doubts: tuple[Doubt, ...]
+    notes: tuple[SlowAccess, ...]
+
+    @property
+    def proved(self) -> bool:
+        """Whether nothing is wrong, and all of it proved."""
+        return not self.faults and not self.doubts
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRaces:
+    """`scheduled`: whether kernels that the compiler's own schedules made are checked too, which
+    takes a second for some. Those of each family are proved once, by tests."""
+
+    scheduled: bool = False
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Check device functions; the module is returned as it is. Raises as `check_races`."""
+        for f in mod.prim_funcs:
+            if self.scheduled or f.op_class not in _SCHEDULED:
+                _require_proved(f)
+        return mod
+
+
+def check_races(mod: IRModule) -> IRModule:
+    """Check every device function; the module is returned as it is.
+
+    Raises UserError (code `device-race`, or `out-of-bounds`) with the first fault.
+    """
+    return CheckRaces(scheduled=True)(mod)
+
+
+def _require_proved(f: PrimFunc) -> None:
+    """Raise UserError for the first fault of a device function, and warn of its doubts."""
+    if f.is_device:
+        found = races_of(f, notes=False)
+        for fault in found.faults:
+            more = f"; {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
+            is_race = fault.kind != "bounds"
+            hint = "threads that share memory need a barrier in between: insert_barriers"
+            if fault.kind == "blocks":
+                hint = "give each block elements of its own"
+            raise UserError(
+                f"{fault}{more}",
+                code="device-race" if is_race else "out-of-bounds",
+                where=f.name,
+                hint=hint if is_race else "an `if` around the access leaves these out",
+            )
+        for doubt in found.doubts:
+            warnings.warn(f"{f.name}: {doubt}", UnprovedWarning, stacklevel=2)
+
+
+def races_of(f: PrimFunc, notes: bool = True) -> Races:
+    """All faults and doubts of a device function, and with `notes` what is slow."""
+    check = _Check(f)
+    check.run()
+    slow = tuple(slow_accesses(check.conflicts.of)) if notes else ()
+    faults, doubts = tuple(check.faults), tuple(check.doubts)
+    return Races(faults, doubts, slow)
+
+
+class _Check:
+    """Collects what is wrong with one device function, each pair of statements once."""
+
+    def __init__(self, f: PrimFunc):
+        self.f, self.conflicts = f, Conflicts(f)
+        self.faults: dict[Fault, None] = {}
+        self.doubts: dict[Doubt, None] = {}
+        self.known: set[tuple[object, ...]] = set()
+
+    def run(self) -> None:
+        for found in self._outside():
+            self._add("bounds", found, True)
+        there = self.conflicts.phases.barriers()
+        for way in self.conflicts.meetings():
+            if not way.sure & there:
+                self._on_the_way(way, not way.maybe & there)
+        for found in self.conflicts.of_blocks():
+            self._add("blocks", found, True)
+
+    def _outside(self) -> Iterator[Conflict]:
+        for accesses in self.conflicts.of.accesses.values():
+            for m in accesses:
+                found = self.conflicts.outside(m)
+                if found is not None:
+                    yield found
+
+    def _on_the_way(self, way: Meeting, certain: bool) -> None:
+        for found in self.conflicts.conflicts(way):
+            self._add("race", found, certain)
+
+    def _add(self, kind: str, c: Conflict, certain: bool) -> None:
+        sure = certain and c.certain and c.values is not None
+        key = (kind, sure, c.m.home, *sorted((id(c.m.stmt), id(c.n.stmt))))
+        if key in self.known:
+            return
+        self.known.add(key)
+        name = c.m.buffer.name
+        if not sure or c.values is None:
+            self.doubts[Doubt(kind, self.f.name, name, line_of(c.m.stmt), line_of(c.n.stmt))] = None
+            return
+        element = tuple(self._value(i, "x", c.values) for i in c.m.index)
+        second = None if kind == "bounds" else self._place(c.n, "y", c.values)
+        first = self._place(c.m, "x", c.values)
+        sizes = tuple(self._sizes(c.values))
+        self.faults[Fault(kind, self.f.name, name, element, first, second, sizes)] = None
+
+    def _place(self, m: DeviceAccess, letter: str, values: Values) -> Place:
+        dims = [self.conflicts.of.blocks.get(index) for index in BLOCK_INDICES]
+        block = [0 if d is None else self._value(d, letter, values) for d in dims]
+        thread = [self._value(t, letter, values) for t in m.threads]
+        return Place(line_of(m.stmt), m.write, _three(block), _three(thread))
+
+    def _value(self, text: str | None, letter: str, values: Values) -> int:
+        assert text is not None
+        return self.conflicts.value(text, letter, values)
+
+    def _sizes(self, values: Values) -> Iterator[tuple[str, int]]:
+        for e, name in self.conflicts.text.params.items():
+            yield e.name if isinstance(e, Var) else print_expr(e), values[name]
+
+
+def _three(values: list[int]) -> Index:
+    x, y, z = values
+    return x, y, z
+
+
+def _done(place: Place) -> str:
+    return "written" if place.write else "read"
+
+
+__all__ = [
+    "CheckRaces",
+    "Doubt",
+    "Fault",
+    "Place",
+    "Races",
+    "UnprovedWarning",
+    "check_races",
+    "races_of",
+]

@@ -1,0 +1,78 @@
+"""Insert the barriers that device functions need, and no others.
+
+    for t in T.thread_binding(32, thread="threadIdx.x"):
+        tile[t] = X[b, t]
+                                                                  ->  T.sync("block")
+    for t in T.thread_binding(32, thread="threadIdx.x"):
+        Y[b, t] = tile[31 - t]
+
+A barrier is needed where a thread accesses an element of shared or global memory that another
+thread of its block accesses afterwards, one of them for writing: between nests over threadIdx, and
+from one round of a loop around them to the next. For each such dependence a barrier must stand in
+one of the gaps on the way (`transform/device/phases.py`); the gaps are chosen such that barriers
+run as rarely as possible, and barriers that are there count. Where it cannot be proved that there
+is no dependence, one is assumed.
+
+Threads that conflict within one nest cannot be separated by a barrier: `check_races` reports them.
+
+Needs: split_device, and allocate_shared: a shared buffer has one memory in all rounds of a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.transform.device.conflicts import Conflicts
+from tensorkiln.transform.device.hitting_set import cheapest
+from tensorkiln.transform.device.phases import Phases, Point
+
+# How often a loop is taken to run when the costs of barriers are compared.
+_ROUNDS = 16
+
+
+def insert_barriers(mod: IRModule) -> IRModule:
+    """Insert barriers into every device function that needs some."""
+    return mod.map_bodies(with_barriers)
+
+
+def with_barriers(f: PrimFunc) -> PrimFunc:
+    """A device function with the barriers that it needs; `f` itself if it needs none, or is no
+    device function."""
+    if not f.is_device:
+        return f
+    conflicts = Conflicts(f)
+    needed = _needed(conflicts)
+    if not needed:
+        return f
+    points = cheapest(needed, _costs(conflicts.phases))
+    body = conflicts.phases.with_barriers(points)
+    for loop in reversed(conflicts.of.launch.loops):
+        body = replace(loop, body=body)
+    return replace(f, body=body)
+
+
+def _needed(conflicts: Conflicts) -> list[frozenset[Point]]:
+    """The gaps of which one must get a barrier, for each dependence without one."""
+    there = conflicts.phases.barriers()
+    found: dict[frozenset[Point], None] = {}
+    for way in conflicts.meetings():
+        if not way.sure or way.sure & there or way.sure in found:
+            continue
+        if any(True for _ in conflicts.conflicts(way)):
+            found[way.sure] = None
+    # a set that contains another is hit whenever that one is
+    return [s for s in found if not any(other < s for other in found)]
+
+
+def _costs(phases: Phases) -> dict[Point, int]:
+    """How often a barrier in each gap would run."""
+    return {
+        Point(s.number, k): _ROUNDS**s.loops
+        for s in phases.sequences
+        for k in range(len(s.stmts), -1, -1)
+    }
+
+
+__all__ = ["insert_barriers", "with_barriers"]

@@ -1,0 +1,97 @@
+"""kiln targets: lists, searches, explains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.cli import main
+from tensorkiln.target import Target
+from tensorkiln.target.kinds import KINDS
+from tensorkiln.target.tags import TAGS
+
+
+@pytest.fixture(autouse=True)
+def forget_loaded() -> Iterator[None]:
+    yield
+    TAGS.loaded = {}
+
+
+def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets"]) == 0
+    text = capsys.readouterr().out
+    for kind in KINDS.values():
+        assert f"{kind.name}: {kind.doc}" in text
+    words = set(text.split())
+    for tag in TAGS.all():
+        assert tag.name.partition("/")[2] in words
+    assert main(["targets", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["tags"]["aws/c4.xlarge:1"]["source"].startswith("https://docs.aws.amazon.com")
+    assert data["kinds"]["cuda"]["arch"]
+    assert set(data["kinds"]) == set(KINDS)
+
+
+def test_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "Graviton", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["tags"]
+    assert {"aws/c7g.xlarge:1", "aws/r8g.xlarge:1"} <= set(found)
+    assert main(["targets", "mali"]) == 0
+    assert "rockchip/rk3399-gpu:1  RK3399, Mali-T860 MP4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["--tag", "broadcom/rpi4b"], ["raspberrypi/4b:1"]])
+def test_explain_tag(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", *argv]) == 0
+    text = capsys.readouterr().out
+    for part in (str(Target("raspberrypi/4b")), "raspberrypi/4b:1", "broadcom/rpi4b", "https://"):
+        assert part in text
+    assert "32 of 16 bytes" in text
+    assert main(["targets", *argv, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert Target(data["target"]) == Target("raspberrypi/4b")
+    assert data["tag"]["hash"] == data["content_hash"] == Target("raspberrypi/4b").content_hash
+    assert "crc" in data["features"]
+    assert data["code_generator"] is True
+
+
+def test_explain_what_would_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "intel/xeon-platinum-8280"]) == 0
+    text = capsys.readouterr().out
+    assert "32 of 64 bytes" in text
+    assert "vectors of 16 bytes in its place" in text
+    assert "avx512vnni" in text
+
+
+def test_explain_says_what_does_not_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "nvidia/t4"]) == 0
+    assert "compiles  yes" in capsys.readouterr().out
+    assert main(["targets", "rocm"]) == 0
+    assert "no: no code generator for kind 'rocm'" in capsys.readouterr().out
+    assert main(["targets", "--tag", "starfive/visionfive2"]) == 0
+    assert "no code is generated for riscv64 yet" in capsys.readouterr().out
+
+
+def test_tags_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[[tag]]\nname = "acme/board"\ntarget = { mcpu = "haswell" }\n')
+    assert main(["targets", "--tags-file", str(file), "--tag", "acme/board"]) == 0
+    assert "acme/board:1" in capsys.readouterr().out
+    assert main(["targets", "--tags-file", str(tmp_path / "no.toml")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--tag", "nvidia/tx22"], "did you mean 'nvidia/tx2'"),
+        (["--tag", "llvm"], "unknown tag 'llvm'"),
+        (["nvidia/tsela-v100"], "'nvidia/tesla-v100'"),
+        (["qwertyuiop"], "unknown kind"),
+    ],
+)
+def test_unknown(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", *argv]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""C compilers for tests of kernels as C: as callables that link libraries, with flags of a test."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Fcompile = Callable[[str, list[str], list[str]], None]
+# Flags under which generated C has no warnings, beside -Werror.
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wvla", "-Werror")
+
+
+def require_compiler(command: str) -> str:
+    """The command; skips the test where it is not installed."""
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed")
+    return command
+
+
+def compiler(command: str, *flags: str, strict: bool = True) -> Fcompile:
+    """An `fcompile` that runs a compiler with `flags` after those of the link. Generated C is
+    compiled with the flags of STRICT too."""
+    require_compiler(command)
+
+    def link(output: str, files: list[str], options: list[str]) -> None:
+        folder = Path(output).parent
+        objects = []
+        for file in files:
+            if not file.endswith(".c"):
+                objects.append(file)
+                continue
+            warn = STRICT if strict and Path(file).name.startswith("c_kernels") else ()
+            objects.append(str(folder / f"{Path(file).stem}.test.o"))
+            own = [o for o in options if not o.startswith(("-Wl,", "-l", "-shared"))]
+            _run([command, *own, *warn, *flags, "-c", file, "-o", objects[-1]])
+        last = [o for o in options if o.startswith(("-Wl,", "-l", "-shared", "-fPIC"))]
+        _run([command, *flags, *objects, *last, "-o", output])
+
+    return link
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command[:3])} ... {command[-3]}\n{done.stderr[:6000]}"

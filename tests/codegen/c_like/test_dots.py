@@ -1,0 +1,109 @@
+"""Dot products of narrow integers as C: instructions where a processor has them, and the same bits
+where it has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import DOTS, IntImm, Ramp, intrin
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc, Store
+from tensorkiln.runtime import Executor
+from tensorkiln.target import Target
+from tests.codegen.c_like.build import compiler
+from tests.codegen.kernels import program
+from tests.emulated.machine import load
+
+LANES = (1, 2, 4, 8, 16)
+TARGETS = {
+    "sse2": Target("c"),
+    "avx2": Target({"kind": "c", "mcpu": "haswell"}),
+    "neon": Target({"kind": "c", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}),
+    "dotprod": Target({"kind": "c", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}),
+    "i8mm": Target(
+        {"kind": "c", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a55", "mattr": ["+i8mm"]}
+    ),
+}
+ARM = ("neon", "dotprod", "i8mm")
+# Processors that this machine need not be: their C is compiled, not run.
+COMPILED = {
+    "vnni": Target({"kind": "c", "mcpu": "icelake-server"}),
+    "avxvnni": Target({"kind": "c", "mcpu": "alderlake"}),
+}
+# What stands in the C where the processor has an instruction for 128 bits.
+INSTRUCTION = {
+    "sse2": "_mm_madd_epi16",
+    "avx2": "_mm256_madd_epi16",
+    "dotprod": "vdotq_s32",
+    "i8mm": "vusdotq_s32",
+    "vnni": "_mm512_dpbusd_epi32",
+    "avxvnni": "_mm256_dpbusd_avx_epi32",
+}
+
+
+def kernel(name: str, lanes: int) -> PrimFunc:
+    (_, _), (left, count), (right, _) = DOTS[name]
+
+    def body(c, a, b, out):  # noqa: ANN001, ANN202
+        def vector(buf, n):  # noqa: ANN001, ANN202
+            return Load(buf, (Ramp(IntImm(0), IntImm(1), n) if n > 1 else IntImm(0),))
+
+        at = Ramp(IntImm(0), IntImm(1), lanes) if lanes > 1 else IntImm(0)
+        value = intrin(name, vector(c, lanes), vector(a, count * lanes), vector(b, count * lanes))
+        return Store(out, (at,), value)
+
+    shapes = [((lanes,), "int32"), ((count * lanes,), left), ((count * lanes,), right)]
+    return program(f"{name}_{lanes}", [*shapes, ((lanes,), "int32")], body)
+
+
+KERNELS = tuple(kernel(name, lanes) for name in DOTS for lanes in LANES)
+
+
+def made(target: Target) -> tk.Executable:
+    return tk.compile(IRModule(KERNELS, "kernels"), target, relax_pipeline=None)
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+@pytest.mark.parametrize(
+    "level", [pytest.param(x, marks=[pytest.mark.emulated] * (x in ARM)) for x in TARGETS]
+)
+def test_sums_are_exact_and_wrap_around(level: str) -> None:
+    executable = made(TARGETS[level])
+    text = executable.artifacts["kernels.c"].text()
+    assert INSTRUCTION.get(level, "vector_size") in text
+    local = level not in ARM
+    run = Executor(executable.jit(compiler("gcc", "-O1"))) if local else load(executable)
+    rng = np.random.default_rng(1)
+    for name in DOTS:
+        (_, _), (left, count), (right, _) = DOTS[name]
+        for lanes in LANES:
+            for extreme in (False, True):
+                c = rng.integers(-(1 << 31), 1 << 31, lanes, "int32")
+                a, b = (drawn(rng, d, count * lanes, extreme) for d in (left, right))
+                products = a.astype("int64") * b.astype("int64")
+                want = (c + products.reshape(lanes, count).sum(1)).astype("int32")
+                got = np.zeros(lanes, "int32")
+                run[f"{name}_{lanes}"](c, a, b, got)
+                np.testing.assert_array_equal(got, want, err_msg=f"{name} {lanes}")
+
+
+def drawn(rng: np.random.Generator, dtype: str, n: int, extreme: bool) -> np.ndarray:
+    info = np.iinfo(dtype)
+    if extreme:
+        return rng.choice(np.array([info.min, info.max], dtype), n)
+    return rng.integers(info.min, info.max, n, dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("level", COMPILED)
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_instructions_of_other_processors_compile(level: str, command: str, tmp_path: Path) -> None:
+    """Under the flags of STRICT; the library is not loaded."""
+    executable = made(COMPILED[level])
+    assert INSTRUCTION[level] in executable.artifacts["kernels.c"].text()
+    path = executable.export_library(tmp_path / "dots.so", fcompile=compiler(command, "-O2"))
+    assert path.is_file()

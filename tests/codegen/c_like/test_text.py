@@ -1,0 +1,157 @@
+"""The C of kernels as people read it: golden texts, literals, names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.c_like.c99 import C99
+from tensorkiln.ir.dtype import DType
+from tensorkiln.script import from_source
+from tests.codegen.c_like.build import compiler
+
+GOLDEN = Path(__file__).parent / "golden"
+GRAPH = """
+@tk.script.ir_module(name="net")
+class Net:
+    @R.function
+    def main(x: R.Tensor({shape}, "{dtype}")) -> R.Tensor({shape}, "{dtype}"):
+{body}
+        return y
+"""
+LINEAR = """
+        a: R.Tensor((4, 16), "float32") = R.linear(x, R.const("w", "float32", (16, 16)))
+        y: R.Tensor((4, 16), "float32") = R.relu(a)
+"""
+WEIGHTS = {"w": np.linspace(-1, 1, 256, dtype="float32").reshape(16, 16)}
+M4 = {"kind": "c", "mtriple": "thumbv7em-none-eabi", "mcpu": "cortex-m4"}
+SCRIPT = """
+@T.prim_func
+def every_form(X: T.Buffer((n, 8), "int8"), Y: T.Buffer((n, 8), "int8"), on: T.bool, k: T.int64):
+    assert k >= 0, "k is negative"
+    for i in T.parallel(n):
+        for j in range(8):
+            if on:
+                Y[i, j] = T.max(X[i, (j + k) % 8], T.int8(-128)) + X[i, j // 2]
+            else:
+                Y[i, j] = T.Cast("int8", T.round(T.Cast("float32", X[i, j]) * 0.1))
+"""
+# name -> (module, target)
+TEXTS = {
+    "linear_sse2": (GRAPH.format(shape="(4, 16)", dtype="float32", body=LINEAR), "c"),
+    "linear_m4": (GRAPH.format(shape="(4, 16)", dtype="float32", body=LINEAR), M4),
+    "softmax_avx2": (
+        GRAPH.format(
+            shape="(4, 20)",
+            dtype="float32",
+            body='        y: R.Tensor((4, 20), "float32") = R.softmax(x)',
+        ),
+        {"kind": "c", "mcpu": "haswell"},
+    ),
+    "statements": (SCRIPT.replace("(n, 8)", '("n", 8)').replace("parallel(n)", "parallel(n)"), "c"),
+}
+
+
+def compiled(source: str, target: object) -> tk.Executable:
+    constants = {k: v for k, v in WEIGHTS.items() if f'"{k}"' in source}
+    return tk.compile(from_source(source, constants=constants), target)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name: str, request: pytest.FixtureRequest) -> None:
+    text = compiled(*TEXTS[name]).artifacts["kernels.c"].text()
+    path = GOLDEN / f"{name}.c"
+    if request.config.getoption("--bless"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+@pytest.mark.parametrize("name", TEXTS)
+def test_printed_and_parsed_it_has_the_same_text(name: str) -> None:
+    source, target = TEXTS[name]
+    constants = {k: v for k, v in WEIGHTS.items() if f'"{k}"' in source}
+    mod = from_source(source, constants=constants)
+    again = from_source(mod.script(), constants=constants)
+    one, other = (tk.compile(m, target).artifacts["kernels.c"].text() for m in (mod, again))  # type: ignore[arg-type]
+    assert one == other
+
+
+def test_literals_keep_their_bits() -> None:
+    """Every literal is C whose value is exact; NaN keeps its sign, zero too."""
+    single, double = DType("float32"), DType("float64")
+    for value in (0.0, -0.0, 0.5, 0.1, 1e-45, 3.4028234663852886e38, 1 / 3, 123456.0, 1e10):
+        for dtype, suffix in ((single, "f"), (double, "")):
+            rounded = float(np.dtype(dtype.name).type(value))
+            text = C99.real(value, dtype)
+            assert text.endswith(suffix)
+            digits = text.removesuffix(suffix) if suffix and "x" not in text else text.rstrip("f")
+            found = float.fromhex(digits) if "x" in digits else float(digits)
+            assert found == rounded and np.signbit(found) == np.signbit(rounded)
+            assert re.search(r"[.ep]", text), text  # no integer
+    assert C99.real(float("inf"), single) == "INFINITY" and C99.real(-np.inf, double)[0] == "-"
+    assert C99.real(float("nan"), single) == "NAN" and C99.real(-np.nan, single) == "-NAN"
+    assert C99.real(1.0, DType("float16")) == "0x3c00"
+    assert C99.real(-2.0, DType("bfloat16")) == "0xc000"
+    assert C99.integer(-(1 << 63), DType("int64")) == "INT64_MIN"
+    assert C99.integer(-(1 << 31), DType("int32")) == "INT32_MIN"
+    assert C99.integer(1 << 40, DType("int64")) == "INT64_C(1099511627776)"
+    assert C99.integer((1 << 32) - 1, DType("uint32")) == "4294967295u"
+    assert C99.integer((1 << 64) - 1, DType("uint64")) == "UINT64_C(18446744073709551615)"
+    assert C99.integer(-128, DType("int8")) == "-128"
+
+
+def test_without_vectors_it_is_plain_c() -> None:
+    source = TEXTS["linear_m4"][0]
+    for target in (
+        M4,
+        {"kind": "c", "mtriple": "thumbv6m-none-eabi", "mcpu": "cortex-m0plus"},
+        {"kind": "c", "mtriple": "thumbv8.1m.main-none-eabi", "mcpu": "cortex-m55"},
+        {"kind": "c", "mtriple": "riscv32-unknown-none-elf"},
+        {"kind": "c", "mtriple": "riscv64-unknown-none-elf"},
+        {"kind": "c", "mtriple": "armv6-linux-gnueabihf"},
+    ):
+        executable = compiled(source, target)
+        text = executable.artifacts["kernels.c"].text()
+        assert "vector_size" not in text and "__builtin_convertvector" not in text
+        with pytest.raises(UnsupportedError):
+            executable.export_library("net.so")
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+def test_names_of_c_are_left_alone() -> None:
+    """What the compiler names gets the model's name; a program of the user's is refused by name."""
+    body = '        y: R.Tensor((4, 16), "float32") = R.tanh(x)'
+    executable = compiled(GRAPH.format(shape="(4, 16)", dtype="float32", body=body), "c")
+    assert [k.symbol for k in executable.kernels] == ["net_kernel_tanh"]
+    x = np.linspace(-2, 2, 64, dtype="float32").reshape(4, 16)
+    y = executable.jit(compiler("gcc", "-O1")).create_executor()["main"](x).numpy()
+    np.testing.assert_allclose(y, np.tanh(x), rtol=1e-6)
+    program = """
+@T.prim_func
+def {name}(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+    for i in range(4):
+        Y[i] = T.max(X[i], 0.0)
+"""
+    with pytest.raises(UnsupportedError, match="'sinh' is a function of the C library"):
+        tk.compile(from_source(program.format(name="sinh")), "c")
+    with pytest.raises(UnsupportedError, match="'max_f32' is a function that its C calls"):
+        tk.compile(from_source(program.format(name="max_f32")), "c")
+    names = program.replace("X", "f32x4").replace("Y", "restrict").format(name="relu")
+    lib = tk.compile(from_source(names), "c").jit(compiler("gcc", "-O1"))
+    got = np.zeros(4, "float32")
+    lib["relu"](np.array([-1, 2, -3, 4], "float32"), got)
+    assert got.tolist() == [0, 2, 0, 4]
+
+
+def test_equal_inputs_give_equal_text() -> None:
+    source, target = TEXTS["softmax_avx2"]
+    one, other = (compiled(source, target).artifacts["kernels.c"].text() for _ in range(2))
+    assert one == other

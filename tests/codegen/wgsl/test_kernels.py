@@ -1,0 +1,65 @@
+"""Every class of kernel of a device as WGSL: validated, and run against NumPy in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Call
+from tensorkiln.kernels.gpu import ATTENTION, GPU_FAMILIES
+from tests.codegen.wgsl.device import device
+from tests.schedule.battery import Case
+from tests.schedule.gpu.runner import WEBGPU, DeviceRunner, fused, groups_for
+from tests.schedule.gpu.test_batteries import BATTERIES
+
+
+def types_of(case: Case) -> Iterator[str]:
+    """The element types of all that the kernels of a case read, write and compute."""
+    for group in groups_for(fused(IRModule((case.function,), "case"), WEBGPU), WEBGPU):
+        yield from (p.tensor.dtype.name for p in group.function.params)
+        for b in group.function.bindings:
+            yield b.var.tensor.dtype.name
+            if isinstance(b.value, Call) and b.value.op in ("mod", "pow"):
+                # A remainder of floats is exact in float64, and a power of integers.
+                is_float = b.var.tensor.dtype.is_float
+                yield "float64" if is_float == (b.value.op == "mod") else "float32"
+
+
+@cache
+def lacking(battery: str, name: str) -> bool:
+    """Whether a case needs numbers of 64 bits."""
+    return not all(map(WEBGPU.has_type, types_of(BATTERIES[battery].cases[name])))
+
+
+def check(battery: str, names: list[str]) -> list[str]:
+    """Run those of the cases that WGSL can say; the others are refused. Return the families of
+    those that ran."""
+    cases = BATTERIES[battery]
+    able = [n for n in names if not lacking(battery, n)]
+    runner = DeviceRunner(cases, able, WEBGPU)
+    for name in able:
+        runner.check(name)
+    for name in set(names) - set(able):
+        with pytest.raises(UnsupportedError, match=r"64 bits|float64"):
+            DeviceRunner(cases, [name], WEBGPU).check(name)
+    return [f.op_class for f in runner.mod.prim_funcs]
+
+
+def test_kernels_of_webgpu() -> None:
+    device()
+    ran = []
+    for battery, step in (("loops", 42), ("contractions", 11), ("operators", 9)):
+        ran += check(battery, list(BATTERIES[battery].cases)[::step])
+    assert set(ran) >= {f.op_class for f in GPU_FAMILIES} - {ATTENTION.op_class}
+    assert len(ran) >= 60
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("battery", BATTERIES)
+def test_all_kernels_of_webgpu(battery: str) -> None:
+    device()
+    check(battery, list(BATTERIES[battery].cases))

@@ -1,0 +1,81 @@
+"""The runtime's files stand in the order of a call: each calls only files below it in the list of
+crt.h, and is declared in the paragraph that names it."""
+
+from __future__ import annotations
+
+import re
+
+from tensorkiln.link.shared import ALL_KINDS, CRT, crt_sources
+
+# caller -> callee above it -> why
+UPWARDS = {
+    "lock.c": {"kiln_watch_process": "before a lock is first held, whoever opens it in a child"},
+    "workspace.c": {"kiln_session_free": "a workspace owns its session on devices"},
+}
+
+
+def code(text: str) -> str:
+    """C without comments and without the contents of strings."""
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    return re.sub(r'"(\\.|[^"\\])*"', '""', text)
+
+
+PUBLIC = {"kiln.h", "kiln_system.h"}  # in the order of a reader
+HEADERS = {p.name: p.read_text() for p in sorted(CRT.glob("*.h")) if p.name not in PUBLIC}
+SOURCES = {path.name: code(path.read_text()) for path in crt_sources(devices=ALL_KINDS)}
+ORDER = re.findall(
+    r"\b\w+\.c\b", HEADERS["crt.h"].partition("\n *     the library ")[2].partition("\n *\n")[0]
+)
+
+
+def definitions(text: str) -> set[str]:
+    """Functions and variables of a file that others can use."""
+    found = set()
+    for line in re.findall(r"^(?!static|typedef|extern|struct \w+ \{)\w[^;{}#]*[;{]", text, re.M):
+        head = re.sub(r"\(.*", "(", line.partition("=")[0], flags=re.S)
+        found |= set(re.findall(r"\b(?:kiln_\w+|mem\w+)(?=\s*[,;(\[]|\s*$)", head))
+    return found
+
+
+DEFINED = {name: file for file, text in SOURCES.items() for name in definitions(text)}
+
+
+def test_the_list_has_every_file_once() -> None:
+    assert sorted(ORDER) == sorted(SOURCES)
+    assert DEFINED["kiln_bind"] == "bind.c" and DEFINED["kiln_pool_lock"] == "lock.c"
+    assert len(DEFINED) > 150
+
+
+def test_no_file_calls_upwards() -> None:
+    upwards = {
+        (caller, name)
+        for caller, text in SOURCES.items()
+        for name in set(re.findall(r"\w+", text)) & set(DEFINED)
+        if ORDER.index(DEFINED[name]) < ORDER.index(caller)
+    }
+    assert upwards == {(caller, name) for caller, names in UPWARDS.items() for name in names}
+    assert len(upwards) <= 3
+
+
+def paragraphs(header: str) -> list[tuple[list[str], str]]:
+    """The files that each paragraph of a header names, and what it declares."""
+    _, *parts = re.split(r"^/\* ---- (.*?) -+ \*/$", HEADERS[header], flags=re.M)
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return [(re.findall(r"\b\w+\.c\b", head.partition(":")[0]), code(body)) for head, body in pairs]
+
+
+def test_headers_are_in_that_order() -> None:
+    for header in HEADERS:
+        files = [file for names, _ in paragraphs(header) for file in names if file in SOURCES]
+        assert files == sorted(files, key=ORDER.index), header
+
+
+def test_declarations_are_in_the_paragraph_of_their_file() -> None:
+    wrong = [
+        f"{header}: {name} of {DEFINED[name]} is declared with {' '.join(files)}"
+        for header in HEADERS
+        for files, body in paragraphs(header)
+        for name in re.findall(r"^(?!static)\w[^;{}#(]*?\b(kiln_\w+)\(", body, re.M)
+        if name in DEFINED and DEFINED[name] not in files
+    ]
+    assert wrong == []

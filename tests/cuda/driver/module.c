@@ -1,0 +1,222 @@
+/* Modules, whose kernels an emulator has compiled for the host, and launches. */
+#include "lookalike.h"
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void kiln_sha256(const unsigned char *data, uint64_t size, unsigned char digest[32]);
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* PTX ends with a zero byte, a cubin, which is an ELF file, with its last table or section. */
+static size_t length_of(const char *image)
+{
+    Elf64_Ehdr head;
+    if (memcmp(image, ELFMAG, SELFMAG) != 0)
+        return strlen(image);
+    memcpy(&head, image, sizeof head);
+    size_t end = larger(head.e_shoff + (size_t)head.e_shnum * head.e_shentsize,
+                        head.e_phoff + (size_t)head.e_phnum * head.e_phentsize);
+    for (size_t i = 0; i < head.e_shnum; i++) {
+        Elf64_Shdr section;
+        memcpy(&section, image + head.e_shoff + i * head.e_shentsize, sizeof section);
+        if (section.sh_type != SHT_NOBITS)
+            end = larger(end, section.sh_offset + section.sh_size);
+    }
+    return end;
+}
+
+/* The emulator of a module's code, by its hash. */
+static void *open_emulator(const char *image, char *path, size_t room)
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned char digest[32];
+    char hex[65] = "";
+    const char *folder = getenv("LOOKALIKE_DIR");
+    kiln_sha256((const unsigned char *)image, length_of(image), digest);
+    for (int i = 0; i < 32; i++) {
+        hex[2 * i] = digits[digest[i] >> 4];
+        hex[2 * i + 1] = digits[digest[i] & 15];
+    }
+    snprintf(path, room, "%s/%s.so", folder != NULL ? folder : ".", hex);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void write_log(unsigned count, const int *options, void **values, const char *text)
+{
+    char *log = NULL;
+    size_t room = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == 5)
+            log = values[i];
+        if (options[i] == 6)
+            room = (size_t)(uintptr_t)values[i];
+    }
+    if (log != NULL && room > 0)
+        snprintf(log, room, "%s", text);
+}
+
+/* Whether the device can run the code: its ".target". */
+static int fits(const char *image)
+{
+    const char *at = memcmp(image, ELFMAG, SELFMAG) != 0 ? strstr(image, ".target sm_") : NULL;
+    if (at == NULL)
+        return 1;
+    char *end;
+    const int number = (int)strtol(at + 11, &end, 10);
+    return *end == 'a' ? number == capability() : number <= capability();
+}
+
+CUresult cuModuleLoadDataEx(object **module, const char *image, unsigned count, int *options,
+                            void **values)
+{
+    char path[1200];
+    BEGIN("cuModuleLoadDataEx")
+    NEED_CONTEXT()
+    if (error != SUCCESS)
+        write_log(count, options, values,
+                  getenv("LOOKALIKE_LOG") != NULL ? getenv("LOOKALIKE_LOG") : "");
+    if (error == SUCCESS && !fits(image)) {
+        write_log(count, options, values, "the code's .target is not of this device");
+        error = NO_BINARY_FOR_GPU;
+    }
+    if (error == SUCCESS) {
+        void *const library = open_emulator(image, path, sizeof path);
+        if (library == NULL) {
+            char text[1400];
+            snprintf(text, sizeof text, "this driver has no emulator %s", path);
+            write_log(count, options, values, text);
+            error = INVALID_PTX;
+        } else {
+            *module = make(MODULE, current_context());
+            (*module)->library = library;
+            (*module)->text = memcmp(image, ELFMAG, SELFMAG) != 0 ? strdup(image) : NULL;
+        }
+    }
+    END()
+}
+
+CUresult cuModuleUnload(object *module)
+{
+    BEGIN("cuModuleUnload")
+    NEED_CONTEXT()
+    NEED(is_a(module, MODULE), INVALID_HANDLE)
+    if (error == SUCCESS) {
+        drop_functions(module);
+        dlclose(module->library);
+        drop(module);
+    }
+    END()
+}
+
+/* The sizes of a kernel's parameters, as the PTX declares them: ".param .u64 .ptr name". */
+static void read_params(object *function, const char *text)
+{
+    char head[160];
+    snprintf(head, sizeof head, ".entry %s(", function->name);
+    const char *at = text != NULL ? strstr(text, head) : NULL;
+    const char *const end = at != NULL ? strchr(at + strlen(head), ')') : NULL;
+    while (at != NULL && (at = strstr(at, ".param ")) != NULL && at < end &&
+           function->n_params < 64) {
+        int bits = 64;
+        at += 7;
+        sscanf(at, ".%*c%d", &bits);
+        function->sizes[function->n_params++] = bits / 8;
+    }
+}
+
+CUresult cuModuleGetFunction(object **function, object *module, const char *name)
+{
+    char symbol[200];
+    BEGIN("cuModuleGetFunction")
+    NEED_CONTEXT()
+    NEED(is_a(module, MODULE), INVALID_HANDLE)
+    if (error == SUCCESS) {
+        snprintf(symbol, sizeof symbol, "emulate_%s", name);
+        void *const found = dlsym(module->library, symbol);
+        if (found == NULL) {
+            error = NOT_FOUND;
+        } else {
+            *function = make(FUNCTION, current_context());
+            (*function)->owner = module;
+            snprintf((*function)->name, sizeof (*function)->name, "%s", name);
+            memcpy(&(*function)->run, &found, sizeof found);
+            read_params(*function, module->text);
+        }
+    }
+    END()
+}
+
+CUresult cuFuncGetAttribute(int *value, int what, object *function)
+{
+    BEGIN("cuFuncGetAttribute")
+    NEED_CONTEXT()
+    NEED(is_a(function, FUNCTION), INVALID_HANDLE)
+    if (error == SUCCESS && what == 0)
+        *value = (int)setting("LOOKALIKE_THREADS", 1024);
+    else if (error == SUCCESS && what == 1)
+        *value = (int)setting("LOOKALIKE_SHARED", 0);
+    else if (error == SUCCESS && what == 4)
+        *value = 32;
+    else if (error == SUCCESS)
+        error = INVALID_VALUE;
+    END()
+}
+
+CUresult cuFuncSetAttribute(object *function, int what, int value)
+{
+    BEGIN("cuFuncSetAttribute")
+    NEED_CONTEXT()
+    NEED(is_a(function, FUNCTION), INVALID_HANDLE)
+    NEED(what == 8 && value >= 0 && value <= 232448, INVALID_VALUE)
+    if (error == SUCCESS)
+        function->shared = value;
+    END()
+}
+
+CUresult run_kernel(object *function, const unsigned *grid, const unsigned *block, unsigned shared,
+                    void **values)
+{
+    if (function->run(grid, block, shared, values) == 0)
+        return SUCCESS;
+    const char *(*message)(void) = NULL;
+    void *const found = dlsym(function->owner->library, "emulator_message");
+    memcpy(&message, &found, sizeof found);
+    const char *text = message != NULL ? message() : "";
+    note("failed %s: %s\n", function->name, text);
+    fprintf(stderr, "%s: %s\n", function->name, text);
+    lose(LAUNCH_FAILED);
+    return SUCCESS;
+}
+
+CUresult cuLaunchKernel(object *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                        object *stream, void **values, void **extra)
+{
+    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+    const uint64_t threads = (uint64_t)block_x * block_y * block_z;
+    BEGIN("cuLaunchKernel")
+    NEED_CONTEXT()
+    NEED(is_a(function, FUNCTION) && is_stream(stream), INVALID_HANDLE)
+    NEED(grid_x > 0 && grid_y > 0 && grid_z > 0 && threads > 0 && threads <= 1024 && block_z <= 64 &&
+             grid_x <= 0x7FFFFFFF && grid_y <= 65535 && grid_z <= 65535 && extra == NULL,
+         INVALID_VALUE)
+    NEED((int)shared <= (function->shared > 49152 ? function->shared : 49152), INVALID_VALUE)
+    if (error == SUCCESS && is_captured(stream)) {
+        operation op = {.function = function, .shared = shared, .n_values = function->n_params};
+        memcpy(op.grid, grid, sizeof grid);
+        memcpy(op.block, block, sizeof block);
+        for (int i = 0; i < op.n_values; i++)
+            memcpy(&op.values[i], values[i], (size_t)function->sizes[i]);
+        record(stream, &op);
+    } else if (error == SUCCESS) {
+        note("%d launch %s\n", stream > (object *)2 ? stream->number : 0, function->name);
+        error = run_kernel(function, grid, block, shared, values);
+    }
+    END()
+}

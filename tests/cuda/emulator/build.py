@@ -1,0 +1,191 @@
+"""LLVM IR of kernels -> a shared object that runs them on a CPU, thread by thread.
+
+For each kernel it exports
+
+    int emulate_<kernel>(const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
+                         void **args);
+
+with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
+(`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
+`emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from tensorkiln.artifact import ArtifactSet
+from tests.codegen.c_like.build import require_compiler
+
+FAULTS = {
+    1: "race",
+    2: "barrier",
+    3: "shared memory out of bounds",
+    4: "buffer out of bounds",
+    5: "alignment",
+    6: "launch",
+    7: "undefined shared memory",
+}
+_SOURCE = Path(__file__).parent / "emulator.c"
+_KERNEL = re.compile(r"define ptx_kernel void @(\w+)\((.*)\) #0 \{")
+_THREADS = re.compile(r'"nvvm.reqntid"="(\d+),(\d+),(\d+)"')
+_LOAD = re.compile(r"  (%\S+) = load ([^,]+), ptr (%\S+?)(?:, align (\d+))?$")
+_STORE = re.compile(r"  store (<[^>]+>|\S+) (?:<.*>|\S+), ptr (%\S+?)(?:, align (\d+))?(?:, !.*)?$")
+_BYTES = {"half": 2, "float": 4, "double": 8, "ptr": 8}
+_LEFT_OUT = ("attributes ", "target ", ";", "!0 =")
+_HEAD = """\
+declare void @emulator_load(ptr, i32, i32)
+declare void @emulator_store(ptr, i32, i32)
+declare ptr @emulator_shared()
+declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
+"""
+
+
+def build(irs: Iterable[str], out: Path) -> Path:
+    """A shared object of kernels, each given as the text of its LLVM IR (`<kernel>.ll`)."""
+    parts, declared = list[str](), dict[str, None]()
+    for ir in irs:
+        parts.append(_emulated(ir, declared))
+    text = "\n".join([_HEAD, *declared, *parts, "!0 = !{i32 1}\n"])
+    with tempfile.TemporaryDirectory() as folder:
+        object_ = Path(folder) / "kernels.o"
+        object_.write_bytes(_compiled(text))
+        made = ["-shared", "-o", str(out), str(object_), str(_runtime()), "-lpthread"]
+        subprocess.run([require_compiler("gcc"), *made], check=True)
+    return out
+
+
+def build_all(artifacts: ArtifactSet, folder: Path) -> list[Path]:
+    """For each PTX module among the artifacts of a compile, `<SHA-256 of its bytes>.so`, whose
+    kernels are those of the module."""
+    groups: dict[str, list[str]] = {}
+    for a in artifacts:
+        if a.codegen_id == "cuda" and a.file_name.endswith(".ll"):
+            groups.setdefault(a.target_key, []).append(a.text())
+    made = []
+    for a in artifacts:
+        if a.codegen_id == "cuda" and a.file_name.endswith((".ptx", ".cubin")):
+            digest = hashlib.sha256(bytes(a.view)).hexdigest()
+            made.append(build(groups[a.target_key], folder / f"{digest}.so"))
+    return made
+
+
+@functools.cache
+def _runtime() -> Path:
+    """emulator.c as an object, compiled once."""
+    made = Path(tempfile.mkdtemp(prefix="kiln-emulator-")) / "emulator.o"
+    options = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC")
+    command = [require_compiler("gcc"), *options, "-c", str(_SOURCE), "-o", str(made)]
+    subprocess.run(command, check=True)
+    return made
+
+
+def _compiled(text: str) -> bytes:
+    """An object for this machine; local memory of kernels becomes registers, as for a GPU."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=1,
+        reloc="pic",
+        codemodel="small",
+    )
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = llvm.get_default_triple(), str(machine.target_data)
+    module.verify()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0)))
+    return bytes(machine.emit_object(module))
+
+
+def _emulated(ir: str, declared: dict[str, None]) -> str:
+    """The IR of one kernel with calls of the emulator, and what launches it; adds its declarations
+    to `declared`."""
+    found, threads = _KERNEL.search(ir), _THREADS.search(ir)
+    assert found is not None and threads is not None, ir
+    lines: list[str] = []
+    slots: set[str] = set()
+    for line in ir.splitlines():
+        if line.startswith("declare "):
+            declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
+        elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
+            lines += _line(line, slots)
+    name, types = found[1], [p.split()[0] for p in _split(found[2])]
+    return "\n".join([*lines, _launcher(name, types, [int(n) for n in threads.groups()])])
+
+
+def _function(found: re.Match[str]) -> str:
+    return "@nvvm_" + found[1].replace(".", "_")
+
+
+def _split(params: str) -> list[str]:
+    return [p for p in params.split(", ") if p]
+
+
+def _line(line: str, slots: set[str]) -> Iterator[str]:
+    """A line of a kernel; loads and stores after a call that tells of them, but for local variables
+    (`slots`)."""
+    if kernel := _KERNEL.match(line):
+        params = ", ".join(f"{p.split()[0]} {p.split()[-1]}" for p in _split(kernel[2]))
+        yield f"define internal void @{kernel[1]}({params}) {{"
+        return
+    if " = alloca " in line:
+        slots.add(line.split()[0])
+    if "addrspacecast ptr addrspace(3)" in line:
+        yield f"{line.split(' = ')[0]} = call ptr @emulator_shared()"
+        return
+    if (load := _LOAD.match(line)) and load[3] not in slots:
+        yield _told("load", load[3], load[2], load[4])
+    elif (store := _STORE.match(line)) and store[2] not in slots:
+        yield _told("store", store[2], store[1], store[3])
+    else:
+        told = load or store or not re.search(r"(= load|^  store) ", line)
+        assert told, f"an access in a form that the emulator does not know: {line}"
+    yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
+
+
+def _told(how: str, pointer: str, t: str, align: str | None) -> str:
+    size = _size(t)
+    return f"  call void @emulator_{how}(ptr {pointer}, i32 {size}, i32 {align or size})"
+
+
+def _size(t: str) -> int:
+    """The bytes of an LLVM type in memory."""
+    if vector := re.fullmatch(r"<(\d+) x (\w+)>", t):
+        return int(vector[1]) * _size(vector[2])
+    return _BYTES[t] if t in _BYTES else int(t[1:]) // 8
+
+
+def _launcher(name: str, types: Sequence[str], threads: Sequence[int]) -> str:
+    """`emulate_<name>`, and the call of a kernel with arguments from an array of pointers."""
+    text = [f"define internal void @{name}$call(ptr %args) {{"]
+    for i, t in enumerate(types):
+        text += [
+            f"  %a{i} = getelementptr ptr, ptr %args, i64 {i}",
+            f"  %p{i} = load ptr, ptr %a{i}",
+            f"  %v{i} = load {t}, ptr %p{i}",
+        ]
+    given = ", ".join(f"{t} %v{i}" for i, t in enumerate(types))
+    words = ", ".join(f"i32 {n}" for n in threads)
+    return "\n".join(
+        [
+            *text,
+            f"  call void @{name}({given})\n  ret void\n}}",
+            f'@{name}$name = private constant [{len(name) + 1} x i8] c"{name}\\00"',
+            f"@{name}$threads = private constant [3 x i32] [{words}]",
+            f"define i32 @emulate_{name}(ptr %grid, ptr %block, i32 %shared, ptr %args) {{",
+            f"  %fault = call i32 @emulator_run(ptr @{name}$name, ptr @{name}$call, ptr %grid, "
+            f"ptr %block, ptr @{name}$threads, i32 %shared, ptr %args)",
+            "  ret i32 %fault\n}",
+        ]
+    )

@@ -1,0 +1,97 @@
+"""Launches of emulated kernels on NumPy arrays, each in memory of its own with nothing around it
+that a kernel may touch."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tests.cuda.emulator.build import FAULTS, build
+
+FORWARD, BACKWARD, RANDOM = 0, 1, 2
+_GUARD = 64
+_numbers = itertools.count()
+
+
+class EmulatorFault(Exception):
+    """What a kernel did wrong: `kind` is one of `FAULTS`."""
+
+    def __init__(self, kind: str, message: str):
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kiln-emulated-")
+
+
+class Emulated:
+    """Kernels from their LLVM IR; threads run in an order that may be changed between launches.
+    Arrays are copied to addresses that are multiples of an element or, if `aligned`, of 64."""
+
+    aligned = False
+
+    def __init__(self, irs: Iterable[str]):
+        out = Path(_folder().name) / f"kernels{next(_numbers)}.so"
+        self.library = ctypes.CDLL(str(build(irs, out)))
+        self.library.emulator_message.restype = ctypes.c_char_p
+
+    def order(self, which: int, seed: int = 0) -> None:
+        """Run threads and blocks forward, backward or at random."""
+        self.library.emulator_order(which, ctypes.c_uint64(seed))
+
+    def run(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[object],
+        shared: int = 0,
+    ) -> None:
+        """Launch a kernel on arrays, which it may change, and NumPy numbers. Raises
+        EmulatorFault."""
+        if 0 in grid:
+            return
+        arrays = (a for a in args if isinstance(a, np.ndarray))
+        memory = {id(a): _Memory(a, 0 if self.aligned else a.itemsize) for a in arrays}
+        for m in memory.values():
+            assert self.library.emulator_buffer(ctypes.c_void_p(m.start), m.size) == 0
+        given = [memory[id(a)].pointer if id(a) in memory else _number(a) for a in args]
+        pointers = (ctypes.c_void_p * len(given))(*(ctypes.addressof(g) for g in given))
+        sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, block)]
+        fault = self.library[f"emulate_{name}"](*sizes, ctypes.c_uint(shared), pointers)
+        for m in memory.values():
+            self.library.emulator_forget(ctypes.c_void_p(m.start))
+            m.read()
+        if fault:
+            raise EmulatorFault(FAULTS[fault], self.library.emulator_message().decode())
+
+
+class _Memory:
+    """A copy of an array, `past` bytes behind a multiple of 64."""
+
+    def __init__(self, array: np.ndarray, past: int):
+        self.array, self.size = array, ctypes.c_size_t(array.nbytes)
+        self.bytes = np.empty(array.nbytes + 3 * _GUARD, np.uint8)
+        first = -self.bytes.ctypes.data % _GUARD + _GUARD + past
+        self.inside = self.bytes[first : first + array.nbytes]
+        self.inside[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.start = self.inside.ctypes.data
+        self.pointer = ctypes.c_void_p(self.start)
+
+    def read(self) -> None:
+        """Copy the result into the array."""
+        if self.array.flags.writeable:
+            self.array[...] = self.inside.view(self.array.dtype).reshape(self.array.shape)
+
+
+def _number(a: object) -> ctypes.Array[ctypes.c_char]:
+    """The bytes of a NumPy number as a kernel's parameter has them."""
+    return ctypes.create_string_buffer(np.asarray(a).tobytes(), np.asarray(a).itemsize)

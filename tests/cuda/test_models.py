@@ -1,0 +1,64 @@
+"""Models on CUDA, alone and beside CPUs: the results of a CPU. On the machine's GPU, or by the
+emulator behind the stand-in for its driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import tensor
+from tensorkiln.runtime import Executor, load_module
+from tests.cuda.emulator.build import build_all
+from tests.cuda.lookalike import require_cuda
+from tests.devices.test_opencl import DSP, NETWORKS, _block
+from tests.transform.graphs import graph, rand
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
+
+
+def check(mod: IRModule, target: Any, *shapes: tuple[int, ...]) -> tk.Executable:
+    """Compile for a target; for inputs of each shape its results are those of a CPU."""
+    exe = tk.compile(mod, target)
+    if not require_cuda():
+        build_all(exe.artifacts, Path(os.environ["LOOKALIKE_DIR"]))
+    on_cpu = tk.compile(mod)
+    for shape in shapes:
+        x = np.random.default_rng(shape).normal(size=shape).astype("float32")
+        have, want = np.asarray(exe(x)), np.asarray(on_cpu(x))
+        scale = np.abs(want).max(initial=1e-6)
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5 * scale)
+    return exe
+
+
+@pytest.mark.parametrize("name", ["linear", "layer_norm", "conv", "pool", "attention"])
+def test_operators_run_wholly_on_the_device(name: str) -> None:
+    build, shape = NETWORKS[name]
+    exe = check(graph(build, x=shape), "cuda", shape)
+    assert {p.device for p in exe.placement()} == {"cuda"}
+    assert [m.type_key for m in exe.jit().imported_modules] == ["cuda"]
+
+
+def test_symbolic_sizes_and_several_architectures(tmp_path: Path) -> None:
+    def build(g: Any, x: Any) -> Any:
+        return g.softmax(g.linear(g.exp(g.linear(x, rand(6, 20))), rand(20, 9)), axis=1)
+
+    mod = graph(build, x=tensor((Var("n"), 6), "float32"))
+    target = {"kind": "cuda", "arch": "sm_75", "also": ["sm_80", "sm_90"]}
+    exe = check(mod, target, (1, 6), (5, 6), (300, 6))
+    lib = load_module(exe.export_library(tmp_path / "net.so"))
+    assert lib.imported_modules[0].type_key == "cuda"
+    x = np.ones((7, 6), "float32")
+    assert np.array_equal(Executor(lib, tk.cuda(0))["main"](x), np.asarray(exe(x)))
+
+
+def test_beside_two_cpus() -> None:
+    gpu = {"kind": "cuda", "operators": ["linear", "gelu", "softmax"]}
+    exe = check(graph(_block, x=(10, 24)), {"devices": [gpu, DSP, "llvm"]}, (10, 24))
+    assert {p.device for p in exe.placement()} == {"cuda", "dsp", "llvm"}

@@ -1,0 +1,251 @@
+"""Projects: the one for CMake is built and run; of the others, what can be without their tools."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.artifact.mlf.load import open_model_library
+from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.cli import main
+from tensorkiln.external.example import C_REFERENCE
+from tensorkiln.ir.expr import Var
+from tensorkiln.mlf.project import TEMPLATES, new_project
+from tests.mlf.build import needs_gcc, needs_gxx, run, unpacked
+from tests.mlf.test_programs import AVX2, CASES, linear, numbers
+from tests.transform.graphs import graph
+
+needs_cmake = pytest.mark.skipif(
+    shutil.which("cmake") is None or shutil.which("make") is None, reason="cmake is not installed"
+)
+X, U = numbers(1, 3, 14, 14), numbers(2, 8)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, tk.Executable]:
+    return {
+        "cnn": tk.compile(CASES["cnn"][0], AVX2),
+        "flat": tk.compile(graph(linear, x=(2, 8)), AVX2, externals=[C_REFERENCE]),
+    }
+
+
+@pytest.fixture(scope="module")
+def archive(models: dict[str, tk.Executable], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tk.export_model_library_format(models, tmp_path_factory.mktemp("mlf") / "both.tar")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive without objects."""
+    exe = tk.compile(graph(lambda g, x: g.relu(x), x=(2, 8)), AVX2, externals=[C_REFERENCE])
+    path = exe.export_model_library_format(tmp_path_factory.mktemp("mlf") / "relu.tar")
+    assert not open_model_library(path).model().objects
+    return path
+
+
+def expected(models: dict[str, tk.Executable]) -> bytes:
+    given = {"cnn": X, "flat": U}
+    return b"".join(np.asarray(e(given[name])).tobytes() for name, e in models.items())
+
+
+def built(source: Path, build: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    flags = "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"
+    command = ["cmake", "-S", str(source), "-B", str(build), flags, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        run(["cmake", "--build", build])
+    return done
+
+
+def answer(program: Path, *given: np.ndarray) -> bytes:
+    data = b"".join(x.tobytes() for x in given)
+    done = subprocess.run([program], input=data, capture_output=True, check=False)
+    assert done.returncode == 0 and b"returned 0 after" in done.stderr, done.stderr
+    return done.stdout
+
+
+@needs_gcc
+@needs_cmake
+def test_cmake(models: dict[str, tk.Executable], archive: Path, tmp_path: Path) -> None:
+    """Two models in one project: the program reads their inputs and writes their outputs."""
+    argv = ["new-project", str(archive), "--template", "cmake", "-o", str(tmp_path / "firmware")]
+    assert main(argv) == 0 and main(argv) == 0  # again: it is ours
+    done = built(tmp_path / "firmware", tmp_path / "build")
+    assert done.returncode == 0, done.stderr
+    assert answer(tmp_path / "build/firmware", X, U) == expected(models)
+    assert tk.load_model_library_format(tmp_path / "firmware/model", "cnn") == (
+        models["cnn"].artifacts
+    )
+
+
+@needs_gcc
+@needs_cmake
+def test_several_pools(tmp_path: Path) -> None:
+    """Each has memory of its own, and functions share those of one name."""
+    memory = [{"name": "fast", "size": 9000, "align": 8}, {"name": "slow", "align": 16}]
+    target = {"kind": "llvm", "mcpu": "haswell", "memory": memory}
+    exe = tk.compile(graph(linear, x=(2, 8)), target)
+    wide = tk.compile(CASES["cnn"][0], target)
+    models = {"flat": exe, "cnn": wide}
+    archive = tk.export_model_library_format(models, tmp_path / "two.tar")
+    names = [p.name for p in open_model_library(archive).model("cnn").functions["main"].pools]
+    assert names == ["fast", "slow"]
+    project = new_project(archive, tmp_path / "two")
+    assert built(project, tmp_path / "build").returncode == 0
+    expected = np.asarray(exe(U)).tobytes() + np.asarray(wide(X)).tobytes()
+    assert answer(tmp_path / "build/two", U, X) == expected
+
+
+@needs_gcc
+@needs_cmake
+def test_the_archives_own_project(
+    models: dict[str, tk.Executable], archive: Path, tmp_path: Path
+) -> None:
+    shutil.copy(archive, tmp_path / "both.tar")
+    done = built(unpacked(tmp_path / "both.tar") / "templates", tmp_path / "build")
+    assert done.returncode == 0, done.stderr
+    assert answer(tmp_path / "build/run_models", X, U) == expected(models)
+
+
+@needs_gcc
+@needs_cmake
+def test_a_dependency_is_asked_for(tmp_path: Path) -> None:
+    """By name, version and where to fetch it; a folder, or the caller's word, takes its place."""
+    dependency = ExternalDependency("cmsis-nn", 'https://x.y/"$a;b', "git", "5.8.0", "BSD-3-Clause")
+    external = replace(C_REFERENCE, dependencies=(dependency,))
+    exe = tk.compile(graph(linear, x=(2, 8)), AVX2, externals=[external])
+    path = exe.export_model_library_format(tmp_path / "flat.tar")
+    project = new_project(path, tmp_path / "project")
+    done = built(project, tmp_path / "build")
+    said = " ".join(done.stderr.split())
+    assert done.returncode != 0 and "the model needs cmsis-nn 5.8.0" in said
+    assert 'fetch git https://x.y/"$a;b' in said and "-DCMSIS_NN_DIR=" in said
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout/LICENSE").write_text("Apache-2.0")
+    for option in (f"-DCMSIS_NN_DIR={tmp_path}/checkout", "-DCMSIS_NN_SYSTEM=ON"):
+        shutil.rmtree(tmp_path / "build")
+        assert built(project, tmp_path / "build", option).returncode == 0
+        assert answer(tmp_path / "build/project", U) == np.asarray(exe(U)).tobytes()
+    whole = exe.export_model_library_format(
+        tmp_path / "whole.tar", bundle={"cmsis-nn": tmp_path / "checkout"}
+    )
+    metadata = open_model_library(whole).metadata
+    assert metadata is not None
+    assert [(row.spdx, row.component) for row in metadata.licenses] == [
+        ("Apache-2.0", "Tensorkiln"),
+        ("BSD-3-Clause", "cmsis-nn"),
+    ]
+    shutil.rmtree(tmp_path / "build")
+    assert built(new_project(whole, tmp_path / "whole"), tmp_path / "build").returncode == 0
+
+
+@needs_gcc
+def test_platformio(models: dict[str, tk.Executable], archive: Path, tmp_path: Path) -> None:
+    """What its file names, given to gcc as PlatformIO would."""
+    project = new_project(archive, tmp_path / "pio", "platformio")
+    ini = configparser.ConfigParser()
+    ini.read(project / "platformio.ini")
+    flags = [
+        str(project / f) if f.startswith("model/") else f.replace("-I", f"-I{project}/")
+        for f in ini["env"]["build_flags"].split()
+    ]
+    patterns = ini["env"]["build_src_filter"].split()
+    found = [p for row in patterns for p in sorted((project / "src").glob(row[2:-1]))]
+    assert all(row.startswith("+<") for row in patterns) and len(found) == len(patterns) + 1
+    run(["gcc", "-Werror", *found, *flags, "-lm", "-o", tmp_path / "program"])
+    assert answer(tmp_path / "program", X, U) == expected(models)
+
+
+KERNEL_H = """
+#include <stdint.h>
+#define ARG_UNUSED(x) (void)(x)
+uint32_t k_cycle_get_32(void);
+"""
+
+
+@needs_gcc
+def test_zephyr(archive: Path, tmp_path: Path) -> None:
+    """Its C against headers with what of Zephyr it uses, and its settings."""
+    project = new_project(archive, tmp_path / "app", "zephyr")
+    (tmp_path / "zephyr/sys").mkdir(parents=True)
+    (tmp_path / "zephyr/kernel.h").write_text(KERNEL_H)
+    (tmp_path / "zephyr/sys/printk.h").write_text("void printk(const char *format, ...);\n")
+    include = [f"-I{tmp_path}", f"-I{project}/model/codegen/host/include"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    for file in ("main.c", "platform.c"):
+        run(["gcc", *flags, *include, project / "src" / file])
+    cmake, settings = (project / "CMakeLists.txt").read_text(), (project / "prj.conf").read_text()
+    library = open_model_library(archive)
+    for model in library.models().values():
+        for path in (*model.sources, *model.objects):
+            assert f'"${{MODEL_DIR}}/{path}"' in cmake and (project / "model" / path).is_file()
+    assert "@" not in cmake + settings and "CONFIG_MAIN_STACK_SIZE=" in settings
+    assert "HEAP" not in settings
+
+
+ARDUINO_H = """
+#include <stddef.h>
+#include <stdint.h>
+#define HEX 16
+struct Port {
+    void begin(long) {}
+    template <class T> void print(T) {}
+    template <class T> void print(T, int) {}
+    template <class T> void println(T) {}
+    void println() {}
+};
+__attribute__((unused)) static Port Serial;
+inline unsigned long micros() { return 0; }
+inline void delay(unsigned long) {}
+"""
+
+
+@needs_gcc
+@needs_gxx
+def test_arduino(sources: Path, archive: Path, tmp_path: Path) -> None:
+    """A library of sources, which its sketch uses; objects are refused."""
+    project = new_project(sources, tmp_path / "relu", "arduino")
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub/Arduino.h").write_text(ARDUINO_H)
+    include = [f"-I{project}/src", f"-I{tmp_path}/stub"]
+    for file in sorted((project / "src").glob("*.c")):
+        made = tmp_path / f"{file.stem}.o"
+        run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *include, "-c", file, "-o", made])
+    sketch = (project / "examples/run/run.ino").read_text()
+    (tmp_path / "main.cpp").write_text(
+        f"#include <Arduino.h>\n{sketch}\nint main() {{ setup(); loop(); }}\n"
+    )
+    parts = [tmp_path / "main.cpp", project / "src/platform.cpp", *sorted(tmp_path.glob("*.o"))]
+    run(["g++", "-Wall", "-Wextra", "-Werror", *include, *parts, "-lm", "-o", tmp_path / "program"])
+    run([tmp_path / "program"])
+    rows = dict(r.split("=", 1) for r in (project / "library.properties").read_text().splitlines())
+    assert rows["name"] == "relu" and rows["includes"] == "kiln_relu.h"
+    with pytest.raises(UnsupportedError, match="cnn, flat: kernels are objects"):
+        new_project(archive, tmp_path / "both", "arduino")
+    assert not (tmp_path / "both").exists()
+
+
+def test_what_is_refused(archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no template 'cmkae'") as caught:
+        new_project(archive, tmp_path / "p", "cmkae")
+    assert caught.value.code == "unknown-template" and "'cmake'" in caught.value.hint
+    exe = tk.compile(graph(linear, x=(Var("n"), 8)))
+    symbolic = exe.export_model_library_format(tmp_path / "any.tar")
+    for template in TEMPLATES:
+        with pytest.raises(UnsupportedError) as wrong:
+            new_project(symbolic, tmp_path / "p", template)
+        assert "symbolic sizes, n" in wrong.value.message or "objects" in wrong.value.message
+    assert not any(n.endswith("main.c") for n in open_model_library(symbolic).files)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("dear")
+    with pytest.raises(UserError, match="thesis.txt"):
+        new_project(archive, tmp_path / "mine")
+    assert not (tmp_path / "p").exists()

@@ -1,0 +1,57 @@
+/* What device_host.c needs to know of CUDA. */
+#define DRIVER_LIBRARY "libcuda.so.1"
+
+static const int errors[] = {2, 1, 700, 9999};
+static const char *const functions[] = {
+    "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxGetDevice",
+    "cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncGetAttribute", "cuFuncSetAttribute",
+    "cuStreamCreate", "cuStreamSynchronize", "cuStreamIsCapturing", "cuMemAlloc", "cuPointerGetAttributes",
+    "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuLaunchKernel",
+};
+
+/* The same in the default stream, for which the host waits. */
+static int run_in_stream(kiln_executor *executor, void *x, void *y)
+{
+    typedef int (*stream_fn)(kiln_executor *, int, void *);
+    typedef int (*wait_fn)(void *);
+    void *const stream = (void *)1;
+    int code = note(SYMBOL(library, "kiln_executor_set_stream", stream_fn)(executor, 1, stream));
+    for (int i = 0; code == 0 && i < 2; i++)
+        code = run(executor, "there", x, y, 2);
+    SYMBOL(driver, "cuStreamSynchronize", wait_fn)(stream);
+    if (code == 0)
+        code = note(SYMBOL(library, "kiln_executor_set_stream", stream_fn)(executor, 1, NULL));
+    return code == 0 ? run(executor, "there", x, y, 2) : code;
+}
+
+/* Functions on memory of the host's own, in the primary context. */
+static int run_there(kiln_executor *executor)
+{
+    typedef int (*retain_fn)(void **, int);
+    typedef int (*push_fn)(void *);
+    typedef int (*pop_fn)(void **);
+    typedef int (*allocate_fn)(void **, size_t);
+    typedef int (*free_fn)(void *);
+    typedef int (*release_fn)(int);
+    void *context = NULL, *x = NULL, *y = NULL;
+    SYMBOL(driver, "cuDevicePrimaryCtxRetain", retain_fn)(&context, 0);
+    if (context == NULL)
+        return 0; /* the host's own call was the one to fail */
+    const int pushed = SYMBOL(driver, "cuCtxPushCurrent", push_fn)(context);
+    SYMBOL(driver, "cuMemAlloc", allocate_fn)(&x, N * 4);
+    SYMBOL(driver, "cuMemAlloc", allocate_fn)(&y, N * 4);
+    int code = note(SYMBOL(library, "kiln_executor_set_device", set_fn)(executor, 1, 0, context));
+    if (code == 0 && x != NULL && y != NULL)
+        code = run(executor, "there", x, y, 2);
+    if (code == 0 && x != NULL && y != NULL)
+        code = run_in_stream(executor, x, y);
+    if (x != NULL)
+        SYMBOL(driver, "cuMemFree", free_fn)(x);
+    if (y != NULL)
+        SYMBOL(driver, "cuMemFree", free_fn)(y);
+    if (pushed == 0)
+        SYMBOL(driver, "cuCtxPopCurrent", pop_fn)(&context);
+    SYMBOL(driver, "cuDevicePrimaryCtxRelease", release_fn)(0);
+    return code;
+}

@@ -1,0 +1,48 @@
+"""Every family of device kernels: each step of its schedule proved, its device functions free of
+races, and its rows in the order in which they are meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorkiln.kernels import families
+from tensorkiln.kernels.gpu import GPU_FAMILIES
+from tensorkiln.schedule.choose import schedule_group, trace_of
+from tensorkiln.target import Target
+from tensorkiln.transform.tir.check_races import races_of
+from tests.schedule.gpu.kernels import KERNELS, TARGETS, group_of
+from tests.schedule.gpu.runner import OPENCL, Kernels
+
+# Limits of a device change tiles and blocks: one kernel of each class for the others.
+FIRST = {op_class: name for name, (_, _, op_class) in reversed(KERNELS.items())}
+PROVED = [("opencl", name) for name in KERNELS]
+PROVED += [(target, name) for target in TARGETS if target != "opencl" for name in FIRST.values()]
+
+
+@pytest.mark.parametrize(("target", "name"), PROVED)
+def test_every_step_is_proved_and_no_thread_races(target: str, name: str) -> None:
+    group = group_of(name, target)
+    f = schedule_group(group, TARGETS[target], check=True)
+    assert f.op_class == KERNELS[name][2]
+    made = Kernels([f], TARGETS[target])
+    for launch in made.launches(f.name):
+        races = races_of(made.func(launch.name), notes=f.op_class == "gpu_contraction")
+        assert not races.faults, races.faults[0]
+        assert not races.doubts, races.doubts
+        assert not [n for n in races.notes if n.kind == "bank conflict"], races.notes
+
+
+def test_every_family_has_a_kernel_here() -> None:
+    classes = {op_class for _, _, op_class in KERNELS.values()}
+    assert {f.op_class for f in GPU_FAMILIES} == classes
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda"])
+def test_devices_have_rows_and_cpus_keep_theirs(kind: str) -> None:
+    assert families(Target(kind)).all == GPU_FAMILIES
+    assert not set(families(Target("llvm")).all) & set(GPU_FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["sum_rows", "softmax", "conv2d", "depthwise", "attention"])
+def test_a_trace_makes_the_schedule_again(name: str) -> None:
+    assert trace_of(group_of(name), OPENCL).count("bind(") > 1

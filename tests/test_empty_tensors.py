@@ -1,0 +1,62 @@
+"""Tensors of no elements, on every kind of target that runs here: results that are empty, and
+results of operators that read nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UserError
+from tests.capabilities import opencl_devices
+from tests.ops.evaluate import evaluate
+from tests.transform.graphs import Build, c, graph, main, rand
+
+NOTHING = c(np.zeros((0, 5), np.float32))
+CASES: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "elementwise": (lambda g, x: g.exp(x), (0, 3)),
+    "chain": (lambda g, x: g.softmax(g.relu(g.matmul(g.exp(x), rand(3, 4)))), (0, 3)),
+    "linear of no rows": (lambda g, x: g.linear(x, rand(8, 5), rand(5)), (0, 8)),
+    "linear of no terms": (lambda g, x: g.linear(x, NOTHING, rand(5)), (3, 0)),
+    "product of no terms": (lambda g, x: g.matmul(x, NOTHING), (3, 0)),
+    "sum of none": (lambda g, x: g.sum(x, axes=(1,)), (4, 0)),
+    "largest of each of none": (lambda g, x: g.max(x, axes=(1,)), (0, 4)),
+    "mean, then more": (lambda g, x: g.add(g.mean(x, axes=(1,)), 1.0), (0, 4)),
+    "softmax of no rows": (lambda g, x: g.softmax(x, axis=-1), (0, 5)),
+    "softmax of empty rows": (lambda g, x: g.softmax(x, axis=-1), (5, 0)),
+    "concat": (
+        lambda g, x: g.relu(g.concat(g.relu(x), c(np.ones((2, 3), np.float32)), axis=0)),
+        (0, 3),
+    ),
+    "no images": (lambda g, x: g.relu(g.conv2d(x, rand(4, 3, 3, 3), rand(4))), (0, 3, 8, 8)),
+    "pooling": (lambda g, x: g.max_pool2d(x, kernel=(2, 2)), (0, 3, 8, 8)),
+    "attention": (lambda g, x: g.attention(x, x, x, scale=1.0), (1, 2, 0, 16)),
+    "view": (lambda g, x: g.reshape(x, shape=(3, 0)), (0, 3)),
+    "transpose": (lambda g, x: g.transpose(x, axes=(1, 0)), (0, 3)),
+    "itself": (lambda g, x: x, (0, 3)),
+}
+
+
+@pytest.mark.parametrize("target", ["native", "llvmjit", "c", "opencl"])
+@pytest.mark.parametrize("name", CASES)
+def test_empty(name: str, target: str) -> None:
+    if target == "opencl" and not opencl_devices():
+        pytest.skip("no device of OpenCL")
+    build, shape = CASES[name]
+    mod, x = graph(build, x=shape), np.zeros(shape, np.float32)
+    (want,) = evaluate(main(mod), {"x": x}, {})
+    found = np.asarray(tk.compile(mod, target)(x))
+    assert found.shape == want.shape and found.dtype == want.dtype
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["cuda", "webgpu"])
+@pytest.mark.parametrize("name", CASES)
+def test_empty_is_compiled(name: str, target: str) -> None:
+    build, shape = CASES[name]
+    assert tk.compile(graph(build, x=shape), target).functions
+
+
+def test_convolution_of_no_channels_is_refused() -> None:
+    with pytest.raises(UserError, match="at least one input channel"):
+        graph(lambda g, x: g.conv2d(x, c(np.zeros((4, 0, 3, 3), np.float32))), x=(1, 0, 8, 8))
