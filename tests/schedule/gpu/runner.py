@@ -30,6 +30,7 @@ from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
+from tensorkiln.transform.tir.fold_grid import FoldGrid
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_indices
@@ -84,6 +85,7 @@ def device_passes(target: Target) -> list[Pass]:
         insert_barriers,
         vectorize_loops,
         narrow_indices,
+        FoldGrid(target),
     ]
 
 
