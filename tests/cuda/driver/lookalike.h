@@ -14,7 +14,8 @@
  * LOOKALIKE_THREADS, LOOKALIKE_SHARED   what a kernel may have, and has, of its own
  * LOOKALIKE_LOG         what the driver's compiler says
  *
- * Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
+ * Emulators that have `emulator_buffer` and `emulator_forget` are told of all memory of their device, so
+ * that a kernel may touch nothing else. Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
  * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. */
 #ifndef LOOKALIKE_H
 #define LOOKALIKE_H
@@ -80,6 +81,7 @@ object *make(object_kind kind, object *like);
 int is_a(const object *o, object_kind kind);
 void drop(object *o);
 void drop_functions(const object *module);
+object *next_module(const object *after, int device);
 object *current_context(void);
 CUresult fails(const char *name);
 CUresult lost(void);
@@ -92,12 +94,14 @@ int is_device_memory(CUdeviceptr address, size_t bytes);
 int live_memory(void);
 int drop_memory(const object *context);
 void copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+void tell_all_memory(object *module, int is_there);
 /* stream.c */
 int is_stream(object *stream);
 int is_captured(object *stream);
 void invalidate(object *stream);
 void record(object *stream, const operation *op);
 /* module.c */
+void tell_memory(object *module, CUdeviceptr start, size_t bytes, int is_there);
 CUresult run_kernel(object *function, const unsigned *grid, const unsigned *block, unsigned shared,
                     void **values);
 
