@@ -64,7 +64,8 @@ CAPABILITIES = {
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
     "ptxas": Capability(
-        "`pip install tensorkiln[cuda]`", r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed"
+        "`pip install tensorkiln[cuda]`",
+        r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed|ptxas [\d.]+ gives other figures",
     ),
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",
