@@ -12,6 +12,7 @@ import numpy as np
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.choose import schedule_group
@@ -19,15 +20,23 @@ from tests.cuda.emulator.launch import Emulated
 from tests.cuda.test_kernels import CUDA
 from tests.schedule.battery import extent_of
 from tests.schedule.gpu.kernels import KERNELS
-from tests.schedule.gpu.runner import Kernels, groups_for
-from tests.schedule.gpu.test_device_primitives import tiled_product, transposed
+from tests.schedule.gpu.runner import device_passes, groups_for
+from tests.schedule.gpu.test_device_primitives import long_product, tiled_product, transposed
 from tests.transform.graphs import graph
 
-SIZES = {"N": 3, "S": 20}
+# Values of symbols, so that each class but those of constant shape has several blocks.
+_SIZES = {"N": 3, "S": 20}
+_LONGER = {
+    "flat_symbolic": 20,
+    "broadcast": 20,
+    "sum_few_terms": 300,
+    "softmax_short": 300,
+    "conv2d_batch": 9,
+}
 # Beside the compiler's own kernels: what schedules of users make, by primitives.
 SCHEDULED = {
-    "product_one_stage": lambda: tiled_product(1),
-    "product_three_stages": lambda: tiled_product(3),
+    "product_one_stage": lambda: tiled_product(1, f=long_product),
+    "product_three_stages": lambda: tiled_product(3, f=long_product),
     "transpose_shared": transposed,
     "transpose_swizzled": lambda: transposed("before"),
 }
@@ -38,8 +47,7 @@ ONE_BLOCK = {"linear_large"}
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A device function, called after its class, with what one launch of it takes. The last of the
-    buffers among `args` are what it writes."""
+    """A device function, called after its class, with what one launch of it takes."""
 
     func: PrimFunc
     grid: tuple[int, ...]
@@ -54,49 +62,45 @@ class Launched:
 
 
 @cache
-def launched(name: str) -> tuple[Launched, ...]:
-    """The launches of a class, in order. Arrays are of small numbers, the results of fours."""
+def launched(name: str, folded: bool = True) -> tuple[Launched, ...]:
+    """The launches of a class, in order, with grids as they are launched or, if not `folded`, as
+    they are proved. Arrays are of small numbers."""
     if name in SCHEDULED:
         scheduled = SCHEDULED[name]()
     else:
         build, shape, _ = KERNELS[name]
         *_, group = groups_for(graph(build, x=shape), CUDA)
         scheduled = schedule_group(group, CUDA)
-    made = Kernels([scheduled], CUDA)
+    mod = IRModule((replace(scheduled, name="run"),))
+    for p in device_passes(CUDA)[: None if folded else -1]:
+        mod = p(mod)
+    sizes = {**_SIZES, "N": _LONGER.get(name, _SIZES["N"])}
     rng = np.random.default_rng(0)
+    statements = list(walk_stmt(mod["run"].body))
     between = {
-        s.buffer: np.full([extent_of(n, SIZES) for n in s.buffer.shape], 4, s.buffer.dtype.name)
-        for s in walk_stmt(made.func(f"run_{made.names[0]}").body)
+        s.buffer: np.full([extent_of(n, sizes) for n in s.buffer.shape], 4, s.buffer.dtype.name)
+        for s in statements
         if isinstance(s, Alloc)
     }
+    calls = [s for s in statements if isinstance(s, CallKernel)]
     found = []
-    for i, call in enumerate(made.launches(made.names[0])):
-        f = made.func(call.name)
-        named = replace(f, name=f"{name}_{i}" if i else name)
-        found.append(_launched(named, call, between, rng))
+    for i, call in enumerate(calls):
+        f = replace(mod[call.name], name=f"{name}_{i}" if i else name)
+        given = [between.get(a.buffer) if isinstance(a, AddressOf) else None for a in call.args]
+        args = [_argument(p, a, sizes, rng) for p, a in zip(f.params, given, strict=True)]
+        grid = (1, 1, 1) if name in ONE_BLOCK else [extent_of(n, sizes) for n in call.grid]
+        found.append(Launched(f, tuple(grid), call.block, tuple(args)))
     return tuple(found)
 
 
-def _launched(
-    f: PrimFunc, call: CallKernel, between: Mapping[Buffer, np.ndarray], rng: np.random.Generator
-) -> Launched:
-    own = [a.buffer if isinstance(a, AddressOf) else None for a in call.args]
-    args = [
-        _argument(p, between.get(b) if b else None, rng) for p, b in zip(f.params, own, strict=True)
-    ]
-    grid = [extent_of(n, SIZES) for n in call.grid]
-    name = f.name
-    return Launched(
-        f, tuple([1] * 3 if name in ONE_BLOCK else grid), tuple(call.block), tuple(args)
-    )
-
-
-def _argument(p: Buffer | Var, known: np.ndarray | None, rng: np.random.Generator) -> object:
+def _argument(
+    p: Buffer | Var, known: np.ndarray | None, sizes: Mapping[str, int], rng: np.random.Generator
+) -> object:
     if not isinstance(p, Buffer):
-        return np.dtype(p.dtype.name).type(SIZES[p.name])
+        return np.dtype(p.dtype.name).type(sizes[p.name])
     if known is not None:
         return known
-    return rng.integers(1, 5, [extent_of(n, SIZES) for n in p.shape]).astype(p.dtype.name)
+    return rng.integers(1, 5, [extent_of(n, sizes) for n in p.shape]).astype(p.dtype.name)
 
 
 def all_launched(names: Sequence[str] = NAMES) -> dict[str, Launched]:
