@@ -234,10 +234,9 @@ def load_run_and_close(library: str) -> None:
 @on_linux
 def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
     """In a process of their own: what other tests left to collect comes and goes with megabytes."""
-    script = f"from tests.artifact.test_promises import load_run_and_close as f; f({str(streaming)!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    script = f"from {__name__} import load_run_and_close; load_run_and_close({str(streaming)!r})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 256 << 10, f"{done.stdout} bytes in 700 cycles"
 
 
