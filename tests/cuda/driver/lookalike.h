@@ -14,9 +14,9 @@
  * LOOKALIKE_THREADS, LOOKALIKE_SHARED   what a kernel may have, and has, of its own
  * LOOKALIKE_LOG         what the driver's compiler says
  *
- * Emulators that have `emulator_buffer` and `emulator_forget` are told of all memory of their device, so
- * that a kernel may touch nothing else. Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
- * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. */
+ * Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
+ * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. Emulators that have `emulator_buffer`
+ * and `emulator_forget` are told of all memory of their device: a kernel may touch nothing else. */
 #ifndef LOOKALIKE_H
 #define LOOKALIKE_H
 

@@ -16,7 +16,7 @@
  *   later): a request takes each sector in which it touches a byte. The least is the number of sectors
  *   that its bytes would fill. Tensors begin where the caller has put them. */
 enum { SHARED_LOADS, SHARED_STORES, GLOBAL_LOADS, GLOBAL_STORES, COUNTED };
-enum { WARP = 32, BANKS = 32, WORD = 4, SECTOR = 32, WIDEST = 16, PIECES = 64 };
+enum { LANES = 32, BANKS = 32, WORD = 4, SECTOR = 32, WIDEST = 16, PIECES = 64 };
 
 typedef struct request {
     uint32_t thread, site, kind, size;
@@ -29,12 +29,13 @@ typedef struct count {
 } count;
 
 static int counting;
+static uint32_t access_site; /* the instruction of a load or store; 0: one of a whole warp */
 static count counts[COUNTED];
 static request *requests;
 static size_t n_requests, most_requests;
 
-/* Note an access of the running thread by the instruction `site`. */
-static void count_access(uint32_t site, uintptr_t at, unsigned size, unsigned align, uint32_t kind)
+/* Note an access of the running thread. */
+static void count_access(uintptr_t at, unsigned size, unsigned align, uint32_t kind)
 {
     unsigned step = size & -size;
     if (step > align)
@@ -46,8 +47,14 @@ static void count_access(uint32_t site, uintptr_t at, unsigned size, unsigned al
             most_requests = most_requests ? 2 * most_requests : 1 << 12;
             requests = realloc(requests, most_requests * sizeof *requests);
         }
-        requests[n_requests] = (request){(uint32_t)running, site * PIECES + i,     kind, step,
-                                         at + i * step,     n_requests};
+        requests[n_requests] = (request){
+            .thread = (uint32_t)running,
+            .site = access_site * PIECES + i,
+            .kind = kind,
+            .size = step,
+            .at = at + i * step,
+            .sequence = n_requests,
+        };
         n_requests++;
     }
 }
@@ -56,7 +63,7 @@ static void count_access(uint32_t site, uintptr_t at, unsigned size, unsigned al
 static int in_order(const void *left, const void *right)
 {
     const request *a = left, *b = right;
-    if (a->thread / WARP != b->thread / WARP)
+    if (a->thread / LANES != b->thread / LANES)
         return a->thread < b->thread ? -1 : 1;
     if (a->site != b->site)
         return a->site < b->site ? -1 : 1;
@@ -81,7 +88,7 @@ static unsigned different(const uintptr_t *numbers, unsigned n)
 /* The turns of the banks for some lanes, each of which wants `size` bytes. */
 static unsigned turns(const uintptr_t *at, unsigned lanes, unsigned size)
 {
-    uintptr_t words[BANKS][WARP];
+    uintptr_t words[BANKS][LANES];
     unsigned used[BANKS] = {0}, most = 0;
     for (unsigned i = 0; i < lanes; i++)
         for (unsigned k = 0; k * WORD < size; k++) {
@@ -100,7 +107,7 @@ static void count_request(const uintptr_t *at, const unsigned *who, unsigned n, 
                           uint32_t kind)
 {
     count *c = &counts[kind];
-    uintptr_t sectors[WARP];
+    uintptr_t sectors[LANES];
     c->requests++;
     if (kind == GLOBAL_LOADS || kind == GLOBAL_STORES) {
         for (unsigned i = 0; i < n; i++)
@@ -109,7 +116,7 @@ static void count_request(const uintptr_t *at, const unsigned *who, unsigned n, 
         c->least += (different(at, n) * size + SECTOR - 1) / SECTOR;
         return;
     }
-    const unsigned together = size <= WORD ? WARP : WARP * WORD / size;
+    const unsigned together = size <= WORD ? LANES : LANES * WORD / size;
     for (unsigned i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && who[end] / together == who[i] / together;)
             end++;
@@ -121,24 +128,26 @@ static void count_request(const uintptr_t *at, const unsigned *who, unsigned n, 
 /* Count the requests since the last barrier. */
 static void count_phase(void)
 {
+    if (n_requests == 0)
+        return;
     qsort(requests, n_requests, sizeof *requests, in_order);
     for (size_t first = 0, end; first < n_requests; first = end) {
-        size_t next[WARP], stop[WARP]; /* of each lane's requests by this instruction */
+        size_t next[LANES], stop[LANES]; /* of each lane's requests by this instruction */
         const request *const r = &requests[first];
         memset(next, 0, sizeof next);
         memset(stop, 0, sizeof stop);
         for (end = first; end < n_requests && requests[end].site == r->site &&
-                          requests[end].thread / WARP == r->thread / WARP;
+                          requests[end].thread / LANES == r->thread / LANES;
              end++) {
-            const unsigned lane = requests[end].thread % WARP;
+            const unsigned lane = requests[end].thread % LANES;
             if (stop[lane] == 0)
                 next[lane] = end;
             stop[lane] = end + 1;
         }
         for (;;) {
-            uintptr_t at[WARP];
-            unsigned who[WARP], n = 0;
-            for (unsigned lane = 0; lane < WARP; lane++)
+            uintptr_t at[LANES];
+            unsigned who[LANES], n = 0;
+            for (unsigned lane = 0; lane < LANES; lane++)
                 if (next[lane] < stop[lane]) {
                     who[n] = lane;
                     at[n++] = requests[next[lane]++].at;

@@ -107,7 +107,7 @@ static const char *beside(uintptr_t p, unsigned size)
     return words;
 }
 
-static void access_to(uint32_t site, char *p, unsigned size, unsigned align, int write)
+static void access_to(char *p, unsigned size, unsigned align, int write)
 {
     const char *does = write ? "writes" : "reads";
     char *own = stacks + (size_t)running * STACK;
@@ -122,7 +122,7 @@ static void access_to(uint32_t site, char *p, unsigned size, unsigned align, int
             FAIL(SHARED_BOUNDS, "%s %s bytes %ld to %ld of %u bytes of shared memory",
                  thread_name(own_number()), does, at, at + (long)size - 1, shared_bytes);
         if (counting)
-            count_access(site, (uintptr_t)at, size, align, write ? SHARED_STORES : SHARED_LOADS);
+            count_access((uintptr_t)at, size, align, write ? SHARED_STORES : SHARED_LOADS);
         for (unsigned i = 0; i < size; i++) {
             touched *t = &shared_touched[at + (long)i];
             note(t, write, block_began, "shared memory", (unsigned long)at + i);
@@ -138,7 +138,7 @@ static void access_to(uint32_t site, char *p, unsigned size, unsigned align, int
         FAIL(BOUNDS, "%s %s %u bytes at %p, %s", thread_name(own_number()), does, size, (void *)p,
              beside((uintptr_t)p, size));
     if (counting)
-        count_access(site, (uintptr_t)p, size, align, write ? GLOBAL_STORES : GLOBAL_LOADS);
+        count_access((uintptr_t)p, size, align, write ? GLOBAL_STORES : GLOBAL_LOADS);
     if (watch)
         for (unsigned i = 0; i < size; i++)
             note(touched_of((uintptr_t)p + i), write, launch_began, "a buffer",
@@ -147,10 +147,14 @@ static void access_to(uint32_t site, char *p, unsigned size, unsigned align, int
 
 void emulator_load(char *p, unsigned size, unsigned align, uint32_t site)
 {
-    access_to(site, p, size, align, 0);
+    access_site = site;
+    access_to(p, size, align, 0);
+    access_site = 0;
 }
 
 void emulator_store(char *p, unsigned size, unsigned align, uint32_t site)
 {
-    access_to(site, p, size, align, 1);
+    access_site = site;
+    access_to(p, size, align, 1);
+    access_site = 0;
 }
