@@ -18,10 +18,6 @@ CUDA_ARCHS: dict[str, int] = {
     **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
-# The blocks that a grid has at most along x, and along y and along z (the same, technical
-# specifications per compute capability).
-CUDA_BLOCKS_X, CUDA_BLOCKS = 2**31 - 1, 65535
-
 # Threads of a wavefront, by default (LLVM's AMDGPU guide).
 ROCM_ARCHS: dict[str, int] = {
     **dict.fromkeys(

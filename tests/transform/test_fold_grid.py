@@ -17,9 +17,8 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.pipeline import tir_passes
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
-from tensorkiln.target.gpus import CUDA_BLOCKS, CUDA_BLOCKS_X
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
-from tensorkiln.transform.tir.fold_grid import FoldGrid
+from tensorkiln.transform.tir.fold_grid import MOST_ALONG_X, MOST_ALONG_Y, FoldGrid
 from tensorkiln.transform.tir.split_device import split_device
 from tests.schedule.gpu.runner import Kernels
 from tests.transform.graphs import check_text
@@ -92,11 +91,11 @@ def nest(axes: str, x: object, y: object, z: object) -> PrimFunc:
 
 
 LIMITS = [
-    (1, CUDA_BLOCKS, 1),
-    (1, CUDA_BLOCKS + 1, 1),
-    (1, 1, CUDA_BLOCKS),
-    (1, 1, CUDA_BLOCKS + 1),
-    (2, CUDA_BLOCKS + 2, 2),
+    (1, MOST_ALONG_Y, 1),
+    (1, MOST_ALONG_Y + 1, 1),
+    (1, 1, MOST_ALONG_Y),
+    (1, 1, MOST_ALONG_Y + 1),
+    (2, MOST_ALONG_Y + 2, 2),
     (3, 1, 70001),
     (1, 70001, 2),
     (5, 3, 7),
@@ -165,7 +164,7 @@ def test_devices_of_a_composite_are_told_apart() -> None:
 
 
 def test_more_than_a_grid_has() -> None:
-    most = CUDA_BLOCKS_X
+    most = MOST_ALONG_X
     grids(nest("zyx", most // 70001, 70001, 1))
     with pytest.raises(UnsupportedError, match=f"a grid of {70001 * 70001} blocks, .* {most}"):
         grids(nest("zyx", 70001, 70001, 1))

@@ -27,8 +27,10 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import BLOCK_INDICES, CallKernel, For, Let, PrimFunc, Stmt
 from tensorkiln.ir.visit import map_stmt
 from tensorkiln.target import Target, target_in
-from tensorkiln.target.gpus import CUDA_BLOCKS, CUDA_BLOCKS_X
 
+# The blocks that a grid of CUDA has at most along x, and along y and along z (CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability": the same for all).
+MOST_ALONG_X, MOST_ALONG_Y = 2**31 - 1, 65535
 _NUMBER = DType("uint32")  # of a block: there is an instruction for its division by a constant
 
 
@@ -68,7 +70,7 @@ class FoldGrid:
 def _may_exceed(f: PrimFunc) -> bool:
     """Whether there may be more blocks along y or z than a grid has."""
     most = [bound(extent, Bounds())[1] for extent in launch_of(f).grid[1:]]
-    return any(m is None or m > CUDA_BLOCKS for m in most)
+    return any(m is None or m > MOST_ALONG_Y for m in most)
 
 
 def folded_grid(f: PrimFunc) -> PrimFunc:
@@ -76,9 +78,9 @@ def folded_grid(f: PrimFunc) -> PrimFunc:
     launch = launch_of(f)
     total = _total(launch.grid)
     known = int_value(total)
-    if known is not None and known > CUDA_BLOCKS_X:
+    if known is not None and known > MOST_ALONG_X:
         raise UnsupportedError(
-            f"a grid of {known} blocks, and a device of CUDA has at most {CUDA_BLOCKS_X}",
+            f"a grid of {known} blocks, and a device of CUDA has at most {MOST_ALONG_X}",
             where=f.name,
             hint="more elements for each thread, or a loop around the threads",
         )
@@ -104,4 +106,4 @@ def _total(grid: tuple[Expr, ...]) -> Expr:
     return simplify(x * y * z)
 
 
-__all__ = ["FoldGrid", "folded_grid"]
+__all__ = ["MOST_ALONG_X", "MOST_ALONG_Y", "FoldGrid", "folded_grid"]
