@@ -3,7 +3,7 @@ launched on the emulator, and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -16,8 +16,8 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.target import Target
 from tests.cuda.emulator.launch import Emulated
-from tests.cuda.test_kernels import CUDA
 from tests.schedule.battery import extent_of
 from tests.schedule.gpu.kernels import KERNELS
 from tests.schedule.gpu.runner import device_passes, groups_for
@@ -41,6 +41,9 @@ SCHEDULED = {
     "transpose_swizzled": lambda: transposed("before"),
 }
 NAMES = (*KERNELS, *SCHEDULED)
+# What kernels are scheduled for, the least that has asynchronous copies; and what came before it.
+TARGETS = {arch: Target({"kind": "cuda", "arch": arch}) for arch in ("sm_75", "sm_80")}
+TARGET = TARGETS["sm_80"]
 # Takes seconds as a whole: the first block only.
 ONE_BLOCK = {"linear_large"}
 
@@ -62,17 +65,18 @@ class Launched:
 
 
 @cache
-def launched(name: str, folded: bool = True) -> tuple[Launched, ...]:
+def launched(name: str, folded: bool = True, arch: str = "sm_80") -> tuple[Launched, ...]:
     """The launches of a class, in order, with grids as they are launched or, if not `folded`, as
     they are proved. Arrays are of small numbers."""
+    target = TARGETS[arch]
     if name in SCHEDULED:
         scheduled = SCHEDULED[name]()
     else:
         build, shape, _ = KERNELS[name]
-        *_, group = groups_for(graph(build, x=shape), CUDA)
-        scheduled = schedule_group(group, CUDA)
+        *_, group = groups_for(graph(build, x=shape), target)
+        scheduled = schedule_group(group, target)
     mod = IRModule((replace(scheduled, name="run"),))
-    for p in device_passes(CUDA)[: None if folded else -1]:
+    for p in device_passes(target)[: None if folded else -1]:
         mod = p(mod)
     sizes = {**_SIZES, "N": _LONGER.get(name, _SIZES["N"])}
     rng = np.random.default_rng(0)
@@ -103,6 +107,6 @@ def _argument(
     return rng.integers(1, 5, [extent_of(n, sizes) for n in p.shape]).astype(p.dtype.name)
 
 
-def all_launched(names: Sequence[str] = NAMES) -> dict[str, Launched]:
-    """The launches of classes by the names of their device functions."""
-    return {x.func.name: x for name in names for x in launched(name)}
+def all_launched(arch: str = "sm_80") -> dict[str, Launched]:
+    """The launches of all classes by the names of their device functions."""
+    return {x.func.name: x for name in NAMES for x in launched(name, arch=arch)}

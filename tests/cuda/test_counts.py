@@ -11,9 +11,8 @@ import pytest
 
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.inspectors.table import table_lines
-from tests.cuda.classes import ONE_BLOCK, all_launched
+from tests.cuda.classes import ONE_BLOCK, TARGET, all_launched
 from tests.cuda.emulator.launch import ACCESSES, BACKWARD, FORWARD, RANDOM, Count, Emulated
-from tests.cuda.test_kernels import CUDA
 
 GOLDEN = Path(__file__).parent / "golden" / "counts.txt"
 WARP = 32
@@ -203,7 +202,7 @@ def test_nothing_is_counted_unasked() -> None:
 def test_golden(request: pytest.FixtureRequest) -> None:
     """What each class of kernels asks of memory at a small shape, tensors at multiples of 64."""
     classes = all_launched()
-    kernels = Emulated(emit_ptx_ir(x.func, CUDA) for x in classes.values())
+    kernels = Emulated(emit_ptx_ir(x.func, TARGET) for x in classes.values())
     kernels.aligned = True
     rows = []
     for name, made in classes.items():

@@ -14,10 +14,9 @@ import pytest
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.transform.tir.check_races import races_of
-from tests.cuda.classes import NAMES, ONE_BLOCK, Launched, launched
+from tests.cuda.classes import NAMES, ONE_BLOCK, TARGET, Launched, launched
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
 from tests.cuda.faults import FAULTS, diverging_barrier
-from tests.cuda.test_kernels import CUDA
 
 ORDERS = ((FORWARD, 0), (BACKWARD, 0), (RANDOM, 3))
 # Of one block only, bounds and other blocks are not seen; `linear` has the same schedule.
@@ -87,7 +86,7 @@ def planted(name: str) -> dict[str, list[PrimFunc]]:
 def diverging(name: str) -> Iterator[tuple[str, str]]:
     """Names and LLVM IR of variants with a barrier that some threads miss."""
     mark = "the_kernel"
-    ir = emit_ptx_ir(replace(kernel(name).func, name=mark), CUDA)
+    ir = emit_ptx_ir(replace(kernel(name).func, name=mark), TARGET)
     for k, text in enumerate(diverging_barrier(ir, mark)):
         yield f"diverging_{k}", text.replace(mark, f"diverging_{k}")
 
@@ -119,8 +118,8 @@ def some(names: list[str], default: set[str]) -> list[object]:
 @pytest.mark.parametrize("name", some(CLASSES, SLICE))
 def test_the_emulator_finds_it(name: str) -> None:
     x, variants, apart = kernel(name), planted(name), dict(diverging(name))
-    irs = [emit_ptx_ir(f, CUDA) for own in variants.values() for f in own]
-    kernels = Emulated([emit_ptx_ir(x.func, CUDA), *irs, *apart.values()])
+    irs = [emit_ptx_ir(f, TARGET) for own in variants.values() for f in own]
+    kernels = Emulated([emit_ptx_ir(x.func, TARGET), *irs, *apart.values()])
     kernels.aligned = True
     assert found_by(kernels, x, x.func.name) == {}
     for fault, own in variants.items():
