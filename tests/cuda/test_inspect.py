@@ -66,6 +66,9 @@ def test_three_artifacts_of_a_module(
         assert re.search(rf"cuda/cuda/{re.escape(name)} .* {meaning}\n", report), name
         content = executable.artifacts[f"cuda/cuda/{name}"].text()
         assert shown(capsys, path, "--artifact", name, "--as", "source") == content
+    if kind == "library":  # whose own code has none of it
+        assert re.search(r"\n +kernels +- in 1\n", report)
+        assert re.search(r"\n +softmax +gpu_softmax +- ", report)
     text = shown(capsys, path, "--artifact", "kernels.sm_90a.ptx")
     assert ".target sm_90a" in text and ".reqntid 128, 1, 1" in text
     table = json.loads(shown(capsys, path, "--artifact", "kernels.fmap.json"))
