@@ -58,7 +58,7 @@ class Cuda:
         start = ctypes.c_void_p((memory.value or 0) + 4 * at)
         values = (ctypes.c_void_p * 1)(ctypes.addressof(start))
         self("cuLaunchKernel", self.function, *(1, 1, 1), *(16, 1, 1), 0, NONE, values, None)
-        status = self.driver.cuMemFree(NONE)
+        status = self.driver.cuStreamSynchronize(NONE)
         if status != LOST:
             return ""
         self.driver.fake_fail(b"", 0, 0)  # the device is back
