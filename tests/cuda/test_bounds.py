@@ -3,6 +3,7 @@ not what lies behind an allocation, was freed, or is another device's."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from tests.cuda.emulator.build import build
 from tests.runtime.device_stand import build_driver
 
-PTX = "// the text of a module, which the stand-in knows by its hash\n"
+# What the stand-in reads of a module: its hash, and what its functions take.
+PTX = ".visible .entry touch(\n\t.param .u64 .ptr .align 4 touch_param_0\n)\n"
 # Thread t stores 1 at an address that is given, plus 4 * t.
 IR = """
 define ptx_kernel void @touch(ptr align 4 %p0) #0 {
@@ -35,7 +37,7 @@ class Cuda:
 
     def __init__(self, folder: Path):
         build([IR], folder / f"{hashlib.sha256(PTX.encode()).hexdigest()}.so")
-        self.driver = ctypes.CDLL(str(build_driver(folder, "cuda")))
+        self.driver = ctypes.CDLL(str(_renamed(build_driver(folder, "cuda"))))
         self.driver.fake_log.restype = ctypes.c_char_p
         self.contexts = [self.made("cuDevicePrimaryCtxRetain", device) for device in (0, 1)]
         self("cuCtxPushCurrent", self.contexts[0])
@@ -65,10 +67,25 @@ class Cuda:
         return self.driver.fake_log().decode().splitlines()[-1]
 
 
+def _renamed(driver: Path) -> Path:
+    """A driver that the loader knows by another name: who asks for CUDA's does not get it."""
+    content = driver.read_bytes()
+    assert content.count(b"libcuda.so.1\0") == 1
+    made = driver.with_name("libmine.so.1")
+    made.write_bytes(content.replace(b"libcuda.so.1\0", b"libmine.so.1\0"))
+    return made
+
+
 @pytest.fixture
 def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     monkeypatch.setenv("LOOKALIKE_DIR", str(tmp_path))
     return Cuda(tmp_path)
+
+
+def test_it_stays_unseen(cuda: Cuda) -> None:
+    """Who looks for CUDA's driver does not find this one, which would pass for a GPU."""
+    with contextlib.suppress(OSError):
+        assert ctypes.CDLL("libcuda.so.1")._handle != cuda.driver._handle
 
 
 def test_memory_of_the_device(cuda: Cuda) -> None:
