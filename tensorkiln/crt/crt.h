@@ -9,7 +9,8 @@
  *     functions        registry.c closure.c
  *     steps of a call  match.c dynamic.c unique.c nms.c outer.c dispatch.c
  *     its arguments    bind.c scalar.c
- *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda.c driver.c device.c
+ *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda_graph.c cuda.c
+ *                      driver.c device.c
  *     modules          loader.c container.c
  *     before the first prepare.c weights.c sha256.c cpu.c
  *     threads          parallel.c pool.c share.c worker.c threads.c

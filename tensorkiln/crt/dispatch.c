@@ -10,6 +10,7 @@ struct kiln_executor {
     kiln_storage_set *sets;
 #if defined(KILN_DEVICES)
     kiln_devices devices;
+    int64_t graph_counts[KILN_GRAPH_COUNTS];
 #endif
 };
 
@@ -292,6 +293,19 @@ KILN_API int kiln_executor_set_stream(kiln_executor *executor, int device, void 
 {
     KILN_GIVEN(executor);
     return kiln_choose_stream(&executor->devices, device, stream);
+}
+
+KILN_API int kiln_executor_set_graphs(kiln_executor *executor, int on)
+{
+    KILN_GIVEN(executor);
+    return kiln_choose_graphs(&executor->devices, on != 0 ? executor->graph_counts : NULL);
+}
+
+KILN_API int64_t kiln_executor_graph_count(const kiln_executor *executor, int what)
+{
+    if (executor == NULL || what < 0 || what >= KILN_GRAPH_COUNTS)
+        return -1;
+    return __atomic_load_n(&executor->graph_counts[what], __ATOMIC_RELAXED);
 }
 #endif
 

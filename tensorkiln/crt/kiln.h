@@ -376,6 +376,29 @@ int kiln_executor_set_device(kiln_executor *executor, int device, int index, voi
  * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
  * and the tensors live. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
 int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
+/* Let runs in an executor be graphs of CUDA (on != 0), or let them not. What a run launches between two
+ * copies from or to the host is then one graph, which is made when a function first runs with its
+ * sizes; later runs update those of its nodes whose parameters have changed, and launch it. The graphs
+ * of the 16 runs that were last used, by function and sizes, are kept per workspace. A run in a stream
+ * that the host captures is no graph of ours: the host's graph gets its launches. Results are the same.
+ *
+ * A failure of the driver in making, updating or launching a graph is that of the run (LAUNCH). Opens
+ * the devices that have graphs. Codes: ARGUMENT (the library has no device with graphs), DRIVER (also
+ * one older than CUDA 11.4), and those of kiln_executor_set_device(). */
+int kiln_executor_set_graphs(kiln_executor *executor, int on);
+/* What kiln_executor_graph_count() counts, since the executor was created. */
+enum kiln_graph_count {
+    KILN_GRAPH_LAUNCHED = 0, /* graphs launched */
+    KILN_GRAPH_MADE = 1,     /* graphs made */
+    KILN_GRAPH_UPDATED = 2,  /* nodes updated */
+    KILN_GRAPH_DROPPED = 3,  /* runs whose graphs were dropped, since 16 others came after */
+    KILN_GRAPH_CAPTURED = 4, /* runs without: the host was capturing their stream */
+    KILN_GRAPH_SINGLE = 5,   /* parts without: a launch or copy by itself */
+    KILN_GRAPH_HOST = 6,     /* parts of a run after its first: the host has work in between */
+    KILN_GRAPH_COUNTS = 7
+};
+/* Return a count; -1 if there is none of that number, or executor is NULL. */
+int64_t kiln_executor_graph_count(const kiln_executor *executor, int what);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 

@@ -14,6 +14,7 @@ typedef struct lane {
     void *queue;
     kiln_device_memory storages;
     void *stream; /* of the host, in use; NULL: the queue's own */
+    int collects; /* the run is to be a graph */
     kiln_device_memory *borrowed; /* memory of the caller, by parameter; NULL: none so far */
 } lane;
 
@@ -172,6 +173,22 @@ static int borrow_argument(lane *l, const kiln_binding *b, int p, char **address
     return code;
 }
 
+/* Have the queue collect the run as a graph, if that is chosen. While a stream is captured, the
+ * host's graph gets the launches themselves. */
+static int choose_graph(lane *l, const kiln_binding *b, int is_captured)
+{
+    int64_t *const counts =
+        b->chosen == NULL ? NULL : __atomic_load_n(&b->chosen->graphs, __ATOMIC_ACQUIRE);
+    const kiln_graph_run run = {b->function, b->symbol, counts};
+    const int collects = counts != NULL && !is_captured && kind_of(l)->collect != NULL;
+    if (counts != NULL && is_captured)
+        __atomic_fetch_add(&counts[KILN_GRAPH_CAPTURED], 1, __ATOMIC_RELAXED);
+    if (!collects && !l->collects)
+        return KILN_OK;
+    l->collects = collects;
+    return kind_of(l)->collect(l->queue, collects ? &run : NULL);
+}
+
 static int begin_on(kiln_session *session, int number, const kiln_binding *b, int64_t bytes,
                     kiln_device_place *place, char **arg)
 {
@@ -180,7 +197,8 @@ static int begin_on(kiln_session *session, int number, const kiln_binding *b, in
     int is_captured;
     int code = open_lane(l, b->chosen, number);
     if (code != KILN_OK || (code = choose_stream(l, b->chosen, number, &is_captured)) != KILN_OK ||
-        (code = reserve_storages(l, bytes, f->name, is_captured)) != KILN_OK)
+        (code = reserve_storages(l, bytes, f->name, is_captured)) != KILN_OK ||
+        (code = choose_graph(l, b, is_captured)) != KILN_OK)
         return code;
     place[number].workspace = l->storages.address;
     place[number].weights = l->opened->weights.address;
@@ -228,12 +246,20 @@ int kiln_session_begin(kiln_session **session, const kiln_binding *b, kiln_devic
     return KILN_OK;
 }
 
+/* Launch what was collected, unless the run has failed, and wait for all but a stream of the host's. */
+static int finish_lane(const lane *l)
+{
+    int code = KILN_OK;
+    if (l->collects && kiln_assertion() == NULL)
+        code = kind_of(l)->submit(l->queue);
+    return code != KILN_OK || l->stream != NULL ? code : kind_of(l)->wait(l->queue);
+}
+
 void kiln_session_end(kiln_session *session)
 {
     for (int d = 1; d <= kiln_this_library.n_devices; d++)
         if (session->devices >> d & 1) {
-            const lane *l = &session->lanes[d];
-            const int code = l->stream != NULL ? KILN_OK : kind_of(l)->wait(l->queue);
+            const int code = finish_lane(&session->lanes[d]);
             if (code != KILN_OK)
                 kiln_kernel_failed(code);
         }

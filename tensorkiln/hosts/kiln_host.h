@@ -91,7 +91,9 @@ extern "C" {
 /* Only libraries with devices export these; other members are NULL. */
 #define KILN_HOST_DEVICE_FUNCTIONS(X)                                                             \
     X(executor_set_device, int, (kiln_executor *executor, int device, int index, void *context))  \
-    X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))
+    X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))              \
+    X(executor_set_graphs, int, (kiln_executor *executor, int on))                                \
+    X(executor_graph_count, int64_t, (const kiln_executor *executor, int what))
 
 #define KILN_HOST_MEMBER(name, result, parameters) result(*name) parameters;
 /* Pointers to those functions, without the prefix: api.call is kiln_call(). */

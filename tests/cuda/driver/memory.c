@@ -37,11 +37,19 @@ int live_memory(void)
     return found;
 }
 
+/* What was freed last keeps its addresses, which nobody can touch, so that memory which is made next
+ * lies elsewhere. */
 static void drop_at(allocation **at)
 {
+    static char *last;
+    static size_t last_bytes;
     allocation *const gone = *at;
     *at = gone->next;
-    munmap((char *)gone->start - PAGE, gone->mapped);
+    if (last != NULL)
+        munmap(last, last_bytes);
+    last = (char *)gone->start - PAGE;
+    last_bytes = gone->mapped;
+    mprotect(last, last_bytes, PROT_NONE);
     free(gone);
 }
 
@@ -153,7 +161,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, objec
     BEGIN("cuMemcpyDtoDAsync")
     NEED(is_device_memory(from, bytes) && is_device_memory(to, bytes), INVALID_VALUE)
     if (error == SUCCESS && is_stream(stream) && is_captured(stream)) {
-        const operation op = {.to = to, .from = from, .bytes = bytes};
+        const operation op = {.to = to, .from = from, .bytes = bytes, .n_before = 1};
         record(stream, &op);
     } else {
         error = copied(error, to, from, bytes, stream, "copy");

@@ -171,11 +171,12 @@ void drop(object *o)
     free(o);
 }
 
-void drop_functions(const object *module)
+/* The functions of a module, the nodes of a graph. */
+void drop_owned(const object *owner)
 {
     for (object *o = objects, *next; o != NULL; o = next) {
         next = o->next;
-        if (o->kind == FUNCTION && o->owner == module)
+        if ((o->kind == FUNCTION || o->kind == NODE) && o->owner == owner)
             drop(o);
     }
 }

@@ -1,4 +1,4 @@
-/* Streams, events, graphs, and how callers find all functions. */
+/* Streams, their capture, events, and how callers find all functions. */
 #include "lookalike.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ CUresult cuEventRecord(object *event, object *stream)
     END()
 }
 
-/* ---- graphs -------------------------------------------------------------------------------- */
+/* ---- capture ------------------------------------------------------------------------------- */
 
 CUresult cuStreamBeginCapture(object *stream, int mode)
 {
@@ -140,59 +140,6 @@ CUresult cuStreamEndCapture(object *stream, object **graph)
     END()
 }
 
-CUresult cuGraphInstantiateWithFlags(object **exec, object *graph, unsigned long long flags)
-{
-    BEGIN("cuGraphInstantiateWithFlags")
-    NEED_CONTEXT()
-    NEED(is_a(graph, GRAPH) && flags == 0, INVALID_VALUE)
-    if (error == SUCCESS) {
-        *exec = make(EXEC, current_context());
-        for (const operation *op = graph->operations; op != NULL; op = op->next) {
-            operation copy = *op;
-            copy.next = NULL;
-            record(*exec, &copy);
-        }
-    }
-    END()
-}
-
-CUresult cuGraphLaunch(object *exec, object *stream)
-{
-    BEGIN("cuGraphLaunch")
-    NEED_CONTEXT()
-    NEED(is_a(exec, EXEC) && is_stream(stream), INVALID_HANDLE)
-    for (operation *op = error == SUCCESS ? exec->operations : NULL; op != NULL; op = op->next) {
-        void *values[64];
-        if (op->function == NULL) {
-            copy_bytes(op->to, op->from, op->bytes);
-            continue;
-        }
-        for (int i = 0; i < op->n_values; i++)
-            values[i] = &op->values[i];
-        note("graph launch %s\n", op->function->name);
-        run_kernel(op->function, op->grid, op->block, op->shared, values);
-    }
-    END()
-}
-
-CUresult cuGraphExecDestroy(object *exec)
-{
-    BEGIN("cuGraphExecDestroy")
-    NEED(is_a(exec, EXEC), INVALID_HANDLE)
-    if (error == SUCCESS)
-        drop(exec);
-    END()
-}
-
-CUresult cuGraphDestroy(object *graph)
-{
-    BEGIN("cuGraphDestroy")
-    NEED(is_a(graph, GRAPH), INVALID_HANDLE)
-    if (error == SUCCESS)
-        drop(graph);
-    END()
-}
-
 /* ---- finding functions --------------------------------------------------------------------- */
 
 #ifndef OLD_DRIVER
@@ -203,6 +150,8 @@ static CUresult find(const char *name, void **found, int version)
     const char *lacks = getenv("LOOKALIKE_LACKS");
     Dl_info here;
     *found = NULL;
+    if (version > setting("LOOKALIKE_VERSION", 12040))
+        return INVALID_VALUE;
     if (version < 2000 || (lacks != NULL && strcmp(lacks, name) == 0))
         return NOT_FOUND;
     dladdr((void *)(uintptr_t)&find, &here);
