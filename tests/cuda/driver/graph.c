@@ -174,7 +174,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(object *exec, object *node, const copy_p
     END()
 }
 
-static void run(const operation *op)
+static void run(const operation *op, int stream)
 {
     void *values[MOST_VALUES];
     size_t at = 0;
@@ -189,7 +189,7 @@ static void run(const operation *op)
         values[i] = (void *)(uintptr_t)(op->values + at);
         at += ((size_t)op->function->sizes[i] + 7) / 8 * 8;
     }
-    note("graph launch %s\n", op->function->name);
+    note("%d graph launch %s\n", stream, op->function->name);
     run_kernel(op->function, op->grid, op->block, op->shared, values);
 }
 
@@ -227,7 +227,7 @@ CUresult cuGraphLaunch(object *exec, object *stream)
     for (operation *op = error == SUCCESS ? exec->operations : NULL; op != NULL; op = op->next)
         op->is_done = 0;
     for (operation *op; error == SUCCESS && (op = next_of(exec)) != NULL; op->is_done = 1)
-        run(op);
+        run(op, stream > (object *)2 ? stream->number : 0);
     END()
 }
 

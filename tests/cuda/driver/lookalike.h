@@ -14,6 +14,7 @@
  * LOOKALIKE_THREADS, LOOKALIKE_SHARED   what a kernel may have, and has, of its own
  * LOOKALIKE_LOG         what the driver's compiler says
  * LOOKALIKE_VERSION     of CUDA (12040)
+ * LOOKALIKE_TRACE       a file that gets a line for each launch and copy: its stream, and what it is
  *
  * Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
  * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. */

@@ -98,6 +98,11 @@ void note(const char *format, ...)
     va_start(values, format);
     vsnprintf(log_text + used, sizeof log_text - used, format, values);
     va_end(values);
+    FILE *const trace = getenv("LOOKALIKE_TRACE") != NULL ? fopen(getenv("LOOKALIKE_TRACE"), "a") : NULL;
+    if (trace != NULL) {
+        fputs(log_text + used, trace);
+        fclose(trace);
+    }
 }
 
 static void read_request(void)
