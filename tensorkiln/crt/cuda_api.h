@@ -11,6 +11,7 @@ typedef struct cu_context *CUcontext;
 typedef struct cu_module *CUmodule;
 typedef struct cu_function *CUfunction;
 typedef struct cu_stream *CUstream;
+typedef struct cu_event *CUevent;
 typedef struct cu_graph *CUgraph;
 typedef struct cu_graph_node *CUgraphNode;
 typedef struct cu_graph_exec *CUgraphExec;
@@ -58,7 +59,8 @@ enum {
     CU_POINTER_MEMORY_TYPE = 2,
     CU_POINTER_DEVICE_ORDINAL = 9,
     CU_MEMORYTYPE_DEVICE = 2,
-    CU_STREAM_DEFAULT = 0
+    CU_STREAM_DEFAULT = 0,
+    CU_EVENT_DISABLE_TIMING = 2
 };
 
 /* A block may share so much without asking. */
@@ -88,6 +90,10 @@ enum {
     X(StreamDestroy, 4000, (CUstream))                                                             \
     X(StreamSynchronize, 2000, (CUstream))                                                         \
     X(StreamIsCapturing, 10000, (CUstream, int *))                                                 \
+    X(StreamWaitEvent, 3020, (CUstream, CUevent, uint32_t))                                        \
+    X(EventCreate, 2000, (CUevent *, uint32_t))                                                    \
+    X(EventDestroy, 4000, (CUevent))                                                               \
+    X(EventRecord, 2000, (CUevent, CUstream))                                                      \
     X(MemAlloc, 3020, (CUdeviceptr *, size_t))                                                     \
     X(MemFree, 3020, (CUdeviceptr))                                                                \
     X(PointerGetAttributes, 7000, (uint32_t, int *, void **, CUdeviceptr))                         \

@@ -19,6 +19,8 @@ typedef struct cuda_queue {
     const cuda_module *module;
     CUstream own;
     CUstream stream; /* in use: `own`, or the host's */
+    CUevent left;    /* after what the host has not waited for; NULL: none so far */
+    int waits;       /* another stream has to wait for `left` */
     kiln_cuda_graphs *graphs; /* NULL: none so far */
     int collects;             /* what is launched waits for cuda_submit() */
 } cuda_queue;
@@ -242,6 +244,8 @@ static void cuda_stop(void *started)
     kiln_cuda_graphs_free(q->graphs);
     if (q->own != NULL && kiln_cuda_can_free(q->device, &pushed)) {
         kiln_cu.StreamDestroy(q->own);
+        if (q->left != NULL)
+            kiln_cu.EventDestroy(q->left);
         kiln_cuda_leave(pushed);
     }
     free(q);
@@ -280,11 +284,32 @@ static int cuda_follow(void *started, void *stream, int *is_captured)
     if (code != KILN_OK)
         return code;
     q->stream = stream != NULL ? stream : q->own;
-    const CUresult error =
-        stream != NULL ? kiln_cu.StreamIsCapturing(q->stream, &status) : CUDA_SUCCESS;
+    const char *what = "cuStreamIsCapturing of a stream";
+    CUresult error = stream != NULL ? kiln_cu.StreamIsCapturing(q->stream, &status) : CUDA_SUCCESS;
+    if (error == CUDA_SUCCESS && status == 0 && q->waits) { /* a capture may not wait for others */
+        what = "cuStreamWaitEvent of a stream";
+        error = kiln_cu.StreamWaitEvent(q->stream, q->left, 0);
+    }
     kiln_cuda_leave(pushed);
     *is_captured = status != 0;
-    return kiln_cuda_check(q->device, error, KILN_ERROR_ARGUMENT, "cuStreamIsCapturing of a stream");
+    return kiln_cuda_check(q->device, error, KILN_ERROR_ARGUMENT, what);
+}
+
+static int cuda_leave(void *started)
+{
+    cuda_queue *const q = started;
+    int pushed;
+    const int code = kiln_cuda_enter(q->device, &pushed);
+    if (code != KILN_OK)
+        return code;
+    CUresult error = CUDA_SUCCESS;
+    if (q->left == NULL)
+        error = kiln_cu.EventCreate(&q->left, CU_EVENT_DISABLE_TIMING);
+    if (error == CUDA_SUCCESS)
+        error = kiln_cu.EventRecord(q->left, q->stream);
+    q->waits |= error == CUDA_SUCCESS;
+    kiln_cuda_leave(pushed);
+    return kiln_cuda_check(q->device, error, KILN_ERROR_EXECUTION, "an event after a call");
 }
 
 static CUdeviceptr pointer_of(kiln_device_at at)
@@ -419,6 +444,7 @@ const kiln_device_kind kiln_cuda = {
     .start = cuda_start,
     .stop = cuda_stop,
     .follow = cuda_follow,
+    .leave = cuda_leave,
     .allocate = kiln_cuda_allocate,
     .free = kiln_cuda_free,
     .borrow = kiln_cuda_borrow,

@@ -142,6 +142,16 @@ int kiln_choose_stream(kiln_devices *chosen, int number, void *stream)
     return KILN_OK;
 }
 
+int kiln_check_takes_stream(const kiln_function *function)
+{
+    for (int number = 1; number <= kiln_this_library.n_devices; number++)
+        if ((function->devices >> number & 1) &&
+            kiln_this_library.devices[number - 1].kind->follow != NULL)
+            return KILN_OK;
+    return kiln_fail(KILN_ERROR_ARGUMENT, "%s runs on no device that has streams of the host",
+                     function->name);
+}
+
 /* Words for the kinds of all devices: "opencl, opencl". */
 static const char *kinds_of_devices(char *text, size_t room)
 {

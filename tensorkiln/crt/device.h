@@ -182,9 +182,12 @@ typedef struct kiln_device_kind {
     /* A queue, in which what is launched and copied happens in that order. */
     int (*start)(void *module, void **queue);
     void (*stop)(void *queue);
-    /* Use a stream of the host's from now on, or, NULL, the queue's own; say whether what happens in
-     * it is being captured, so that no memory may be made or freed. NULL: a kind without streams. */
+    /* Use a stream of the host's from now on, or, NULL, the queue's own, after what was left in another
+     * one; say whether what happens in it is being captured, so that no memory may be made or freed.
+     * NULL: a kind without streams. */
     int (*follow)(void *queue, void *stream, int *is_captured);
+    /* Note that the host does not wait for what is queued in its stream by now. */
+    int (*leave)(void *queue);
     /* Memory: *memory is all zeros if that fails, and may be freed. */
     int (*allocate)(void *device, int64_t bytes, kiln_device_memory *memory);
     void (*free)(void *device, kiln_device_memory *memory);
@@ -288,6 +291,8 @@ struct kiln_opened {
 int kiln_choose_device(kiln_devices *chosen, int number, int index, void *context);
 /* Choose the stream on device `number`. */
 int kiln_choose_stream(kiln_devices *chosen, int number, void *stream);
+/* KILN_ERROR_ARGUMENT if a function uses no device that has streams. */
+int kiln_check_takes_stream(const kiln_function *function);
 /* Let runs be graphs, and count at `counts`; NULL: let them not. KILN_ERROR_ARGUMENT if no device of
  * the library has graphs; otherwise those that have some are opened, and may refuse. */
 int kiln_choose_graphs(kiln_devices *chosen, int64_t *counts);

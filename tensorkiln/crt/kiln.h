@@ -368,14 +368,19 @@ int kiln_executor_set_device(kiln_executor *executor, int device, int index, voi
 /* Let calls in an executor queue what they do on device number `device` in a stream of the host's
  * (CUDA: a CUstream; 1 is the default stream) and return without waiting for it, unless they copy
  * from or to the host. NULL: in a stream of the library's, and wait, as without this. Results, also
- * failures of kernels, are there when the host has waited for the stream. The executor then runs one
- * call at a time (CONDITION), since its memory is in use until the stream gets there; before another
- * stream is set, and before the executor is destroyed, the first one must be done.
+ * failures of kernels, are there when the host has waited for the stream. A later call that uses the
+ * same memory for intermediate results, in whatever stream, waits for it on the device.
  *
  * Such calls can be captured by the host (cuStreamBeginCapture()) if no parameter is on the host and
  * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
- * and the tensors live. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
+ * and the tensors live, and while no other call runs in the executor. Codes: ARGUMENT (no device of
+ * that number, or of a kind without streams). */
 int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
+/* kiln_executor_run() with all that it does on devices with streams in this one; they must be one
+ * device of the system. NULL: as the executor has it. Calls of tvm-ffi use tvm-ffi's stream in the same
+ * way. */
+int kiln_executor_run_in_stream(kiln_executor *executor, int function,
+                                const kiln_tensor *const *tensors, int count, void *stream);
 /* Let runs in an executor be graphs of CUDA (on != 0), or let them not. What a run launches between two
  * copies from or to the host is then one graph, which is made when a function first runs with its
  * sizes; later runs update those of its nodes whose parameters have changed, and launch it. The graphs

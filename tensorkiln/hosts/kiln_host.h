@@ -92,6 +92,9 @@ extern "C" {
 #define KILN_HOST_DEVICE_FUNCTIONS(X)                                                             \
     X(executor_set_device, int, (kiln_executor *executor, int device, int index, void *context))  \
     X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))              \
+    X(executor_run_in_stream, int,                                                                \
+      (kiln_executor *executor, int function, const kiln_tensor *const *tensors, int count,       \
+       void *stream))                                                                             \
     X(executor_set_graphs, int, (kiln_executor *executor, int on))                                \
     X(executor_graph_count, int64_t, (const kiln_executor *executor, int what))
 

@@ -87,6 +87,7 @@ _KIND_SOURCES = {
 }
 DEVICE_EXPORTS = (
     "kiln_executor_graph_count",
+    "kiln_executor_run_in_stream",
     "kiln_executor_set_device",
     "kiln_executor_set_graphs",
     "kiln_executor_set_stream",

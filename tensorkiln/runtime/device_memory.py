@@ -62,6 +62,10 @@ class Context(ABC):
         """Wait for a stream, of kinds that have some."""
         raise NotImplementedError(self.driver.kind)
 
+    def order(self, before: int, after: int) -> None:
+        """Let what is queued in a stream from now on wait for what is in another one by now."""
+        raise NotImplementedError(self.driver.kind)
+
     @abstractmethod
     def _write(self, handle: int, offset: int, source: int, nbytes: int) -> None: ...
 

@@ -286,14 +286,14 @@ class Executor:
             found = self._states[name] = FunctionState(function)
         return found
 
-    def set_stream(self, stream: Any) -> None:
-        """Let calls queue what they do on CUDA devices in a stream: its address as an int, an
-        object with `cuda_stream` (torch.cuda.Stream), or None for streams of the library's own.
+    def set_stream(self, stream: Any, device: Device | None = None) -> None:
+        """Let calls queue what they do on a CUDA device in a stream: its address as an int, an
+        object with `cuda_stream` (torch.cuda.Stream), or None for that of the call's tensors or of
+        the library. `device` may be left out where the executor uses one CUDA device.
 
-        Such calls return before the devices are done, unless they copy from or to the host; a
-        result waits when it is read. The executor then runs one call at a time. Work in the stream
-        that was set before must be done. Raises ArgumentTypeError for anything else, and UserError
-        (code `device`) without a CUDA device, or with several.
+        Such calls return before the device is done, unless they copy from or to the host; a result
+        waits when it is read. Raises ArgumentTypeError for anything else, and UserError (code
+        `device`) for a device that the executor does not use.
         """
         address = 0 if stream is None else getattr(stream, "cuda_stream", stream)
         if not is_a(address, int) or is_a(address, bool) or address < 0:
@@ -301,17 +301,31 @@ class Executor:
                 f"a stream is an address or has `cuda_stream`, received {type(stream).__name__}",
                 code="argument-kind",
             )
+        if device is not None and not is_a(device, Device):
+            raise ArgumentTypeError(
+                f"a stream's device is tk.cuda(i), received {type(device).__name__}",
+                code="argument-kind",
+            )
+        cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
+        used = sorted({str(d) for d in cuda.values()})
+        if stream is not None and device is None and len(used) != 1:
+            raise UserError(
+                f"a stream is of one CUDA device; this executor uses {', '.join(used) or 'none'}",
+                code="device",
+                hint=f"set_stream(stream, tk.{used[0].replace(':', '(')}))" if used else "",
+            )
+        if device is not None and str(device) not in used:
+            raise UserError(
+                f"a stream is of a CUDA device of the executor, which uses "
+                f"{', '.join(used) or 'none'}, received {device}",
+                code="device",
+            )
         if stream is not None:
-            used = {str(d) for d in self._memory.devices.values() if d.kind == "cuda"}
-            if len(used) != 1:
-                raise UserError(
-                    f"a stream is of one CUDA device; this executor uses "
-                    f"{', '.join(sorted(used)) or 'none'}",
-                    code="device",
-                )
             address = address or DEFAULT_STREAM  # torch calls the default stream 0
         with self.module.library.using:
-            self._memory.set_stream(address)
+            for number, own in cuda.items():
+                if device is None or own == device:
+                    self._memory.set_stream(number, address)
 
     def set_graphs(self, on: bool) -> None:
         """Let runs be CUDA graphs, or let them not.

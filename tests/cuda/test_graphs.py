@@ -1,5 +1,5 @@
-"""Runs as CUDA graphs: their results are those of runs without, to the bit, whatever has moved; what
-was made, updated and launched is counted."""
+"""Runs as CUDA graphs: their results are those of runs without, to the bit, whatever has moved;
+what was made, updated and launched is counted."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ def test_threads(module: Module) -> None:
 
 
 def test_values_of_many_bytes(tmp_path: Path) -> None:
-    """A kernel's parameter of 128 bytes, as a descriptor of memory is; the last four change in every
-    other call."""
+    """A kernel's parameter of 128 bytes, as a descriptor of memory is; the last four change in
+    every other call."""
     code = PTX.replace(".param .f32 scale_factor", ".param .align 64 .b8 scale_factor[128]")
     code = code.replace("[scale_factor]", "[scale_factor+124]")
     if not require_cuda():

@@ -50,6 +50,9 @@ CODES = {
     "cuFuncSetAttribute": {BUILD},
     "cuStreamCreate": {DRIVER},
     "cuStreamIsCapturing": {ARGUMENT},
+    "cuStreamWaitEvent": {ARGUMENT},
+    "cuEventCreate": {LATER},
+    "cuEventRecord": {LATER},
     "cuStreamSynchronize": {LAUNCH, LATER},  # of a copy from the host, of anything else
     "cuMemAlloc": {MEMORY},
     "cuPointerGetAttributes": {ARGUMENT},
@@ -75,7 +78,7 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
     the driver has handed out."""
     api = (CRT / "cuda_api.h").read_text()
     others = {"GetErrorName", "DevicePrimaryCtxRelease", "CtxPopCurrent", "ModuleUnload"}
-    others |= {"StreamDestroy", "MemFree", "GraphDestroy", "GraphExecDestroy"}
+    others |= {"StreamDestroy", "MemFree", "EventDestroy", "GraphDestroy", "GraphExecDestroy"}
     found = {f"cu{n}" for n in {*re.findall(r"\b[XY]\((\w+), \d", api)} - others}
     assert found == {*CODES, *HARMLESS}
     rows = [line.split(" ", 5) for line in checked.run("table", LOOKALIKE_SHARED="50000")]

@@ -1,5 +1,5 @@
-"""Streams and graphs of CUDA from C, C++ and Rust: the results and the sentences of each are the same.
-Always by the stand-in for the driver, whose log says which stream got what."""
+"""Streams and graphs of CUDA from C, C++ and Rust: the results and the sentences of each are the
+same. Always by the stand-in for the driver, whose log says which stream got what."""
 
 from __future__ import annotations
 

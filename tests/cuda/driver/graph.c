@@ -174,7 +174,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(object *exec, object *node, const copy_p
     END()
 }
 
-static void run(const operation *op, int stream)
+void run_operation(const operation *op, object *stream)
 {
     void *values[MOST_VALUES];
     size_t at = 0;
@@ -183,13 +183,15 @@ static void run(const operation *op, int stream)
             lose(LAUNCH_FAILED);
         else
             copy_bytes(op->to, op->from, op->bytes);
+        note("%d copy %zu\n", number_of(stream), op->bytes);
         return;
     }
     for (int i = 0; i < op->function->n_params; i++) {
         values[i] = (void *)(uintptr_t)(op->values + at);
         at += ((size_t)op->function->sizes[i] + 7) / 8 * 8;
     }
-    note("%d graph launch %s\n", stream, op->function->name);
+    note("%d %s %s\n", number_of(stream), op->is_of_graph ? "graph launch" : "launch",
+         op->function->name);
     run_kernel(op->function, op->grid, op->block, op->shared, values);
 }
 
@@ -226,8 +228,10 @@ CUresult cuGraphLaunch(object *exec, object *stream)
     }
     for (operation *op = error == SUCCESS ? exec->operations : NULL; op != NULL; op = op->next)
         op->is_done = 0;
-    for (operation *op; error == SUCCESS && (op = next_of(exec)) != NULL; op->is_done = 1)
-        run(op, stream > (object *)2 ? stream->number : 0);
+    for (operation *op; error == SUCCESS && (op = next_of(exec)) != NULL; op->is_done = 1) {
+        op->is_of_graph = 1;
+        run_in(stream, op);
+    }
     END()
 }
 

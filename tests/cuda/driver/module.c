@@ -107,6 +107,7 @@ CUresult cuModuleUnload(object *module)
     NEED_CONTEXT()
     NEED(is_a(module, MODULE), INVALID_HANDLE)
     if (error == SUCCESS) {
+        catch_up_all(0);
         drop_owned(module);
         dlclose(module->library);
         drop(module);
@@ -222,15 +223,16 @@ CUresult cuLaunchKernel(object *function, unsigned grid_x, unsigned grid_y, unsi
     NEED_CONTEXT()
     NEED(is_a(function, FUNCTION) && is_stream(stream), INVALID_HANDLE)
     NEED(extra == NULL && is_launch(grid, block, shared, function), INVALID_VALUE)
-    if (error == SUCCESS && is_captured(stream)) {
-        operation op = {.function = function, .shared = shared, .n_before = 1};
+    operation op = {.function = function, .shared = shared, .n_before = 1};
+    if (error == SUCCESS) {
         memcpy(op.grid, grid, sizeof grid);
         memcpy(op.block, block, sizeof block);
         set_values(&op, values);
+    }
+    if (error == SUCCESS && is_captured(stream)) {
         record(stream, &op);
     } else if (error == SUCCESS) {
-        note("%d launch %s\n", stream > (object *)2 ? stream->number : 0, function->name);
-        error = run_kernel(function, grid, block, shared, values);
+        run_in(stream, &op);
     }
     END()
 }

@@ -153,6 +153,11 @@ object *make(object_kind kind, object *like)
     return made;
 }
 
+object *first_object(void)
+{
+    return objects;
+}
+
 int is_a(const object *o, object_kind kind)
 {
     for (const object *at = objects; at != NULL; at = at->next)

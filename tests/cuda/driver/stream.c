@@ -34,8 +34,10 @@ CUresult cuStreamCreate(object **stream, unsigned flags)
     BEGIN("cuStreamCreate")
     NEED_CONTEXT()
     NEED(flags <= 1, INVALID_VALUE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
         *stream = make(STREAM, current_context());
+        (*stream)->flags = flags;
+    }
     END()
 }
 
@@ -44,8 +46,10 @@ CUresult cuStreamDestroy(object *stream)
     BEGIN("cuStreamDestroy")
     NEED_CONTEXT()
     NEED(is_a(stream, STREAM), INVALID_HANDLE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
+        catch_up(stream);
         drop(stream);
+    }
     END()
 }
 
@@ -57,6 +61,9 @@ CUresult cuStreamSynchronize(object *stream)
     if (error == SUCCESS && is_captured(stream)) {
         invalidate(stream);
         error = CAPTURE_UNSUPPORTED;
+    } else if (error == SUCCESS) {
+        catch_up(stream);
+        error = lost();
     }
     END()
 }
@@ -77,6 +84,9 @@ CUresult cuStreamWaitEvent(object *stream, object *event, unsigned flags)
     NEED_CONTEXT()
     NEED(is_stream(stream) && is_a(event, EVENT), INVALID_HANDLE)
     NEED(flags == 0, INVALID_VALUE)
+    NEED(!is_captured(stream), CAPTURE_UNSUPPORTED) /* for what is not captured as well */
+    if (error == SUCCESS)
+        wait_for_event(stream, event);
     END()
 }
 
@@ -104,6 +114,9 @@ CUresult cuEventRecord(object *event, object *stream)
     BEGIN("cuEventRecord")
     NEED_CONTEXT()
     NEED(is_a(event, EVENT) && is_stream(stream), INVALID_HANDLE)
+    NEED(!is_captured(stream), CAPTURE_UNSUPPORTED)
+    if (error == SUCCESS)
+        record_event(event, stream);
     END()
 }
 
