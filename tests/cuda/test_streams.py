@@ -241,14 +241,16 @@ def test_calls_in_several_streams_share_memory(
     """The workspace of an executor goes from stream to stream: each waits for the one before."""
     executor = chain.create_executor(graphs=graphs)
     w = there(W)
-    made = []
-    for turn, n in enumerate((5, 5, 3, 5, 7, 5)):
+    sizes = (7, 5, 5, 3, 5, 7, 5)
+    inputs = [there(rows(n)) for n in sizes]  # kept: memory that is freed is waited for
+    outputs = [there(np.zeros((n, 8), np.float32)) for n in sizes]
+    for turn, (x, y) in enumerate(zip(inputs, outputs, strict=True)):
         stream = [*streams, None][turn % 4]
         executor.set_stream(stream)
-        made.append((rows(n), executor["main"](there(rows(n)), w)))
-        assert made[-1][1]._stream == (stream or 0)
-    for x, y in reversed(made):
-        np.testing.assert_allclose(y.numpy(), chain_of(x), rtol=1e-5)
+        executor["main"](x, w, out=y)
+        assert y._stream == (stream or 0)
+    for n, y in reversed([*zip(sizes, outputs, strict=True)]):
+        np.testing.assert_allclose(y.numpy(), chain_of(rows(n)), rtol=1e-5)
 
 
 def test_threads_with_streams_of_their_own(
@@ -263,7 +265,8 @@ def test_threads_with_streams_of_their_own(
         own.set_stream(streams[seed])
         for i in range(40):
             n = 100 * seed + i + 1
-            y = (own if i % 2 else executor)["there"](there(numbers(n)))
+            x = there(numbers(n))
+            y = (own if i % 2 else executor)["there"](x)
             z = executor["main"](numbers(n))
             if not (
                 np.array_equal(y.numpy(), expected(numbers(n))) and np.array_equal(z, y.numpy())
@@ -285,13 +288,14 @@ def test_from_stream_to_stream(module: Module, streams: list[int], in_turns: Non
     first.set_stream(streams[0])
     second.set_stream(streams[1])
     x = numbers(300)
-    y = first["there"](there(x))
+    start = there(x)  # kept, as all others: memory that is freed is waited for
+    y, again, last = (first["there"](start) for _ in range(3))
     z = second["there"](y)
     assert np.array_equal(z.numpy(), expected(expected(x)))
-    third = Executor(module)["there"](first["there"](there(x)))  # in the library's stream
+    third = Executor(module)["there"](again)  # in the library's stream
     assert np.array_equal(third.numpy(), expected(expected(x)))
-    again = tk.nd.from_dlpack(first["there"](there(x)))  # in the default stream
-    assert np.array_equal(again.numpy(), expected(x))
+    assert np.array_equal(tk.nd.from_dlpack(last).numpy(), expected(x))  # in the default stream
+    y = first["there"](start, out=y)
     for stream in (streams[2], 1, 2, -1, None):
         assert y.__dlpack__(stream=stream)
 
