@@ -286,7 +286,8 @@ static int update_graph(const kiln_cuda_graphs *g, graph_part *part)
             continue;
         memcpy(old, wanted, node->count * sizeof *wanted);
         code = update_graph_node(g->device, part, node);
-        note_graph(g, KILN_GRAPH_UPDATED);
+        if (code == KILN_OK)
+            note_graph(g, KILN_GRAPH_UPDATED);
     }
     return code;
 }
@@ -354,8 +355,10 @@ static int replace_part(kiln_cuda_graphs *g, graph_part *part)
     drop_graph_part(g->device, part);
     *part = g->draft;
     memset(&g->draft, 0, sizeof g->draft);
-    note_graph(g, KILN_GRAPH_MADE);
-    return make_graph(g, part);
+    const int code = make_graph(g, part);
+    if (code == KILN_OK)
+        note_graph(g, KILN_GRAPH_MADE);
+    return code;
 }
 
 /* ---- a run --------------------------------------------------------------------------------- */

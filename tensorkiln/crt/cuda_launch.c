@@ -18,9 +18,9 @@ typedef struct cuda_queue {
     kiln_cuda_device *device;
     const cuda_module *module;
     CUstream own;
-    CUstream stream; /* in use: `own`, or the host's */
-    CUevent left;    /* after what the host has not waited for; NULL: none so far */
-    int waits;       /* another stream has to wait for `left` */
+    CUstream stream;          /* in use: `own`, or the host's */
+    CUevent left;             /* after what the host has not waited for; NULL: none so far */
+    int waits;                /* the next stream has to wait for `left` */
     kiln_cuda_graphs *graphs; /* NULL: none so far */
     int collects;             /* what is launched waits for cuda_submit() */
 } cuda_queue;
@@ -356,8 +356,7 @@ static int cuda_collect(void *started, const kiln_graph_run *run)
 {
     cuda_queue *const q = started;
     q->collects = 0;
-    const int code =
-        run == NULL ? KILN_OK : kiln_cuda_graphs_begin(&q->graphs, q->device, run);
+    const int code = run == NULL ? KILN_OK : kiln_cuda_graphs_begin(&q->graphs, q->device, run);
     q->collects = run != NULL && code == KILN_OK;
     return code;
 }

@@ -373,8 +373,8 @@ int kiln_executor_set_device(kiln_executor *executor, int device, int index, voi
  *
  * Such calls can be captured by the host (cuStreamBeginCapture()) if no parameter is on the host and
  * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
- * and the tensors live, and while no other call runs in the executor. Codes: ARGUMENT (no device of
- * that number, or of a kind without streams). */
+ * and the tensors live, once what earlier calls have left in other streams is done and while no other call
+ * runs in the executor. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
 int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
 /* kiln_executor_run() with all that it does on devices with streams in this one; they must be one
  * device of the system. NULL: as the executor has it. Calls of tvm-ffi use tvm-ffi's stream in the same

@@ -13,9 +13,10 @@ typedef struct lane {
     kiln_opened *opened; /* NULL: not used yet */
     void *queue;
     kiln_device_memory storages;
-    void *stream; /* of the host, in use; NULL: the queue's own */
+    void *stream;    /* of the host, in use; NULL: the queue's own */
+    int must_follow; /* the queue does not use it yet, since that has failed */
     int is_captured; /* by the host, in that stream */
-    int collects; /* the run is to be a graph */
+    int collects;    /* the run is to be a graph */
     kiln_device_memory *borrowed; /* memory of the caller, by parameter; NULL: none so far */
 } lane;
 
@@ -95,10 +96,12 @@ static int choose_stream(kiln_session *session, lane *l, const kiln_binding *b, 
                              kind_of(l)->name, l->opened->index);
         session->streams = l;
     }
-    if (stream == NULL && l->stream == NULL)
+    if (stream == NULL && l->stream == NULL && !l->must_follow)
         return KILN_OK;
     l->stream = stream;
-    return kind_of(l)->follow(l->queue, stream, &l->is_captured);
+    const int code = kind_of(l)->follow(l->queue, stream, &l->is_captured);
+    l->must_follow = code != KILN_OK;
+    return code;
 }
 
 static int reserve_storages(lane *l, int64_t bytes, const kiln_binding *b)

@@ -62,12 +62,15 @@ class _SlowFill:
         return [address for address, _ in pairs], [kept for _, kept in pairs]
 
     def stream_of_call(self, tensors: Sequence[object]) -> int:
-        """The stream that the caller of this function uses, if the executor has none; 0: it has, or
-        the caller does not say, or there are several CUDA devices."""
+        """The stream that the caller of this function uses; 0: the executor has one, the caller
+        does not say, no parameter is on a CUDA device, or the executor uses several."""
         if not self.on_device or any(self._memory.streams.values()):
             return 0
-        used = {d for d in self._memory.devices.values() if d.kind == "cuda"}
-        return current_stream(used.pop(), tensors) if len(used) == 1 else 0
+        cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
+        own = {cuda[p.device] for p in (*self.info.inputs, *self.info.outputs) if p.device in cuda}
+        if len(own) != 1 or own != set(cuda.values()):
+            return 0
+        return current_stream(own.pop(), tensors)
 
     def _used_in(self, param: ParamInfo, stream: int) -> int | None:
         """Where a parameter on a device is used; None for one on the host."""

@@ -63,6 +63,8 @@ def _work_stream(capsule: object, device: Device) -> int:
     address = capsule_pointer(capsule, b"dlpack_exchange_api")
     while address:
         table = _ExchangeTable.from_address(address)
+        if table.header.major == _MAJOR and not table.current_work_stream:
+            return 0  # a library without streams of its own
         if table.header.major == _MAJOR:
             found = ctypes.c_void_p()
             ask = _WorkStream(table.current_work_stream)

@@ -300,6 +300,26 @@ def test_from_stream_to_stream(module: Module, streams: list[int], in_turns: Non
         assert y.__dlpack__(stream=stream)
 
 
+def test_an_input_from_another_stream_in_a_capture(
+    module: Module, streams: list[int], in_turns: None
+) -> None:
+    """It cannot wait for an event outside, so the host waits."""
+    driver = Driver()
+    first, second = Executor(module), Executor(module)
+    first.set_stream(streams[0])
+    second.set_stream(streams[1])
+    start, out = there(numbers(80)), there(np.zeros(80, np.float32))
+    x = first["there"](start)
+    assert driver("cuStreamBeginCapture", ctypes.c_void_p(streams[1]), _GLOBAL) == 0
+    second["there"](x, out=out)
+    graph = ctypes.c_void_p()
+    assert driver("cuStreamEndCapture", ctypes.c_void_p(streams[1]), ctypes.byref(graph)) == 0
+    ready = driver.make("cuGraphInstantiateWithFlags", graph, ctypes.c_ulonglong(0))
+    assert driver("cuGraphLaunch", ready, ctypes.c_void_p(streams[1])) == 0
+    assert np.array_equal(out.numpy(), expected(expected(numbers(80))))
+    assert driver("cuGraphExecDestroy", ready) == driver("cuGraphDestroy", graph) == 0
+
+
 class Elsewhere:
     """A tensor of a library like torch, whose table of functions says what its stream is."""
 

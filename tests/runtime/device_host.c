@@ -146,6 +146,16 @@ static int quiet(const char *path, int graphs)
 
 static kiln_executor *executors[2];
 
+/* An executor, whose runs are graphs if its devices have some. */
+static kiln_executor *create_one(int graphs)
+{
+    typedef int (*graphs_fn)(kiln_executor *, int);
+    kiln_executor *executor = NULL;
+    SYMBOL(library, "kiln_executor_create", create_fn)(&executor);
+    SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, graphs);
+    return executor;
+}
+
 static void *work(void *number)
 {
     for (int i = 0; i < 50; i++)
@@ -161,7 +171,7 @@ static int threads(const char *path)
     pthread_t all[4];
     library = dlopen(path, RTLD_NOW);
     for (int i = 0; i < 2; i++)
-        SYMBOL(library, "kiln_executor_create", create_fn)(&executors[i]);
+        executors[i] = create_one(i == 1);
     for (size_t i = 0; i < 4; i++)
         pthread_create(&all[i], NULL, work, (void *)i);
     for (size_t i = 0; i < 4; i++)
@@ -199,7 +209,7 @@ static int forks(const char *path)
 {
     library = dlopen(path, RTLD_NOW);
     int code = child();
-    SYMBOL(library, "kiln_executor_create", create_fn)(&executors[0]);
+    executors[0] = create_one(1);
     code |= run_both(executors[0]);
     code |= child();
     code |= run_both(executors[0]);
@@ -220,7 +230,7 @@ static int leave(const char *path)
     pthread_t thread;
     library = dlopen(path, RTLD_NOW);
     for (int i = 0; i < 2; i++)
-        SYMBOL(library, "kiln_executor_create", create_fn)(&executors[i]);
+        executors[i] = create_one(i == 1);
     if (run_both(executors[1]) != 0)
         return 4;
     pthread_create(&thread, NULL, forever, NULL);
