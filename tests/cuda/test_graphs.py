@@ -5,25 +5,29 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import Var
+from tensorkiln.external import External
+from tensorkiln.ir.expr import IntImm, Var
 from tensorkiln.ir.relax import tensor
 from tensorkiln.runtime import Executor, Module, load_module
 from tests.cuda.emulator.build import build_all
 from tests.cuda.lookalike import require_cuda
 from tests.cuda.test_streams import Driver, there
+from tests.devices.test_opencl import NETWORKS, _block
+from tests.devices.test_opencl import _emit as emit_norms
 from tests.runtime import device_library
 from tests.runtime.device_library import PTX, expected
 from tests.runtime.device_stand import Stand, build_kernels, numbers
@@ -117,6 +121,46 @@ def test_the_host_in_between() -> None:
         x = np.random.default_rng(turn).normal(size=(4, 12)).astype(np.float32)
         assert graphs["main"](x).numpy().tobytes() == plain["main"](x).numpy().tobytes()
     assert counts(graphs) == {"launched": 6, "made": 2, "host": 3}
+
+
+def test_an_external_in_between() -> None:
+    """Its function runs on the host, between the device's products."""
+    norms = External("norms", lambda call, target: call.op == "layer_norm", emit_norms)
+    gpu = {"kind": "cuda", "operators": ["linear", "gelu", "softmax"]}
+    exe = tk.compile(
+        graph(_block, x=(10, 24)), {"devices": [gpu, "llvm"]}, externals=[norms], name="net"
+    )
+    if not require_cuda():
+        build_all(exe.artifacts, Path(os.environ["LOOKALIKE_DIR"]))
+    assert {"gpu_contraction", "external:norms"} <= {p.kernel_class for p in exe.placement()}
+    plain, graphs = exe.create_executor(), exe.create_executor(graphs=True)
+    for turn in range(2):
+        x = np.random.default_rng(turn).normal(size=(10, 24)).astype(np.float32)
+        before = graphs.graph_counts
+        assert graphs["main"](x).numpy().tobytes() == plain["main"](x).numpy().tobytes()
+        seen = counts(graphs, before)
+        assert seen["host"] >= 1 and (turn == 0 or "made" not in seen)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_kernel_before_others(name: str) -> None:
+    """Each network of OpenCL's tests, then sums and a product."""
+    build, shape = NETWORKS[name]
+
+    def longer(g: Any, x: Any) -> Any:
+        y = build(g, x)
+        size = math.prod(cast("IntImm", n).value for n in y.type.shape)
+        return g.linear(g.softmax(g.reshape(y, shape=(1, size)), axis=1), rand(size, 3))
+
+    exe = tk.compile(graph(longer, x=shape), "cuda")
+    if not require_cuda():
+        build_all(exe.artifacts, Path(os.environ["LOOKALIKE_DIR"]))
+    plain, graphs = exe.create_executor(), exe.create_executor(graphs=True)
+    for turn in range(2):
+        x = np.random.default_rng(turn).normal(size=shape).astype(np.float32)
+        assert graphs["main"](x).numpy().tobytes() == plain["main"](x).numpy().tobytes()
+    assert counts(graphs) == {"launched": 2, "made": 1}
 
 
 # ---- the library written by hand -----------------------------------------------------------------
