@@ -19,6 +19,7 @@ typedef uintptr_t CUdeviceptr; /* CUDA's is unsigned long long: the same on mach
 
 enum {
     CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_DEINITIALIZED = 4,
     CUDA_ERROR_NO_DEVICE = 100,

@@ -216,7 +216,9 @@ static int add_to_graph(kiln_cuda_device *device, graph_part *part, size_t i)
     return node_result(device, error, "a graph's node for", node->described);
 }
 
-static int update_graph_node(kiln_cuda_device *device, const graph_part *part, const graph_node *node)
+/* Memory of another kind than a copy's first one is refused: then *is_refused becomes 1. */
+static int update_graph_node(kiln_cuda_device *device, const graph_part *part, const graph_node *node,
+                             int *is_refused)
 {
     void *values[KILN_MAX_DEVICE_PARAMS];
     CUresult error;
@@ -227,6 +229,9 @@ static int update_graph_node(kiln_cuda_device *device, const graph_part *part, c
         const kiln_cuda_copy_node changed = copy_node(part, node);
         error = kiln_cu_graph.GraphExecMemcpyNodeSetParams(part->exec, node->handle, &changed,
                                                            device->context);
+        *is_refused = error == CUDA_ERROR_INVALID_VALUE;
+        if (*is_refused)
+            return KILN_OK;
     }
     return node_result(device, error, "an update of a graph's node for", node->described);
 }
@@ -274,19 +279,19 @@ static int has_nodes_of(const graph_part *part, const graph_part *draft)
     return 1;
 }
 
-/* Update the nodes of a graph whose parameters are others in the draft. */
-static int update_graph(const kiln_cuda_graphs *g, graph_part *part)
+/* Update the nodes of a graph whose parameters are others in the draft, unless one is refused. */
+static int update_graph(const kiln_cuda_graphs *g, graph_part *part, int *is_refused)
 {
     int code = KILN_OK;
-    for (size_t i = 0; i < part->n_nodes && code == KILN_OK; i++) {
+    for (size_t i = 0; i < part->n_nodes && code == KILN_OK && !*is_refused; i++) {
         const graph_node *const node = &part->nodes[i];
         uint64_t *const old = part->words + node->at;
         const uint64_t *const wanted = g->draft.words + node->at;
         if (memcmp(old, wanted, node->count * sizeof *wanted) == 0)
             continue;
         memcpy(old, wanted, node->count * sizeof *wanted);
-        code = update_graph_node(g->device, part, node);
-        if (code == KILN_OK)
+        code = update_graph_node(g->device, part, node, is_refused);
+        if (code == KILN_OK && !*is_refused)
             note_graph(g, KILN_GRAPH_UPDATED);
     }
     return code;
@@ -402,7 +407,10 @@ static int submit_graph(kiln_cuda_graphs *g, CUstream stream)
     graph_part *const part = place_of_part(g);
     if (part == NULL)
         return KILN_ERROR_MEMORY;
-    int code = has_nodes_of(part, &g->draft) ? update_graph(g, part) : replace_part(g, part);
+    int needs_another = !has_nodes_of(part, &g->draft);
+    int code = needs_another ? KILN_OK : update_graph(g, part, &needs_another);
+    if (needs_another)
+        code = replace_part(g, part);
     if (code == KILN_OK) {
         snprintf(what, sizeof what, "the launch of a graph for %.60s", g->now.function->name);
         code = kiln_cuda_check(g->device, kiln_cu_graph.GraphLaunch(part->exec, stream),

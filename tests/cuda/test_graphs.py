@@ -368,9 +368,9 @@ except RuntimeError as error:
     sys.exit()
 x = np.ones(9, "float32")
 want = Executor(lib)["main"](x).numpy()
-for size in [int(n) for n in sys.argv[2:]]:
+for size in [int(n) for n in sys.argv[3:]]:
     try:
-        y = executor["main"](np.ones(size, "float32")).numpy()
+        y = executor[sys.argv[2]](np.ones(size, "float32")).numpy()
         said.append(["ok", bool(np.array_equal(y[:9], want[:size]))])
     except RuntimeError as error:
         said.append([error.code, str(error)])
@@ -384,12 +384,12 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Stand:
     return Stand(tmp_path_factory.mktemp("plain"), "cuda", "none")
 
 
-def said(stand: Stand, *sizes: int, **environment: str) -> list[list[Any]]:
+def said(stand: Stand, *sizes: int, function: str = "main", **environment: str) -> list[list[Any]]:
     """What the stand-in's failures look like to a program that runs with graphs, size by size."""
     place = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(stand.folder)}
     place["LOOKALIKE_DIR"] = str(stand.folder)
     more = {f"LOOKALIKE_{k}": v for k, v in environment.items()}
-    command = [sys.executable, "-c", PROGRAM, str(stand.library), *map(str, sizes)]
+    command = [sys.executable, "-c", PROGRAM, str(stand.library), function, *map(str, sizes)]
     done = subprocess.run(
         command, env={**os.environ, **place, **more}, capture_output=True, text=True
     )
@@ -423,6 +423,14 @@ def test_an_update_that_fails(stand: Stand) -> None:
     assert failed[0] == "device-launch" and failed[2] == 2
     assert "an update of a graph's node for add failed with CUDA_ERROR_INVALID_VALUE" in failed[1]
     assert again == ["ok", True, 3]
+
+
+def test_a_copy_of_other_memory_that_is_refused(stand: Stand) -> None:
+    """As between memory of two kinds: the run makes its graph anew. `across` copies in its
+    workspace."""
+    fail = "cuGraphExecMemcpyNodeSetParams:1:1"
+    steps = said(stand, 9, 20000, 9, 9, function="across", FAIL=fail)
+    assert steps == [["ok", True, made] for made in (1, 2, 3, 3)]
 
 
 def test_drivers_that_have_no_graphs(stand: Stand) -> None:

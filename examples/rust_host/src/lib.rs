@@ -277,9 +277,10 @@ impl Executor {
         let devices = self.devices(&format!("there is no number {device}"))?;
         let context = std::ptr::null_mut();
         // SAFETY: the executor lives; without a context the library makes its own.
-        self.library.loaded.api.check(unsafe {
-            (devices.executor_set_device)(self.executor, device, index, context)
-        })
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_device)(self.executor, device, index, context) })
     }
 
     /// Lets calls queue what they do on device `device` in a stream of the program's, and return
@@ -293,9 +294,10 @@ impl Executor {
     pub unsafe fn set_stream(&self, device: i32, stream: *mut c_void) -> Result<()> {
         let devices = self.devices("so it takes no stream")?;
         // SAFETY: the executor lives, and so does the stream.
-        self.library.loaded.api.check(unsafe {
-            (devices.executor_set_stream)(self.executor, device, stream)
-        })
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_stream)(self.executor, device, stream) })
     }
 
     /// Lets runs be CUDA graphs, or lets them not. Codes: those of `kiln_executor_set_graphs`;
@@ -303,9 +305,10 @@ impl Executor {
     pub fn set_graphs(&self, on: bool) -> Result<()> {
         let devices = self.devices("so its runs cannot be graphs")?;
         // SAFETY: the executor lives.
-        self.library.loaded.api.check(unsafe {
-            (devices.executor_set_graphs)(self.executor, c_int::from(on))
-        })
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_graphs)(self.executor, c_int::from(on)) })
     }
 
     /// A count of graphs, by `enum kiln_graph_count` of kiln.h; 0 in a library without devices.
