@@ -133,6 +133,11 @@ def test_a_run_by_graphs_makes_nothing_new(checked: Stand) -> None:
     }
 
 
+def test_threads_that_share_executors(tmp_path: Path) -> None:
+    """One runs by graphs; without a data race, by the thread sanitizer."""
+    assert Stand(tmp_path, "cuda", "thread").run("threads") == []
+
+
 def test_threads_forks_and_the_end(checked: Stand, plain: Stand) -> None:
     assert checked.run("threads") == []
     first, host, later, rest = plain.run("fork")
