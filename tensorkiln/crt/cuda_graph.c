@@ -59,7 +59,7 @@ static void note_graph(const kiln_cuda_graphs *g, int what)
 
 /* The result of a call about a launch or copy, in a sentence: "the launch of add failed with ...". */
 static int node_result(kiln_cuda_device *device, CUresult error, const char *what,
-                         const kiln_device_function *f)
+                       const kiln_device_function *f)
 {
     char text[140];
     if (error == CUDA_SUCCESS)

@@ -44,8 +44,8 @@ def current_stream(device: Device, tensors: Sequence[Any]) -> int:
     tvm-ffi's stream if one is set, else the current one of the library that has made the first of
     the tensors on that device, by DLPack's table of functions on its type.
     """
-    tvm_ffi = sys.modules.get("tvm_ffi")
-    if tvm_ffi is not None:
+    tvm_ffi: Any = sys.modules.get("tvm_ffi")
+    if hasattr(tvm_ffi, "get_raw_stream"):  # not in early versions
         stream = int(tvm_ffi.get_raw_stream(tvm_ffi.device(str(device))))
         if stream:
             return stream

@@ -221,7 +221,7 @@ def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("LOOKALIKE_LATE", "2")
     yield
     for index in range(CUDA_DRIVER.count_devices()):
-        there(np.ones(1, np.float32), index)  # frees nothing, but what is queued has run
+        there(np.ones(1, np.float32), index)  # is freed, for which all that is queued has run
     monkeypatch.delenv("LOOKALIKE_LATE")
 
 
