@@ -344,7 +344,7 @@ int kiln_call_import(const char *loader, const char *target_key, const char *fun
 
 /* ---- devices ---------------------------------------------------------------------------- */
 
-/* Only a library with code for devices that have memory of their own exports this function. Its
+/* Only a library with code for devices that have memory of their own exports these functions. Its
  * metadata lists them (`devices`), with a `number` from 1 on, and says which parameters must be on
  * which (`device`). Such a tensor has the device_type of DLPack (2: CUDA, 4: OpenCL), the index as device_id,
  * and in `data` what DLPack has there: for CUDA an
@@ -373,8 +373,9 @@ int kiln_executor_set_device(kiln_executor *executor, int device, int index, voi
  *
  * Such calls can be captured by the host (cuStreamBeginCapture()) if no parameter is on the host and
  * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
- * and the tensors live, once what earlier calls have left in other streams is done and while no other call
- * runs in the executor. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
+ * and the tensors live, once what earlier calls have left in other streams is done and while no
+ * other call runs in the executor. Codes: ARGUMENT (no device of that number, or of a kind without
+ * streams). */
 int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
 /* kiln_executor_run() with all that it does on devices with streams in this one; they must be one
  * device of the system. NULL: as the executor has it. Calls of tvm-ffi use tvm-ffi's stream in the same
