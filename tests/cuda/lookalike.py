@@ -24,8 +24,8 @@ def has_gpu() -> bool:
 
 @functools.cache
 def load_lookalike() -> None:
-    """Load the stand-in under the driver's name, so that whoever opens the driver gets it, until the
-    process ends; nobody may have opened another one before."""
+    """Load the stand-in under the driver's name, so that whoever opens the driver gets it, until
+    the process ends; nobody may have opened another one before."""
     made = tempfile.TemporaryDirectory(prefix="kiln-cuda-")
     load_lookalike.folder = made  # type: ignore[attr-defined]
     folder = Path(made.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from tests.cuda.lookalike import require_cuda
 from tests.runtime import device_library
 from tests.runtime.device_library import expected
 from tests.runtime.device_stand import numbers
+
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
