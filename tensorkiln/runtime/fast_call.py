@@ -130,9 +130,6 @@ _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype = ctypes.py_object
 _new_function.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
 
-# Never freed: CPython reads them when a function object is called or destroyed, and function
-# objects may be destroyed last.
-_KEPT: list[_MethodDef] = []
 _numbers = itertools.count(1)
 
 
@@ -152,11 +149,11 @@ class FastCalls:
         """`failed(code)` raises the exception for a result code."""
         table = [*_needed(), *map(id, _OBJECTS), LARGE]
         dll.kiln_python_open((ctypes.c_void_p * len(table))(*table))
-        # The address, not the ctypes object: through `_KEPT` that would keep `dll` alive forever.
+        # The address, not the ctypes object: functions that outlive the library keep `_method`, and
+        # through that object they would keep `dll`.
         address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p).value
         self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
         self._failed = weakref.WeakMethod(failed)  # weak: the library owns this object
-        _KEPT.append(self._method)
         self._address = address
         self._number = next(_numbers)  # identifies the library when C counts calls
         self._count = _counter(dll)
@@ -206,7 +203,8 @@ class FastCalls:
         )
         bound = _Bound(ctypes.addressof(target))
         bound.slow = slow
-        bound.kept = (target, names, rows, results, failed, memory)
+        # A function object reads its PyMethodDef for the last time before it lets go of `bound`.
+        bound.kept = (self._method, target, names, rows, results, failed, memory)
         made: Callable[..., Any] = _new_function(ctypes.addressof(self._method), bound, None)
         return made
 

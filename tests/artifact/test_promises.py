@@ -27,6 +27,7 @@ from tensorkiln.runtime import python_modules
 from tests.artifact.test_loaders import DRIVER, LAUNCHER, STREAMER, StreamModule, X, run
 from tests.transform.graphs import graph, rand
 
+ROOT = Path(__file__).parents[2]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
 
@@ -213,21 +214,30 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@on_linux
-def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
+def load_run_and_close(library: str) -> None:
+    """A thousand times; prints the bytes that the process took in the last 700."""
     tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
     kept = len(python_modules._modules), len(python_modules._in_use)
     at = []
     for cycle in range(1000):
-        lib = tk.runtime.load_module(streaming)
+        lib = tk.runtime.load_module(library)
         streamed(lib)
         lib.close()
         if cycle in (299, 999):
             gc.collect()
             at.append(resident())
     assert (len(python_modules._modules), len(python_modules._in_use)) == kept
-    assert at[1] - at[0] < 2 << 20, f"{at[1] - at[0]} bytes in 700 cycles"
-    assert str(streaming) not in Path("/proc/self/maps").read_text()
+    assert library not in Path("/proc/self/maps").read_text()
+    print(at[1] - at[0])
+
+
+@on_linux
+def test_a_thousand_libraries_leave_nothing(streaming: Path) -> None:
+    """In a process of their own: what other tests left to collect comes and goes with megabytes."""
+    script = "import sys, tests.artifact.test_promises as t; t.load_run_and_close(sys.argv[1])"
+    command = [sys.executable, "-c", script, str(streaming)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 256 << 10, f"{done.stdout} bytes in 700 cycles"
 
 
 def test_eight_threads_load_call_and_close(streaming: Path, tmp_path: Path) -> None:

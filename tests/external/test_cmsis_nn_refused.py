@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Build, tuple[Any, ...], str]] = {
     "float input": (
         lambda g, x: quantize(g, g.conv2d(x, _weights(g)), Y),
         (tensor((1, 4, 6, 6), "float32"),),
-        "its input is not the result of a DequantizeLinear",
+        "no DequantizeLinear makes its input",
     ),
     "uint8 input": (
         lambda g, q: quantize(g, g.conv2d(dequantize(g, q, X, "uint8"), _weights(g)), Y),
@@ -98,12 +98,12 @@ REFUSED: dict[str, tuple[Build, tuple[Any, ...], str]] = {
     "computed weights": (
         lambda g, q, w: quantize(g, g.conv2d(dequantize(g, q, X), dequantize(g, w, Q(0.01, 0))), Y),
         (IMAGE, tensor((4, 4, 3, 3), "int8")),
-        "its weights are computed by the model",
+        "the model computes its weights",
     ),
     "float weights": (
         _conv(lambda g, x, w: quantize(g, g.conv2d(x, _c(np.ones((4, 4, 3, 3)), "float32")), Y)),
         (IMAGE,),
-        "its weights are not the result of a DequantizeLinear",
+        "no DequantizeLinear makes its weights",
     ),
     "uint8 weights": (
         _conv(lambda g, x, w: quantize(g, g.conv2d(x, _weights(g, dtype="uint8")), Y)),
@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Build, tuple[Any, ...], str]] = {
     "float bias": (
         _conv(lambda g, x, w: quantize(g, g.conv2d(x, w[0], _c([1, 2, 3, 4], "float32")), Y)),
         (IMAGE,),
-        "its bias is not the result of a DequantizeLinear",
+        "no DequantizeLinear makes its bias",
     ),
     "bias of another scale": (
         _conv(lambda g, x, w: quantize(g, g.conv2d(x, _weights(g), _bias(g, 0.1)), Y)),
@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[Build, tuple[Any, ...], str]] = {
     "two activations": (
         lambda g, a, b: quantize(g, g.matmul(dequantize(g, a, X), dequantize(g, b, X)), Y),
         (tensor((2, 3), "int8"), tensor((3, 4), "int8")),
-        "its weights are computed by the model",
+        "the model computes its weights",
     ),
     "pool with dilation": (_pool(X, dilation=(2, 2)), (IMAGE,), "it has dilation (2, 2)"),
     "pool that counts padding": (

@@ -73,31 +73,16 @@ def require_static(what: str, t: TensorType) -> None:
 
 def activation(graph: Definitions, v: Value, what: str) -> tuple[Activation, Binding]:
     """The int8 tensor that the operand `v` dequantises, and the binding of its DequantizeLinear."""
-    b = graph.binding(v)
-    call = graph.call(v)
-    if b is None or call is None or call.op != "dequantize":
-        raise NotTaken(f"{what} is not the result of a DequantizeLinear")
-    q = call.args[0]
-    if not isinstance(q, RVar):
+    b, call = _dequantized(graph, v, what)
+    if not isinstance(call.args[0], RVar):
         raise NotTaken(f"{what} is a constant")
-    scale, zero = _parameters(call, what)
-    if scale.size != 1:
-        raise NotTaken(f"{what} has {scale.size} scales; CMSIS-NN has one for a whole activation")
-    if q.tensor.dtype.name != "int8":
-        raise NotTaken(f"{what} is {q.tensor.dtype}; CMSIS-NN computes on int8")
-    require_static(what, q.tensor)
-    return Activation(q, float(scale.reshape(())), int(zero.reshape(-1)[0])), b
+    return _activation(call, call.args[0], what), b
 
 
 def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
     """The int8 weights that the operand `v` dequantises, with one scale or one along `axis`."""
-    b, call = graph.binding(v), graph.call(v)
-    if b is None or call is None or call.op != "dequantize":
-        raise NotTaken("its weights are not the result of a DequantizeLinear")
-    value = call.args[0]
-    if not isinstance(value, Constant) and not is_parameter(graph, value):
-        raise NotTaken("its weights are computed by the model")
-    assert isinstance(value, Constant | RVar)
+    b, call = _dequantized(graph, v, "its weights")
+    value = _given(graph, call.args[0], "its weights")
     if value.tensor.dtype.name != "int8":
         raise NotTaken(f"its weights are {value.tensor.dtype}; CMSIS-NN computes on int8")
     scale, zero = _parameters(call, "its weights")
@@ -115,13 +100,8 @@ def bias(
     graph: Definitions, v: Value, x: Activation, w: Weights, channels: int
 ) -> tuple[Constant | RVar, tuple[Binding, ...]]:
     """The int32 bias that the operand `v` dequantises, in units of the scale of the products."""
-    b, call = graph.binding(v), graph.call(v)
-    if b is None or call is None or call.op != "dequantize":
-        raise NotTaken("its bias is not the result of a DequantizeLinear")
-    value = call.args[0]
-    if not isinstance(value, Constant) and not is_parameter(graph, value):
-        raise NotTaken("its bias is computed by the model")
-    assert isinstance(value, Constant | RVar)
+    b, call = _dequantized(graph, v, "its bias")
+    value = _given(graph, call.args[0], "its bias")
     if value.tensor.dtype.name != "int32" or value.tensor.static_shape() != (channels,):
         raise NotTaken("its bias is not one int32 per output channel")
     scale, zero = _parameters(call, "its bias")
@@ -156,13 +136,7 @@ def _quantised(
     bounds: Sequence[tuple[float | None, float | None]],
     way: Sequence[Binding],
 ) -> Result:
-    scale, zero = _parameters(call, "its result")
-    if scale.size != 1:
-        raise NotTaken("its result has a scale per channel; CMSIS-NN has one for an activation")
-    if b.var.tensor.dtype.name != "int8":
-        raise NotTaken(f"its result is {b.var.tensor.dtype}; CMSIS-NN computes on int8")
-    require_static("its result", b.var.tensor)
-    made = Activation(b.var, float(scale.reshape(())), int(zero.reshape(-1)[0]))
+    made = _activation(call, b.var, "its result")
     low, high = LOWEST, HIGHEST
     for least, most in bounds:
         low = low if least is None else max(low, _step(least, made))
@@ -178,14 +152,43 @@ def _step(bound: float, y: Activation) -> int:
     return int(min(max(steps, LOWEST), HIGHEST))
 
 
+def _dequantized(graph: Definitions, v: Value, what: str) -> tuple[Binding, Call]:
+    """The binding of the DequantizeLinear that `v` is the result of, and its call."""
+    b, call = graph.binding(v), graph.call(v)
+    if b is None or call is None or call.op != "dequantize":
+        raise NotTaken(f"no DequantizeLinear makes {what}")
+    return b, call
+
+
+def _given(graph: Definitions, v: Value, what: str) -> Constant | RVar:
+    """The constant or parameter `v`."""
+    if isinstance(v, Constant):
+        return v
+    if not is_parameter(graph, v):
+        raise NotTaken(f"the model computes {what}")
+    assert isinstance(v, RVar)
+    return v
+
+
+def _activation(call: Call, v: RVar, what: str) -> Activation:
+    """The int8 tensor `v` that the conversion `call` reads or makes."""
+    scale, zero = _parameters(call, what)
+    if scale.size != 1:
+        raise NotTaken(f"{what} has {scale.size} scales; CMSIS-NN has one for a whole activation")
+    if v.tensor.dtype.name != "int8":
+        raise NotTaken(f"{what} is {v.tensor.dtype}; CMSIS-NN computes on int8")
+    require_static(what, v.tensor)
+    return Activation(v, float(scale.reshape(())), int(zero.reshape(-1)[0]))
+
+
 def _parameters(call: Call, what: str) -> tuple[np.ndarray, np.ndarray]:
     """The constant scale and zero point of a conversion."""
     arrays = [a.array for a in call.args[1:] if isinstance(a, Constant)]
     if len(arrays) != 2:
-        raise NotTaken(f"{what} has a computed scale")
+        raise NotTaken(f"the model computes the scale of {what}")
     scale, zero = arrays
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise NotTaken(f"{what} has a scale that is not a positive number")
+        raise NotTaken(f"the scale of {what} is not a positive number")
     return scale, zero
 
 
