@@ -99,13 +99,14 @@ class Gpu:
 
 @dataclass
 class Contender:
-    """`queue` queues one run, `wait` waits for all; `outputs` are those of the last run. One that
-    cannot run has a `status` other than "ok", which says why."""
+    """`queue` queues one run, `wait` waits for all; `outputs` are those of the last run, `clear`
+    overwrites them. One that cannot run has a `status` other than "ok", which says why."""
 
     label: str
     queue: Callable[[], object] = lambda: None
     wait: Callable[[], None] = lambda: None
     outputs: Callable[[], list[Array]] = list
+    clear: Callable[[], None] = lambda: None
     status: str = "ok"
 
 
@@ -158,13 +159,22 @@ class Ours:
     def _queue(self) -> None:
         self._run(*self._inputs, out=self._out)
 
-    def _outputs(self) -> list[Array]:
-        fields = self._out if isinstance(self._out, tuple | list) else (self._out,)
-        return [t.numpy() for t in fields]
+    def _results(self) -> Sequence[DeviceTensor]:
+        return self._out if isinstance(self._out, tuple | list) else (self._out,)
+
+    def _clear(self) -> None:
+        for t in self._results():
+            t.copyfrom(np.full(t.shape, np.nan if t.dtype.kind != "i" else -1).astype(t.dtype))
+
+    def _contender(self, label: str, queue: Callable[[], object]) -> Contender:
+        def outputs() -> list[Array]:
+            return [t.numpy() for t in self._results()]
+
+        return Contender(label, queue, self.gpu.wait, outputs, self._clear)
 
     def contender(self) -> Contender:
         """A run that is queued kernel by kernel."""
-        return Contender("Tensorkiln", self._queue, self.gpu.wait, self._outputs)
+        return self._contender("Tensorkiln", self._queue)
 
     def replayed(self) -> Contender:
         """A run that was captured in a graph of the driver."""
@@ -175,9 +185,4 @@ class Ours:
         finally:
             graph = driver.end_capture(stream)
         ready = driver.instantiate(graph)
-        return Contender(
-            "Tensorkiln, captured",
-            lambda: driver.launch(ready, stream),
-            self.gpu.wait,
-            self._outputs,
-        )
+        return self._contender("Tensorkiln, captured", lambda: driver.launch(ready, stream))

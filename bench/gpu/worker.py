@@ -68,6 +68,7 @@ class Race:
         if c.status != "ok":
             return
         try:
+            c.clear()
             run_once(c)
             found = c.outputs()
             wrong = self._check(found) if found else ""
