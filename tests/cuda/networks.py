@@ -28,9 +28,9 @@ def let_run(exe: tk.Executable, *, watch: bool = True) -> None:
             ctypes.CDLL(str(path)).emulator_watch(int(watch))
 
 
-def runner(module: Module, *devices: Any) -> Run:
-    """`main` of a module, from NumPy arrays to NumPy arrays."""
-    main = Executor(module, [tk.cuda(0), *devices])["main"]
+def runner(module: Module) -> Run:
+    """`main` of a module on device 0, from NumPy arrays to NumPy arrays."""
+    main = Executor(module, tk.cuda(0))["main"]
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         found = main(*arrays)
