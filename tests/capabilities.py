@@ -35,7 +35,7 @@ CAPABILITIES = {
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
     "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
-    "CMake": Capability("`apt-get install cmake make`", "cmake is not installed"),
+    "CMake": Capability("`apt-get install cmake make`", "c?make is not installed"),
     "Cortex-M": Capability(
         "`apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm`",
         "no (arm-none-eabi-|qemu-system-arm|C library of arm-none-eabi-)",
