@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
-from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx import bodies, dispatch
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.inputs import declared, input_type
-from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.order import execution_order, reads
@@ -31,6 +31,8 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, RVar, Tuple, constant
 from tensorkiln.ir.subtype import symbols
 
+# The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
+# them, they import the operators whose definition is not newer, and others by their bodies.
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_INLINE_DEPTH = 32
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -80,14 +82,16 @@ class Importer:
         if version is None and not self.source.model.functions:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
-            self._issue(
-                "opset",
-                "model",
-                "",
-                f"opset {version} is not supported",
-                f"supported: {OLDEST_OPSET} to {NEWEST_OPSET}; "
-                "onnx.version_converter.convert_version converts models",
-            )
+            newest = max(NEWEST_OPSET, bodies.newest_opset())
+            if not OLDEST_OPSET <= version <= newest:
+                self._issue(
+                    "opset",
+                    "model",
+                    "",
+                    f"opset {version} is not supported",
+                    f"supported: {OLDEST_OPSET} to {newest}; "
+                    "onnx.version_converter.convert_version converts models",
+                )
         return {"": 0, **opsets}
 
     def _check_outputs(self, graph: Graph) -> None:
@@ -233,17 +237,30 @@ class Importer:
         function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
             return self._inline(function, node, given, scope)
+        if domain in ONNX_DOMAINS and node.op_type == "If":
+            return self._branch(node, given, scope)
+        assumed = len(self.dims.assumed)
+        try:
+            return self._by_importer(node, given, scope)
+        except NodeProblem as problem:
+            if problem.kind not in ("operator", "attribute", "opset"):
+                raise
+            del self.dims.assumed[assumed:]
+            return self._by_body(node, given, scope, problem)
+
+    def _by_importer(
+        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    ) -> Sequence[Val | Unknown]:
+        """Import a node by the table of importers."""
+        domain, opset = _domain(node.domain), scope.opsets[""]
         if domain not in ONNX_DOMAINS:
             raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
-        if node.op_type == "If":
-            return self._branch(node, given, scope)
-        importer = dispatch.find(IMPORTERS, node.op_type, scope.opsets[""])
+        importer = dispatch.find(IMPORTERS, node.op_type, opset)
+        if opset > NEWEST_OPSET:
+            _check_known(node.op_type, opset)
         values = dispatch.attributes(importer, given, self.source.files)
-        names = list(node.input)
-        while names and not names[-1]:
-            names.pop()
-        dispatch.check_operands(importer, names)
-        operands = [self._operand(name, scope) for name in names]
+        dispatch.check_operands(importer, _operand_names(node))
+        operands = self._operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
         self._enter(node, scope)
@@ -255,11 +272,57 @@ class Importer:
             )
         return result
 
+    def _by_body(
+        self,
+        node: NodeProto,
+        given: Sequence[AttributeProto],
+        scope: GraphScope,
+        problem: NodeProblem,
+    ) -> Sequence[Val | Unknown]:
+        """Import a node by the function body that the standard defines it by.
+
+        `problem` is why no importer does; it is raised if there is no body, or if the body holds
+        what cannot be imported either and the operator has an importer.
+        """
+        domain = _domain(node.domain)
+        opset = scope.opsets.get(domain, 0)
+        schema = bodies.schema_of(node.op_type, domain, opset)
+        if schema is None:
+            problem.hint = problem.hint or bodies.hint_for(node.op_type)
+            raise problem
+        operands = self._operands(node, scope)
+        if any(isinstance(v, Unknown) for v in operands):
+            return [UNKNOWN] * len(node.output)
+        types = [None if v is None or isinstance(v, Unknown) else v.tensor for v in operands]
+        called = replace(node, attribute=tuple(given))
+        body = bodies.body_of(schema, called, types, opset)
+        if body is None:
+            raise problem
+        before = len(self.issues)
+        outputs = self._inline(body, node, given, scope, unused=False)
+        found = self.issues[before:]
+        if not found:
+            return outputs
+        del self.issues[before:]
+        if problem.kind == "attribute":
+            raise problem
+        inner = found[0].node.removeprefix(f"{scope.prefix}{node.label}/")
+        raise NodeProblem(
+            found[0].kind,
+            f"the standard defines it by other operators, and of these {found[0].op} ({inner}) "
+            f"cannot be imported: {found[0].message}",
+            found[0].hint,
+        )
+
     def _enter(self, node: NodeProto, scope: GraphScope) -> None:
         self.g.span = scope.prefix + node.label
         # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
+
+    def _operands(self, node: NodeProto, scope: GraphScope) -> list[Val | Unknown | None]:
+        """The operands up to the last that is given; None for one that is left out."""
+        return [self._operand(name, scope) for name in _operand_names(node)]
 
     def _operand(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         if not name:
@@ -286,9 +349,15 @@ class Importer:
     # -- functions and branches ---------------------------------------------------------------
 
     def _inline(
-        self, f: FunctionProto, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+        self,
+        f: FunctionProto,
+        node: NodeProto,
+        given: Sequence[AttributeProto],
+        scope: GraphScope,
+        unused: bool = True,
     ) -> Sequence[Val | Unknown]:
-        """Import a call of a model-local function as the nodes of its body, in a new scope."""
+        """Import a call of a function as the nodes of its body, in a new scope; with `unused`, also
+        those that only outputs need that nothing reads."""
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
@@ -308,9 +377,15 @@ class Importer:
             if value is not None:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
-        nodes = without_optional(f.node, {*missing, *self._absent(f, operands)})
-        self._nodes(nodes, inner, f.output)
-        return [self._inner_result(n, inner) for n in f.output[: len(node.output)]]
+        read = [o in scope.used for o in node.output]
+        results = [n for n, used in zip(f.output, read, strict=False) if used]
+        body = f.node if unused else bodies.needed_nodes(f, results)
+        nodes = without_optional(body, {*missing, *self._absent(f, operands)})
+        self._nodes(nodes, inner, f.output if unused else results)
+        return [
+            self._inner_result(n, inner) if unused or used else UNKNOWN
+            for n, used in zip(f.output, read, strict=False)
+        ]
 
     @staticmethod
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
@@ -357,6 +432,27 @@ class Importer:
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
+
+
+def _operand_names(node: NodeProto) -> list[str]:
+    """The names of the operands, without those left out at the end."""
+    names = list(node.input)
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def _check_known(op: str, opset: int) -> None:
+    """Raise NodeProblem if the definition of an operator in `opset` is newer than the opsets that
+    the importers know."""
+    schema = bodies.schema_of(op, "", opset)
+    if schema is not None and schema.since_version > NEWEST_OPSET:
+        raise unsupported(
+            f"opset {schema.since_version} defines the operator anew",
+            f"opsets up to {NEWEST_OPSET} are known; "
+            "onnx.version_converter.convert_version converts models",
+            "opset",
+        )
 
 
 def _live(f: Function) -> Function:
