@@ -42,16 +42,28 @@ LOSSES = ("none", "mean", "sum")
 Case = tuple[str, list[Any], int, tuple[int, ...], int, dict[str, Any]]
 WITHOUT_IMPORTER: list[Case] = [
     *(
-        ("NegativeLogLikelihoodLoss", [f(3, 5, *more), labels(3, *more, count=5), *weights],
-         opset, (), 1, {"reduction": reduction, **ignored})
+        (
+            "NegativeLogLikelihoodLoss",
+            [f(3, 5, *more), labels(3, *more, count=5), *weights],
+            opset,
+            (),
+            1,
+            {"reduction": reduction, **ignored},
+        )
         for opset in (12, 13, 22)
         for reduction in LOSSES
         for more in ((), (2, 4))
         for weights, ignored in (([], {}), ([abs(f(5))], {"ignore_index": 2}))
     ),
     *(
-        ("SoftmaxCrossEntropyLoss", [f(3, 5, 2), labels(3, 2, count=5)], opset, (), outputs,
-         {"reduction": reduction})
+        (
+            "SoftmaxCrossEntropyLoss",
+            [f(3, 5, 2), labels(3, 2, count=5)],
+            opset,
+            (),
+            outputs,
+            {"reduction": reduction},
+        )
         for opset in (12, 13)
         for outputs in (1, 2)
         for reduction in LOSSES
@@ -59,35 +71,54 @@ WITHOUT_IMPORTER: list[Case] = [
     *(
         (window, [np.array(size)], 17, (0,), 1, {"periodic": periodic})
         for window in ("HannWindow", "HammingWindow", "BlackmanWindow")
-        for size in (1 + 6, 10)
+        for size in (7, 10)
         for periodic in (0, 1)
     ),
     ("CenterCropPad", [f(5, 8), i(7, 3)], 18, (1,), 1, {}),
     ("CenterCropPad", [f(5, 8, 3), i(7)], 18, (1,), 1, {"axes": [1]}),
     ("AffineGrid", [f(2, 2, 3), i(2, 3, 4, 5)], 20, (1,), 1, {}),
     ("AffineGrid", [f(1, 3, 4), i(1, 1, 2, 3, 4)], 20, (1,), 1, {"align_corners": 1}),
-]  # fmt: skip
+]
 # Our importers and the bodies of the same operators say the same.
 WITH_IMPORTER: list[Case] = [
-    *((op, [f(3, 4) * 3], opset, (), 1, attrs) for op, opset, attrs in (
-        ("Relu", 14, {}), ("Elu", 18, {"alpha": 0.7}), ("HardSigmoid", 18, {}),
-        ("HardSwish", 14, {}), ("HardSwish", 22, {}), ("LeakyRelu", 16, {"alpha": 0.3}),
-        ("Mish", 18, {}), ("Mish", 22, {}), ("Selu", 18, {}), ("Shrink", 9, {"lambd": 0.4}),
-        ("Shrink", 18, {}), ("Softplus", 18, {}), ("Softsign", 18, {}), ("Celu", 12, {}),
-        ("ThresholdedRelu", 18, {}), ("Gelu", 20, {}), ("Gelu", 20, {"approximate": "tanh"}),
-        ("Swish", 24, {"alpha": 0.5}), ("Softmax", 13, {}), ("LogSoftmax", 18, {"axis": 0}),
-        ("ReduceL1", 18, {}), ("ReduceLogSumExp", 18, {"keepdims": 0}),
-        ("ReduceSumSquare", 18, {}))),
+    *(
+        (op, [f(3, 4) * 3], opset, (), 1, attrs)
+        for op, opset, attrs in (
+            ("Relu", 14, {}),
+            ("Elu", 18, {"alpha": 0.7}),
+            ("HardSigmoid", 18, {}),
+            ("HardSwish", 14, {}),
+            ("HardSwish", 22, {}),
+            ("LeakyRelu", 16, {"alpha": 0.3}),
+            ("Mish", 18, {}),
+            ("Mish", 22, {}),
+            ("Selu", 18, {}),
+            ("Shrink", 9, {"lambd": 0.4}),
+            ("Shrink", 18, {}),
+            ("Softplus", 18, {}),
+            ("Softsign", 18, {}),
+            ("Celu", 12, {}),
+            ("ThresholdedRelu", 18, {}),
+            ("Gelu", 20, {}),
+            ("Gelu", 20, {"approximate": "tanh"}),
+            ("Swish", 24, {"alpha": 0.5}),
+            ("Softmax", 13, {}),
+            ("LogSoftmax", 18, {"axis": 0}),
+            ("ReduceL1", 18, {}),
+            ("ReduceLogSumExp", 18, {"keepdims": 0}),
+            ("ReduceSumSquare", 18, {}),
+        )
+    ),
     ("PRelu", [f(3, 4), f(4)], 16, (), 1, {}),
     ("Clip", [f(3, 4), np.float32(-0.5), None], 13, (), 1, {}),
     ("Clip", [f(3, 4), None, np.float32(0.5)], 13, (), 1, {}),
     ("Clip", [f(3, 4)], 13, (), 1, {}),
     ("LayerNormalization", [f(3, 4), f(4), f(4)], 17, (), 1, {"epsilon": 1e-3}),
-    ("LayerNormalization", [f(3, 4), f(4)], 17, (), 1, {"axis": 0 - 1}),
+    ("LayerNormalization", [f(3, 4), f(4)], 17, (), 1, {"axis": -1}),
     ("GroupNormalization", [f(2, 4, 3), f(4), f(4)], 21, (), 1, {"num_groups": 2}),
     ("GreaterOrEqual", [f(3, 4), f(4)], 16, (), 1, {}),
     ("MeanVarianceNormalization", [f(2, 3, 2, 2)], 13, (), 1, {}),
-]  # fmt: skip
+]
 
 
 def made(case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -236,10 +267,14 @@ def test_newer_opset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_newer_opset_without_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     new = next(
-        s for s in onnx.defs.get_all_schemas()
-        if s.name in IMPORTERS and s.since_version == 25 and not s.has_function
-        and not s.has_context_dependent_function and s.min_input == s.max_input == 1
-    )  # fmt: skip
+        s
+        for s in onnx.defs.get_all_schemas()
+        if s.name in IMPORTERS
+        and s.since_version == 25
+        and not s.has_function
+        and not s.has_context_dependent_function
+        and s.min_input == s.max_input == 1
+    )
     monkeypatch.setattr(importer, "NEWEST_OPSET", 24)
     node = helper.make_node(new.name, ["x"], ["y"], name="anew")
     (found,) = check_onnx(model([node], [X], ["y"], opset=25))
@@ -264,18 +299,36 @@ def test_newer_opset_than_the_package_has() -> None:
         ("SwiGLU", [f(2, 4)] * 3, 28, {}, "malformed", "expected 2 to 2 operands, got 3"),
         ("SwiGLU", [None, f(2, 4)], 28, {}, "malformed", "is required"),
         ("SwiGLU", [f(2, 4), i(1, 2)], 28, {}, "malformed", "is a tensor of int64"),
-        ("SwiGLU", [f(2, 4), f(2, 4).astype(np.float64)], 28, {}, "malformed",
-         "expected float32 as of other operands"),
-        ("SwiGLU", [f(2, 4)] * 2, 28, {"axis": 1}, "attribute",
-         "attribute 'axis' is not supported"),
+        (
+            "SwiGLU",
+            [f(2, 4), f(2, 4).astype(np.float64)],
+            28,
+            {},
+            "malformed",
+            "expected float32 as of other operands",
+        ),
+        (
+            "SwiGLU",
+            [f(2, 4)] * 2,
+            28,
+            {"axis": 1},
+            "attribute",
+            "attribute 'axis' is not supported",
+        ),
         ("SwiGLU", [f(2, 4), f(2, 3)], 28, {}, "malformed", "of these Mul"),
-        ("HannWindow", [np.array(4)], 17, {"periodic": 1.0}, "malformed",
-         "has type FLOAT, expected INT"),
+        (
+            "HannWindow",
+            [np.array(4)],
+            17,
+            {"periodic": 1.0},
+            "malformed",
+            "has type FLOAT, expected INT",
+        ),
         ("HannWindow", [np.array(4)], 17, {}, "attribute", "of these Range (Range:Range)"),
         ("Bernoulli", [f(3)], 15, {}, "operator", "of these RandomUniformLike"),
         ("SwiGLU", [f(2, 4)] * 2, 27, {}, "operator", "the operator is not supported"),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_node_and_what_is_inside(
     op: str, operands: list[Any], opset: int, attrs: dict[str, Any], kind: str, says: str
 ) -> None:
@@ -321,11 +374,20 @@ def test_nodes_are_written_as_protobuf_reads_them() -> None:
     node.attribute.extend(
         helper.make_attribute(name, v)
         for name, v in {
-            "float": 0.1, "zero": 0.0, "int": -1, "none": 0, "text": "é", "empty": "",
-            "floats": [0.5, -1.5], "ints": [-(1 << 63), 0, (1 << 63) - 1], "texts": ["a", ""],
-            "tensor": tensor, "wide": wide, "graph": inside,
+            "float": 0.1,
+            "zero": 0.0,
+            "int": -1,
+            "none": 0,
+            "text": "é",
+            "empty": "",
+            "floats": [0.5, -1.5],
+            "ints": [-(1 << 63), 0, (1 << 63) - 1],
+            "texts": ["a", ""],
+            "tensor": tensor,
+            "wide": wide,
+            "graph": inside,
         }.items()
-    )  # fmt: skip
+    )
     ref = onnx.AttributeProto(name="r", ref_attr_name="outer", type=onnx.AttributeProto.INT)
     node.attribute.append(ref)
     data = encode(NODE, decode(NODE, memoryview(node.SerializeToString())))

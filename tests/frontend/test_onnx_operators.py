@@ -40,6 +40,14 @@ def s(x: float, dtype: str = "float32") -> np.ndarray:
 
 
 X4 = f(2, 3, 7, 6)
+X5 = f(2, 3, 5, 6, 7)
+POOLS: list[dict[str, Any]] = [
+    {},
+    {"strides": [1, 2, 3], "pads": [1, 0, 1, 0, 2, 1]},
+    {"strides": [2, 2, 2], "ceil_mode": 1},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 1, 2]},
+    {"dilations": [2, 1, 3]},
+]
 UNARY = [
     "Abs", "Neg", "Exp", "Erf", "Tanh", "Sigmoid", "Relu", "Floor", "Ceil", "Round", "Sign", "Sin",
     "Cos", "Tan", "Sinh", "Cosh", "HardSwish", "Softplus", "Softsign", "Identity", "Mish",
@@ -56,6 +64,11 @@ CASES: list[Case] = [
     *((op, [f(2, 1, 4), f(3, 1)], 16, (), {}) for op in BINARY),
     *((op, [ints(3, 4), ints(4, low=1)], 16, (), {}) for op in BINARY),
     *((op, [flags(3, 4), flags(4)], 16, (), {}) for op in ("And", "Or", "Xor", "Equal")),
+    *((op, [ints(3, 4, dtype=t), ints(4, dtype=t)], 18, (), {})
+      for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor") for t in ("int8", "uint16", "int64")),
+    *(("BitwiseNot", [ints(3, 4, dtype=t)], 18, (), {}) for t in ("int8", "uint16", "int64")),
+    *(("BitShift", [ints(3, 4, low=0, dtype=t), ints(4, low=0, dtype=t)], 11, (), {"direction": d})
+      for d in ("LEFT", "RIGHT") for t in ("uint8", "uint32", "uint64")),
     *((op, [f(2, 3), f(3), f(1, 1)], 13, (), {}) for op in ("Sum", "Max", "Min", "Mean")),
     *((op, [f(2, 3)], 13, (), {}) for op in ("Sum", "Max", "Min", "Mean")),
     *((f"Reduce{op}", [f(2, 3, 4)], 11, (), {"axes": [-1, 0], "keepdims": 0}) for op in REDUCE),
@@ -197,6 +210,19 @@ CASES: list[Case] = [
         "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1],
         "count_include_pad": c, "ceil_mode": m}) for c in (0, 1) for m in (0, 1)),
     ("AveragePool", [f(1, 2, 9)], 7, (), {"kernel_shape": [4]}),
+    *(("MaxPool", [X5], 12, (), {"kernel_shape": [2, 3, 2], **a}) for a in POOLS),
+    *(("AveragePool", [X5], 19, (), {"kernel_shape": [2, 3, 2], "count_include_pad": c, **a})
+      for a in POOLS for c in (0, 1)),
+    *(("AveragePool", [X4], 19, (), {"kernel_shape": [3, 2], "dilations": [2, 3], "ceil_mode": m,
+                                     "strides": [2, 1], "count_include_pad": c,
+                                     "pads": [1, 1, 2, 0]})
+      for c in (0, 1) for m in (0, 1)),
+    *(("LpPool", [x], 18, (), {"kernel_shape": [3] * (x.ndim - 2), "p": p, **a})
+      for x in (f(2, 3, 9), X4, X5) for p in (1, 2, 3)
+      for a in ({}, {"strides": [2] * (x.ndim - 2), "pads": [1, 0, 2, 1, 1, 2][: 2 * x.ndim - 4]},
+                {"auto_pad": "SAME_LOWER"}, {"dilations": [2, 1, 2][: x.ndim - 2]})),
+    ("LpPool", [X4], 18, (), {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1}),
+    *(("GlobalLpPool", [x], 7, (), {"p": p}) for x in (f(2, 3, 9), X4) for p in (1, 2, 3)),
     ("GlobalAveragePool", [X4], 7, (), {}),
     ("GlobalMaxPool", [X4], 7, (), {}),
     ("LRN", [X4], 13, (), {"size": 3, "alpha": 0.1, "beta": 0.6, "bias": 2.0}),

@@ -96,6 +96,19 @@ def cast_like(g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: S
     return g.cast(x, g.dtype(like))
 
 
+def bit_cast(g: Context, x: Val, *, to: Int) -> Val:
+    """The bits of elements as ONNX's element type number `to`, of the same width."""
+    return g.emit("bitcast", x, dtype=dtype_name(to, "BitCast.to"))
+
+
+def bit_shift(g: Context, x: Val, by: Val, *, direction: Str) -> Val:
+    """x shifted left, or right with the sign; 0, or all signs, by its width or more."""
+    if direction not in ("LEFT", "RIGHT"):
+        raise malformed(f"direction={direction!r}; expected 'LEFT' or 'RIGHT'")
+    _same_dtype(g, x, by)
+    return g.emit("left_shift" if direction == "LEFT" else "right_shift", x, by)
+
+
 def identity(g: Context, x: Val) -> Val:
     """The operand itself; nothing is emitted."""
     return x
@@ -267,6 +280,8 @@ SAME_BINARY |= {"LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal"}
 TABLE: Table = {
     **{name: {1: unary(op)} for name, op in SAME_UNARY.items()},
     **{name: {7: binary(op)} for name, op in SAME_BINARY.items()},
+    **{f"Bitwise{name}": {18: binary(f"bitwise_{name.lower()}")} for name in ("And", "Or", "Xor")},
+    "BitwiseNot": {18: unary("bitwise_not")},
     "Sum": {6: variadic("add")},
     "Max": {6: variadic("maximum")},
     "Min": {6: variadic("minimum")},
@@ -276,6 +291,8 @@ TABLE: Table = {
     "Where": {9: where},
     "Cast": {6: cast},
     "CastLike": {15: cast_like},
+    "BitCast": {26: bit_cast},
+    "BitShift": {11: bit_shift},
     "Identity": {1: identity},
     "Dropout": {7: dropout, 12: dropout_12},
     "LeakyRelu": {6: leaky_relu},
