@@ -281,6 +281,20 @@ _ALL = (
     _unary("sigmoid", FLOAT, _intrin("sigmoid"), _ufunc(sigmoid_array)),
     _unary("sin", FLOAT, _intrin("sin"), _ufunc(np.sin)),
     _unary("cos", FLOAT, _intrin("cos"), _ufunc(np.cos)),
+    *(
+        _unary(name, FLOAT, _intrin(name), _ufunc(reference))
+        for name, reference in (
+            ("tan", np.tan),
+            ("asin", np.arcsin),
+            ("acos", np.arccos),
+            ("atan", np.arctan),
+            ("sinh", np.sinh),
+            ("cosh", np.cosh),
+            ("asinh", np.arcsinh),
+            ("acosh", np.arccosh),
+            ("atanh", np.arctanh),
+        )
+    ),
     _unary("floor", FLOAT, _plain("floor"), _ufunc(np.floor)),
     _unary("ceil", FLOAT, _plain("ceil"), _ufunc(np.ceil)),
     _unary("round", FLOAT, _plain("round"), _ufunc(np.rint)),  # half to even

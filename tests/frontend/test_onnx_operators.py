@@ -50,7 +50,8 @@ POOLS: list[dict[str, Any]] = [
 ]
 UNARY = [
     "Abs", "Neg", "Exp", "Erf", "Tanh", "Sigmoid", "Relu", "Floor", "Ceil", "Round", "Sign", "Sin",
-    "Cos", "Tan", "Sinh", "Cosh", "HardSwish", "Softplus", "Softsign", "Identity", "Mish",
+    "Cos", "Tan", "Sinh", "Cosh", "Asinh", "Atan", "HardSwish",
+    "Softplus", "Softsign", "Identity", "Mish",
     "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "ThresholdedRelu", "Shrink",
 ]  # fmt: skip
 BINARY = ["Add", "Sub", "Mul", "Div", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"]
@@ -60,6 +61,8 @@ REDUCE = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumE
 Case = tuple[str, list[Any], int, tuple[int, ...], dict[str, Any]]
 CASES: list[Case] = [
     *((op, [f(3, 4)], 18, (), {}) for op in UNARY),
+    *((op, [f(3, 4) / 4], 9, (), {}) for op in ("Asin", "Acos", "Atanh")),
+    ("Acosh", [pos(3, 4) + 0.9], 9, (), {}),
     *((op, [pos(3, 4)], 13, (), {}) for op in ("Sqrt", "Log", "Reciprocal")),
     *((op, [f(2, 1, 4), f(3, 1)], 16, (), {}) for op in BINARY),
     *((op, [ints(3, 4), ints(4, low=1)], 16, (), {}) for op in BINARY),

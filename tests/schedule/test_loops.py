@@ -89,9 +89,30 @@ def _elementwise(b: Battery) -> None:
     ):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
-    for op in ("exp", "erf", "tanh", "sigmoid", "sin", "cos", "gelu", "silu", "softplus", "elu"):
+    for op in (
+        "exp",
+        "erf",
+        "tanh",
+        "sigmoid",
+        "sin",
+        "cos",
+        "gelu",
+        "silu",
+        "softplus",
+        "elu",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+    ):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
+    for d in FLOATS:
+        b.add(f"tan_{d}", lambda g, x: g.tan(g.sin(x)), typed(d, 3, 37))
     for op in ("sqrt", "rsqrt", "log"):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37), make=_positive)

@@ -235,27 +235,6 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
 # -- composed of other operators --------------------------------------------------------------
 
 
-def tan(g: Context, x: Val) -> Val:
-    """sin(x) / cos(x)"""
-    return g.emit("div", g.emit("sin", x), g.emit("cos", x))
-
-
-def _exp_pair(g: Context, x: Val) -> tuple[Val, Val]:
-    return g.emit("exp", x), g.emit("exp", g.emit("neg", x))
-
-
-def sinh(g: Context, x: Val) -> Val:
-    """(exp(x) - exp(-x)) / 2"""
-    up, down = _exp_pair(g, x)
-    return g.emit("mul", g.emit("sub", up, down), g.like(0.5, x))
-
-
-def cosh(g: Context, x: Val) -> Val:
-    """(exp(x) + exp(-x)) / 2"""
-    up, down = _exp_pair(g, x)
-    return g.emit("mul", g.emit("add", up, down), g.like(0.5, x))
-
-
 def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
     """Whether elements are infinite: +inf if `detect_positive`, -inf if `detect_negative`."""
     if detect_negative and detect_positive:
@@ -308,8 +287,7 @@ TABLE: Table = {
     "ThresholdedRelu": {10: thresholded_relu},
     "Shrink": {9: shrink},
     "Clip": {6: clip_6, 11: clip_11},
-    "Tan": {7: tan},
-    "Sinh": {9: sinh},
-    "Cosh": {9: cosh},
+    **{name: {7: unary(name.lower())} for name in ("Tan", "Asin", "Acos", "Atan")},
+    **{name: {9: unary(name.lower())} for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
     "IsInf": {10: is_inf},
 }
