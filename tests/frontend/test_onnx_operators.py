@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
+import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.frontend import from_onnx
-from tests.frontend.onnx_models import agree, node_model
+from tests.frontend.onnx_models import agree, model, node_model, ours, theirs, value
 
 R = np.random.default_rng(7)
 
@@ -37,6 +39,16 @@ def flags(*shape: int) -> np.ndarray:
 
 def s(x: float, dtype: str = "float32") -> np.ndarray:
     return np.array(x, dtype)
+
+
+def places(*shape: int, n: int) -> np.ndarray:
+    """Places of a dimension of n, some of them several times, some counted from its end."""
+    return R.integers(-n, n, shape)
+
+
+def single(*shape: int, n: int) -> np.ndarray:
+    """Places along the last of a dimension of n, none of them twice."""
+    return np.stack([R.permutation(n)[: shape[-1]] for _ in range(shape[0])])
 
 
 X4 = f(2, 3, 7, 6)
@@ -157,6 +169,22 @@ CASES: list[Case] = [
     ("GatherElements", [f(5, 6), ints(5, 2, low=-6, high=6)], 13, (), {"axis": 1}),
     ("GatherND", [f(3, 4, 5), ints(2, 6, 2, low=-3, high=3)], 13, (), {}),
     ("GatherND", [f(3, 4), ints(2, 2, low=0, high=3)], 13, (), {}),
+    *(("GatherND", [f(2, 3, 4, 5), ints(2, 3, 2, low=-3, high=3)], 12, (), {"batch_dims": b})
+      for b in (1, 2)),
+    *(("ScatterElements", [f(4, 5, 3), places(*shape, n=n), f(*shape)], 18, (),
+       {"axis": a, "reduction": r})
+      for a, n, shape in ((0, 4, (2, 5, 3)), (1, 5, (4, 3, 3)), (-1, 3, (3, 4, 2)))
+      for r in ("add", "mul", "max", "min")),
+    *(("ScatterElements", [x, single(2, 3, n=5), x[:2, :3] * 2], 13, k, {"axis": 1})
+      for x in (f(3, 5), ints(3, 5)) for k in ((), (1,))),
+    ("Scatter", [f(3, 5), single(2, 3, n=5), f(2, 3)], 9, (), {"axis": 1}),
+    *(("ScatterND", [f(4, 5, 3), places(6, 2, n=4), f(6, 3)], 18, (), {"reduction": r})
+      for r in ("add", "mul", "max", "min")),
+    *(("ScatterND", [x, i(2, 0, -1)[:, None], x[2::-1]], 13, k, {})
+      for x in (f(4, 3), ints(4, 2, 2), flags(4, 2)) for k in ((), (1,))),
+    ("ScatterND", [f(4, 3), np.array([[[1, 2], [0, 0]]]), f(1, 2)], 11, (), {}),
+    *(("ReverseSequence", [f(4, 4, 3), i(1, 3, 4, 2)], 10, (),
+       {"batch_axis": b, "time_axis": 1 - b}) for b in (0, 1)),
     ("OneHot", [ints(2, 3, low=-4, high=4), s(4, "int64"), f(2)], 11, (1,), {"axis": 1}),
     ("Pad", [f(2, 3)], 7, (), {"pads": [0, 1, 2, 0], "value": 1.5}),
     ("Pad", [f(4, 5), i(1, 2, 0, 1)], 13, (1,), {"mode": "reflect"}),
@@ -278,6 +306,102 @@ def test_operator(case: Case) -> None:
 def test_split(opset: int, operands: list[np.ndarray], attrs: dict[str, Any]) -> None:
     made, feeds = node_model("Split", operands, opset=opset, fixed=(1,), outputs=3, **attrs)
     agree(made, feeds)
+
+
+SAME = np.array([[1, 3, 3, 1, 2], [0, -0.0, 0, 0, 0]], np.float32)
+
+
+@pytest.mark.parametrize("x", [f(3, 9), ints(4, 7), ints(2, 3, 8, dtype="uint8"), SAME])
+@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_top_k(x: np.ndarray, count: int, largest: int, axis: int) -> None:
+    """Of equal elements the first comes first."""
+    operands, attrs = [x, i(count)], {"axis": axis, "largest": largest}
+    made, feeds = node_model("TopK", operands, opset=11, fixed=(1,), outputs=2, **attrs)
+    if count > x.shape[axis]:
+        with pytest.raises(UnsupportedError, match=f"k={count}"):
+            from_onnx(made)
+        return
+    agree(made, feeds)
+    if largest and x.dtype.kind == "f":
+        made, feeds = node_model("TopK", [x], opset=9, outputs=2, axis=axis, k=count)
+        agree(made, feeds)
+
+
+def test_computed_places_in_compiled_code() -> None:
+    """What stands at computed places, over a symbolic batch, against ONNX Runtime."""
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["best", "at"], name="top"),
+        helper.make_node("ScatterElements", ["x", "at", "best"], ["s"], axis=1, reduction="add"),
+        helper.make_node("Unsqueeze", ["rows", "one"], ["r"]),
+        helper.make_node("ScatterND", ["s", "r", "u"], ["y"]),
+    ]
+    inputs = [
+        value("x", np.float32, ["n", 20]),
+        value("rows", np.int64, [2]),
+        value("u", np.float32, [2, 20]),
+    ]
+    made = model(nodes, inputs, ["y", "at"], consts={"k": i(6), "one": i(1)}, opset=18)
+    run = tk.runtime.Executor(tk.compile(from_onnx(made), "native"), tk.cpu())["main"]
+    for n in (3, 8):
+        feeds = {"x": f(n, 20), "rows": i(n - 1, 0), "u": f(2, 20)}
+        got, want = run(*feeds.values()), theirs(made, feeds)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-6)
+
+
+def test_top_k_counts_nan_as_the_greatest() -> None:
+    x = np.array([1, np.nan, 3, np.nan, -np.inf, np.inf], np.float32)
+    for largest, want in ((1, [1, 3, 5, 2]), (0, [4, 0, 2, 5])):
+        made, feeds = node_model(
+            "TopK", [x, i(4)], opset=11, fixed=(1,), outputs=2, largest=largest
+        )
+        values, index = ours(from_onnx(made), feeds)
+        assert index.tolist() == want
+        np.testing.assert_array_equal(values, x[want])
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize(("axis", "shape"), [(-2, (2, 3, 6, 4)), (1, (2, 5, 3))])
+def test_tensor_scatter(mode: str, axis: int, shape: tuple[int, ...]) -> None:
+    past = f(*shape)
+    update = np.take(past, [0, 1], axis) * 2
+    where = i(0, 3) if mode == "linear" else i(shape[axis] - 1, 2)
+    made, feeds = node_model("TensorScatter", [past, update, where], opset=24, axis=axis, mode=mode)
+    want = past.copy()
+    for b in range(2):
+        for k in range(2):
+            at = (where[b] + k) % shape[axis]
+            np.moveaxis(want[b], axis if axis < 0 else axis - 1, 0)[at] = np.moveaxis(
+                update[b], axis if axis < 0 else axis - 1, 0
+            )[k]
+    np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], want)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "fixed", "attrs", "says"),
+    [
+        ("ScatterElements", [f(3, 4), i(0, 1), f(2)], (), {}, "of 1 or more"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), f(2, 3)], (), {}, "differ in shape"),
+        ("ScatterElements", [f(3, 4), ints(2, 5), f(2, 5)], (), {}, "dimension 1 of indices"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), f(2, 4)], (), {"reduction": "sum"}, "'sum'"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), ints(2, 4)], (), {}, "of int64"),
+        ("ScatterND", [f(3, 4), ints(2, 3), f(2)], (), {}, "must be 1..rank"),
+        ("ScatterND", [f(3, 4), ints(2, 1), f(2, 3)], (), {}, "shape of updates"),
+        ("ScatterND", [f(3, 4), i(1, 3)[:, None], f(2, 4)], (1,), {}, "outside of the operand"),
+        ("GatherND", [f(3, 4), ints(2, 1)], (), {"batch_dims": 1}, "batch dimension 0"),
+        ("GatherND", [f(3, 4), ints(3, 1)], (), {"batch_dims": 2}, "must be 1..rank"),
+        ("ReverseSequence", [f(3, 4, 2), i(1, 2, 3)], (), {"time_axis": 2}, "expected 0 and 1"),
+    ],
+)
+def test_scattering_that_does_not_fit(
+    op: str, operands: list[Any], fixed: tuple[int, ...], attrs: dict[str, Any], says: str
+) -> None:
+    made, _ = node_model(op, operands, opset=18, fixed=fixed, **attrs)
+    with pytest.raises(UnsupportedError) as caught:
+        from_onnx(made)
+    assert says in str(caught.value)
 
 
 def test_dropout_gives_its_mask() -> None:

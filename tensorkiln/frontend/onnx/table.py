@@ -11,6 +11,7 @@ from tensorkiln.frontend.onnx import (
     ops_quantize,
     ops_reduce,
     ops_resize,
+    ops_scatter,
     ops_shape,
     ops_window,
 )
@@ -20,6 +21,7 @@ IMPORTERS: Table = {
     **ops_math.TABLE,
     **ops_shape.TABLE,
     **ops_index.TABLE,
+    **ops_scatter.TABLE,
     **ops_reduce.TABLE,
     **ops_window.TABLE,
     **ops_pool.TABLE,
