@@ -329,9 +329,54 @@ def test_top_k(x: np.ndarray, count: int, largest: int, axis: int) -> None:
         agree(made, feeds)
 
 
+def grid(*shape: int) -> np.ndarray:
+    """Coordinates inside of a picture, outside of it, far away, and at its corners."""
+    out = R.uniform(-1.4, 1.4, shape).astype(np.float32)
+    out.reshape(-1)[:6] = [-1, 1, 0, 2.5, -7.25, 1]
+    return out
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grid_sample(mode: str, padding: str, align: int) -> None:
+    attrs = {"padding_mode": padding, "align_corners": align}
+    old = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}[mode]
+    for size in ((5, 6), (1, 4)):
+        operands = [f(2, 3, *size), grid(2, 4, 5, 2)]
+        for opset, name in ((16, old), (20, mode)):
+            made, feeds = node_model("GridSample", operands, opset=opset, mode=name, **attrs)
+            agree(made, feeds, rtol=1e-4, atol=2e-5)
+    if mode != "cubic":  # ONNX Runtime has no other
+        operands = [f(2, 3, 4, 5, 6), grid(2, 3, 2, 4, 3)]
+        made, feeds = node_model("GridSample", operands, opset=20, mode=mode, **attrs)
+        agree(made, feeds, rtol=1e-4, atol=2e-5)
+
+
+def test_grid_sample_of_one_dimension_and_of_odd_coordinates() -> None:
+    """Against a loop; coordinates that are no numbers are nowhere, and nothing leaks from there."""
+    x = np.array([[[np.inf, 2, 3, np.nan, 5]]], np.float32)
+    at = np.array([[[-9], [-0.4], [0.0], [np.nan], [np.inf]]], np.float32)
+    made, feeds = node_model("GridSample", [x, at], opset=20, align_corners=1, mode="nearest")
+    got = ours(from_onnx(made), feeds)[0]
+    np.testing.assert_array_equal(got, [[[0, 2, 3, 0, 0]]])
+
+
+def test_grid_sample_that_does_not_fit() -> None:
+    for operands, attrs, says in (
+        ([f(1, 2, 3, 4), f(1, 5, 5, 3)], {}, "rows of 2"),
+        ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"mode": "best"}, "mode='best'"),
+        ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"padding_mode": "none"}, "padding_mode='none'"),
+    ):
+        made, _ = node_model("GridSample", operands, opset=20, **attrs)
+        with pytest.raises(UnsupportedError, match=says):
+            from_onnx(made)
+
+
 def test_computed_places_in_compiled_code() -> None:
     """What stands at computed places, over a symbolic batch, against ONNX Runtime."""
     nodes = [
+        helper.make_node("GridSample", ["picture", "grid"], ["z"], mode="linear"),
         helper.make_node("TopK", ["x", "k"], ["best", "at"], name="top"),
         helper.make_node("ScatterElements", ["x", "at", "best"], ["s"], axis=1, reduction="add"),
         helper.make_node("Unsqueeze", ["rows", "one"], ["r"]),
@@ -341,14 +386,17 @@ def test_computed_places_in_compiled_code() -> None:
         value("x", np.float32, ["n", 20]),
         value("rows", np.int64, [2]),
         value("u", np.float32, [2, 20]),
+        value("picture", np.float32, ["n", 3, 5, 4]),
+        value("grid", np.float32, ["n", 4, 3, 2]),
     ]
-    made = model(nodes, inputs, ["y", "at"], consts={"k": i(6), "one": i(1)}, opset=18)
+    made = model(nodes, inputs, ["y", "at", "z"], consts={"k": i(6), "one": i(1)}, opset=20)
     run = tk.runtime.Executor(tk.compile(from_onnx(made), "native"), tk.cpu())["main"]
     for n in (3, 8):
         feeds = {"x": f(n, 20), "rows": i(n - 1, 0), "u": f(2, 20)}
+        feeds |= {"picture": f(n, 3, 5, 4), "grid": grid(n, 4, 3, 2)}
         got, want = run(*feeds.values()), theirs(made, feeds)
         for a, b in zip(got, want, strict=True):
-            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-6)
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
 
 
 def test_top_k_counts_nan_as_the_greatest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.frontend.onnx import (
     ops_attention,
+    ops_grid,
     ops_index,
     ops_layer,
     ops_math,
@@ -21,6 +22,7 @@ IMPORTERS: Table = {
     **ops_math.TABLE,
     **ops_shape.TABLE,
     **ops_index.TABLE,
+    **ops_grid.TABLE,
     **ops_scatter.TABLE,
     **ops_reduce.TABLE,
     **ops_window.TABLE,
