@@ -67,6 +67,18 @@ def schema_of(op: str, domain: str, opset: int) -> Any | None:
         return None
 
 
+def check_known(op: str, opset: int, newest: int) -> None:
+    """Raise NodeProblem if the definition of an operator in `opset` is newer than `newest`."""
+    schema = schema_of(op, "", opset)
+    if schema is not None and schema.since_version > newest:
+        raise unsupported(
+            f"opset {schema.since_version} defines the operator anew",
+            f"opsets up to {newest} are known; "
+            "onnx.version_converter.convert_version converts models",
+            "opset",
+        )
+
+
 def body_of(
     schema: Any, node: NodeProto, types: Sequence[TensorType | None], opset: int
 ) -> FunctionProto | None:

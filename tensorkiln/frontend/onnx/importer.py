@@ -10,7 +10,7 @@ from tensorkiln.frontend.onnx import bodies, dispatch
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.inputs import declared, input_type
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
+from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.order import execution_order, reads
@@ -23,6 +23,7 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
+from tensorkiln.frontend.onnx.scan import BodyRefused, scan
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import to_array
@@ -239,6 +240,8 @@ class Importer:
             return self._inline(function, node, given, scope)
         if domain in ONNX_DOMAINS and node.op_type == "If":
             return self._branch(node, given, scope)
+        if domain in ONNX_DOMAINS and node.op_type == "Scan" and scope.opsets[""] > 8:
+            return self._scan(node, given, scope)
         assumed = len(self.dims.assumed)
         try:
             return self._by_importer(node, given, scope)
@@ -257,9 +260,9 @@ class Importer:
             raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
         importer = dispatch.find(IMPORTERS, node.op_type, opset)
         if opset > NEWEST_OPSET:
-            _check_known(node.op_type, opset)
+            bodies.check_known(node.op_type, opset, NEWEST_OPSET)
         values = dispatch.attributes(importer, given, self.source.files)
-        dispatch.check_operands(importer, _operand_names(node))
+        dispatch.check_operands(importer, node.operands)
         operands = self._operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
@@ -322,7 +325,7 @@ class Importer:
 
     def _operands(self, node: NodeProto, scope: GraphScope) -> list[Val | Unknown | None]:
         """The operands up to the last that is given; None for one that is left out."""
-        return [self._operand(name, scope) for name in _operand_names(node)]
+        return [self._operand(name, scope) for name in node.operands]
 
     def _operand(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         if not name:
@@ -426,33 +429,48 @@ class Importer:
         self._nodes(body.node, inner, [o.name for o in body.output])
         return [self._inner_result(o.name, inner) for o in body.output]
 
+    def _scan(
+        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    ) -> Sequence[Val | Unknown]:
+        """Import a `Scan` as the nodes of its body, for one element after another."""
+        values = dispatch.attributes(scan, given, self.source.files)
+        operands = self._operands(node, scope)
+        if scope.depth >= MAX_INLINE_DEPTH:
+            raise NodeProblem("malformed", "Scan is nested too deep")
+        known = [v for v in operands if v is not None and not isinstance(v, Unknown)]
+        if None in operands or any(isinstance(v, Unknown) for v in operands):
+            return [UNKNOWN] * len(node.output)
+        body, before = values["body"], len(self.issues)
+
+        def step(number: int, args: Sequence[Val]) -> list[Val]:
+            prefix = f"{scope.prefix}{node.label}/{number}/"
+            inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
+            inner.values.update({t.name: t for t in body.initializer})
+            inner.values.update(zip((v.name for v in body.input), args, strict=True))
+            self._nodes(body.node, inner, [o.name for o in body.output])
+            found = [self._inner_result(o.name, inner) for o in body.output]
+            self._enter(node, scope)
+            if before != len(self.issues):
+                raise BodyRefused
+            return [v for v in found if not isinstance(v, Unknown)]
+
+        self._enter(node, scope)
+        try:
+            outputs = scan(self.g, step, *known, **values)
+        except BodyRefused:
+            return [UNKNOWN] * len(node.output)
+        if len(node.output) > len(outputs):
+            raise NodeProblem(
+                "malformed", f"it has {len(node.output)} outputs, expected {len(outputs)}"
+            )
+        return outputs
+
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
         self.issues.append(Issue(kind, node, op, message, hint))
 
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def _operand_names(node: NodeProto) -> list[str]:
-    """The names of the operands, without those left out at the end."""
-    names = list(node.input)
-    while names and not names[-1]:
-        names.pop()
-    return names
-
-
-def _check_known(op: str, opset: int) -> None:
-    """Raise NodeProblem if the definition of an operator in `opset` is newer than the opsets that
-    the importers know."""
-    schema = bodies.schema_of(op, "", opset)
-    if schema is not None and schema.since_version > NEWEST_OPSET:
-        raise unsupported(
-            f"opset {schema.since_version} defines the operator anew",
-            f"opsets up to {NEWEST_OPSET} are known; "
-            "onnx.version_converter.convert_version converts models",
-            "opset",
-        )
 
 
 def _live(f: Function) -> Function:

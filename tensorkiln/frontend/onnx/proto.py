@@ -111,6 +111,14 @@ class NodeProto:
     overload: str = ""
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of its operands, without those left out at the end."""
+        count = len(self.input)
+        while count and not self.input[count - 1]:
+            count -= 1
+        return self.input[:count]
+
+    @property
     def label(self) -> str:
         """The node's name, or `Op:first_output` if it has no name."""
         return self.name or f"{self.op_type}:{next((o for o in self.output if o), '')}"
