@@ -10,6 +10,7 @@ from tensorkiln.frontend.onnx import (
     ops_math,
     ops_pool,
     ops_quantize,
+    ops_recurrent,
     ops_reduce,
     ops_resize,
     ops_scatter,
@@ -31,4 +32,5 @@ IMPORTERS: Table = {
     **ops_resize.TABLE,
     **ops_attention.TABLE,
     **ops_quantize.TABLE,
+    **ops_recurrent.TABLE,
 }
