@@ -130,8 +130,9 @@ _MOST_ROWS = 50  # functions listed in a notebook
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a kernel runs, its class (of its schedule, or `external:<name>`), the model's nodes
-    that it computes, why externals refused these: `"cmsis_nn: its input is float32"`, and, in a
-    composite target, why they are on their device. `device` is then its target key, or `host`."""
+    that it computes, and why externals refused these: `"cmsis_nn: its input is float32"`. `reasons`
+    say why several kernels compute a node, `"no attention_fused: its head size is symbolic"`, and,
+    in a composite target, why nodes are on their device: `device` is its target key, or `host`."""
 
     kernel: str
     device: str
@@ -381,7 +382,10 @@ class Executable:
             reasons.setdefault(r.node, []).append(f"{r.external}: {r.reason}")
         functions = [f for f in self.module.functions if isinstance(f, Function)]
         placed = [row for f in functions for row in f.attrs.get("placed", ())]
-        why = {node: reason for node, _, reason in placed}
+        why: dict[str, list[str]] = {node: [reason] for node, _, reason in placed}
+        for f in functions:
+            for node, reason in f.attrs.get("decomposed", ()):
+                why.setdefault(node, []).append(reason)
         host = HOST if devices_of(self.target) else "cpu"
         return tuple(
             Placement(
@@ -390,7 +394,7 @@ class Executable:
                 k.kernel_class,
                 tuple(k.nodes),
                 tuple(reason for node in k.nodes for reason in reasons.get(node, ())),
-                tuple(dict.fromkeys(why[node] for node in k.nodes if node in why)),
+                tuple(dict.fromkeys(reason for node in k.nodes for reason in why.get(node, ()))),
             )
             for k in self.kernels
         )

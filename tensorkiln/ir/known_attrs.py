@@ -46,6 +46,10 @@ def _pair(value: object) -> bool:
     return _texts(value) and isinstance(value, tuple) and len(value) == 2
 
 
+def _pairs(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_pair, value))
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int | Expr) and not isinstance(value, bool)
 
@@ -80,6 +84,7 @@ GRAPH_ATTRS = Table(
         **_BOTH,
         "assumes": ("a tuple of conditions", _tuple),
         "by_rule": _FLAG,
+        "decomposed": ("a tuple of (node, reason), all texts", _pairs),
         "dim_names": ("a tuple of pairs of a dimension and its name", _tuple),
         "external": _TEXT,
         "homes": ("a tuple of places", _tuple),

@@ -32,17 +32,38 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     return k.layout is not None and _layouts(call, out, target) is not None
 
 
+def head_sizes(call: Call) -> tuple[int | None, int | None]:
+    """The sizes of a head in the queries and in the values; None for a symbolic one."""
+    q, v = call.args[0].type, call.args[2].type
+    assert isinstance(q, TensorType) and isinstance(v, TensorType)
+    return int_value(q.shape[3]), int_value(v.shape[3])
+
+
+def lacks_types(call: Call) -> str:
+    """Why no kernel computes an attention, from its types; empty if one may."""
+    if not is_float32(call):
+        return "its operands are not all float32"
+    return "its head size is symbolic" if None in head_sizes(call) else ""
+
+
+def _lacks(call: Call, out: TensorType, target: Target) -> str:
+    lanes = target.vector_lanes("float32")
+    depth, width = head_sizes(call)
+    if lanes == 1:
+        return "the target has no vectors"
+    if (reason := lacks_types(call)) or depth is None:
+        return reason
+    if depth != width:
+        return f"its queries have head size {depth}, its values {width}"
+    return f"its head size {depth} is no multiple of {lanes} lanes" if depth % lanes else ""
+
+
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     """Keys packed by lanes. Needs vectors, float32, and a head size that is a multiple of the
     vector width and the same in v as in k."""
-    q, v = call.args[0].type, call.args[2].type
-    assert isinstance(q, TensorType) and isinstance(v, TensorType)
-    depth, width = int_value(q.shape[3]), int_value(v.shape[3])
+    if _lacks(call, out, target):
+        return None
     lanes = target.vector_lanes("float32")
-    if not is_float32(call) or depth is None or depth != width or depth % lanes:
-        return None
-    if lanes == 1:
-        return None
     keys = Layout.parse(f"A B C/{lanes} D C%{lanes}")
     return Layouts((None, keys, *[None] * len(call.args[2:])))
 
@@ -113,6 +134,7 @@ ATTENTION = Family(
     schedule="tensorkiln.schedule.attention.schedule:schedule_attention",
     fits=_fits,
     layouts=_layouts,
+    lacks=_lacks,
     decompose=_decompose,
     epilogue=_epilogue,
     prologue=_prologue,

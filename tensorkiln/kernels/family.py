@@ -93,6 +93,8 @@ class Family:
     # (call, type of its result, target): the layouts it asks for; None: it cannot compute the call.
     # It must fit every call that it gives layouts.
     layouts: Callable[[Call, TensorType, Target], Layouts | None] | None = None
+    # The same: why `layouts` gives None, for `Executable.placement()`; empty if it gives some.
+    lacks: Callable[[Call, TensorType, Target], str] | None = None
     # The same: whether it computes in channel blocks if its operands are in them.
     in_blocks: Callable[[Call, TensorType, Target], bool] | None = None
     # (binding): other operators in place of a call for which no row has layouts.

@@ -10,7 +10,6 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels import attention
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
-from tensorkiln.kernels.layouts import is_float32
 from tensorkiln.target import Target
 
 # Blocks that fill a device; tiles become smaller until there are as many.
@@ -76,9 +75,9 @@ _SUMS = 32  # columns x rows of values that a thread has registers for
 def tile_of(call: Call, target: Target) -> AttentionTile | None:
     """The tile for an attention: the largest that is at least half full, of which there are enough
     to fill a device. None if no tile fits the memory that a block of the target may share."""
-    q, v = call.args[0].type, call.args[2].type
-    assert isinstance(q, TensorType) and isinstance(v, TensorType)
-    depth, width, rows = (int_value(d) for d in (q.shape[3], v.shape[3], q.shape[2]))
+    q = call.args[0].type
+    assert isinstance(q, TensorType)
+    rows, (depth, width) = int_value(q.shape[2]), attention.head_sizes(call)
     most, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
     assert isinstance(most, int) and isinstance(threads, int)
     if not depth or not width:
@@ -103,11 +102,17 @@ def tile_of(call: Call, target: Target) -> AttentionTile | None:
     return next(iter([*enough[:1], *wide[-1:], *tiles[:1]]), None)
 
 
+def _lacks(call: Call, out: TensorType, target: Target) -> str:
+    if (reason := attention.lacks_types(call)) or tile_of(call, target) is not None:
+        return reason
+    sizes = " and ".join(map(str, dict.fromkeys(attention.head_sizes(call))))
+    shared, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
+    return f"no tile of head size {sizes} fits {threads} threads with {shared} bytes to share"
+
+
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     """Row-major operands. Needs float32, known head sizes, and a tile that fits."""
-    if not is_float32(call) or tile_of(call, target) is None:
-        return None
-    return Layouts((None,) * len(call.args))
+    return None if _lacks(call, out, target) else Layouts((None,) * len(call.args))
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -127,6 +132,7 @@ def gpu_attention(devices: tuple[str, ...]) -> Family:
         schedule="tensorkiln.schedule.gpu.attention:schedule_attention",
         fits=_fits,
         layouts=_layouts,
+        lacks=_lacks,
         decompose=attention.ATTENTION.decompose,
         epilogue=attention.ATTENTION.epilogue,
         prologue=_prologue,

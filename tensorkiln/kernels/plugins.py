@@ -37,6 +37,7 @@ _REFERENCE = re.compile(r"\w+(\.\w+)*:\w+")
 _ANSWERS: dict[str, tuple[type, ...]] = {
     "fits": (bool,),
     "layouts": (Layouts, NoneType),
+    "lacks": (str,),
     "in_blocks": (bool,),
     "decompose": (list, tuple),
     "epilogue": (bool,),

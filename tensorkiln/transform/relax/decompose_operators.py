@@ -7,8 +7,10 @@ Needs: run after the passes that match operators, and before `assign_layouts`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, TensorType
 from tensorkiln.kernels import families
@@ -28,20 +30,36 @@ class DecomposeOperators:
 
     def _function(self, f: Function) -> Function:
         bindings: list[Binding] = []
+        reasons: list[tuple[str, str]] = []
         target = target_in(self.target, f.attrs)
         for b in f.bindings:
-            bindings += _decomposed(b, target)
-        kept = {id(b) for b in f.bindings}
-        same = all(id(b) in kept for b in bindings)
-        return f if same else replace(f, bindings=tuple(bindings))
+            made = _decomposed(b, target)
+            bindings += [b] if made is None else made.bindings
+            reasons += [] if made is None else made.reasons
+        if all(a is b for a, b in zip(bindings, f.bindings, strict=False)):
+            return f
+        attrs = Attrs.of(**f.attrs, decomposed=tuple(reasons)) if reasons else f.attrs
+        return replace(f, bindings=tuple(bindings), attrs=attrs)
 
 
-def _decomposed(b: Binding, target: Target) -> list[Binding]:
+@dataclass(frozen=True, slots=True)
+class _Decomposed:
+    """What takes the place of a call, and of which node why."""
+
+    bindings: Sequence[Binding]
+    reasons: Sequence[tuple[str, str]]
+
+
+def _decomposed(b: Binding, target: Target) -> _Decomposed | None:
     call, out = b.value, b.var.type
     if not isinstance(call, Call) or not isinstance(out, TensorType):
-        return [b]
+        return None
     known = families(target)
-    forms = [row.decompose for row in known.of(call.op) if row.decompose is not None]
-    if not forms or known.layouts(call, out, target) is not None:
-        return [b]
-    return list(forms[0](b))
+    rows = [row for row in known.of(call.op) if row.decompose is not None]
+    if not rows or known.layouts(call, out, target) is not None:
+        return None
+    row = rows[0]
+    assert row.decompose is not None
+    lacks = row.lacks(call, out, target) if row.lacks is not None else ""
+    reason = f"no {row.op_class}: {lacks}" if lacks else f"no {row.op_class}"
+    return _Decomposed(row.decompose(b), [(call.span, reason)] if call.span else [])

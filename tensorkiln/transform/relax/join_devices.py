@@ -40,7 +40,7 @@ from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.ir.visit_graph import substitute as substitute_bound
 from tensorkiln.ir.visit_graph import variables
 from tensorkiln.target import HOST, Target, accelerators
-from tensorkiln.transform.relax.parts import joined, parts_of
+from tensorkiln.transform.relax.parts import called_parts, joined, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Joined:
     def __init__(
         self, f: Function, parts: Mapping[str, Function], own: Sequence[str], copies: _Copies
     ):
-        self.f, self.own, self.copies = f, own, copies
+        self.f, self.parts, self.own, self.copies = f, parts, own, copies
         self.whole = joined(f, parts)
         self.taken = {v.name for v in (*f.params, *(b.var for b in self.whole.bindings))}
         self.bindings: list[Binding] = []
@@ -93,7 +93,13 @@ class _Joined:
         lives = map(self._own, f.attrs.get("result_devices", ("",) * len(fields)))
         made = tuple(self._in(v, key) for v, key in zip(fields, lives, strict=True))
         result = Tuple(made) if isinstance(whole.result, Tuple) else made[0]
-        return replace(f, bindings=tuple(self.bindings), result=result)
+        return replace(f, bindings=tuple(self.bindings), result=result, attrs=self._attrs())
+
+    def _attrs(self) -> Attrs:
+        """The function's attributes, with what its parts say of operators that were decomposed."""
+        own = (self.f, *(self.parts[name] for name in called_parts(self.f, self.parts)))
+        rows = tuple(row for f in own for row in f.attrs.get("decomposed", ()))
+        return Attrs.of(**{**self.f.attrs, "decomposed": rows}) if rows else self.f.attrs
 
     def _own(self, key: str) -> str:
         return key if key in self.own else ""
