@@ -27,7 +27,7 @@ SIZED_BY_THE_FIRST = (
     "Range",
 )
 # How many of the standard's cases import and agree; may only grow.
-AT_LEAST = 1508
+AT_LEAST = 1518
 
 
 def arrays(values: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.frontend.onnx import (
     ops_attention,
+    ops_fourier,
     ops_grid,
     ops_index,
     ops_layer,
@@ -24,6 +25,7 @@ IMPORTERS: Table = {
     **ops_shape.TABLE,
     **ops_index.TABLE,
     **ops_grid.TABLE,
+    **ops_fourier.TABLE,
     **ops_scatter.TABLE,
     **ops_reduce.TABLE,
     **ops_window.TABLE,
