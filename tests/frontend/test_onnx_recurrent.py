@@ -70,13 +70,19 @@ def test_operands_and_directions(op: str, direction: str, given: str) -> None:
         ("RNN", {"activations": ["Relu"], "clip": 0.7}),
         ("RNN", {"activations": ["LeakyRelu"], "activation_alpha": [0.3]}),
         ("GRU", {"activations": ["HardSigmoid", "Softsign"], "clip": 0.5}),
-        ("GRU", {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.8],
-                 "activation_beta": [0.4]}),
+        (
+            "GRU",
+            {
+                "activations": ["HardSigmoid", "Elu"],
+                "activation_alpha": [0.3, 0.8],
+                "activation_beta": [0.4],
+            },
+        ),
         ("LSTM", {"activations": ["sigmoid", "Relu", "Softplus"]}),
         ("LSTM", {"clip": 0.4}),
         ("LSTM", {"input_forget": 1}),
     ],
-)  # fmt: skip
+)
 def test_attributes(op: str, attrs: dict[str, Any]) -> None:
     made, feeds = node_model(
         op, operands(op, 1, "bh"), opset=14, outputs=outputs(op), hidden_size=HIDDEN, **attrs

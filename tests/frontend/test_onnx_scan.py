@@ -143,6 +143,13 @@ def test_a_body_that_cannot_be_imported_is_one_issue() -> None:
     assert (found.kind, found.node, found.op) == ("operator", "scan/0/odd", "Frob")
 
 
+def test_an_operand_that_is_left_out() -> None:
+    made = scanned(SUM, {"s": f(3), "a": f(4, 3)}, 1, num_scan_inputs=1)
+    made.graph.node[0].input[0] = ""
+    (found,) = check_onnx(made)
+    assert (found.node, "all are required" in found.message) == ("scan", True)
+
+
 def test_scanned_extents_that_differ() -> None:
     made = body([helper.make_node("Add", ["a", "b"], ["t"])], "a b", "t")
     feeds = {"a": f(4, 3), "b": f(5, 3)}

@@ -96,9 +96,13 @@ def body_of(
     if made:
         version = _in_force(made, opset)
         operands = [b"" if t is None else encode(TYPE, _type_proto(t)) for t in types]
-        data = schema.get_context_dependent_function_with_opset_version(
-            version, encode(NODE, node), operands
-        )
+        # What is raised for operands that do not fit each other depends on the operator.
+        try:
+            data = schema.get_context_dependent_function_with_opset_version(
+                version, encode(NODE, node), operands
+            )
+        except Exception as error:
+            raise malformed(f"the package onnx cannot make its body: {error}") from error
     else:
         version = _in_force(fixed, opset)
         data = schema.get_function_with_opset_version(version)

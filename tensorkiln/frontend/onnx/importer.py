@@ -437,9 +437,11 @@ class Importer:
         operands = self._operands(node, scope)
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", "Scan is nested too deep")
-        known = [v for v in operands if v is not None and not isinstance(v, Unknown)]
-        if None in operands or any(isinstance(v, Unknown) for v in operands):
+        if any(v is None for v in operands):
+            raise NodeProblem("malformed", "an operand is left out, but all are required")
+        if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
+        known = [v for v in operands if v is not None and not isinstance(v, Unknown)]
         body, before = values["body"], len(self.issues)
 
         def step(number: int, args: Sequence[Val]) -> list[Val]:

@@ -9,8 +9,9 @@ import numpy as np
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
+from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.rules import same_extent
 
 # Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
@@ -106,7 +107,16 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
 
 def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     """Take slices of `x` along a dimension; negative indices count from the end."""
-    return g.emit("take", x, indices, axis=g.axis(axis, g.rank(x)))
+    at = g.axis(axis, g.rank(x))
+    if not g.rank(x):
+        raise malformed("the operand is a scalar")
+    size = int_value(g.shape(x)[at])
+    if isinstance(x, Known | Constant) and isinstance(indices, Constant) and size is not None:
+        outside = (indices.array < -size) | (indices.array >= size)
+        if outside.any():
+            which = indices.array[outside].flat[0]
+            raise malformed(f"index {which} is outside of dimension {at}, which has {size}")
+    return g.emit("take", x, indices, axis=at)
 
 
 def linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:

@@ -244,8 +244,23 @@ def rnn(
 ) -> list[Val]:
     """h = f(x W + h R + b)"""
     names = _named(activations, ("Tanh",), direction)
-    layer = Layer(g, 1, x, w, r, bias, lengths, (state,), names, activation_alpha,
-                  activation_beta, clip, direction, hidden_size, layout)  # fmt: skip
+    layer = Layer(
+        g,
+        1,
+        x,
+        w,
+        r,
+        bias,
+        lengths,
+        (state,),
+        names,
+        activation_alpha,
+        activation_beta,
+        clip,
+        direction,
+        hidden_size,
+        layout,
+    )
 
     def cell(weights: Weights, d: int) -> Cell:
         def step(part: Val, states: Sequence[Val]) -> Sequence[Val]:
@@ -278,8 +293,23 @@ def gru(
     """h = z h + (1 - z) n, where the reset gate multiplies the state before its product with R, or
     with `linear_before_reset` the product."""
     names = _named(activations, ("Sigmoid", "Tanh"), direction)
-    layer = Layer(g, 3, x, w, r, bias, lengths, (state,), names, activation_alpha,
-                  activation_beta, clip, direction, hidden_size, layout)  # fmt: skip
+    layer = Layer(
+        g,
+        3,
+        x,
+        w,
+        r,
+        bias,
+        lengths,
+        (state,),
+        names,
+        activation_alpha,
+        activation_beta,
+        clip,
+        direction,
+        hidden_size,
+        layout,
+    )
 
     def cell(weights: Weights, d: int) -> Cell:
         last = weights.part(weights.r, 2)
@@ -328,8 +358,23 @@ def lstm(
     """c = f c + i n and h = o tanh(c); gates i, o, f, n. With `input_forget`, f = 1 - i. Peepholes
     [directions, 3*H] are weights of c in the gates i, o, f."""
     names = _named(activations, ("Sigmoid", "Tanh", "Tanh"), direction)
-    layer = Layer(g, 4, x, w, r, bias, lengths, (state, memory), names, activation_alpha,
-                  activation_beta, clip, direction, hidden_size, layout)  # fmt: skip
+    layer = Layer(
+        g,
+        4,
+        x,
+        w,
+        r,
+        bias,
+        lengths,
+        (state, memory),
+        names,
+        activation_alpha,
+        activation_beta,
+        clip,
+        direction,
+        hidden_size,
+        layout,
+    )
 
     def cell(weights: Weights, d: int) -> Cell:
         peep = None if peepholes is None else _part(g, peepholes, d)
