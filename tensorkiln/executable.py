@@ -233,9 +233,11 @@ class Executable:
             self._executor = None
         return self._loaded
 
-    def create_executor(self, devices: Devices = None, *, fallback: Devices = None) -> Executor:
+    def create_executor(
+        self, devices: Devices = None, *, fallback: Devices = None, graphs: bool = False
+    ) -> Executor:
         """A new Executor of the functions on `devices`, with its own workspace; see Executor."""
-        return self.jit().create_executor(devices, fallback=fallback)
+        return self.jit().create_executor(devices, fallback=fallback, graphs=graphs)
 
     def __getitem__(self, name: str) -> TensorFunction:
         """A tensor function by name; the first access links and loads the library (`jit`)."""

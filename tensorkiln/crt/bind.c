@@ -243,6 +243,8 @@ int kiln_bind(kiln_binding *b, const kiln_function *function, const kiln_value *
     b->count = count;
 #if defined(KILN_DEVICES)
     b->chosen = NULL;
+    b->stream = NULL;
+    b->asks_host = b->is_borrowed = 0;
 #endif
     if (count != function->n_params && (function->kind == KILN_TENSOR_FUNCTION ||
                                         count != function->n_inputs))
@@ -261,6 +263,8 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
     b->count = function->n_params;
 #if defined(KILN_DEVICES)
     b->chosen = NULL;
+    b->stream = NULL;
+    b->asks_host = b->is_borrowed = 0;
 #endif
     for (int s = 0; s < function->n_symbols; s++) {
         b->symbol[s] = symbols[s];

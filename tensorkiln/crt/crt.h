@@ -9,7 +9,8 @@
  *     functions        registry.c closure.c
  *     steps of a call  match.c dynamic.c unique.c nms.c outer.c dispatch.c
  *     its arguments    bind.c scalar.c
- *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda.c driver.c device.c
+ *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda_graph.c cuda.c
+ *                      driver.c device.c
  *     modules          loader.c container.c
  *     before the first prepare.c weights.c sha256.c cpu.c
  *     threads          parallel.c pool.c share.c worker.c threads.c
@@ -235,6 +236,9 @@ struct kiln_binding {
     int64_t bytes[KILN_MAX_PARAMS]; /* of the data of each tensor parameter, bound or not */
 #if defined(KILN_DEVICES)
     const struct kiln_devices *chosen; /* by the executor; NULL: none. Kinds' handles are in `data` */
+    void *stream; /* of the host, for this call; NULL: the executor's */
+    int asks_host; /* tvm-ffi is asked for its stream where there is none */
+    int is_borrowed; /* the workspace belongs to whoever calls next */
 #endif
 };
 
@@ -384,6 +388,11 @@ void kiln_unpack(const kiln_tensor *tensor, char *data, const char *packed);
 /* The address of a function that the process exports, or NULL. */
 typedef void (*kiln_any_function)(void);
 kiln_any_function kiln_host_symbol(const char *name);
+#if defined(KILN_DEVICES)
+/* The stream in which tvm-ffi's callers want work on a device, in this thread; NULL: none, or the
+ * default stream. */
+void *kiln_host_stream(int32_t device_type, int32_t index);
+#endif
 /* Raise this thread's sentence as an error in tvm-ffi; return -1. */
 int kiln_raise(int code);
 /* Convert a code to what a tvm-ffi entry returns: 0, or -1 with the error raised. */

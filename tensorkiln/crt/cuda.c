@@ -8,6 +8,7 @@
 #define CUDA_NEEDED "expected the driver of CUDA 11.3 or newer"
 
 kiln_cuda_functions kiln_cu;
+kiln_cuda_graph_functions kiln_cu_graph;
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
@@ -90,27 +91,60 @@ static int old_driver(void *library)
                      version / 1000, version % 1000 / 10);
 }
 
+static find_12 find_newer; /* one of the two, once the driver is open */
+static find_11 find_older;
+
+/* Write the address of a function, as it was in a version of CUDA, to `place`; whether it is there. */
+static int find_cuda_function(const char *name, int version, void *place)
+{
+    void *found = NULL;
+    const CUresult error = find_newer != NULL ? find_newer(name, &found, version, 0, NULL)
+                                              : find_older(name, &found, version, 0);
+    if (error != CUDA_SUCCESS || found == NULL)
+        return 0;
+    memcpy(place, &found, sizeof found);
+    return 1;
+}
+
 static int find_cuda_functions(void *library)
 {
-    find_12 find = NULL;
-    find_11 older = NULL;
-    if (!kiln_has_function(library, "cuGetProcAddress_v2", &find) &&
-        !kiln_has_function(library, "cuGetProcAddress", &older))
+    if (!kiln_has_function(library, "cuGetProcAddress_v2", &find_newer) &&
+        !kiln_has_function(library, "cuGetProcAddress", &find_older))
         return old_driver(library);
     int code = KILN_OK;
 #define FIND(name, version, arguments)                                                             \
-    if (code == KILN_OK) {                                                                         \
-        void *found = NULL;                                                                        \
-        const CUresult error = find != NULL ? find("cu" #name, &found, version, 0, NULL)           \
-                                            : older("cu" #name, &found, version, 0);               \
-        if (error != CUDA_SUCCESS || found == NULL)                                                \
-            code = kiln_fail(KILN_ERROR_DRIVER, CUDA_LIBRARY " has no function cu" #name ": "      \
-                             CUDA_NEEDED);                                                         \
-        else                                                                                       \
-            memcpy(&kiln_cu.name, &found, sizeof found);                                           \
-    }
+    if (code == KILN_OK && !find_cuda_function("cu" #name, version, &kiln_cu.name))                \
+        code = kiln_fail(KILN_ERROR_DRIVER, CUDA_LIBRARY " has no function cu" #name ": "          \
+                         CUDA_NEEDED);
     KILN_CUDA_FUNCTIONS(FIND)
 #undef FIND
+    return code;
+}
+
+static int find_graph_functions(void)
+{
+    int code = KILN_OK;
+#define FIND(name, version, newer, arguments)                                                      \
+    if (code == KILN_OK &&                                                                         \
+        (newer == 0 || !find_cuda_function("cu" #name, newer, &kiln_cu_graph.name)) &&             \
+        !find_cuda_function("cu" #name, version, &kiln_cu_graph.name))                             \
+        code = kiln_fail(KILN_ERROR_DRIVER, CUDA_LIBRARY " has no function cu" #name ": graphs "   \
+                         "need the driver of CUDA 11.4 or newer");
+    KILN_CUDA_GRAPH_FUNCTIONS(FIND)
+#undef FIND
+    return code;
+}
+
+int kiln_cuda_find_graphs(void *device)
+{
+    static int are_found;
+    int code = KILN_OK;
+    (void)device; /* it is open, and so is the driver */
+    kiln_take_lock(&kiln_devices_lock);
+    if (!are_found)
+        code = find_graph_functions();
+    are_found = code == KILN_OK;
+    kiln_give_lock(&kiln_devices_lock);
     return code;
 }
 

@@ -11,10 +11,15 @@ typedef struct cu_context *CUcontext;
 typedef struct cu_module *CUmodule;
 typedef struct cu_function *CUfunction;
 typedef struct cu_stream *CUstream;
+typedef struct cu_event *CUevent;
+typedef struct cu_graph *CUgraph;
+typedef struct cu_graph_node *CUgraphNode;
+typedef struct cu_graph_exec *CUgraphExec;
 typedef uintptr_t CUdeviceptr; /* CUDA's is unsigned long long: the same on machines with 64 bits */
 
 enum {
     CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_DEINITIALIZED = 4,
     CUDA_ERROR_NO_DEVICE = 100,
@@ -55,7 +60,8 @@ enum {
     CU_POINTER_MEMORY_TYPE = 2,
     CU_POINTER_DEVICE_ORDINAL = 9,
     CU_MEMORYTYPE_DEVICE = 2,
-    CU_STREAM_DEFAULT = 0
+    CU_STREAM_DEFAULT = 0,
+    CU_EVENT_DISABLE_TIMING = 2
 };
 
 /* A block may share so much without asking. */
@@ -85,6 +91,10 @@ enum {
     X(StreamDestroy, 4000, (CUstream))                                                             \
     X(StreamSynchronize, 2000, (CUstream))                                                         \
     X(StreamIsCapturing, 10000, (CUstream, int *))                                                 \
+    X(StreamWaitEvent, 3020, (CUstream, CUevent, uint32_t))                                        \
+    X(EventCreate, 2000, (CUevent *, uint32_t))                                                    \
+    X(EventDestroy, 4000, (CUevent))                                                               \
+    X(EventRecord, 2000, (CUevent, CUstream))                                                      \
     X(MemAlloc, 3020, (CUdeviceptr *, size_t))                                                     \
     X(MemFree, 3020, (CUdeviceptr))                                                                \
     X(PointerGetAttributes, 7000, (uint32_t, int *, void **, CUdeviceptr))                         \
@@ -95,14 +105,97 @@ enum {
       (CUfunction, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, CUstream, \
        void **, void **))
 
-/* The functions, as members of a struct: kiln_cu.MemAlloc(...). */
+/* What a kernel node is: CUDA_KERNEL_NODE_PARAMS_v2, whose first ten members are the whole of _v1, so
+ * that both forms of the functions below take it. func, grid, block, bytes of dynamic shared memory,
+ * pointers to the values, `extra` (NULL); then two that are not read where func is set.
+ * (docs.nvidia.com, CUDA Driver API, structs CUDA_KERNEL_NODE_PARAMS_v1 and _v2.) */
+typedef struct kiln_cuda_kernel_node {
+    CUfunction func;
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t shared_bytes;
+    void **values;
+    void **extra;
+    void *kern;
+    CUcontext ctx;
+} kiln_cuda_kernel_node;
+
+/* One end of CUDA_MEMCPY3D_v2; the members of a source and of a target are the same, in this order.
+ * Only type and device are set, as for any copy of bytes: pitch and height may be 0 where Depth and
+ * Height are 1. (docs.nvidia.com, CUDA Driver API, struct CUDA_MEMCPY3D_v2.) */
+typedef struct kiln_cuda_copy_end {
+    size_t x_in_bytes, y, z, lod;
+    uint32_t type; /* CU_MEMORYTYPE_DEVICE */
+    const void *host;
+    CUdeviceptr device;
+    void *array, *reserved;
+    size_t pitch, height;
+} kiln_cuda_copy_end;
+
+typedef struct kiln_cuda_copy_node {
+    kiln_cuda_copy_end from, to;
+    size_t width_in_bytes, height, depth;
+} kiln_cuda_copy_node;
+
+/* As above, for graphs, which are found when they are first asked for: CUDA 11.4. Nodes of kernels
+ * have had another form since 12.0 (`newer`; 0: none), which a driver of that age is asked for first;
+ * an older one refuses a version above its own (docs.nvidia.com, cuGetProcAddress). */
+#define KILN_CUDA_GRAPH_FUNCTIONS(Y)                                                               \
+    Y(GraphCreate, 10000, 0, (CUgraph *, uint32_t))                                                \
+    Y(GraphDestroy, 10000, 0, (CUgraph))                                                           \
+    Y(GraphAddKernelNode, 10000, 12000,                                                            \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const kiln_cuda_kernel_node *))        \
+    Y(GraphAddMemcpyNode, 10000, 0,                                                                \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const kiln_cuda_copy_node *,           \
+       CUcontext))                                                                                 \
+    Y(GraphInstantiateWithFlags, 11040, 0, (CUgraphExec *, CUgraph, unsigned long long))           \
+    Y(GraphExecKernelNodeSetParams, 10010, 12000,                                                  \
+      (CUgraphExec, CUgraphNode, const kiln_cuda_kernel_node *))                                   \
+    Y(GraphExecMemcpyNodeSetParams, 10020, 0,                                                      \
+      (CUgraphExec, CUgraphNode, const kiln_cuda_copy_node *, CUcontext))                          \
+    Y(GraphLaunch, 10000, 0, (CUgraphExec, CUstream))                                              \
+    Y(GraphExecDestroy, 10000, 0, (CUgraphExec))
+
+/* The functions, as members of structs: kiln_cu.MemAlloc(...), kiln_cu_graph.GraphLaunch(...). */
 #define KILN_CUDA_MEMBER(name, version, arguments) CUresult(*name) arguments;
+#define KILN_CUDA_GRAPH_MEMBER(name, version, newer, arguments) CUresult(*name) arguments;
 typedef struct kiln_cuda_functions {
     KILN_CUDA_FUNCTIONS(KILN_CUDA_MEMBER)
 } kiln_cuda_functions;
+typedef struct kiln_cuda_graph_functions {
+    KILN_CUDA_GRAPH_FUNCTIONS(KILN_CUDA_GRAPH_MEMBER)
+} kiln_cuda_graph_functions;
 
 /* ---- cuda_launch.c: what runs on a device: modules, streams, launches ------------------------- */
 /* (kiln_cuda is declared in device.h) */
+
+/* ---- cuda_graph.c: launches at once, or together as a graph ----------------------------------- */
+struct kiln_cuda_device;
+
+/* A launch: values[i] is the address of argument i, of any size. */
+typedef struct kiln_cuda_launch {
+    CUfunction function;
+    const kiln_device_function *described;
+    uint32_t grid[3];
+    void **values;
+} kiln_cuda_launch;
+
+/* Launch now. The context must be current. */
+int kiln_cuda_launch_now(struct kiln_cuda_device *device, const kiln_cuda_launch *launch,
+                         CUstream stream);
+
+/* The graphs of one queue: those of the 16 runs that were last used are kept. */
+typedef struct kiln_cuda_graphs kiln_cuda_graphs;
+/* Begin to collect a run; *graphs is NULL before the first one. */
+int kiln_cuda_graphs_begin(kiln_cuda_graphs **graphs, struct kiln_cuda_device *device,
+                           const kiln_graph_run *run);
+/* Collect a launch, whose values are copied, or a copy within the device. */
+int kiln_cuda_graphs_add(kiln_cuda_graphs *graphs, const kiln_cuda_launch *launch);
+int kiln_cuda_graphs_add_copy(kiln_cuda_graphs *graphs, CUdeviceptr to, CUdeviceptr from,
+                              size_t bytes);
+/* Launch what was collected since the run began or this was last called, in its order. */
+int kiln_cuda_graphs_submit(kiln_cuda_graphs *graphs, CUstream stream);
+void kiln_cuda_graphs_free(kiln_cuda_graphs *graphs);
 
 /* ---- cuda.c: the driver, its devices, their memory -------------------------------------------- */
 typedef struct kiln_cuda_device {
@@ -121,6 +214,9 @@ typedef struct kiln_cuda_device {
 
 /* The functions of libcuda.so.1, once a device is open. */
 extern kiln_cuda_functions kiln_cu;
+/* Those for graphs, once kiln_cuda_find_graphs() has succeeded. */
+extern kiln_cuda_graph_functions kiln_cu_graph;
+int kiln_cuda_find_graphs(void *device);
 int kiln_cuda_open(int index, void *context, void **device);
 void kiln_cuda_close(void *device);
 int kiln_cuda_allocate(void *device, int64_t bytes, kiln_device_memory *memory);

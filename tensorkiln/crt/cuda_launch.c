@@ -18,7 +18,11 @@ typedef struct cuda_queue {
     kiln_cuda_device *device;
     const cuda_module *module;
     CUstream own;
-    CUstream stream; /* in use: `own`, or the host's */
+    CUstream stream;          /* in use: `own`, or the host's */
+    CUevent left;             /* after what the host has not waited for; NULL: none so far */
+    int waits;                /* the next stream has to wait for `left` */
+    kiln_cuda_graphs *graphs; /* NULL: none so far */
+    int collects;             /* what is launched waits for cuda_submit() */
 } cuda_queue;
 
 /* ---- which file of the artifacts ------------------------------------------------------------ */
@@ -237,8 +241,11 @@ static void cuda_stop(void *started)
 {
     cuda_queue *const q = started;
     int pushed;
+    kiln_cuda_graphs_free(q->graphs);
     if (q->own != NULL && kiln_cuda_can_free(q->device, &pushed)) {
         kiln_cu.StreamDestroy(q->own);
+        if (q->left != NULL)
+            kiln_cu.EventDestroy(q->left);
         kiln_cuda_leave(pushed);
     }
     free(q);
@@ -277,11 +284,32 @@ static int cuda_follow(void *started, void *stream, int *is_captured)
     if (code != KILN_OK)
         return code;
     q->stream = stream != NULL ? stream : q->own;
-    const CUresult error =
-        stream != NULL ? kiln_cu.StreamIsCapturing(q->stream, &status) : CUDA_SUCCESS;
+    const char *what = "cuStreamIsCapturing of a stream";
+    CUresult error = stream != NULL ? kiln_cu.StreamIsCapturing(q->stream, &status) : CUDA_SUCCESS;
+    if (error == CUDA_SUCCESS && status == 0 && q->waits) { /* a capture may not wait for others */
+        what = "cuStreamWaitEvent of a stream";
+        error = kiln_cu.StreamWaitEvent(q->stream, q->left, 0);
+    }
     kiln_cuda_leave(pushed);
     *is_captured = status != 0;
-    return kiln_cuda_check(q->device, error, KILN_ERROR_ARGUMENT, "cuStreamIsCapturing of a stream");
+    return kiln_cuda_check(q->device, error, KILN_ERROR_ARGUMENT, what);
+}
+
+static int cuda_leave(void *started)
+{
+    cuda_queue *const q = started;
+    int pushed;
+    const int code = kiln_cuda_enter(q->device, &pushed);
+    if (code != KILN_OK)
+        return code;
+    CUresult error = CUDA_SUCCESS;
+    if (q->left == NULL)
+        error = kiln_cu.EventCreate(&q->left, CU_EVENT_DISABLE_TIMING);
+    if (error == CUDA_SUCCESS)
+        error = kiln_cu.EventRecord(q->left, q->stream);
+    q->waits |= error == CUDA_SUCCESS;
+    kiln_cuda_leave(pushed);
+    return kiln_cuda_check(q->device, error, KILN_ERROR_EXECUTION, "an event after a call");
 }
 
 static CUdeviceptr pointer_of(kiln_device_at at)
@@ -295,32 +323,56 @@ static int cuda_launch(void *started, const kiln_device_function *f, const int64
     const cuda_queue *const q = started;
     CUdeviceptr buffers[KILN_MAX_DEVICE_PARAMS];
     void *values[KILN_MAX_DEVICE_PARAMS];
-    char what[100];
     int pushed;
     for (int d = 0; d < 3; d++)
         if (grid[d] > q->device->blocks_along[d])
             return kiln_fail(KILN_ERROR_LAUNCH, "%s: a grid of [%lld, %lld, %lld] blocks is too "
                              "large", f->name, (long long)grid[0], (long long)grid[1],
                              (long long)grid[2]);
-    for (int i = 0; i < f->n_params; i++) { /* a scalar is the low bytes of a little-endian union */
-        values[i] = (void *)(uintptr_t)&arguments[i];
+    for (int i = 0; i < f->n_params; i++) {
+        values[i] = (void *)(uintptr_t)kiln_value_of(f, i, &arguments[i]);
         if (f->params[i] == KILN_BUFFER) {
             buffers[i] = pointer_of(at[i]);
             values[i] = &buffers[i];
         }
     }
-    const int code = kiln_cuda_enter(q->device, &pushed);
+    const kiln_cuda_launch launch = {
+        q->module->functions[f->number],
+        f,
+        {(uint32_t)grid[0], (uint32_t)grid[1], (uint32_t)grid[2]},
+        values,
+    };
+    if (q->collects)
+        return kiln_cuda_graphs_add(q->graphs, &launch);
+    int code = kiln_cuda_enter(q->device, &pushed);
     if (code != KILN_OK)
         return code;
-    const CUresult error = kiln_cu.LaunchKernel(
-        q->module->functions[f->number], (uint32_t)grid[0], (uint32_t)grid[1], (uint32_t)grid[2],
-        (uint32_t)f->block[0], (uint32_t)f->block[1], (uint32_t)f->block[2],
-        (uint32_t)f->shared_bytes, q->stream, values, NULL);
+    code = kiln_cuda_launch_now(q->device, &launch, q->stream);
     kiln_cuda_leave(pushed);
-    if (error == CUDA_SUCCESS)
+    return code;
+}
+
+static int cuda_collect(void *started, const kiln_graph_run *run)
+{
+    cuda_queue *const q = started;
+    q->collects = 0;
+    const int code = run == NULL ? KILN_OK : kiln_cuda_graphs_begin(&q->graphs, q->device, run);
+    q->collects = run != NULL && code == KILN_OK;
+    return code;
+}
+
+static int cuda_submit(void *started)
+{
+    const cuda_queue *const q = started;
+    int pushed;
+    if (!q->collects)
         return KILN_OK;
-    snprintf(what, sizeof what, "the launch of %.60s", f->name);
-    return kiln_cuda_check(q->device, error, KILN_ERROR_LAUNCH, what);
+    int code = kiln_cuda_enter(q->device, &pushed);
+    if (code != KILN_OK)
+        return code;
+    code = kiln_cuda_graphs_submit(q->graphs, q->stream);
+    kiln_cuda_leave(pushed);
+    return code;
 }
 
 /* The end of a table function: wait if `waits`, leave the context, and say what failed. */
@@ -337,8 +389,8 @@ static int cuda_write(void *started, kiln_device_at to, const void *from, int64_
 {
     const cuda_queue *const q = started;
     int pushed;
-    const int code = kiln_cuda_enter(q->device, &pushed);
-    if (code != KILN_OK)
+    int code = cuda_submit(started);
+    if (code != KILN_OK || (code = kiln_cuda_enter(q->device, &pushed)) != KILN_OK)
         return code;
     const CUresult error =
         kiln_cu.MemcpyHtoDAsync(pointer_of(to), from, (size_t)bytes, q->stream);
@@ -349,8 +401,8 @@ static int cuda_read(void *started, void *to, kiln_device_at from, int64_t bytes
 {
     const cuda_queue *const q = started;
     int pushed;
-    const int code = kiln_cuda_enter(q->device, &pushed);
-    if (code != KILN_OK)
+    int code = cuda_submit(started);
+    if (code != KILN_OK || (code = kiln_cuda_enter(q->device, &pushed)) != KILN_OK)
         return code;
     const CUresult error = kiln_cu.MemcpyDtoHAsync(to, pointer_of(from), (size_t)bytes, q->stream);
     return cuda_finish(q, pushed, error, 1, KILN_ERROR_EXECUTION, "a copy to the host");
@@ -360,6 +412,8 @@ static int cuda_copy(void *started, kiln_device_at to, kiln_device_at from, int6
 {
     const cuda_queue *const q = started;
     int pushed;
+    if (q->collects)
+        return kiln_cuda_graphs_add_copy(q->graphs, pointer_of(to), pointer_of(from), (size_t)bytes);
     const int code = kiln_cuda_enter(q->device, &pushed);
     if (code != KILN_OK)
         return code;
@@ -389,6 +443,7 @@ const kiln_device_kind kiln_cuda = {
     .start = cuda_start,
     .stop = cuda_stop,
     .follow = cuda_follow,
+    .leave = cuda_leave,
     .allocate = kiln_cuda_allocate,
     .free = kiln_cuda_free,
     .borrow = kiln_cuda_borrow,
@@ -398,4 +453,7 @@ const kiln_device_kind kiln_cuda = {
     .read = cuda_read,
     .copy = cuda_copy,
     .wait = cuda_wait,
+    .find_graphs = kiln_cuda_find_graphs,
+    .collect = cuda_collect,
+    .submit = cuda_submit,
 };

@@ -142,6 +142,49 @@ int kiln_choose_stream(kiln_devices *chosen, int number, void *stream)
     return KILN_OK;
 }
 
+int kiln_check_takes_stream(const kiln_function *function)
+{
+    for (int number = 1; number <= kiln_this_library.n_devices; number++)
+        if ((function->devices >> number & 1) &&
+            kiln_this_library.devices[number - 1].kind->follow != NULL)
+            return KILN_OK;
+    return kiln_fail(KILN_ERROR_ARGUMENT, "%s runs on no device that has streams of the host",
+                     function->name);
+}
+
+/* Words for the kinds of all devices: "opencl, opencl". */
+static const char *kinds_of_devices(char *text, size_t room)
+{
+    size_t used = 0;
+    *text = 0;
+    for (int d = 0; d < kiln_this_library.n_devices && used < room; d++)
+        used += (size_t)snprintf(text + used, room - used, "%s%s", d == 0 ? "" : ", ",
+                                 kiln_this_library.devices[d].kind->name);
+    return text;
+}
+
+int kiln_choose_graphs(kiln_devices *chosen, int64_t *counts)
+{
+    char kinds[200];
+    int found = 0;
+    for (int number = 1; counts != NULL && number <= kiln_this_library.n_devices; number++) {
+        const kiln_device_kind *const kind = kiln_this_library.devices[number - 1].kind;
+        int code = KILN_OK;
+        if (kind->find_graphs == NULL)
+            continue;
+        const kiln_opened *const opened = kiln_open_device(chosen, number, &code);
+        if (opened == NULL || (code = kind->find_graphs(opened->device)) != KILN_OK)
+            return code;
+        found = 1;
+    }
+    if (counts != NULL && !found)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "library %s has no device whose runs can be graphs: "
+                         "graphs are of cuda, its devices are %s", kiln_this_library.name,
+                         kinds_of_devices(kinds, sizeof kinds));
+    __atomic_store_n(&chosen->graphs, counts, __ATOMIC_RELEASE);
+    return KILN_OK;
+}
+
 static kiln_opened *choice(const kiln_devices *chosen, int number)
 {
     return chosen == NULL ? NULL : __atomic_load_n(&chosen->opened[number], __ATOMIC_ACQUIRE);

@@ -89,13 +89,16 @@
 #define KILN_MAX_DEVICE_PARAMS 64
 
 /* ---- tables of generated code ---------------------------------------------------------------- */
-/* A parameter of a device function: a buffer, or a scalar of so many bytes. */
+/* A parameter of a device function: a buffer, or a value of so many bytes, which is a scalar up to 8
+ * and anything else beyond. */
 enum { KILN_BUFFER = 0, KILN_BITS8 = 1, KILN_BITS16 = 2, KILN_BITS32 = 4, KILN_BITS64 = 8 };
 
 /* A buffer is an address of the function's device. Scalars have the representation of an element of
- * their type: float16 and bfloat16 as int16, bool as int8, unsigned types as the signed ones. */
+ * their type: float16 and bfloat16 as int16, bool as int8, unsigned types as the signed ones. Larger
+ * values are copied from an address of the host. */
 typedef union kiln_argument {
     void *buffer;
+    const void *bytes;
     int64_t int64;
     int32_t int32;
     int16_t int16;
@@ -155,6 +158,14 @@ typedef struct kiln_device_at {
     int64_t offset;
 } kiln_device_at;
 
+/* A run that is to be a graph: those of one function with the same sizes have the same launches. What
+ * comes of it is counted, by enum kiln_graph_count. */
+typedef struct kiln_graph_run {
+    const kiln_function *function;
+    const int64_t *symbols; /* function->n_symbols of them */
+    int64_t *counts;
+} kiln_graph_run;
+
 /* `device`, `module` and `queue` are what open(), load() and start() have made. All may be used by
  * several threads at once, except queues. Functions that return int fail with a sentence. */
 typedef struct kiln_device_kind {
@@ -171,9 +182,12 @@ typedef struct kiln_device_kind {
     /* A queue, in which what is launched and copied happens in that order. */
     int (*start)(void *module, void **queue);
     void (*stop)(void *queue);
-    /* Use a stream of the host's from now on, or, NULL, the queue's own; say whether what happens in
-     * it is being captured, so that no memory may be made or freed. NULL: a kind without streams. */
+    /* Use a stream of the host's from now on, or, NULL, the queue's own, after what was left in another
+     * one; say whether what happens in it is being captured, so that no memory may be made or freed.
+     * NULL: a kind without streams. */
     int (*follow)(void *queue, void *stream, int *is_captured);
+    /* Note that the host does not wait for what is queued in its stream by now. */
+    int (*leave)(void *queue);
     /* Memory: *memory is all zeros if that fails, and may be freed. */
     int (*allocate)(void *device, int64_t bytes, kiln_device_memory *memory);
     void (*free)(void *device, kiln_device_memory *memory);
@@ -190,6 +204,13 @@ typedef struct kiln_device_kind {
     int (*copy)(void *queue, kiln_device_at to, kiln_device_at from, int64_t bytes);
     /* Wait for all that was queued; failures of it come to light here. */
     int (*wait)(void *queue);
+    /* Runs as graphs, of kinds that have some; NULL: one without. Find what they need of the driver. */
+    int (*find_graphs)(void *device);
+    /* From now on, until the next call: collect what is launched and copied on the device, and launch
+     * it together; NULL: each by itself. */
+    int (*collect)(void *queue, const kiln_graph_run *run);
+    /* Launch what was collected, which write() and read() do as well. */
+    int (*submit)(void *queue);
 } kiln_device_kind;
 
 /* A library has the files of those kinds that its entry file names. */
@@ -203,6 +224,7 @@ typedef struct kiln_session kiln_session; /* session.c */
 typedef struct kiln_devices {
     kiln_opened *opened[KILN_MAX_DEVICES + 1];
     void *stream[KILN_MAX_DEVICES + 1]; /* of the host; NULL: each call waits for its own */
+    int64_t *graphs; /* counts of graphs, by enum kiln_graph_count; NULL: runs are none */
 } kiln_devices;
 
 /* ---- session.c: what one call at a time has on devices: queues, memory ------------------------ */
@@ -241,6 +263,13 @@ int kiln_open_driver(const char *library, const char *api, const char *hint, voi
 int kiln_has_function(void *library, const char *name, void *place);
 /* Fail: the system has only `count` devices of a kind. */
 int kiln_no_device(const char *kind, int index, const char *api, int count);
+/* Where the bytes of argument i of a launch are, unless it is a buffer. */
+static inline const void *kiln_value_of(const kiln_device_function *function, int i,
+                                        const kiln_argument *argument)
+{
+    /* A scalar is the low bytes of a little-endian union. */
+    return function->params[i] > KILN_BITS64 ? argument->bytes : argument;
+}
 /* The threads of a block; -1 if they are more than any device has. */
 int64_t kiln_threads_of(const kiln_device_function *function);
 /* Fail: a function needs more of something than the device has. */
@@ -262,6 +291,11 @@ struct kiln_opened {
 int kiln_choose_device(kiln_devices *chosen, int number, int index, void *context);
 /* Choose the stream on device `number`. */
 int kiln_choose_stream(kiln_devices *chosen, int number, void *stream);
+/* KILN_ERROR_ARGUMENT if a function uses no device that has streams. */
+int kiln_check_takes_stream(const kiln_function *function);
+/* Let runs be graphs, and count at `counts`; NULL: let them not. KILN_ERROR_ARGUMENT if no device of
+ * the library has graphs; otherwise those that have some are opened, and may refuse. */
+int kiln_choose_graphs(kiln_devices *chosen, int64_t *counts);
 /* The choice for calls without an executor, and for executors without one of their own. */
 extern kiln_devices kiln_default_devices;
 /* The device that a choice stands for, opened; NULL with a sentence. */

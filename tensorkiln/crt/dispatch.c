@@ -10,6 +10,7 @@ struct kiln_executor {
     kiln_storage_set *sets;
 #if defined(KILN_DEVICES)
     kiln_devices devices;
+    int64_t graph_counts[KILN_GRAPH_COUNTS];
 #endif
 };
 
@@ -171,6 +172,9 @@ int kiln_run_anywhere(kiln_binding *b)
     kiln_workspace *workspace = kiln_workspace_take();
     if (workspace == NULL)
         return KILN_ERROR_MEMORY;
+#if defined(KILN_DEVICES)
+    b->is_borrowed = 1;
+#endif
     const int code = kiln_run(workspace, b);
     kiln_workspace_give(workspace);
     return code;
@@ -252,30 +256,14 @@ KILN_API void kiln_executor_destroy(kiln_executor *executor)
     free(executor);
 }
 
-#if defined(KILN_DEVICES)
-static int has_stream(const kiln_executor *executor)
-{
-    for (int d = 1; d <= kiln_this_library.n_devices; d++)
-        if (__atomic_load_n(&executor->devices.stream[d], __ATOMIC_ACQUIRE) != NULL)
-            return 1;
-    return 0;
-}
-#endif
-
 /* Run in the executor's workspace, or in a borrowed one if another thread is using it. */
 static int run_in(kiln_executor *executor, kiln_binding *b)
 {
 #if defined(KILN_DEVICES)
     b->chosen = &executor->devices;
 #endif
-    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0) {
-#if defined(KILN_DEVICES)
-        if (has_stream(executor)) /* in a borrowed one other streams would come after it */
-            return kiln_fail(KILN_ERROR_CONDITION, "%s: an executor with a stream runs one call at "
-                             "a time: create one per thread", b->function->name);
-#endif
+    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0)
         return kiln_run_anywhere(b);
-    }
     const int code = kiln_run(&executor->workspace, b);
     __atomic_store_n(&executor->busy, 0, __ATOMIC_RELEASE);
     return code;
@@ -293,24 +281,60 @@ KILN_API int kiln_executor_set_stream(kiln_executor *executor, int device, void 
     KILN_GIVEN(executor);
     return kiln_choose_stream(&executor->devices, device, stream);
 }
+
+KILN_API int kiln_executor_set_graphs(kiln_executor *executor, int on)
+{
+    KILN_GIVEN(executor);
+    return kiln_choose_graphs(&executor->devices, on != 0 ? executor->graph_counts : NULL);
+}
+
+KILN_API int64_t kiln_executor_graph_count(const kiln_executor *executor, int what)
+{
+    if (executor == NULL || what < 0 || what >= KILN_GRAPH_COUNTS)
+        return -1;
+    return __atomic_load_n(&executor->graph_counts[what], __ATOMIC_RELAXED);
+}
 #endif
 
-KILN_API int kiln_executor_run(kiln_executor *executor, int function,
-                               const kiln_tensor *const *tensors, int count)
+/* Bind and run a function. `stream` is NULL in a library without devices. */
+static int run_tensors(kiln_executor *executor, int function, const kiln_tensor *const *tensors,
+                       int count, void *stream)
 {
     kiln_binding b;
-    KILN_GIVEN(executor);
     const kiln_function *f = function_at(function);
     if (f == NULL)
         return KILN_ERROR_NAME;
     int code = require_outputs(f, count);
     if (code != KILN_OK || (code = bind_tensors(&b, f, tensors, count)) != KILN_OK)
         return code;
+#if defined(KILN_DEVICES)
+    b.stream = stream;
+    if (stream != NULL && (code = kiln_check_takes_stream(f)) != KILN_OK)
+        return code;
+#else
+    (void)stream;
+#endif
     const int before = kiln_limit_threads(__atomic_load_n(&executor->threads, __ATOMIC_RELAXED));
     code = run_in(executor, &b);
     kiln_limit_threads(before);
     return code;
 }
+
+KILN_API int kiln_executor_run(kiln_executor *executor, int function,
+                               const kiln_tensor *const *tensors, int count)
+{
+    KILN_GIVEN(executor);
+    return run_tensors(executor, function, tensors, count, NULL);
+}
+
+#if defined(KILN_DEVICES)
+KILN_API int kiln_executor_run_in_stream(kiln_executor *executor, int function,
+                                         const kiln_tensor *const *tensors, int count, void *stream)
+{
+    KILN_GIVEN(executor);
+    return run_tensors(executor, function, tensors, count, stream);
+}
+#endif
 
 static __thread kiln_executor *current;
 

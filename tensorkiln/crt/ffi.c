@@ -119,6 +119,9 @@ int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t
                                     function->name));
     kiln_views(values, args, count);
     int code = kiln_bind(&b, function, values, count);
+#if defined(KILN_DEVICES)
+    b.asks_host = 1;
+#endif
     if (code == KILN_OK && count < function->n_params) {
         code = return_new(&b, result);
     } else if (code == KILN_OK) {

@@ -24,6 +24,20 @@ kiln_any_function kiln_host_symbol(const char *name)
     return found.function;
 }
 
+#if defined(KILN_DEVICES)
+void *kiln_host_stream(int32_t device_type, int32_t index)
+{
+    typedef void *(*get_stream_fn)(int32_t, int32_t);
+    static get_stream_fn found; /* tvm-ffi is never unloaded */
+    get_stream_fn function = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (function == NULL) {
+        function = (get_stream_fn)kiln_host_symbol("TVMFFIEnvGetStream");
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);
+    }
+    return function == NULL ? NULL : function(device_type, index);
+}
+#endif
+
 static const char *error_kind(int code)
 {
     switch (code) {

@@ -344,7 +344,7 @@ int kiln_call_import(const char *loader, const char *target_key, const char *fun
 
 /* ---- devices ---------------------------------------------------------------------------- */
 
-/* Only a library with code for devices that have memory of their own exports this function. Its
+/* Only a library with code for devices that have memory of their own exports these functions. Its
  * metadata lists them (`devices`), with a `number` from 1 on, and says which parameters must be on
  * which (`device`). Such a tensor has the device_type of DLPack (2: CUDA, 4: OpenCL), the index as device_id,
  * and in `data` what DLPack has there: for CUDA an
@@ -368,14 +368,43 @@ int kiln_executor_set_device(kiln_executor *executor, int device, int index, voi
 /* Let calls in an executor queue what they do on device number `device` in a stream of the host's
  * (CUDA: a CUstream; 1 is the default stream) and return without waiting for it, unless they copy
  * from or to the host. NULL: in a stream of the library's, and wait, as without this. Results, also
- * failures of kernels, are there when the host has waited for the stream. The executor then runs one
- * call at a time (CONDITION), since its memory is in use until the stream gets there; before another
- * stream is set, and before the executor is destroyed, the first one must be done.
+ * failures of kernels, are there when the host has waited for the stream. A later call that uses the
+ * same memory for intermediate results, in whatever stream, waits for it on the device.
  *
  * Such calls can be captured by the host (cuStreamBeginCapture()) if no parameter is on the host and
  * the same sizes have run in the executor before (CONDITION), and replayed as long as the executor
- * and the tensors live. Codes: ARGUMENT (no device of that number, or of a kind without streams). */
+ * and the tensors live, once what earlier calls have left in other streams is done and while no
+ * other call runs in the executor. Codes: ARGUMENT (no device of that number, or of a kind without
+ * streams). */
 int kiln_executor_set_stream(kiln_executor *executor, int device, void *stream);
+/* kiln_executor_run() with all that it does on devices with streams in this one; they must be one
+ * device of the system. NULL: as the executor has it. Calls of tvm-ffi use tvm-ffi's stream in the same
+ * way. */
+int kiln_executor_run_in_stream(kiln_executor *executor, int function,
+                                const kiln_tensor *const *tensors, int count, void *stream);
+/* Let runs in an executor be graphs of CUDA (on != 0), or let them not. What a run launches between two
+ * copies from or to the host is then one graph, which is made when a function first runs with its
+ * sizes; later runs update those of its nodes whose parameters have changed, and launch it. The graphs
+ * of the 16 runs that were last used, by function and sizes, are kept per workspace. A run in a stream
+ * that the host captures is no graph of ours: the host's graph gets its launches. Results are the same.
+ *
+ * A failure of the driver in making, updating or launching a graph is that of the run (LAUNCH). Opens
+ * the devices that have graphs. Codes: ARGUMENT (the library has no device with graphs), DRIVER (also
+ * one older than CUDA 11.4), and those of kiln_executor_set_device(). */
+int kiln_executor_set_graphs(kiln_executor *executor, int on);
+/* What kiln_executor_graph_count() counts, since the executor was created. */
+enum kiln_graph_count {
+    KILN_GRAPH_LAUNCHED = 0, /* graphs launched */
+    KILN_GRAPH_MADE = 1,     /* graphs made */
+    KILN_GRAPH_UPDATED = 2,  /* nodes updated */
+    KILN_GRAPH_DROPPED = 3,  /* runs whose graphs were dropped, since 16 others came after */
+    KILN_GRAPH_CAPTURED = 4, /* runs without: the host was capturing their stream */
+    KILN_GRAPH_SINGLE = 5,   /* parts without: a launch or copy by itself */
+    KILN_GRAPH_HOST = 6,     /* parts of a run after its first: the host has work in between */
+    KILN_GRAPH_COUNTS = 7
+};
+/* Return a count; -1 if there is none of that number, or executor is NULL. */
+int64_t kiln_executor_graph_count(const kiln_executor *executor, int what);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 

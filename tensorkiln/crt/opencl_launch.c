@@ -252,8 +252,9 @@ static int set_arguments(const opencl_queue *q, const kiln_device_function *f,
     int32_t error = CL_SUCCESS;
     uint32_t next = 0;
     for (int i = 0; i < f->n_params && error == CL_SUCCESS; i++) {
-        if (f->params[i] != KILN_BUFFER) { /* the low bytes of a little-endian union */
-            error = kiln_cl.SetKernelArg(kernel, next++, f->params[i], &arguments[i]);
+        if (f->params[i] != KILN_BUFFER) {
+            error = kiln_cl.SetKernelArg(kernel, next++, f->params[i],
+                                         kiln_value_of(f, i, &arguments[i]));
             continue;
         }
         error = kiln_cl.SetKernelArg(kernel, next++, sizeof at[i].handle, &at[i].handle);

@@ -1,7 +1,7 @@
 /* What one call at a time has on the devices that it uses: a queue, memory for storages, and
  * addresses for memory of the caller. Each workspace has a session, which is kept for its next call;
  * once it is as large as that call needs, nothing is allocated any more. With a stream of the host's
- * nothing is waited for: then all calls in a workspace are in that stream (kiln.h). */
+ * nothing is waited for: the next call in that workspace waits on the device, by an event. */
 #include "device.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,10 @@ typedef struct lane {
     kiln_opened *opened; /* NULL: not used yet */
     void *queue;
     kiln_device_memory storages;
-    void *stream; /* of the host, in use; NULL: the queue's own */
+    void *stream;    /* of the host, in use; NULL: the queue's own */
+    int must_follow; /* the queue does not use it yet, since that has failed */
+    int is_captured; /* by the host, in that stream */
+    int collects;    /* the run is to be a graph */
     kiln_device_memory *borrowed; /* memory of the caller, by parameter; NULL: none so far */
 } lane;
 
@@ -22,6 +25,7 @@ struct kiln_session {
     uint32_t devices;           /* that the running call uses */
     int n_params;
     char *staging;
+    const lane *streams; /* the first whose stream is that of the call; NULL: none yet */
     lane lanes[KILN_MAX_DEVICES + 1];
 };
 
@@ -68,27 +72,52 @@ static int open_lane(lane *l, const kiln_devices *chosen, int number)
     return code;
 }
 
-/* Have the queue use the stream that is chosen now. */
-static int choose_stream(lane *l, const kiln_devices *chosen, int number, int *is_captured)
+/* The stream of the host for a call: that of the call itself, of the executor, or of tvm-ffi. */
+static void *stream_of_call(const lane *l, const kiln_binding *b, int number)
 {
-    void *const stream =
-        chosen == NULL ? NULL : __atomic_load_n(&chosen->stream[number], __ATOMIC_ACQUIRE);
-    *is_captured = 0;
-    if (stream == NULL && l->stream == NULL)
-        return KILN_OK;
-    l->stream = stream;
-    return kind_of(l)->follow(l->queue, stream, is_captured);
+    void *stream = b->stream;
+    if (stream == NULL && b->chosen != NULL)
+        stream = __atomic_load_n(&b->chosen->stream[number], __ATOMIC_ACQUIRE);
+    if (stream == NULL && b->asks_host)
+        stream = kiln_host_stream(kind_of(l)->dlpack_type, l->opened->index);
+    return stream;
 }
 
-static int reserve_storages(lane *l, int64_t bytes, const char *function, int is_captured)
+/* Have the queue use the stream that is chosen now. That of a call is of one device. */
+static int choose_stream(kiln_session *session, lane *l, const kiln_binding *b, int number)
 {
+    void *const stream = kind_of(l)->follow == NULL ? NULL : stream_of_call(l, b, number);
+    l->is_captured = 0;
+    if (stream != NULL && stream == b->stream) {
+        if (session->streams != NULL && session->streams->opened->index != l->opened->index)
+            return kiln_fail(KILN_ERROR_ARGUMENT, "%s: the stream of a call is of one device, and it "
+                             "runs on %s:%d and %s:%d", b->function->name,
+                             kind_of(session->streams)->name, session->streams->opened->index,
+                             kind_of(l)->name, l->opened->index);
+        session->streams = l;
+    }
+    if (stream == NULL && l->stream == NULL && !l->must_follow)
+        return KILN_OK;
+    l->stream = stream;
+    const int code = kind_of(l)->follow(l->queue, stream, &l->is_captured);
+    l->must_follow = code != KILN_OK;
+    return code;
+}
+
+static int reserve_storages(lane *l, int64_t bytes, const kiln_binding *b)
+{
+    const char *const function = b->function->name;
     const kiln_device_kind *kind = kind_of(l);
     if (bytes < 0)
         return kiln_fail(KILN_ERROR_CONDITION, "%s: the sizes are too small: intermediate results "
                          "would take %lld bytes", function, (long long)bytes);
+    if (bytes > 0 && l->is_captured && b->is_borrowed)
+        return kiln_fail(KILN_ERROR_CONDITION, "%s: a graph of the host's would keep memory for "
+                         "intermediate results that other calls use as well: capture a call in an "
+                         "executor that runs no other", function);
     if (bytes <= l->storages.bytes)
         return KILN_OK;
-    if (is_captured)
+    if (l->is_captured)
         return kiln_fail(KILN_ERROR_CONDITION, "%s: no memory can be made for intermediate results "
                          "while a stream is captured: run once with these sizes before", function);
     kind->free(l->opened->device, &l->storages); /* first, as its contents are not needed any more */
@@ -172,15 +201,30 @@ static int borrow_argument(lane *l, const kiln_binding *b, int p, char **address
     return code;
 }
 
+/* Have the queue collect the run as a graph, if that is chosen. While a stream is captured, the
+ * host's graph gets the launches themselves. */
+static int choose_graph(lane *l, const kiln_binding *b)
+{
+    int64_t *const counts =
+        b->chosen == NULL ? NULL : __atomic_load_n(&b->chosen->graphs, __ATOMIC_ACQUIRE);
+    const kiln_graph_run run = {b->function, b->symbol, counts};
+    const int collects = counts != NULL && !l->is_captured && kind_of(l)->collect != NULL;
+    if (counts != NULL && l->is_captured)
+        __atomic_fetch_add(&counts[KILN_GRAPH_CAPTURED], 1, __ATOMIC_RELAXED);
+    if (!collects && !l->collects)
+        return KILN_OK;
+    l->collects = collects;
+    return kind_of(l)->collect(l->queue, collects ? &run : NULL);
+}
+
 static int begin_on(kiln_session *session, int number, const kiln_binding *b, int64_t bytes,
                     kiln_device_place *place, char **arg)
 {
     const kiln_function *f = b->function;
     lane *const l = &session->lanes[number];
-    int is_captured;
     int code = open_lane(l, b->chosen, number);
-    if (code != KILN_OK || (code = choose_stream(l, b->chosen, number, &is_captured)) != KILN_OK ||
-        (code = reserve_storages(l, bytes, f->name, is_captured)) != KILN_OK)
+    if (code != KILN_OK || (code = choose_stream(session, l, b, number)) != KILN_OK ||
+        (code = reserve_storages(l, bytes, b)) != KILN_OK || (code = choose_graph(l, b)) != KILN_OK)
         return code;
     place[number].workspace = l->storages.address;
     place[number].weights = l->opened->weights.address;
@@ -213,6 +257,7 @@ int kiln_session_begin(kiln_session **session, const kiln_binding *b, kiln_devic
     kiln_session *const s = *session;
     s->n_params = b->count;
     s->devices = f->devices;
+    s->streams = NULL;
     if ((f->devices & (f->devices - 1)) != 0 && s->staging == NULL &&
         (s->staging = malloc((size_t)STAGING)) == NULL)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory for copies between devices");
@@ -228,12 +273,25 @@ int kiln_session_begin(kiln_session **session, const kiln_binding *b, kiln_devic
     return KILN_OK;
 }
 
+/* Launch what was collected, unless the run has failed, and wait for all but a stream of the host's. */
+static int finish_lane(const lane *l)
+{
+    const kiln_device_kind *kind = kind_of(l);
+    int code = KILN_OK, later = KILN_OK;
+    if (l->collects && kiln_assertion() == NULL)
+        code = kind->submit(l->queue);
+    if (l->stream == NULL)
+        later = kind->wait(l->queue);
+    else if (!l->is_captured)
+        later = kind->leave(l->queue);
+    return code != KILN_OK ? code : later;
+}
+
 void kiln_session_end(kiln_session *session)
 {
     for (int d = 1; d <= kiln_this_library.n_devices; d++)
         if (session->devices >> d & 1) {
-            const lane *l = &session->lanes[d];
-            const int code = l->stream != NULL ? KILN_OK : kind_of(l)->wait(l->queue);
+            const int code = finish_lane(&session->lanes[d]);
             if (code != KILN_OK)
                 kiln_kernel_failed(code);
         }

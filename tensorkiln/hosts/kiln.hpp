@@ -296,6 +296,27 @@ public:
         detail::check(kiln_host_set_device(executor_.get(), device, index, context, &error), error);
     }
 
+    // Lets calls queue what they do on device `device` in a stream of the program's, and return without
+    // waiting for it unless they copy from or to the host; null: in one of the library's. Codes: those
+    // of kiln_host_set_stream().
+    void set_stream(int device, void *stream) const
+    {
+        kiln_host_error error;
+        detail::check(kiln_host_set_stream(executor_.get(), device, stream, &error), error);
+    }
+
+    // Lets runs be CUDA graphs, or lets them not. Codes: those of kiln_host_set_graphs().
+    void set_graphs(bool on) const
+    {
+        kiln_host_error error;
+        detail::check(kiln_host_set_graphs(executor_.get(), on ? 1 : 0, &error), error);
+    }
+    // A count of graphs, by enum kiln_graph_count.
+    std::int64_t graph_count(int what) const noexcept
+    {
+        return kiln_host_graph_count(executor_.get(), what);
+    }
+
     // The size of the workspace in bytes: the most that one call has needed so far.
     std::int64_t workspace_bytes() const noexcept
     {

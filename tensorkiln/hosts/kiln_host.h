@@ -91,7 +91,12 @@ extern "C" {
 /* Only libraries with devices export these; other members are NULL. */
 #define KILN_HOST_DEVICE_FUNCTIONS(X)                                                             \
     X(executor_set_device, int, (kiln_executor *executor, int device, int index, void *context))  \
-    X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))
+    X(executor_set_stream, int, (kiln_executor *executor, int device, void *stream))              \
+    X(executor_run_in_stream, int,                                                                \
+      (kiln_executor *executor, int function, const kiln_tensor *const *tensors, int count,       \
+       void *stream))                                                                             \
+    X(executor_set_graphs, int, (kiln_executor *executor, int on))                                \
+    X(executor_graph_count, int64_t, (const kiln_executor *executor, int what))
 
 #define KILN_HOST_MEMBER(name, result, parameters) result(*name) parameters;
 /* Pointers to those functions, without the prefix: api.call is kiln_call(). */
@@ -302,6 +307,50 @@ static inline int kiln_host_set_device(const kiln_host_executor *executor, int d
                               device);
     const int code = library->api.executor_set_device(executor->executor, device, index, context);
     return kiln_host_report(library, code, error);
+}
+
+/* Fail if a library has no devices: "'net.so' has no devices, <what>". */
+static inline int kiln_host_check_devices(const kiln_host_library *library, const char *what,
+                                          kiln_host_error *error)
+{
+    if (library->api.executor_set_device != NULL)
+        return KILN_OK;
+    return kiln_host_fail(error, KILN_ERROR_ARGUMENT, "'%s' has no devices, %s", library->file.path,
+                          what);
+}
+
+/* Let calls in the executor queue what they do on device number `device` in a stream of the
+ * program's; NULL: in one of the library's. Codes: those of kiln_executor_set_stream();
+ * KILN_ERROR_ARGUMENT also for a library without devices. */
+static inline int kiln_host_set_stream(const kiln_host_executor *executor, int device, void *stream,
+                                       kiln_host_error *error)
+{
+    const kiln_host_library *library = executor->library;
+    int code = kiln_host_check_devices(library, "so it takes no stream", error);
+    if (code != KILN_OK)
+        return code;
+    code = library->api.executor_set_stream(executor->executor, device, stream);
+    return kiln_host_report(library, code, error);
+}
+
+/* Let runs in the executor be CUDA graphs, or let them not. Codes: those of
+ * kiln_executor_set_graphs(); KILN_ERROR_ARGUMENT also for a library without devices. */
+static inline int kiln_host_set_graphs(const kiln_host_executor *executor, int on,
+                                       kiln_host_error *error)
+{
+    const kiln_host_library *library = executor->library;
+    int code = kiln_host_check_devices(library, "so its runs cannot be graphs", error);
+    if (code != KILN_OK)
+        return code;
+    code = library->api.executor_set_graphs(executor->executor, on);
+    return kiln_host_report(library, code, error);
+}
+
+/* A count of enum kiln_graph_count; 0 in a library without devices. */
+static inline int64_t kiln_host_graph_count(const kiln_host_executor *executor, int what)
+{
+    const kiln_host_api *api = &executor->library->api;
+    return api->executor_graph_count == NULL ? 0 : api->executor_graph_count(executor->executor, what);
 }
 
 /* Free an executor, in which no call is running. Takes NULL. */

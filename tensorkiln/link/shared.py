@@ -82,10 +82,16 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
 # that only those with devices of a kind have.
 _DEVICE_SOURCES = ("device.c", "driver.c", "session.c")
 _KIND_SOURCES = {
-    "cuda": ("cuda.c", "cuda_launch.c"),
+    "cuda": ("cuda.c", "cuda_graph.c", "cuda_launch.c"),
     "opencl": ("opencl.c", "opencl_launch.c"),
 }
-DEVICE_EXPORTS = ("kiln_executor_set_device", "kiln_executor_set_stream")
+DEVICE_EXPORTS = (
+    "kiln_executor_graph_count",
+    "kiln_executor_run_in_stream",
+    "kiln_executor_set_device",
+    "kiln_executor_set_graphs",
+    "kiln_executor_set_stream",
+)
 _DEVICE_HEADER = '#include "device.h"\n'
 
 

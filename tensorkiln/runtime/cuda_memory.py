@@ -37,6 +37,11 @@ _PROTOTYPES: dict[str, tuple[int, tuple[Any, ...]]] = {
     "cuMemcpyDtoHAsync": (3020, (_P, _P, _S, _P)),
     "cuMemcpyDtoDAsync": (3020, (_P, _P, _S, _P)),
     "cuStreamSynchronize": (2000, (_P,)),
+    "cuStreamIsCapturing": (10000, (_P, _P)),
+    "cuStreamWaitEvent": (3020, (_P, _P, _U)),
+    "cuEventCreate": (2000, (_P, _U)),
+    "cuEventDestroy": (4000, (_P,)),
+    "cuEventRecord": (2000, (_P, _P)),
 }
 _NO_MEMORY, _NO_DEVICE = 2, 100
 # Errors after which the driver refuses everything in the context (crt/cuda.c).
@@ -44,6 +49,8 @@ _STICKY = (4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719)
 # The stream of all copies is the default one, as of cuMemcpy(): it waits for what was queued in
 # streams that others have made without saying more, and these wait for it.
 _DEFAULT_STREAM = None
+_LAST_DEFAULT_STREAM = 2  # of the numbers that stand for default streams
+_WITHOUT_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 class _Library:
@@ -113,6 +120,24 @@ class CudaContext(Context):
         """Wait for a stream."""
         with self.current() as cu:
             _check(cu.cuStreamSynchronize(stream), "work that was queued before")
+
+    def order(self, before: int, after: int) -> None:
+        """Let a stream wait for what another one has got by now. One that is being captured cannot:
+        the host waits."""
+        event, captured = _P(), _I()
+        with self.current() as cu:
+            if after > _LAST_DEFAULT_STREAM:
+                error = cu.cuStreamIsCapturing(after, ctypes.byref(captured))
+                _check(error, "cuStreamIsCapturing of a stream")
+            if captured.value:
+                _check(cu.cuStreamSynchronize(before), "work that was queued before")
+                return
+            _check(cu.cuEventCreate(ctypes.byref(event), _WITHOUT_TIMING), "cuEventCreate")
+            error = cu.cuEventRecord(event, before)
+            if not error:
+                error = cu.cuStreamWaitEvent(after, event, 0)
+            cu.cuEventDestroy(event)  # once it has happened
+            _check(error, "an event between streams")
 
     def _write(self, handle: int, offset: int, source: int, nbytes: int) -> None:
         with self.current() as cu:

@@ -155,8 +155,9 @@ class DeviceTensor:
         copy: bool | None = None,
     ) -> object:
         """A DLPack capsule that shares this tensor's memory: `data` is its address, or the
-        `cl_mem`. All work on it is done, but what is queued in `stream`. Raises BufferError,
-        as DLPack asks, for another device, a stream that cannot be, and if `copy` is True."""
+        `cl_mem`. All work on it is done, or comes before what `stream` gets from now on; with -1
+        the caller sees to that. Raises BufferError, as DLPack asks, for another device, a stream
+        that cannot be, and if `copy` is True."""
         if stream is not None and self.device.dlpack_type != CUDA:
             raise BufferError("OpenCL tensors have no streams in DLPack")
         if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
@@ -165,8 +166,10 @@ class DeviceTensor:
             raise BufferError(f"the tensor is on {self.device}; copyto() copies it elsewhere")
         if copy:
             raise BufferError("the tensor shares its memory; copyto() copies it")
-        if stream not in (-1, self._stream):
+        if stream is None:
             self.wait()
+        elif self._stream and stream not in (-1, self._stream):
+            self._memory.context.order(self._stream, int(stream))
         return _capsule(self)
 
     def __array__(self, *args: Any, **options: Any) -> Array:

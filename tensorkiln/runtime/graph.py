@@ -14,6 +14,7 @@ from tensorkiln.runtime.device_tensor import DeviceTensor, empty
 from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import CallSignature, NewResult
 from tensorkiln.runtime.native import ExecutorMemory
+from tensorkiln.runtime.streams import current_stream
 from tensorkiln.runtime.tensor import DEFAULT_STREAM, Tensor, dtype_named, view_of
 
 _MAX_RANK = 16
@@ -29,51 +30,77 @@ class _SlowFill:
         self.library = memory.library
         self.index = memory.library.index(info.name)
         self.count = len(info.inputs) + len(info.outputs)
+        self.on_device = any(p.device for p in (*info.inputs, *info.outputs))
         self._memory = memory  # keeps the C executor alive
         self._pointers: Callable[..., object] = ctypes.c_void_p * self.count
 
     def __call__(self, *tensors: Any) -> None:
         """Describe the tensors and run; errors name the tensor."""
         inputs = len(self.info.inputs)
-        addresses, kept = self.views(tensors[:inputs])
+        stream = self.stream_of_call(tensors)
+        addresses, kept = self.views(tensors[:inputs], stream)
         for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
             what = f"{self.info.name}: output {param.name!r}"
-            stream = self.stream_of(param)
-            address, owner = view_of(value, what, writable=True, stream=stream)
+            used = self._used_in(param, stream)
+            address, owner = view_of(value, what, writable=True, stream=used)
             addresses.append(address)
             kept.append(owner)
-        self.run(addresses)
-        self.queued(tensors[inputs:])
+        self.run(addresses, stream)
+        self.queued(tensors[inputs:], stream)
 
-    def views(self, inputs: Sequence[object]) -> tuple[list[int], list[object]]:
-        """Addresses of DLTensors for the inputs, and the objects that keep these alive."""
+    def views(self, inputs: Sequence[object], stream: int) -> tuple[list[int], list[object]]:
+        """Addresses of DLTensors for the inputs, and the objects that keep these alive. `stream` is
+        that of the call."""
         pairs = [
-            view_of(value, f"{self.info.name}: input {param.name!r}", stream=self.stream_of(param))
+            view_of(
+                value,
+                f"{self.info.name}: input {param.name!r}",
+                stream=self._used_in(param, stream),
+            )
             for value, param in zip(inputs, self.info.inputs, strict=True)
         ]
         return [address for address, _ in pairs], [kept for _, kept in pairs]
 
-    def stream_of(self, param: ParamInfo) -> int | None:
-        """Where a parameter on a device is used; None for one on the host."""
-        return (self._memory.stream or DEFAULT_STREAM) if param.device else None
+    def stream_of_call(self, tensors: Sequence[object]) -> int:
+        """The stream that the caller of this function uses; 0: the executor has one, the caller
+        does not say, no parameter is on a CUDA device, or the executor uses several."""
+        if not self.on_device or any(self._memory.streams.values()):
+            return 0
+        cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
+        own = {cuda[p.device] for p in (*self.info.inputs, *self.info.outputs) if p.device in cuda}
+        if len(own) != 1 or own != set(cuda.values()):
+            return 0
+        return current_stream(own.pop(), tensors)
 
-    def queued(self, results: Sequence[object]) -> None:
-        """Note that results are there once the executor's stream has got to them."""
-        for tensor in results:
+    def _used_in(self, param: ParamInfo, stream: int) -> int | None:
+        """Where a parameter on a device is used; None for one on the host."""
+        if not param.device:
+            return None
+        return stream or self._memory.streams.get(param.device) or DEFAULT_STREAM
+
+    def queued(self, results: Sequence[object], stream: int) -> None:
+        """Note that results are there once the stream in which they are made has got to them."""
+        for tensor, param in zip(results, self.info.outputs, strict=True):
             if isinstance(tensor, DeviceTensor):
-                tensor.queued_in(self._memory.stream)
+                tensor.queued_in(stream or self._memory.streams.get(param.device, 0))
 
     def device(self, number: int) -> Device:
         """The device that the executor has chosen for a number in compiled code."""
         return self._memory.devices[number]
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Run on the DLTensors at `addresses`: inputs, then outputs."""
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """Run on the DLTensors at `addresses`: inputs, then outputs. `stream` 0: the executor's."""
         pointers = self._pointers(*addresses)
         library = self.library
         with library.using:
-            run = library.dll.kiln_executor_run
-            library.check(run(self._memory.handle, self.index, pointers, self.count))
+            handle, dll = self._memory.handle, library.dll
+            if stream:
+                code = dll.kiln_executor_run_in_stream(
+                    handle, self.index, pointers, self.count, stream
+                )
+            else:
+                code = dll.kiln_executor_run(handle, self.index, pointers, self.count)
+            library.check(code)
 
     def ask_shape(self, addresses: Sequence[int], output: int) -> tuple[int, ...]:
         """The shape of output number `output`, given the DLTensors of the inputs."""
@@ -113,14 +140,15 @@ class _SlowGraphCall:
         return out
 
     def _new(self, inputs: Sequence[Any]) -> Result:
-        addresses, kept = self._slow.views(inputs)
+        stream = self._slow.stream_of_call(inputs)
+        addresses, kept = self._slow.views(inputs, stream)
         made = self.tensors(addresses)
         for tensor in made:
             address, owner = view_of(tensor, "output")
             addresses.append(address)
             kept.append(owner)
-        self._slow.run(addresses)
-        self._slow.queued(made)
+        self._slow.run(addresses, stream)
+        self._slow.queued(made, stream)
         return made[0] if len(made) == 1 else tuple(made)
 
     def tensors(self, addresses: Sequence[int]) -> list[AnyTensor]:
@@ -141,7 +169,7 @@ class _SlowGraphCall:
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[AnyTensor]:
         """As GraphFunction's `new_outputs`."""
-        addresses, kept = self._slow.views(inputs)
+        addresses, kept = self._slow.views(inputs, self._slow.stream_of_call(inputs))
         made = self.tensors(addresses)
         del kept  # it kept the DLTensors at `addresses` alive
         return made
@@ -174,11 +202,8 @@ class GraphFunction:
         self.name = info.name
         slow = _SlowFill(memory, info)
 
-        # The builtins know no streams of tensors on devices.
-        on_device = any(p.device for p in (*info.inputs, *info.outputs))
-
         def fast(signature: CallSignature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-            if on_device:
+            if slow.on_device:  # the builtins know no streams of tensors on devices
                 return otherwise
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 

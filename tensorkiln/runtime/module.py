@@ -135,9 +135,11 @@ class Module:
         fallback = self.fallback if fallback is None else fallback
         return candidates(self.library.devices, devices, fallback, f"library {str(self.path)!r}")
 
-    def create_executor(self, devices: Devices = None, *, fallback: Devices = None) -> Executor:
+    def create_executor(
+        self, devices: Devices = None, *, fallback: Devices = None, graphs: bool = False
+    ) -> Executor:
         """A new Executor of the functions on `devices`, with its own memory; see Executor."""
-        return Executor(self, devices, fallback=fallback)
+        return Executor(self, devices, fallback=fallback, graphs=graphs)
 
     def set_num_threads(self, threads: int) -> None:
         """Set how many threads a call may use, up to 4096; 0 means the default."""
@@ -192,7 +194,7 @@ class Executor:
     `{target_key: device or devices}`; None: what the module was loaded with, else the first of each
     kind. They are opened here. `fallback` names further devices of their kinds, or by target key,
     which are tried in order in the place of one that cannot be had; None: what the module was
-    loaded with, else none. Afterwards `devices` are those that are used.
+    loaded with, else none. Afterwards `devices` are those that are used. `graphs` as `set_graphs`.
 
     Raises UserError (code `device`) for devices that do not fit the library's code, and DeviceError
     (codes `no-driver`, `no-device`, `device-capability`, `device-memory`, `device-build`) where a
@@ -200,7 +202,12 @@ class Executor:
     """
 
     def __init__(
-        self, lib: Module | Jittable, devices: Devices = None, *, fallback: Devices = None
+        self,
+        lib: Module | Jittable,
+        devices: Devices = None,
+        *,
+        fallback: Devices = None,
+        graphs: bool = False,
     ):
         self.module = _module_of(lib)
         asked = self.module.assigned(devices)
@@ -213,6 +220,8 @@ class Executor:
         )
         self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
         self._states: dict[str, FunctionState] = {}
+        if graphs is not False:
+            self.set_graphs(graphs)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name; FunctionLookupError with the nearest name for an unknown one."""
@@ -277,14 +286,14 @@ class Executor:
             found = self._states[name] = FunctionState(function)
         return found
 
-    def set_stream(self, stream: Any) -> None:
-        """Let calls queue what they do on CUDA devices in a stream: its address as an int, an
-        object with `cuda_stream` (torch.cuda.Stream), or None for streams of the library's own.
+    def set_stream(self, stream: Any, device: Device | None = None) -> None:
+        """Let calls queue what they do on a CUDA device in a stream: its address as an int, an
+        object with `cuda_stream` (torch.cuda.Stream), or None for that of the call's tensors or of
+        the library. `device` may be left out where the executor uses one CUDA device.
 
-        Such calls return before the devices are done, unless they copy from or to the host; a
-        result waits when it is read. The executor then runs one call at a time. Work in the stream
-        that was set before must be done. Raises ArgumentTypeError for anything else, and UserError
-        (code `device`) without a CUDA device, or with several.
+        Such calls return before the device is done, unless they copy from or to the host; a result
+        waits when it is read. Raises ArgumentTypeError for anything else, and UserError (code
+        `device`) for a device that the executor does not use.
         """
         address = 0 if stream is None else getattr(stream, "cuda_stream", stream)
         if not is_a(address, int) or is_a(address, bool) or address < 0:
@@ -292,17 +301,62 @@ class Executor:
                 f"a stream is an address or has `cuda_stream`, received {type(stream).__name__}",
                 code="argument-kind",
             )
+        if device is not None and not is_a(device, Device):
+            raise ArgumentTypeError(
+                f"a stream's device is tk.cuda(i), received {type(device).__name__}",
+                code="argument-kind",
+            )
+        cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
+        used = sorted({str(d) for d in cuda.values()})
+        if stream is not None and device is None and len(used) != 1:
+            raise UserError(
+                f"a stream is of one CUDA device; this executor uses {', '.join(used) or 'none'}",
+                code="device",
+                hint=f"set_stream(stream, tk.{used[0].replace(':', '(')}))" if used else "",
+            )
+        if device is not None and str(device) not in used:
+            raise UserError(
+                f"a stream is of a CUDA device of the executor, which uses "
+                f"{', '.join(used) or 'none'}, received {device}",
+                code="device",
+            )
         if stream is not None:
-            used = {str(d) for d in self._memory.devices.values() if d.kind == "cuda"}
-            if len(used) != 1:
-                raise UserError(
-                    f"a stream is of one CUDA device; this executor uses "
-                    f"{', '.join(sorted(used)) or 'none'}",
-                    code="device",
-                )
             address = address or DEFAULT_STREAM  # torch calls the default stream 0
         with self.module.library.using:
-            self._memory.set_stream(address)
+            for number, own in cuda.items():
+                if device is None or own == device:
+                    self._memory.set_stream(number, address)
+
+    def set_graphs(self, on: bool) -> None:
+        """Let runs be CUDA graphs, or let them not.
+
+        What a run launches between two copies from or to the host is then one graph. It is made
+        when a function first runs with its sizes; later runs update the nodes whose parameters have
+        changed. Results are the same. The graphs of the 16 runs that were last used are kept.
+        Raises ArgumentTypeError for anything but a bool, UserError (code `device`) without a CUDA
+        device, and DeviceError (code `no-driver`) with a driver older than CUDA 11.4.
+        """
+        if not is_a(on, bool):
+            raise ArgumentTypeError(
+                f"graphs: expected True or False, received {type(on).__name__}",
+                code="argument-kind",
+            )
+        if on and not any(d.kind == "cuda" for d in self._memory.devices.values()):
+            raise UserError(
+                f"graphs are of CUDA devices; this executor uses "
+                f"{', '.join(sorted({str(d) for d in self.devices}))}",
+                code="device",
+            )
+        with self.module.library.using:
+            self._memory.set_graphs(on)
+
+    @property
+    def graph_counts(self) -> Mapping[str, int]:
+        """What came of `set_graphs`: graphs `launched` and `made`, nodes `updated`, and runs whose
+        graphs were `dropped` for those of others; then what ran without a graph, or in several:
+        runs in a stream that the caller `captured`, launches by themselves (`single`), and further
+        graphs of one run, where the `host` has work in between."""
+        return self._memory.graph_counts()
 
     def set_num_threads(self, threads: int) -> None:
         """Set how many threads a call may use, the caller included; 0: the library's number."""

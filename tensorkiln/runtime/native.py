@@ -84,8 +84,13 @@ _DEVICE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_executor_set_device": (_I, (_P, _I, _I, _P)),
 }
 _STREAM_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # where a kind has streams
+    "kiln_executor_graph_count": (_L, (_P, _I)),
+    "kiln_executor_run_in_stream": (_I, (_P, _I, _P, _I, _P)),
+    "kiln_executor_set_graphs": (_I, (_P, _I)),
     "kiln_executor_set_stream": (_I, (_P, _I, _P)),
 }
+# What kiln_executor_graph_count counts: enum kiln_graph_count in kiln.h.
+GRAPH_COUNTS = ("launched", "made", "updated", "dropped", "captured", "single", "host")
 
 # Functions that run long, call Python, or wait for a thread that does: calls of them release the
 # interpreter lock and are counted (`using`). All others keep the lock, so that no other thread can
@@ -97,7 +102,9 @@ _LONG = frozenset(
         "kiln_call_value",
         "kiln_executor_invoke",
         "kiln_executor_run",
+        "kiln_executor_run_in_stream",
         "kiln_executor_set_device",
+        "kiln_executor_set_graphs",
         "kiln_open",
         "kiln_set_module",
     }
@@ -176,7 +183,8 @@ class ExecutorMemory:
         self.library = library
         self.handle = ctypes.c_void_p()
         self._asked, self.devices = devices or {}, dict[int, Device]()
-        self.stream = 0  # of the host, of CUDA; 0: none
+        self.streams = dict[int, int]()  # of the host, by number of the device; none: its own
+        self._graphs = False
         with library.using:
             self.create()
             library.executors.add(self)
@@ -188,15 +196,28 @@ class ExecutorMemory:
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
         self.library.unloading.keep_free(self._free)
         self.devices = open_first(self.library, self.handle, self._asked)
-        self.set_stream(self.stream)
+        for number, stream in self.streams.items():
+            self.set_stream(number, stream)
+        self.set_graphs(self._graphs)
 
-    def set_stream(self, stream: int) -> None:
-        """Let calls queue what they do on CUDA devices in a stream; 0: wait for it, as without."""
-        rows = [row.number for row in self.library.devices if row.kind == "cuda"]
-        for number in rows if stream or self.stream else ():
-            choose = self.library.dll.kiln_executor_set_stream
-            self.library.check(choose(self.handle, number, stream))
-        self.stream = stream
+    def set_stream(self, number: int, stream: int) -> None:
+        """Let calls queue what they do on a CUDA device in a stream; 0: wait for it, as without."""
+        choose = self.library.dll.kiln_executor_set_stream
+        self.library.check(choose(self.handle, number, stream))
+        self.streams[number] = stream
+
+    def set_graphs(self, on: bool) -> None:
+        """Let runs be graphs of CUDA, or let them not."""
+        if on or self._graphs:
+            self.library.check(self.library.dll.kiln_executor_set_graphs(self.handle, on))
+        self._graphs = on
+
+    def graph_counts(self) -> dict[str, int]:
+        """The counts of GRAPH_COUNTS; zeros in a library without devices that have graphs."""
+        if not any(row.kind == "cuda" for row in self.library.devices):
+            return dict.fromkeys(GRAPH_COUNTS, 0)
+        count = self.library.dll.kiln_executor_graph_count
+        return {name: count(self.handle, i) for i, name in enumerate(GRAPH_COUNTS)}
 
     def destroy(self) -> None:
         """Destroy the C executor now rather than when this object is garbage."""

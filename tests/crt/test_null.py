@@ -17,6 +17,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.elf import read_elf
+from tensorkiln.link.shared import DEVICE_EXPORTS
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.native import Value
 from tensorkiln.runtime.tensor import DLTensor
@@ -87,7 +88,8 @@ def prototypes() -> dict[str, tuple[str, list[tuple[str, str]]]]:
 
 PROTOTYPES = prototypes()
 # Only libraries with devices have them (tests/runtime/test_devices.py, tests/cuda/test_streams.py).
-del PROTOTYPES["kiln_executor_set_device"], PROTOTYPES["kiln_executor_set_stream"]
+for name in DEVICE_EXPORTS:
+    del PROTOTYPES[name]
 
 
 @pytest.fixture(scope="module")

@@ -215,6 +215,10 @@ FITS: dict[str, tuple[int, str]] = {
     "container.c": (9, _FILE),
     "crt.h": (2, "bits and lanes: 24 bits"),
     "cuda.c": (1, "the numbers of a version"),
+    "cuda_graph.c": (
+        11,
+        "words of a run's launches, of at most KILN_MAX_DEVICE_PARAMS values each",
+    ),
     "cuda_launch.c": (3, f"numbers of versions, below 10^5; {_COUNT}"),
     "dynamic.c": (11, _TENSOR),
     "element.h": (6, "numbers, no sizes"),

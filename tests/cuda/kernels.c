@@ -1,6 +1,10 @@
 /* The kernels of tests/runtime/device_library.py as an emulator would have made them of its PTX. */
 #include <stdint.h>
 
+#ifndef FACTOR_AT
+#define FACTOR_AT 0 /* among the floats that the parameter has */
+#endif
+
 static const char *message = "";
 
 const char *emulator_message(void);
@@ -41,7 +45,7 @@ int emulate_scale(const unsigned grid[3], const unsigned block[3], unsigned shar
 int emulate_scale(const unsigned grid[3], const unsigned block[3], unsigned shared, void **arguments)
 {
     float *const x = buffer(arguments[0]);
-    const float factor = *(const float *)arguments[1];
+    const float factor = ((const float *)arguments[1])[FACTOR_AT];
     const int64_t n = number(arguments[2]);
 #ifdef RACE
     if (factor == RACE)

@@ -50,6 +50,9 @@ CODES = {
     "cuFuncSetAttribute": {BUILD},
     "cuStreamCreate": {DRIVER},
     "cuStreamIsCapturing": {ARGUMENT},
+    "cuStreamWaitEvent": {ARGUMENT},
+    "cuEventCreate": {LATER},
+    "cuEventRecord": {LATER},
     "cuStreamSynchronize": {LAUNCH, LATER},  # of a copy from the host, of anything else
     "cuMemAlloc": {MEMORY},
     "cuPointerGetAttributes": {ARGUMENT},
@@ -57,6 +60,13 @@ CODES = {
     "cuMemcpyDtoHAsync": {LATER},
     "cuMemcpyDtoDAsync": {LAUNCH},
     "cuLaunchKernel": {LAUNCH},
+    "cuGraphCreate": {LAUNCH},
+    "cuGraphAddKernelNode": {LAUNCH},
+    "cuGraphAddMemcpyNode": {LAUNCH},
+    "cuGraphInstantiateWithFlags": {LAUNCH},
+    "cuGraphExecKernelNodeSetParams": {LAUNCH},
+    "cuGraphExecMemcpyNodeSetParams": {LAUNCH},
+    "cuGraphLaunch": {LAUNCH},
 }
 # Those without which a run goes on, and those that are not about a device yet.
 HARMLESS = ("cuDeviceGetName", "cuCtxGetCurrent")
@@ -68,8 +78,8 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
     the driver has handed out."""
     api = (CRT / "cuda_api.h").read_text()
     others = {"GetErrorName", "DevicePrimaryCtxRelease", "CtxPopCurrent", "ModuleUnload"}
-    others |= {"StreamDestroy", "MemFree"}
-    found = {f"cu{n}" for n in {*re.findall(r"\bX\((\w+), \d", api)} - others}
+    others |= {"StreamDestroy", "MemFree", "EventDestroy", "GraphDestroy", "GraphExecDestroy"}
+    found = {f"cu{n}" for n in {*re.findall(r"\b[XY]\((\w+), \d", api)} - others}
     assert found == {*CODES, *HARMLESS}
     rows = [line.split(" ", 5) for line in checked.run("table", LOOKALIKE_SHARED="50000")]
     assert {row[0] for row in rows} == {*CODES, *HARMLESS} and len(rows) > 600
@@ -91,6 +101,7 @@ def test_every_call_of_the_driver_fails_in_turn(checked: Stand) -> None:
         assert ("lost" in sentence) == lost, where
     own = {"cuDevicePrimaryCtxRetain", "cuMemAlloc", "cuCtxPushCurrent", "cuCtxGetCurrent"}
     own.add("cuStreamSynchronize")
+    own.add("cuGraphExecMemcpyNodeSetParams")  # with 1: memory of another kind, for a graph anew
     assert passed == {*own, "cuDeviceGetName"}
 
 
@@ -105,6 +116,26 @@ def test_a_run_makes_nothing_new(checked: Stand) -> None:
         "cuMemcpyDtoDAsync",
         "cuLaunchKernel",
     ]
+
+
+def test_a_run_by_graphs_makes_nothing_new(checked: Stand) -> None:
+    """A launch between two copies is itself; `across` has another between two devices."""
+    made = dict(line.split() for line in checked.run("graphs"))
+    assert made["cuGraphLaunch"] == "2" and made["cuLaunchKernel"] == "1"
+    assert set(made) == {
+        "cuCtxGetCurrent",
+        "cuCtxPushCurrent",
+        "cuStreamSynchronize",
+        "cuMemcpyHtoDAsync",
+        "cuMemcpyDtoHAsync",
+        "cuLaunchKernel",
+        "cuGraphLaunch",
+    }
+
+
+def test_threads_that_share_executors(tmp_path: Path) -> None:
+    """One runs by graphs; without a data race, by the thread sanitizer."""
+    assert Stand(tmp_path, "cuda", "thread").run("threads") == []
 
 
 def test_threads_forks_and_the_end(checked: Stand, plain: Stand) -> None:

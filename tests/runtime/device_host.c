@@ -4,6 +4,7 @@
  *     device_host <library> table    every call of every function of the driver fails in turn
  *     device_host <library> once     one life: what it prints is the result of each step
  *     device_host <library> quiet    the second run of a function makes nothing new
+ *     device_host <library> graphs   nor does one whose launches are graphs
  *     device_host <library> threads  runs in several threads, on two executors
  *     device_host <library> fork     a child of a process that uses devices, and one before that
  *     device_host <library> exit     exit() while executors are there and a thread is running */
@@ -37,14 +38,20 @@ static int note(int code)
     return code;
 }
 
-static int run(kiln_executor *executor, const char *function, void *x, void *y, int32_t device)
+static int run_on(kiln_executor *executor, const char *function, void *x, void *y, int32_t device,
+                  int64_t n)
 {
-    int64_t shape[] = {N};
+    int64_t shape[] = {n};
     const kiln_tensor in = {x, device, 0, 1, {2, 32, 1}, shape, NULL, 0};
     const kiln_tensor out = {y, device, 0, 1, {2, 32, 1}, shape, NULL, 0};
     const kiln_tensor *const tensors[] = {&in, &out};
     const int index = SYMBOL(library, "kiln_function_index", index_fn)(function);
     return note(SYMBOL(library, "kiln_executor_run", run_fn)(executor, index, tensors, 2));
+}
+
+static int run(kiln_executor *executor, const char *function, void *x, void *y, int32_t device)
+{
+    return run_on(executor, function, x, y, device, N);
 }
 
 /* main and across on the host's arrays; they must agree. */
@@ -119,12 +126,14 @@ static int table(const char *path)
     return 0;
 }
 
-static int quiet(const char *path)
+static int quiet(const char *path, int graphs)
 {
+    typedef int (*graphs_fn)(kiln_executor *, int);
     kiln_executor *executor = NULL;
     library = dlopen(path, RTLD_NOW);
     SYMBOL(library, "kiln_executor_create", create_fn)(&executor);
-    int code = run_both(executor);
+    int code = note(SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, graphs));
+    code |= run_both(executor);
     fail("", 0, 0);
     code |= run_both(executor);
     for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
@@ -136,6 +145,16 @@ static int quiet(const char *path)
 }
 
 static kiln_executor *executors[2];
+
+/* An executor, whose runs are graphs if its devices have some. */
+static kiln_executor *create_one(int graphs)
+{
+    typedef int (*graphs_fn)(kiln_executor *, int);
+    kiln_executor *executor = NULL;
+    SYMBOL(library, "kiln_executor_create", create_fn)(&executor);
+    SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, graphs);
+    return executor;
+}
 
 static void *work(void *number)
 {
@@ -152,7 +171,7 @@ static int threads(const char *path)
     pthread_t all[4];
     library = dlopen(path, RTLD_NOW);
     for (int i = 0; i < 2; i++)
-        SYMBOL(library, "kiln_executor_create", create_fn)(&executors[i]);
+        executors[i] = create_one(i == 1);
     for (size_t i = 0; i < 4; i++)
         pthread_create(&all[i], NULL, work, (void *)i);
     for (size_t i = 0; i < 4; i++)
@@ -190,7 +209,7 @@ static int forks(const char *path)
 {
     library = dlopen(path, RTLD_NOW);
     int code = child();
-    SYMBOL(library, "kiln_executor_create", create_fn)(&executors[0]);
+    executors[0] = create_one(1);
     code |= run_both(executors[0]);
     code |= child();
     code |= run_both(executors[0]);
@@ -211,7 +230,7 @@ static int leave(const char *path)
     pthread_t thread;
     library = dlopen(path, RTLD_NOW);
     for (int i = 0; i < 2; i++)
-        SYMBOL(library, "kiln_executor_create", create_fn)(&executors[i]);
+        executors[i] = create_one(i == 1);
     if (run_both(executors[1]) != 0)
         return 4;
     pthread_create(&thread, NULL, forever, NULL);
@@ -230,7 +249,9 @@ int main(int count, char **arguments)
     if (strcmp(what, "table") == 0)
         return table(arguments[1]);
     if (strcmp(what, "quiet") == 0)
-        return quiet(arguments[1]);
+        return quiet(arguments[1], 0);
+    if (strcmp(what, "graphs") == 0)
+        return quiet(arguments[1], 1);
     if (strcmp(what, "threads") == 0)
         return threads(arguments[1]);
     if (strcmp(what, "fork") == 0)

@@ -6,8 +6,11 @@ static const char *const functions[] = {
     "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxGetDevice",
     "cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncGetAttribute", "cuFuncSetAttribute",
-    "cuStreamCreate", "cuStreamSynchronize", "cuStreamIsCapturing", "cuMemAlloc", "cuPointerGetAttributes",
+    "cuStreamCreate", "cuStreamSynchronize", "cuStreamIsCapturing", "cuStreamWaitEvent",
+    "cuEventCreate", "cuEventRecord", "cuMemAlloc", "cuPointerGetAttributes",
     "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuLaunchKernel",
+    "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphInstantiateWithFlags",
+    "cuGraphExecKernelNodeSetParams", "cuGraphExecMemcpyNodeSetParams", "cuGraphLaunch",
 };
 
 /* The same in the default stream, for which the host waits. */
@@ -23,6 +26,49 @@ static int run_in_stream(kiln_executor *executor, void *x, void *y)
     if (code == 0)
         code = note(SYMBOL(library, "kiln_executor_set_stream", stream_fn)(executor, 1, NULL));
     return code == 0 ? run(executor, "there", x, y, 2) : code;
+}
+
+/* `across` with launches as graphs, after its workspace has moved. */
+static int run_across_moved(void)
+{
+    static const int64_t sizes[] = {N / 2, N, N / 2};
+    typedef int (*graphs_fn)(kiln_executor *, int);
+    static float x[N], y[N], z[N];
+    kiln_executor *executor = NULL;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)i;
+    int code = note(SYMBOL(library, "kiln_executor_create", create_fn)(&executor));
+    if (code == 0)
+        code = run(executor, "across", x, y, 1);
+    SYMBOL(library, "kiln_executor_destroy", destroy_fn)(executor);
+    executor = NULL;
+    if (code == 0)
+        code = note(SYMBOL(library, "kiln_executor_create", create_fn)(&executor));
+    if (code == 0)
+        code = note(SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, 1));
+    for (int i = 0; code == 0 && i < 3; i++) {
+        code = run_on(executor, "across", x, z, 1, sizes[i]);
+        if (code == 0 && memcmp(y, z, (size_t)sizes[i] * 4) != 0) {
+            printf("across as a graph disagrees, run %d\n", i);
+            exit(3);
+        }
+    }
+    SYMBOL(library, "kiln_executor_destroy", destroy_fn)(executor);
+    return code;
+}
+
+/* The same function on other memory. */
+static int run_graphs(kiln_executor *executor, void *x, void *y)
+{
+    typedef int (*graphs_fn)(kiln_executor *, int);
+    int code = note(SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, 1));
+    if (code == 0)
+        code = run(executor, "there", x, y, 2);
+    if (code == 0)
+        code = run(executor, "there", y, x, 2);
+    if (code == 0)
+        code = note(SYMBOL(library, "kiln_executor_set_graphs", graphs_fn)(executor, 0));
+    return code == 0 ? run_across_moved() : code;
 }
 
 /* Functions on memory of the host's own, in the primary context. */
@@ -46,6 +92,8 @@ static int run_there(kiln_executor *executor)
         code = run(executor, "there", x, y, 2);
     if (code == 0 && x != NULL && y != NULL)
         code = run_in_stream(executor, x, y);
+    if (code == 0 && x != NULL && y != NULL)
+        code = run_graphs(executor, x, y);
     if (x != NULL)
         SYMBOL(driver, "cuMemFree", free_fn)(x);
     if (y != NULL)

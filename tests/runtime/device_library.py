@@ -126,7 +126,8 @@ FMAP = {
 
 _FUNCTIONS = r"""
 static const uint8_t params_add[] = {KILN_BUFFER, KILN_BUFFER, KILN_BUFFER, KILN_BITS64};
-static const uint8_t params_scale[] = {KILN_BUFFER, KILN_BITS32, KILN_BITS64};
+@MORE@
+static const uint8_t params_scale[] = {KILN_BUFFER, @FACTOR_BYTES@, KILN_BITS64};
 static const char *const extensions[] = {@EXTENSIONS@NULL};
 static const kiln_device_function add_1 = {
     "add", 1, 0, 4, params_add, {@BLOCK@, 1, 1}, @SHARED@, extensions,
@@ -146,7 +147,7 @@ static void add(void *x, void *w, void *y, int64_t n)
 static void scale(const kiln_device_function *function, void *x, float factor, int64_t n)
 {
     const int64_t grid[3] = {(n + 63) / 64, 1, 1};
-    const kiln_argument argument[] = {{.buffer = x}, {.float32 = factor}, {.int64 = n}};
+    const kiln_argument argument[] = {{.buffer = x}, {@FACTOR@}, {.int64 = n}};
     kiln_launch(function, grid, argument, 3);
 }
 
@@ -275,6 +276,9 @@ def _entry(metadata: Metadata, changes: dict[str, str]) -> str:
         "SHARED": "0",
         "SCALE": "scale",
         "KIND": "opencl",
+        "MORE": "",
+        "FACTOR_BYTES": "KILN_BITS32",
+        "FACTOR": ".float32 = factor",
         **changes,
     }
     body = _FUNCTIONS.replace("@HALF@", str(W.nbytes // 2))

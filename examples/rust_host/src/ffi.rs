@@ -157,6 +157,9 @@ functions! { Loaders: // of a library with artifacts for loaders
 
 functions! { Devices: // of a library with devices
     executor_set_device: fn(*mut c_void, c_int, c_int, *mut c_void) -> c_int;
+    executor_set_stream: fn(*mut c_void, c_int, *mut c_void) -> c_int;
+    executor_set_graphs: fn(*mut c_void, c_int) -> c_int;
+    executor_graph_count: fn(*const c_void, c_int) -> i64;
 }
 
 /// The functions of an open library, which is closed when this is dropped. `values` is `None` in a

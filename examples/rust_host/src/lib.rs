@@ -274,16 +274,55 @@ impl Executor {
     /// code of device `device`, in a context of the library's. Codes: those of
     /// `kiln_executor_set_device`; `ERROR_ARGUMENT` also for a library without devices.
     pub fn set_device(&self, device: i32, index: i32) -> Result<()> {
-        let loaded = &self.library.loaded;
-        let Some(api) = &loaded.api.devices else {
-            let path = &loaded.path;
-            let sentence = format!("'{path}' has no devices, there is no number {device}");
-            return Err(Error::new(error::ERROR_ARGUMENT, sentence));
-        };
+        let devices = self.devices(&format!("there is no number {device}"))?;
         let context = std::ptr::null_mut();
         // SAFETY: the executor lives; without a context the library makes its own.
-        loaded.api.check(unsafe {
-            (api.executor_set_device)(self.executor, device, index, context)
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_device)(self.executor, device, index, context) })
+    }
+
+    /// Lets calls queue what they do on device `device` in a stream of the program's, and return
+    /// without waiting for it unless they copy from or to the host; null: in one of the library's.
+    /// Codes: those of `kiln_executor_set_stream`; `ERROR_ARGUMENT` also for a library without
+    /// devices.
+    ///
+    /// # Safety
+    /// The stream must be one of that device, and live until another one is set and what was queued
+    /// in it is done, as must the tensors of calls.
+    pub unsafe fn set_stream(&self, device: i32, stream: *mut c_void) -> Result<()> {
+        let devices = self.devices("so it takes no stream")?;
+        // SAFETY: the executor lives, and so does the stream.
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_stream)(self.executor, device, stream) })
+    }
+
+    /// Lets runs be CUDA graphs, or lets them not. Codes: those of `kiln_executor_set_graphs`;
+    /// `ERROR_ARGUMENT` also for a library without devices.
+    pub fn set_graphs(&self, on: bool) -> Result<()> {
+        let devices = self.devices("so its runs cannot be graphs")?;
+        // SAFETY: the executor lives.
+        self.library
+            .loaded
+            .api
+            .check(unsafe { (devices.executor_set_graphs)(self.executor, c_int::from(on)) })
+    }
+
+    /// A count of graphs, by `enum kiln_graph_count` of kiln.h; 0 in a library without devices.
+    pub fn graph_count(&self, what: i32) -> i64 {
+        let devices = self.library.loaded.api.devices.as_ref();
+        // SAFETY: the executor lives.
+        devices.map_or(0, |api| unsafe { (api.executor_graph_count)(self.executor, what) })
+    }
+
+    fn devices(&self, what: &str) -> Result<&ffi::Devices> {
+        let loaded = &self.library.loaded;
+        loaded.api.devices.as_ref().ok_or_else(|| {
+            let sentence = format!("'{}' has no devices, {what}", loaded.path);
+            Error::new(error::ERROR_ARGUMENT, sentence)
         })
     }
 

@@ -13,8 +13,11 @@
  * LOOKALIKE_LACKS       the name of a function that the driver does not have
  * LOOKALIKE_THREADS, LOOKALIKE_SHARED   what a kernel may have, and has, of its own
  * LOOKALIKE_LOG         what the driver's compiler says
+ * LOOKALIKE_VERSION     of CUDA (12040)
+ * LOOKALIKE_LATE        1: streams run as late as they may; 2: and in turns (late.c)
+ * LOOKALIKE_TRACE       a file that gets a line for each launch and copy: its stream, and what it is
  *
- * Streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
+ * Otherwise streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
  * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. */
 #ifndef LOOKALIKE_H
 #define LOOKALIKE_H
@@ -41,19 +44,28 @@ enum {
     CAPTURE_INVALIDATED = 901
 };
 
-typedef enum { CONTEXT, MODULE, FUNCTION, STREAM, EVENT, GRAPH, EXEC, KINDS } object_kind;
+typedef enum { CONTEXT, MODULE, FUNCTION, STREAM, EVENT, GRAPH, NODE, EXEC, KINDS } object_kind;
 typedef struct object object;
 typedef int (*kernel)(const unsigned *grid, const unsigned *block, unsigned shared, void **arguments);
 
-/* A launch or a copy that a graph has. */
+#define MOST_VALUES 64
+#define MOST_VALUE_BYTES 4096 /* of all arguments of a kernel: CUDA's limit */
+
+/* A launch or a copy that a graph has, after those that it depends on. */
 typedef struct operation {
     struct operation *next;
+    object *node; /* of graphs that were not captured */
+    int n_before; /* 1: the operation before it, or another one, which the node names */
+    object *before;
+    int is_done; /* in a launch of the graph */
+    int is_of_graph;
+    object *awaited; /* a stream, up to a number of its operations; NULL: this is no wait */
+    uint64_t awaited_number;
     object *function; /* NULL: a copy */
     unsigned grid[3], block[3], shared;
     CUdeviceptr to, from;
     size_t bytes;
-    int n_values;
-    uint64_t values[64];
+    unsigned char values[MOST_VALUE_BYTES]; /* each at a multiple of 8 bytes */
 } operation;
 
 struct object {
@@ -62,14 +74,17 @@ struct object {
     int number; /* of streams, in the log */
     int device;
     int references; /* of contexts */
-    object *owner;  /* of functions: the module */
+    object *owner;  /* of functions: the module; of nodes: the graph */
     void *library;  /* of modules: the emulator */
     char *text;     /* of modules: their PTX */
     char name[128]; /* of functions */
     kernel run;
     int shared; /* that a function has asked for */
-    int n_params, sizes[64];
+    int n_params, sizes[MOST_VALUES]; /* in bytes */
     int capturing, invalid; /* of streams */
+    unsigned flags;         /* of streams; 1: does not wait for the default one */
+    operation *waiting;     /* of streams: not run yet */
+    uint64_t n_issued, n_done; /* of streams; of events what their stream had got */
     operation *operations;  /* of streams that are captured, and of graphs */
 };
 
@@ -77,9 +92,10 @@ struct object {
 void lock(void);
 void unlock(void);
 object *make(object_kind kind, object *like);
+object *first_object(void);
 int is_a(const object *o, object_kind kind);
 void drop(object *o);
-void drop_functions(const object *module);
+void drop_owned(const object *owner);
 object *current_context(void);
 CUresult fails(const char *name);
 CUresult lost(void);
@@ -97,7 +113,20 @@ int is_stream(object *stream);
 int is_captured(object *stream);
 void invalidate(object *stream);
 void record(object *stream, const operation *op);
+/* late.c */
+int runs_late(const object *stream);
+int number_of(const object *stream);
+void run_in(object *stream, const operation *op);
+void run_later(object *stream, const operation *op);
+void catch_up(object *stream);
+void catch_up_all(int blocking_only);
+void record_event(object *event, object *stream);
+void wait_for_event(object *stream, const object *event);
+/* graph.c */
+void set_values(operation *op, void *const *values);
+void run_operation(const operation *op, object *stream);
 /* module.c */
+int is_launch(const unsigned *grid, const unsigned *block, unsigned shared, const object *function);
 CUresult run_kernel(object *function, const unsigned *grid, const unsigned *block, unsigned shared,
                     void **values);
 

@@ -37,11 +37,19 @@ int live_memory(void)
     return found;
 }
 
+/* What was freed last keeps its addresses, which nobody can touch, so that memory which is made next
+ * lies elsewhere. */
 static void drop_at(allocation **at)
 {
+    static char *last;
+    static size_t last_bytes;
     allocation *const gone = *at;
     *at = gone->next;
-    munmap((char *)gone->start - PAGE, gone->mapped);
+    if (last != NULL)
+        munmap(last, last_bytes);
+    last = (char *)gone->start - PAGE;
+    last_bytes = gone->mapped;
+    mprotect(last, last_bytes, PROT_NONE);
     free(gone);
 }
 
@@ -96,8 +104,10 @@ CUresult cuMemFree(CUdeviceptr address)
     while (*at != NULL && (*at)->start != address)
         at = &(*at)->next;
     NEED(*at != NULL, INVALID_VALUE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
+        catch_up_all(0);
         drop_at(at);
+    }
     END()
 }
 
@@ -126,7 +136,8 @@ static CUresult copied(CUresult error, CUdeviceptr to, CUdeviceptr from, size_t 
         error = CAPTURE_UNSUPPORTED;
     }
     if (error == SUCCESS) {
-        note("%d %s %zu\n", stream > (object *)2 ? stream->number : 0, what, bytes);
+        catch_up(stream);
+        note("%d %s %zu\n", number_of(stream), what, bytes);
         copy_bytes(to, from, bytes);
     }
     return error;
@@ -152,11 +163,12 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, objec
 {
     BEGIN("cuMemcpyDtoDAsync")
     NEED(is_device_memory(from, bytes) && is_device_memory(to, bytes), INVALID_VALUE)
-    if (error == SUCCESS && is_stream(stream) && is_captured(stream)) {
-        const operation op = {.to = to, .from = from, .bytes = bytes};
+    NEED_CONTEXT()
+    NEED(is_stream(stream), INVALID_HANDLE)
+    const operation op = {.to = to, .from = from, .bytes = bytes, .n_before = 1};
+    if (error == SUCCESS && is_captured(stream))
         record(stream, &op);
-    } else {
-        error = copied(error, to, from, bytes, stream, "copy");
-    }
+    else if (error == SUCCESS)
+        run_in(stream, &op);
     END()
 }

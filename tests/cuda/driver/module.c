@@ -107,14 +107,28 @@ CUresult cuModuleUnload(object *module)
     NEED_CONTEXT()
     NEED(is_a(module, MODULE), INVALID_HANDLE)
     if (error == SUCCESS) {
-        drop_functions(module);
+        catch_up_all(0);
+        drop_owned(module);
         dlclose(module->library);
         drop(module);
     }
     END()
 }
 
-/* The sizes of a kernel's parameters, as the PTX declares them: ".param .u64 .ptr name". */
+/* The bytes of a parameter, as the PTX declares it: ".u64 .ptr name", ".align 64 .b8 name[128]". */
+static int bytes_of_param(const char *at)
+{
+    const char *const end = at + strcspn(at, ",)"), *const many = strchr(at, '[');
+    int count = 1, bits = 64;
+    if (many != NULL && many < end)
+        sscanf(many, "[%d]", &count);
+    if (strncmp(at, ".align", 6) == 0 && strchr(at + 1, '.') != NULL)
+        at = strchr(at + 1, '.');
+    sscanf(at, ".%*c%d", &bits);
+    return count * bits / 8;
+}
+
+/* The sizes of a kernel's parameters. */
 static void read_params(object *function, const char *text)
 {
     char head[160];
@@ -122,11 +136,9 @@ static void read_params(object *function, const char *text)
     const char *at = text != NULL ? strstr(text, head) : NULL;
     const char *const end = at != NULL ? strchr(at + strlen(head), ')') : NULL;
     while (at != NULL && (at = strstr(at, ".param ")) != NULL && at < end &&
-           function->n_params < 64) {
-        int bits = 64;
+           function->n_params < MOST_VALUES) {
         at += 7;
-        sscanf(at, ".%*c%d", &bits);
-        function->sizes[function->n_params++] = bits / 8;
+        function->sizes[function->n_params++] = bytes_of_param(at);
     }
 }
 
@@ -194,29 +206,33 @@ CUresult run_kernel(object *function, const unsigned *grid, const unsigned *bloc
     return SUCCESS;
 }
 
+int is_launch(const unsigned *grid, const unsigned *block, unsigned shared, const object *function)
+{
+    const uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+    return grid[0] > 0 && grid[1] > 0 && grid[2] > 0 && threads > 0 && threads <= 1024 &&
+           block[2] <= 64 && grid[0] <= 0x7FFFFFFF && grid[1] <= 65535 && grid[2] <= 65535 &&
+           (int)shared <= (function->shared > 49152 ? function->shared : 49152);
+}
+
 CUresult cuLaunchKernel(object *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                         object *stream, void **values, void **extra)
 {
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-    const uint64_t threads = (uint64_t)block_x * block_y * block_z;
     BEGIN("cuLaunchKernel")
     NEED_CONTEXT()
     NEED(is_a(function, FUNCTION) && is_stream(stream), INVALID_HANDLE)
-    NEED(grid_x > 0 && grid_y > 0 && grid_z > 0 && threads > 0 && threads <= 1024 && block_z <= 64 &&
-             grid_x <= 0x7FFFFFFF && grid_y <= 65535 && grid_z <= 65535 && extra == NULL,
-         INVALID_VALUE)
-    NEED((int)shared <= (function->shared > 49152 ? function->shared : 49152), INVALID_VALUE)
-    if (error == SUCCESS && is_captured(stream)) {
-        operation op = {.function = function, .shared = shared, .n_values = function->n_params};
+    NEED(extra == NULL && is_launch(grid, block, shared, function), INVALID_VALUE)
+    operation op = {.function = function, .shared = shared, .n_before = 1};
+    if (error == SUCCESS) {
         memcpy(op.grid, grid, sizeof grid);
         memcpy(op.block, block, sizeof block);
-        for (int i = 0; i < op.n_values; i++)
-            memcpy(&op.values[i], values[i], (size_t)function->sizes[i]);
+        set_values(&op, values);
+    }
+    if (error == SUCCESS && is_captured(stream)) {
         record(stream, &op);
     } else if (error == SUCCESS) {
-        note("%d launch %s\n", stream > (object *)2 ? stream->number : 0, function->name);
-        error = run_kernel(function, grid, block, shared, values);
+        run_in(stream, &op);
     }
     END()
 }

@@ -98,6 +98,11 @@ void note(const char *format, ...)
     va_start(values, format);
     vsnprintf(log_text + used, sizeof log_text - used, format, values);
     va_end(values);
+    FILE *const trace = getenv("LOOKALIKE_TRACE") != NULL ? fopen(getenv("LOOKALIKE_TRACE"), "a") : NULL;
+    if (trace != NULL) {
+        fputs(log_text + used, trace);
+        fclose(trace);
+    }
 }
 
 static void read_request(void)
@@ -148,6 +153,11 @@ object *make(object_kind kind, object *like)
     return made;
 }
 
+object *first_object(void)
+{
+    return objects;
+}
+
 int is_a(const object *o, object_kind kind)
 {
     for (const object *at = objects; at != NULL; at = at->next)
@@ -171,11 +181,12 @@ void drop(object *o)
     free(o);
 }
 
-void drop_functions(const object *module)
+/* The functions of a module, the nodes of a graph. */
+void drop_owned(const object *owner)
 {
     for (object *o = objects, *next; o != NULL; o = next) {
         next = o->next;
-        if (o->kind == FUNCTION && o->owner == module)
+        if ((o->kind == FUNCTION || o->kind == NODE) && o->owner == owner)
             drop(o);
     }
 }

@@ -1,4 +1,4 @@
-/* Streams, events, graphs, and how callers find all functions. */
+/* Streams, their capture, events, and how callers find all functions. */
 #include "lookalike.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -34,8 +34,10 @@ CUresult cuStreamCreate(object **stream, unsigned flags)
     BEGIN("cuStreamCreate")
     NEED_CONTEXT()
     NEED(flags <= 1, INVALID_VALUE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
         *stream = make(STREAM, current_context());
+        (*stream)->flags = flags;
+    }
     END()
 }
 
@@ -44,8 +46,10 @@ CUresult cuStreamDestroy(object *stream)
     BEGIN("cuStreamDestroy")
     NEED_CONTEXT()
     NEED(is_a(stream, STREAM), INVALID_HANDLE)
-    if (error == SUCCESS)
+    if (error == SUCCESS) {
+        catch_up(stream);
         drop(stream);
+    }
     END()
 }
 
@@ -57,6 +61,9 @@ CUresult cuStreamSynchronize(object *stream)
     if (error == SUCCESS && is_captured(stream)) {
         invalidate(stream);
         error = CAPTURE_UNSUPPORTED;
+    } else if (error == SUCCESS) {
+        catch_up(stream);
+        error = lost();
     }
     END()
 }
@@ -77,6 +84,9 @@ CUresult cuStreamWaitEvent(object *stream, object *event, unsigned flags)
     NEED_CONTEXT()
     NEED(is_stream(stream) && is_a(event, EVENT), INVALID_HANDLE)
     NEED(flags == 0, INVALID_VALUE)
+    NEED(!is_captured(stream), CAPTURE_UNSUPPORTED) /* for what is not captured as well */
+    if (error == SUCCESS)
+        wait_for_event(stream, event);
     END()
 }
 
@@ -104,10 +114,13 @@ CUresult cuEventRecord(object *event, object *stream)
     BEGIN("cuEventRecord")
     NEED_CONTEXT()
     NEED(is_a(event, EVENT) && is_stream(stream), INVALID_HANDLE)
+    NEED(!is_captured(stream), CAPTURE_UNSUPPORTED)
+    if (error == SUCCESS)
+        record_event(event, stream);
     END()
 }
 
-/* ---- graphs -------------------------------------------------------------------------------- */
+/* ---- capture ------------------------------------------------------------------------------- */
 
 CUresult cuStreamBeginCapture(object *stream, int mode)
 {
@@ -140,59 +153,6 @@ CUresult cuStreamEndCapture(object *stream, object **graph)
     END()
 }
 
-CUresult cuGraphInstantiateWithFlags(object **exec, object *graph, unsigned long long flags)
-{
-    BEGIN("cuGraphInstantiateWithFlags")
-    NEED_CONTEXT()
-    NEED(is_a(graph, GRAPH) && flags == 0, INVALID_VALUE)
-    if (error == SUCCESS) {
-        *exec = make(EXEC, current_context());
-        for (const operation *op = graph->operations; op != NULL; op = op->next) {
-            operation copy = *op;
-            copy.next = NULL;
-            record(*exec, &copy);
-        }
-    }
-    END()
-}
-
-CUresult cuGraphLaunch(object *exec, object *stream)
-{
-    BEGIN("cuGraphLaunch")
-    NEED_CONTEXT()
-    NEED(is_a(exec, EXEC) && is_stream(stream), INVALID_HANDLE)
-    for (operation *op = error == SUCCESS ? exec->operations : NULL; op != NULL; op = op->next) {
-        void *values[64];
-        if (op->function == NULL) {
-            copy_bytes(op->to, op->from, op->bytes);
-            continue;
-        }
-        for (int i = 0; i < op->n_values; i++)
-            values[i] = &op->values[i];
-        note("graph launch %s\n", op->function->name);
-        run_kernel(op->function, op->grid, op->block, op->shared, values);
-    }
-    END()
-}
-
-CUresult cuGraphExecDestroy(object *exec)
-{
-    BEGIN("cuGraphExecDestroy")
-    NEED(is_a(exec, EXEC), INVALID_HANDLE)
-    if (error == SUCCESS)
-        drop(exec);
-    END()
-}
-
-CUresult cuGraphDestroy(object *graph)
-{
-    BEGIN("cuGraphDestroy")
-    NEED(is_a(graph, GRAPH), INVALID_HANDLE)
-    if (error == SUCCESS)
-        drop(graph);
-    END()
-}
-
 /* ---- finding functions --------------------------------------------------------------------- */
 
 #ifndef OLD_DRIVER
@@ -203,6 +163,8 @@ static CUresult find(const char *name, void **found, int version)
     const char *lacks = getenv("LOOKALIKE_LACKS");
     Dl_info here;
     *found = NULL;
+    if (version > setting("LOOKALIKE_VERSION", 12040))
+        return INVALID_VALUE;
     if (version < 2000 || (lacks != NULL && strcmp(lacks, name) == 0))
         return NOT_FOUND;
     dladdr((void *)(uintptr_t)&find, &here);
