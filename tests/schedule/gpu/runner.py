@@ -104,9 +104,11 @@ class Kernels:
         # On the emulator: the order of threads, and whether arrays are aligned.
         self.order, self.aligned = (FORWARD, 0), False
         mod = IRModule(tuple(replace(f, name=f"run_{f.name}") for f in kernels), "kernels")
-        for p in device_passes(target):
+        *passes, fold = device_passes(target)
+        for p in passes:
             mod = p(mod)
-        self.mod, self.names = mod, [f.name for f in kernels]
+        self._unfolded, self.mod = mod, fold(mod)
+        self.names = [f.name for f in kernels]
         self._batches = [
             self.names[k : k + _TOGETHER] for k in range(0, len(self.names), _TOGETHER)
         ]
@@ -115,6 +117,12 @@ class Kernels:
     def func(self, name: str) -> PrimFunc:
         """A device function, or the program that launches those of a kernel."""
         found = self.mod[name]
+        assert isinstance(found, PrimFunc)
+        return found
+
+    def checked(self, name: str) -> PrimFunc:
+        """A device function as check_races gets it, before its grid is folded."""
+        found = self._unfolded[name]
         assert isinstance(found, PrimFunc)
         return found
 

@@ -26,7 +26,7 @@ def test_every_step_is_proved_and_no_thread_races(target: str, name: str) -> Non
     assert f.op_class == KERNELS[name][2]
     made = Kernels([f], TARGETS[target])
     for launch in made.launches(f.name):
-        races = races_of(made.func(launch.name), notes=f.op_class == "gpu_contraction")
+        races = races_of(made.checked(launch.name), notes=f.op_class == "gpu_contraction")
         assert not races.faults, races.faults[0]
         assert not races.doubts, races.doubts
         assert not [n for n in races.notes if n.kind == "bank conflict"], races.notes
