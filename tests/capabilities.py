@@ -63,7 +63,9 @@ CAPABILITIES = {
     "processor": Capability(
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
-    "ptxas": Capability("`pip install nvidia-cuda-nvcc`", "ptxas is not installed"),
+    "ptxas": Capability(
+        "`pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm`", "(ptxas|nvdisasm) is not installed"
+    ),
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",
         "no (riscv64-unknown-elf-|qemu-system-riscv|C library of riscv64-unknown-elf-)",
