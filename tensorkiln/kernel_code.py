@@ -22,6 +22,7 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.link.stubs import RUNTIME_CALLS, SYSTEM_SYMBOLS
 from tensorkiln.target import Target, cpu_target, hooks_of
+from tensorkiln.target.capability import archs_of
 from tensorkiln.target.kinds import KINDS
 
 _HOMES = ("param_devices", "result_devices")  # attributes of graph functions
@@ -176,7 +177,7 @@ def _cuda(
     nodes: _Nodes,
     has_tensors: bool,
 ) -> _DeviceCode:
-    from tensorkiln.codegen.ptx.kernels import CODEGEN, LOADER, archs_of, cuda_kernels
+    from tensorkiln.codegen.ptx.kernels import CODEGEN, LOADER, cuda_kernels
     from tensorkiln.link.ptxas import cubin_of
 
     made = cuda_kernels(functions, target, nodes, has_tensors, jobs=g.jobs, cache=g.cache)

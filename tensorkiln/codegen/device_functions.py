@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host.devices import DeviceFunction
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS, Intrin
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import Assert, CallKernel, PrimFunc
-from tensorkiln.ir.visit import extern_names, walk_stmt
+from tensorkiln.ir.visit import extern_names, stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
 SHARED = "max_shared_memory_per_block"
@@ -26,6 +29,15 @@ def require_runnable(f: PrimFunc) -> None:
         fault = "a device function calls another kernel"
     if fault:
         raise UnsupportedError(fault, where=f.name, hint=hint)
+
+
+def instructions_in(f: PrimFunc) -> Iterator[Intrin]:
+    """The device instructions of a function (`ir/device_instructions.py`)."""
+    for s in walk_stmt(f.body):
+        for e in stmt_exprs(s):
+            for x in walk(e):
+                if isinstance(x, Intrin) and x.name in DEVICE_INSTRUCTIONS:
+                    yield x
 
 
 def described(
@@ -47,4 +59,4 @@ def described(
     return DeviceFunction(f.name, tuple(params), launch.block, launch.shared_bytes, extensions)
 
 
-__all__ = ["described", "require_runnable"]
+__all__ = ["described", "instructions_in", "require_runnable"]

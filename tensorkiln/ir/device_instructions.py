@@ -10,7 +10,8 @@ what is done with its result is a Store, so regions, dependences and races follo
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
 threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`).
+(`ir/verify_device.py`). Those of a warp are for GPUs of NVIDIA, whose warps have 32 threads. Which
+elements of a matrix each thread of a warp has is in `schedule/intrin/fragments.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from dataclasses import dataclass, field
 
 from tensorkiln.ir.dtype import DType
 
-# Who takes part in an instruction: each thread by itself, or the threads of a sub-group together.
-THREAD, SUBGROUP = "thread", "subgroup"
+# Who takes part in an instruction: each thread by itself, or the threads of a sub-group, or of a
+# warp, together.
+THREAD, SUBGROUP, WARP = "thread", "subgroup", "warp"
+WARP_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,16 @@ class InstructionText:
     `{lanes}` is the number of lanes of the result, `{space}` the qualifier of a pointer among the
     operands. `option`: the option of the target that must be true. `extensions`: what the device
     must have for it.
+
+    For PTX (`ptx`) it is the name of LLVM's intrinsic behind "llvm.nvvm.", in which `{types}` are
+    those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
+    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too.
     """
 
     text: str
     option: str = ""
     extensions: tuple[str, ...] = ()
+    capability: int = 0
 
 
 Signature = tuple[DType, ...]
@@ -85,6 +93,31 @@ def _of_subgroup(name: str, function: str) -> DeviceInstruction:
     return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,)})
 
 
+def _mma(shape: str, *signatures: str) -> DeviceInstruction:
+    """a * b + c, of fragments of matrices of shape m x k, k x n and m x n."""
+    text = InstructionText(f"mma.{shape}.row.col.{{types}}", capability=80)
+    name = f"warp_mma_{shape}"
+    return DeviceInstruction(name, WARP, tuple(map(_signature, signatures)), {"ptx": (text,)})
+
+
+def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
+    """Fragments of 1, 2 or 4 matrices of 8 x 8 elements of 16 bits, or of 8 rows of 16 bytes."""
+    halves, others = ("float16", "bfloat16"), () if transposed else ("int8", "uint8", "float32")
+    text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.b16.p3"
+    signatures = tuple(
+        (DType(t, max(1, 4 // DType(t).bytes) * count), DType(t, 16 // DType(t).bytes))
+        for t in (*halves, *others)
+    )
+    return DeviceInstruction(
+        f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
+        WARP,
+        signatures,
+        {"ptx": (InstructionText(text, capability=80),)},
+        {0: ("shared",)},
+    )
+
+
+_BYTES = ("int8", "uint8")
 _DOT = "supports_integer_dot_product"
 DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
     row.name: row
@@ -127,7 +160,36 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         _of_subgroup("subgroup_sum", "add"),
         _of_subgroup("subgroup_max", "max"),
         _of_subgroup("subgroup_min", "min"),
+        # The nearest number of 11 significant bits, ties away from zero: a factor of m16n8k8.
+        DeviceInstruction(
+            "thread_round_tf32",
+            THREAD,
+            _each_count("float32x{n} float32x{n}", *_COUNTS),
+            {"ptx": (InstructionText("f2tf32.rna", capability=80),)},
+        ),
+        # Products on tensor cores. Sums are in the type of c: those of integers wrap, those of
+        # floats are added in an order, and with roundings, that the device chooses. Factors of
+        # m16n8k8 are float32 of at most 11 significant bits (`thread_round_tf32`).
+        _mma(
+            "m16n8k16",
+            "float32x4 float16x8 float16x4 float32x4",
+            "float32x4 bfloat16x8 bfloat16x4 float32x4",
+        ),
+        _mma("m16n8k8", "float32x4 float32x4 float32x2 float32x4"),
+        _mma("m16n8k32", *(f"int32x4 {a}x16 {b}x8 int32x4" for a in _BYTES for b in _BYTES)),
+        # What the threads of a warp have of matrices in shared memory. Thread 8 * m + r gives row r
+        # of matrix m, 16 bytes; of those without a matrix nothing is read.
+        *(_load_matrix(count, flip) for flip in (False, True) for count in (1, 2, 4)),
     )
 }
 
-__all__ = ["DEVICE_INSTRUCTIONS", "SUBGROUP", "THREAD", "DeviceInstruction", "InstructionText"]
+
+__all__ = [
+    "DEVICE_INSTRUCTIONS",
+    "SUBGROUP",
+    "THREAD",
+    "WARP",
+    "WARP_THREADS",
+    "DeviceInstruction",
+    "InstructionText",
+]

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP
+from tensorkiln.ir.device_instructions import (
+    DEVICE_INSTRUCTIONS,
+    SUBGROUP,
+    WARP,
+    WARP_THREADS,
+)
 from tensorkiln.ir.expr import IntImm, Intrin, int_value
 from tensorkiln.ir.launch import block_loops, thread_loops, thread_of
 from tensorkiln.ir.malformed import Malformed, among, listed, step
@@ -143,7 +148,7 @@ def check_instruction(e: Intrin) -> None:
 
 
 def _check_participants(nest: Stmt) -> None:
-    """Raise Malformed if an instruction of a sub-group stands where not all its threads come by."""
+    """Raise Malformed if an instruction of several threads stands where not all of them come by."""
     loops, body = thread_loops(nest)
     along_x = next((s for s in loops if thread_of(s) == THREAD_INDICES[0]), None)
     threads = 1 if along_x is None else int_value(along_x.extent) or 1
@@ -153,13 +158,13 @@ def _check_participants(nest: Stmt) -> None:
 def _check_all_there(s: Stmt, threads: int, apart: str) -> None:
     """Check the instructions of a statement that `threads` along x run; `apart`: what around it
     some of them may not run."""
-    for row, size in _of_subgroups(s):
+    for row, size, group in _of_several(s):
         if apart:
-            message = f"{row} stands in {apart}, which some threads of a sub-group may not run"
+            message = f"{row} stands in {apart}, which some threads of a {group} may not run"
             raise Malformed(message, "compute it before, and use the result there")
         if threads % size:
             message = f"{row} over {size} threads in a nest of {threads} along x"
-            raise Malformed(message, "a multiple of the sub-group")
+            raise Malformed(message, f"a multiple of the {group}")
     if isinstance(s, If | While):
         apart = apart or ("a branch" if isinstance(s, If) else "a while loop")
     if isinstance(s, For) and (int_value(s.lo) is None or int_value(s.extent) is None):
@@ -168,12 +173,15 @@ def _check_all_there(s: Stmt, threads: int, apart: str) -> None:
         _check_all_there(t, threads, apart)
 
 
-def _of_subgroups(s: Stmt) -> Iterator[tuple[str, int]]:
-    """The instructions of sub-groups in the expressions of a statement, with their sizes."""
+def _of_several(s: Stmt) -> Iterator[tuple[str, int, str]]:
+    """The instructions of several threads in the expressions of a statement: with how many, and
+    what these are."""
     for x in (x for e in stmt_exprs(s) for x in walk(e)):
         row = DEVICE_INSTRUCTIONS.get(x.name) if isinstance(x, Intrin) else None
         if isinstance(x, Intrin) and row is not None and row.participants == SUBGROUP:
-            yield x.name, int_value(x.args[-1]) or 1
+            yield x.name, int_value(x.args[-1]) or 1, "sub-group"
+        elif isinstance(x, Intrin) and row is not None and row.participants == WARP:
+            yield x.name, WARP_THREADS, WARP
 
 
 # What all threads of a block go through together.

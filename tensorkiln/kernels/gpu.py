@@ -8,6 +8,7 @@ from tensorkiln.kernels import rows
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, light
 from tensorkiln.kernels.gpu_attention import gpu_attention
+from tensorkiln.kernels.gpu_tensor_cores import gpu_tensor_cores
 from tensorkiln.ops import OPS
 
 _DEVICES = ("opencl", "cuda", "webgpu")
@@ -38,6 +39,7 @@ BLOCK_REDUCTIONS = Family(
     prologue=any_prologue,
     devices=_DEVICES,
 )
+TENSOR_CORES = gpu_tensor_cores(_operators("contraction"))
 CONTRACTION = Family(
     op_class="gpu_contraction",
     operators=_operators("contraction"),
@@ -71,6 +73,7 @@ GPU_FAMILIES = (
     SOFTMAX,
     LAYER_NORM,
     BLOCK_REDUCTIONS,
+    TENSOR_CORES,
     CONTRACTION,
     WINDOWS,
     REDUCTIONS,

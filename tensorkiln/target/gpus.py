@@ -21,6 +21,16 @@ CUDA_ARCHS: dict[str, int] = {
     **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
+# The least compute capability with instructions for tensor cores that kernels use: mma.sync of all
+# its types, in shapes of 32 bytes of terms.
+TENSOR_CORES = 80
+
+
+def capability_of(arch: str) -> int:
+    """The compute capability of an architecture: 80 for sm_80, 90 for sm_90a."""
+    return int(arch.removeprefix("sm_").removesuffix("a"))
+
+
 # Threads of a wavefront, by default (LLVM's AMDGPU guide).
 ROCM_ARCHS: dict[str, int] = {
     **dict.fromkeys(
@@ -96,6 +106,13 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         choices=tuple(CUDA_ARCHS),
     ),
     Option("cubin", bool, "also code that the driver need not compile, by ptxas; not given: false"),
+    Option(
+        "matmul_precision",
+        str,
+        "of products of float32: 'float32', or 'tf32', which rounds their factors to 11 bits for "
+        "tensor cores; not given: float32",
+        choices=("float32", "tf32"),
+    ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
         "max_shared_memory_per_block_optin",
@@ -180,8 +197,8 @@ def _most_shared(values: Values) -> int:
 
 
 def canonical_cuda(values: Values, where: str) -> Values:
-    """Check `also`, shared memory against the limits of each architecture, and that a warp has 32
-    threads. Raises UserError (code `contradiction`)."""
+    """Check `also`, shared memory and precision against what each architecture has, and that a warp
+    has 32 threads. Raises UserError (code `contradiction`)."""
     arch = str(values["arch"])
     if "also" in values:
         values = {**values, "also": tuple(sorted(_all_archs(values)[1:]))}
@@ -205,12 +222,22 @@ def canonical_cuda(values: Values, where: str) -> Values:
             "bytes one block may share if its kernel asks",
         )
     _warp(values, (32,), arch, where)
+    old = next((a for a in _all_archs(values) if capability_of(a) < TENSOR_CORES), None)
+    if values.get("matmul_precision") == "tf32" and old is not None:
+        raise contradiction(
+            f"{old} has no tensor cores for tf32",
+            f"{where}.matmul_precision",
+            f"sm_{TENSOR_CORES} or newer, for arch and each of also",
+        )
     return values
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return costs, and the bytes that a block may share on all architectures if a kernel asks."""
-    return {"max_shared_memory_per_block_optin": _most_shared(values), **_COSTS}
+    """Return costs, the precision of products, and the bytes that a block may share on all
+    architectures if a kernel asks."""
+    shared = _most_shared(values)
+    known: Values = {"max_shared_memory_per_block_optin": shared, "matmul_precision": "float32"}
+    return known | _COSTS
 
 
 def canonical_rocm(values: Values, where: str) -> Values:

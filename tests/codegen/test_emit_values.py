@@ -261,6 +261,12 @@ def test_vector_reduce_has_one_order(level: str) -> None:
 
 
 def _statements() -> list:
+    def one_lane(x, out):  # noqa: ANN001, ANN202
+        a, b = (Load(x, (Ramp(IntImm(n), IntImm(1), 4),)) for n in (0, 4))
+        return Seq(
+            tuple(Store(out, (IntImm(k),), Shuffle(a, b, (n,))) for k, n in enumerate((2, 5)))
+        )
+
     def shuffle(x, out):  # noqa: ANN001, ANN202
         a = Load(x, (Ramp(IntImm(0), IntImm(1), 4),))
         b = Load(x, (Ramp(IntImm(4), IntImm(1), 4),))
@@ -301,6 +307,7 @@ def _statements() -> list:
     f32, i32 = "float32", "int32"
     return [
         program("shuffle", [((8,), f32), ((6,), f32)], shuffle),
+        program("one_lane", [((8,), f32), ((2,), f32)], one_lane),
         program("strided", [((9, 3), f32), ((10,), f32)], strided),
         program("gather", [((50,), f32), ((8,), i32), ((8,), f32)], gather),
         program("scatter", [((8,), f32), ((8,), i32), ((50,), f32)], scatter),
@@ -317,6 +324,9 @@ def test_statements_and_memory(level: str) -> None:
     out = np.zeros(6, np.float32)
     m["shuffle"](x, out)
     assert out.tolist() == [7, 0, 3, 4, 4, 1]
+    out = np.zeros(2, np.float32)
+    m["one_lane"](x, out)
+    assert out.tolist() == [2, 5]
     rows, out = np.arange(27, dtype=np.float32).reshape(9, 3), np.zeros(10, np.float32)
     m["strided"](rows, out)
     assert out[::3].tolist() == rows[1::2, 2].tolist() and out.sum() == rows[1::2, 2].sum()

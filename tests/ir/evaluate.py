@@ -17,7 +17,14 @@ import numpy as np
 from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import DType
+from tensorkiln.schedule.intrin.fragments import (
+    SUMS,
+    left_fragment,
+    matrix_fragment,
+    right_fragment,
+)
 from tests.ir import numbers
 from tests.ir.numbers import Ambiguous, Value
 
@@ -277,7 +284,13 @@ class Machine:
                     total = numbers.binary("add", total, v, e.dtype)
                 return total
             return max(values) if e.name == "subgroup_max" else min(values)
+        if e.name.startswith("warp_load_matrix"):
+            return self._load_matrix(e)
+        if e.name.startswith("warp_mma"):
+            return self._mma(e)
         args = [self.whole(a) for a in e.args]
+        if e.name == "thread_round_tf32":
+            return _each(numbers.round_tf32, args[0])
         if e.name == "thread_dot4":
             a, b = args[1:]
             return numbers.wrapped(args[0] + sum(map(int.__mul__, a, b)), e.dtype)
@@ -289,16 +302,49 @@ class Machine:
 
     def _subgroup(self, e: E.Intrin) -> list[Value]:
         """The operand in all threads of the sub-group of this one."""
-        loop, size = self.around_lanes, E.int_value(e.args[1])
-        assert loop is not None and size is not None and loop.attrs["thread"] == "threadIdx.x"
+        size = E.int_value(e.args[1])
+        assert size is not None
+        return self._in_threads(e.args[0], size)[1]
+
+    def _in_threads(self, e: E.Expr, size: int) -> tuple[int, list[Value]]:
+        """The number of this thread among `size` neighbours, and the value in each of them."""
+        loop = self.around_lanes
+        assert loop is not None and loop.attrs["thread"] == "threadIdx.x"
         lo, mine = self.eval(loop.lo), self.vars[loop.var]
         first = (mine - lo) // size * size + lo
         found = []
         for k in range(first, first + size):
             self.vars[loop.var] = k
-            found.append(self.whole(e.args[0]))
+            found.append(self.whole(e))
         self.vars[loop.var] = mine
-        return found
+        return mine - first, found
+
+    def _load_matrix(self, e: E.Intrin) -> Value:
+        """The part of this thread of the matrices whose rows the threads give."""
+        thread, rows = self._in_threads(e.args[0], WARP_THREADS)
+        t, lanes = e.dtype.element, e.dtype.lanes
+        count = lanes * t.bytes // 4
+        f = matrix_fragment(t, count, e.name.endswith("transposed"))
+        places = [f.place(thread, k) for k in range(lanes)]
+        found = tuple(rows[row][column] for row, column in places)
+        return found if lanes > 1 else found[0]
+
+    def _mma(self, e: E.Intrin) -> Value:
+        """Sums in float64, rounded once, or in whole numbers that wrap."""
+        types = [a.dtype.element for a in e.args]
+        fragments = left_fragment(types[0]), right_fragment(types[1])
+        thread, matrices = 0, []
+        for a, f in zip(e.args, fragments, strict=False):
+            thread, values = self._in_threads(a, WARP_THREADS)
+            matrix = np.zeros((f.rows, f.columns), np.float64 if types[2].is_float else np.int64)
+            for t, lanes in enumerate(values):
+                for k, x in enumerate(lanes):
+                    matrix[f.place(t, k)] = x
+            matrices.append(matrix)
+        products = matrices[0] @ matrices[1]
+        own = (products[SUMS.place(thread, k)].item() for k in range(SUMS.count))
+        totals = (a + b for a, b in zip(own, self.whole(e.args[2]), strict=True))
+        return tuple(numbers.cast(x, types[2], types[2]) for x in totals)
 
     def _intrin(self, e: E.Intrin) -> Value:
         if e.name in E.DEVICE_INSTRUCTIONS:

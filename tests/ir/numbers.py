@@ -244,3 +244,13 @@ def _same_bits(name: str, x: Value) -> Value:
     if isinstance(x, float):
         return int(real(x).view(whole))
     return float(whole(x).view(real))
+
+
+def round_tf32(x: float) -> float:
+    """The nearest number of 11 significant bits with the exponents of float32, ties away from
+    zero."""
+    if math.isnan(x) or math.isinf(x) or x == 0:
+        return x
+    unit = Fraction(2) ** (max(math.frexp(abs(x))[1] - 1, -126) - 10)
+    near = float(math.floor(abs(Fraction(x)) / unit + Fraction(1, 2)) * unit)
+    return math.copysign(math.inf if near >= 2.0**128 else near, x)

@@ -138,7 +138,8 @@ class _Run:
         if value is None or callable(value):
             return value
         array = np.asarray(value)
-        if self.precision is not None and array.dtype.kind == "f":
+        is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+        if self.precision is not None and is_float:
             return array.astype(self.precision.name)
         return array
 

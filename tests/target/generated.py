@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from tensorkiln.target import Option
+from tensorkiln.target.gpus import TENSOR_CORES, capability_of
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
@@ -107,7 +108,11 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
     """Any options; shared memory and lockstep width are the generation's own, so not drawn."""
     fixed = ("max_shared_memory", "thread_warp_size")
     options = [option for option in KINDS[kind].options if not option.name.startswith(fixed)]
-    return {o.name: value(rng, o) for o in options if rng.random() < 0.4}
+    spec = {o.name: value(rng, o) for o in options if rng.random() < 0.4}
+    archs = {str(spec.get(name, "sm_75")) for name in ("arch", "also")}
+    if spec.get("matmul_precision") == "tf32" and min(map(capability_of, archs)) < TENSOR_CORES:
+        del spec["matmul_precision"]  # refused
+    return spec
 
 
 def value(rng: random.Random, option: Option) -> object:

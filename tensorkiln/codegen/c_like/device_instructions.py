@@ -6,13 +6,12 @@ text does with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.c_like.code import call
 from tensorkiln.codegen.c_like.memory import offset, pointer
 from tensorkiln.codegen.c_like.types import define, type_name
 from tensorkiln.codegen.c_like.writer import TextWriter
+from tensorkiln.codegen.device_functions import instructions_in
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.device_instructions import (
     DEVICE_INSTRUCTIONS,
@@ -22,7 +21,6 @@ from tensorkiln.ir.device_instructions import (
 )
 from tensorkiln.ir.expr import Intrin, int_value
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
 
@@ -61,7 +59,7 @@ def require_instructions(f: PrimFunc, codegen: str, target: Target) -> tuple[str
     """The extensions of a device that the instructions of a function need. Raises UnsupportedError
     for one without text here, or whose sub-groups are not those of the target."""
     wanted: list[str] = []
-    for e in _instructions(f):
+    for e in instructions_in(f):
         row = DEVICE_INSTRUCTIONS[e.name]
         found = text_of(row, codegen, target)
         if found is None:
@@ -85,15 +83,7 @@ def require_instructions(f: PrimFunc, codegen: str, target: Target) -> tuple[str
 
 def uses_subgroups(f: PrimFunc) -> bool:
     """Whether a function has an instruction in which several threads take part."""
-    return any(DEVICE_INSTRUCTIONS[e.name].participants == SUBGROUP for e in _instructions(f))
-
-
-def _instructions(f: PrimFunc) -> Iterator[Intrin]:
-    for s in walk_stmt(f.body):
-        for e in stmt_exprs(s):
-            for x in walk(e):
-                if isinstance(x, Intrin) and x.name in DEVICE_INSTRUCTIONS:
-                    yield x
+    return any(DEVICE_INSTRUCTIONS[e.name].participants == SUBGROUP for e in instructions_in(f))
 
 
 __all__ = ["device_instruction", "require_instructions", "text_of", "uses_subgroups"]

@@ -107,7 +107,7 @@ class _Scalarizer:
             return self._reduced(e)
         if isinstance(e, Intrin) and e.name in DOTS:
             return self._dot(e, k)
-        if e.dtype.lanes == 1:
+        if e.dtype.lanes == 1 and not isinstance(e, Shuffle):
             return map_children(e, self.scalar)
         match e:
             case Var():

@@ -24,7 +24,11 @@ def _ramp(w: KernelWriter, e: Ramp) -> str:
 
 def _shuffle(w: KernelWriter, e: Shuffle) -> str:
     x, y = w.value(e.a), w.value(e.b)
-    return _lanes(w, x, y, llvm_type(e.a.dtype), e.lanes)
+    t, count = llvm_type(e.a.dtype), e.a.dtype.lanes
+    if len(e.lanes) == 1 and count > 1:  # a scalar
+        (lane,) = e.lanes
+        return w.line(f"extractelement {t} {x if lane < count else y}, i32 {lane % count}")
+    return _lanes(w, x, y, t, e.lanes)
 
 
 def _lanes(w: KernelWriter, x: str, y: str, t: str, lanes: Sequence[int]) -> str:

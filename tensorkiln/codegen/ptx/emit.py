@@ -1,10 +1,11 @@
 """Device function -> LLVM IR text for a GPU of NVIDIA.
 
 The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
-and barriers. Pointers are generic, as in its text; which of them are in global and which in shared
-memory LLVM infers from where they begin, the parameters and the symbol of the shared memory.
-Elementary functions, conversions and integer arithmetic are the CPU's, and so is what may be
-contracted to a multiply-add; divisions and square roots round correctly, denormals are kept.
+and barriers, device instructions. Pointers are generic, as in its text; which of them are in global
+and which in shared memory LLVM infers from where they begin, the parameters and the symbol of the
+shared memory. Elementary functions, conversions and integer arithmetic are the CPU's, and so is
+what may be contracted to a multiply-add; divisions and square roots round correctly, denormals are
+kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
-from tensorkiln.codegen.ptx import threads
+from tensorkiln.codegen.ptx import instructions, threads
 from tensorkiln.codegen.ptx.alignment import write_body
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
@@ -27,8 +28,9 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc, Store, Sync
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
+from tensorkiln.target.capability import archs_of
 
-EXPRESSIONS: Expressions = emit.EXPRESSIONS
+EXPRESSIONS: Expressions = {**emit.EXPRESSIONS, **instructions.EXPRESSIONS}
 STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
 
 
@@ -37,10 +39,12 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     order of its parameters; bool is a byte, and float16 its bits. The memory that its blocks share
     is given at the launch. The same text is compiled for every architecture.
 
-    Raises UnsupportedError for what a device does not run, and for a name that PTX does not take.
+    Raises UnsupportedError for what a device does not run, for an instruction that an architecture
+    of the target lacks, and for a name that PTX does not take.
     """
     _require_name(func)
     require_runnable(func)
+    instructions.require_instructions(func, archs_of(target))
     func = drop_starts(unroll_function(func))
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
     params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}

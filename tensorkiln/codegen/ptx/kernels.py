@@ -16,6 +16,7 @@ from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.target import Target
+from tensorkiln.target.capability import archs_of
 
 CODEGEN, LOADER = "cuda", "cuda"
 _SHARED = "max_shared_memory_per_block_optin"
@@ -66,12 +67,6 @@ def cuda_kernels(
         tuple(Artifact(CODEGEN, "text", f"{f.name}.ll", text.encode()) for f, text in texts),
         own,
     )
-
-
-def archs_of(target: Target) -> tuple[str, ...]:
-    """The architectures that code is made for, the target's own first."""
-    also = target["also"]
-    return (target.arch, *(map(str, also) if isinstance(also, tuple) else ()))
 
 
 def _artifact(name: str, text: str) -> Artifact:

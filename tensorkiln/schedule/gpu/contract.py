@@ -22,22 +22,17 @@ from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
-    Var,
-    const,
     int_value,
-    logical_and,
     neutral,
 )
-from tensorkiln.ir.stmt import If, PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import substitute
-from tensorkiln.schedule.access import simplify_value
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.build import loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads, most_threads
-from tensorkiln.schedule.gpu.products import Axes, Product, product_of
+from tensorkiln.schedule.gpu.products import Product
+from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.reductions import replaced
 from tensorkiln.target import Target
 
 # With fewer rows or columns most of a tile would be empty.
@@ -55,18 +50,13 @@ _COPY = "copy"  # the role of nests that fill a tile in shared memory
 def schedule_contraction(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """A group whose output elements are functions of one sum of products. None if it is not such a
     product, or too narrow for tiles."""
-    found = product_of(group)
-    if found is not None and any(int_value(e) is None for _, e in (*found.rows, *found.columns)):
-        # A row of a batch, z * n + i, is one of x[z, i]; rows alone stay one dimension.
-        found = product_of(group := group.unviewed) if found.batch else found
+    group, found = tiled_product(group)
     tile = None if found is None else tile_of(found, target)
     if found is None or tile is None:
         return None
     body = _Tiles(group, found, tile).stmt()
     s = Schedule(PrimFunc(group.name, group.params, body, inplace=inplace_params(group)), check)
-    for role, index in (("batch", "z"), ("row", "y"), ("column", "x")):
-        (name,) = s.loops(role=role)
-        s.bind(name, f"blockIdx.{index}")
+    bind_tiles(s)
     for name in s.loops(role=_COPY):
         s.cooperative(name, tile.threads)
     bind_threads(s)
@@ -130,10 +120,8 @@ class _Tiles:
     """The statements of all tiles."""
 
     def __init__(self, group: Group, p: Product, tile: Tile):
-        self.group, self.p, self.tile = group, p, tile
-        self.rows, self.columns, self.terms, self.batch = (
-            product(tuple(e for _, e in axes)) for axes in (p.rows, p.columns, p.terms, p.batch)
-        )
+        self.p, self.tile = p, tile
+        self.of = TiledProduct(group, p, tile.rows, tile.columns, tile.depth)
         self.down, self.across = tile.rows // tile.down, tile.columns // tile.across
         self.left = buffer("left", (tile.depth, tile.rows), p.dtype, "shared")
         self.right = buffer("right", (tile.depth, tile.columns), p.dtype, "shared")
@@ -141,27 +129,18 @@ class _Tiles:
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""
-        tile = self.tile
-        extents = [
-            self.batch,
-            simplify((self.rows + (tile.rows - 1)) // tile.rows),
-            simplify((self.columns + (tile.columns - 1)) // tile.columns),
-        ]
-        return nest(["z", "y", "x"], extents, self._tile, ["batch", "row", "column"], True)
+        return self.of.grid(self._tile)
 
-    def _tile(self, z: Expr, y: Expr, x: Expr) -> Stmt:
-        tile, p = self.tile, self.p
-        first_row, first_column = y * tile.rows, x * tile.columns
+    def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        tile, p, of = self.tile, self.p, self.of
 
         def step(k: Expr) -> Stmt:
             first = k * tile.depth
             return seq(
-                self._copy(self.left, p.left, p.rows, z, first_row, first, along_terms=True),
-                self._copy(self.right, p.right, p.columns, z, first_column, first, False),
+                self._copy(self.left, of.left, (z, first_row, first), along_terms=True),
+                self._copy(self.right, of.right, (z, first_column, first), along_terms=False),
                 each_thread("thread", tile.threads, self._products),
             )
-
-        steps = simplify((self.terms + (tile.depth - 1)) // tile.depth)
 
         def start(t: Expr, r: Expr, c: Expr) -> Stmt:
             return Store(self.sums, (t, r, c), neutral("sum", p.dtype))
@@ -169,12 +148,12 @@ class _Tiles:
         def finish(t: Expr, r: Expr, c: Expr) -> Stmt:
             row = simplify(first_row + self._row(t, r))
             column = simplify(first_column + self._column(t, c))
-            return self._finish(Load(self.sums, (t, r, c)), z, row, column)
+            return of.finish(Load(self.sums, (t, r, c)), z, row, (column, IntImm(0)))
 
         return within(
             [self.left, self.right, self.sums],
             self._each_sum(start),
-            loop("k", steps, step, keep=True),
+            loop("k", of.rounds, step, keep=True),
             self._each_sum(finish),
         )
 
@@ -222,62 +201,15 @@ class _Tiles:
         return simplify(c * self.tile.across + t % self.tile.across)
 
     def _copy(
-        self,
-        into: Buffer,
-        value: Expr,
-        axes: Axes,
-        z: Expr,
-        first: Expr,
-        first_term: Expr,
-        along_terms: bool,
+        self, into: Buffer, side: Side, start: tuple[Expr, Expr, Expr], along_terms: bool
     ) -> Stmt:
         """Copy a tile of a factor to shared memory, by all threads; neighbouring ones read
         neighbouring terms, or neighbouring columns."""
-        tile = self.tile
-        size = tile.rows if into is self.left else tile.columns
-        extent = self.rows if into is self.left else self.columns
 
         def element(k: Expr, j: Expr) -> Stmt:
-            at, term = simplify(first + j), simplify(first_term + k)
-            values = {**_split(axes, at), **_split(self.p.terms, term), **_split(self.p.batch, z)}
-            read = simplify_value(substitute(value, values), {})
-            inside = []
-            if int_value(simplify(extent % size)) != 0:
-                inside.append(at < extent)
-            if int_value(simplify(self.terms % tile.depth)) != 0:
-                inside.append(term < self.terms)
-            zero = Store(into, (k, j), const(0, into.dtype))
-            store = Store(into, (k, j), read)
-            return If(logical_and(*inside), store, zero) if inside else store
+            return self.of.copy(side, start, j, k, lambda value: Store(into, (k, j), value))
 
-        extents = [IntImm(tile.depth), IntImm(size)]
+        extents = [IntImm(self.tile.depth), IntImm(side.size)]
         if along_terms:
             return nest(["j", "k"], extents[::-1], lambda j, k: element(k, j), [_COPY, ""], True)
         return nest(["k", "j"], extents, element, [_COPY, ""], True)
-
-    def _finish(self, total: Expr, z: Expr, row: Expr, column: Expr) -> Stmt:
-        """Store one element, with what the group computes of its sum."""
-        p, tile = self.p, self.tile
-        places = {
-            **_split(p.rows, row),
-            **_split(p.columns, column),
-            **_split(p.batch, z),
-        }
-        value = simplify_value(substitute(replaced(p.value, p.total, total), places), {})
-        index = tuple(substitute(e, places) for e in p.index)
-        store = Store(self.group.out, self.group.store_index(index), value)
-        inside = []
-        if int_value(simplify(self.rows % tile.rows)) != 0:
-            inside.append(row < self.rows)
-        if int_value(simplify(self.columns % tile.columns)) != 0:
-            inside.append(column < self.columns)
-        return If(logical_and(*inside), store) if inside else store
-
-
-def _split(axes: Axes, at: Expr) -> dict[Var, Expr]:
-    """The values of several indices, the last of which is the fastest, at a place of all."""
-    values: dict[Var, Expr] = {}
-    for d, (var, extent) in reversed(list(enumerate(axes))):
-        values[var] = simplify(at % extent) if d else simplify(at)
-        at = at // extent
-    return values

@@ -10,6 +10,7 @@ from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
 from tensorkiln.schedule.intrin.transpose import transpose_named
+from tensorkiln.schedule.intrin.warp import warp_named
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 INSTRUCTIONS: dict[str, Instruction] = {
@@ -19,13 +20,14 @@ INSTRUCTIONS: dict[str, Instruction] = {
 EXAMPLES = (
     *("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16", "transpose_16x16"),
     *("copy_4", "copy_4_to_shared", "thread_fma_4", "thread_dot4", "thread_load_half_4"),
-    *("subgroup_sum_32", "subgroup_max_32", "subgroup_min_32"),
+    *("subgroup_sum_32", "subgroup_max_32", "subgroup_min_32", "thread_round_tf32_4"),
+    *("warp_mma_m16n8k16_float16", "warp_load_matrix_4_float16"),
 )
 
 
 @cache
 def instruction(name: str) -> Instruction | None:
     """The instruction called `name`; None for an unknown name."""
-    families = (reduce_named, shift_named, transpose_named, device_named)
+    families = (reduce_named, shift_named, transpose_named, device_named, warp_named)
     found = (family(name) for family in families)
     return INSTRUCTIONS.get(name) or next((i for i in found if i is not None), None)

@@ -4,6 +4,7 @@ vectors, which every code generator has."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Load, buffer
@@ -65,6 +66,16 @@ def thread_load_half(lanes: int) -> Instruction:
     return Instruction.of(name, (a, b), _loop(lane, lanes, step), code, memory)
 
 
+def thread_round_tf32(lanes: int) -> Instruction:
+    """b[l] = a[l] rounded to 11 significant bits, for every lane l."""
+    a, b = buffer("a", (lanes,), "float32"), buffer("b", (lanes,), "float32")
+    lane = Var("l")
+    step = Store(b, (lane,), intrin("thread_round_tf32", Load(a, (lane,))))
+    code = Store(b, _all(lanes), intrin("thread_round_tf32", Load(a, _all(lanes))))
+    name = f"thread_round_tf32_{lanes}"
+    return Instruction.of(name, (a, b), _loop(lane, lanes, step), code)
+
+
 def copy_vector(lanes: int, dtype: str = "float32", into: str = "") -> Instruction:
     """b[l] = a[l] for every lane l, as one load and one store; b is in memory of scope `into`, ""
     for any."""
@@ -98,15 +109,21 @@ def _named(base: str, count: int, dtype: str) -> str:
     return f"{base}_{count}" if dtype == "float32" else f"{base}_{count}_{dtype}"
 
 
+_OF_THREADS: dict[str, Callable[[int], Instruction]] = {
+    "thread_fma": thread_fma,
+    "thread_load_half": thread_load_half,
+    "thread_round_tf32": thread_round_tf32,
+}
+
+
 def device_named(name: str) -> Instruction | None:
     """The instruction called `name`: `thread_fma_4`, `copy_8_int8_to_shared`, `subgroup_sum_32`;
     None for a name of another form, or a count or type that no row of the table has."""
     if name == "thread_dot4":
         return thread_dot4()
-    if found := re.fullmatch(r"thread_(fma|load_half)_(\d+)", name):
-        count = int(found[2])
-        make = thread_fma if found[1] == "fma" else thread_load_half
-        return make(count) if count in _COUNTS and name == f"thread_{found[1]}_{count}" else None
+    if found := re.fullmatch(r"(thread_\w+)_(\d+)", name):
+        make, count = _OF_THREADS.get(found[1]), int(found[2])
+        return make(count) if make and count in _COUNTS and name == f"{found[1]}_{count}" else None
     if found := re.fullmatch(
         r"copy_(\d+)(?:_(\w+?))??(?:_to_(shared|local|register|global))?", name
     ):
@@ -132,4 +149,5 @@ __all__ = [
     "thread_dot4",
     "thread_fma",
     "thread_load_half",
+    "thread_round_tf32",
 ]

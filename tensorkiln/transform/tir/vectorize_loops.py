@@ -16,6 +16,7 @@ from dataclasses import replace
 from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.buffer import AddressOf, Load
+from tensorkiln.ir.device_instructions import THREAD
 from tensorkiln.ir.expr import (
     DEVICE_INSTRUCTIONS,
     DOTS,
@@ -70,6 +71,17 @@ def _find(s: Stmt) -> Stmt:
 
 # Expressions whose value in a lane is not the same operation on their operands' values in it.
 _NOT_BY_LANE = (Ramp, Broadcast, Shuffle, VectorReduce, AddressOf, CallExtern, Reduce)
+
+
+def _is_by_lane(e: Intrin, lanes: int) -> bool:
+    """Whether an intrinsic of vectors is that of their lanes; one of a device, if it has a row for
+    these vectors."""
+    row = DEVICE_INSTRUCTIONS.get(e.name)
+    if row is None:
+        return e.name not in DOTS
+    wide = row.result(tuple(a.dtype.with_lanes(lanes) for a in e.args))
+    alone = row.participants == THREAD and not row.memory
+    return alone and wide == e.dtype.with_lanes(lanes)
 
 
 class _Vectorizer:
@@ -174,11 +186,9 @@ class _Vectorizer:
                 return select(cond, x, y)
             case Ramp() | Broadcast() | Shuffle() | VectorReduce() if not self.uses(e):
                 return e
-        if isinstance(e, _NOT_BY_LANE) or (
-            isinstance(e, Intrin) and e.name in {**DOTS, **DEVICE_INSTRUCTIONS}
-        ):
-            raise self.unsupported(f"an expression {type(e).__name__}")
         lanes = max((self.expr(x).dtype.lanes for x in children(e)), default=1)
+        if isinstance(e, _NOT_BY_LANE) or (isinstance(e, Intrin) and not _is_by_lane(e, lanes)):
+            raise self.unsupported(f"an expression {type(e).__name__}")
         return map_children(e, lambda x: self.widened(x, lanes))
 
     def widened(self, e: Expr, lanes: int) -> Expr:

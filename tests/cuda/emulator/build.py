@@ -24,6 +24,14 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from tensorkiln.artifact import ArtifactSet
+from tensorkiln.ir.dtype import DType
+from tensorkiln.schedule.intrin.fragments import (
+    SUMS,
+    Fragment,
+    left_fragment,
+    matrix_fragment,
+    right_fragment,
+)
 from tests.codegen.c_like.build import require_compiler
 
 FAULTS = {
@@ -34,8 +42,13 @@ FAULTS = {
     5: "alignment",
     6: "launch",
     7: "undefined shared memory",
+    8: "warp",
+    9: "operand",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
+# Instructions of warps, with the types of factors as warps.h numbers them.
+_WARP = re.compile(r"@llvm\.nvvm\.(mma\.m16n8k\d+\.row\.col|ldmatrix\.sync\.aligned)\.([\w.]+)\(")
+_FACTORS = {"f32": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4}
 _KERNEL = re.compile(r"define ptx_kernel void @(\w+)\((.*)\) #0 \{")
 _THREADS = re.compile(r'"nvvm.reqntid"="(\d+),(\d+),(\d+)"')
 _LOAD = re.compile(r"  (%\S+) = load ([^,]+), ptr (%\S+?)(?:, align (\d+))?$")
@@ -47,7 +60,32 @@ declare void @emulator_load(ptr, i32, i32, i32)
 declare void @emulator_store(ptr, i32, i32, i32)
 declare ptr @emulator_shared()
 declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
+declare void @emulator_mma(ptr, i32, i32)
+declare void @emulator_ldmatrix(ptr, ptr, i32, i32)
 """
+
+
+def _tables() -> str:
+    """fragments.h: rows and columns of the elements of each thread."""
+
+    def table(places: Sequence[tuple[int, int]]) -> str:
+        return "{" + ", ".join(f"{{{r}, {c}}}" for r, c in places) + "}"
+
+    def threads(f: Fragment) -> str:
+        rows = (table([f.place(t, k) for k in range(f.count)]) for t in range(32))
+        return "{" + ", ".join(rows) + "}"
+
+    def several(head: str, fragments: Sequence[Fragment]) -> str:
+        most = max(f.count for f in fragments)
+        inside = ",\n".join(map(threads, fragments))
+        return f"static const unsigned char {head}[{len(fragments)}][32][{most}][2] = {{{inside}}};"
+
+    types = [DType(t) for t in ("float32", "float16", "int8")]
+    matrices = [matrix_fragment(DType("float16"), 4, flip) for flip in (False, True)]
+    sums = f"static const unsigned char SUMS[32][4][2] = {threads(SUMS)};"
+    left, right = ([f(t) for t in types] for f in (left_fragment, right_fragment))
+    parts = [several("LEFT", left), several("RIGHT", right), several("MATRIX", matrices), sums]
+    return "\n".join(parts) + "\n"
 
 
 def build(irs: Iterable[str], out: Path) -> Path:
@@ -59,7 +97,7 @@ def build(irs: Iterable[str], out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         object_ = Path(folder) / "kernels.o"
         object_.write_bytes(_compiled(text))
-        made = ["-shared", "-o", str(out), str(object_), str(_runtime()), "-lpthread"]
+        made = ["-shared", "-o", str(out), str(object_), str(_runtime()), "-lpthread", "-lm"]
         subprocess.run([require_compiler("gcc"), *made], check=True)
     return out
 
@@ -83,7 +121,8 @@ def build_all(artifacts: ArtifactSet, folder: Path) -> list[Path]:
 def _runtime() -> Path:
     """emulator.c as an object, compiled once."""
     made = Path(tempfile.mkdtemp(prefix="kiln-emulator-")) / "emulator.o"
-    options = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC")
+    (made.parent / "fragments.h").write_text(_tables())
+    options = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", f"-I{made.parent}")
     command = [require_compiler("gcc"), *options, "-c", str(_SOURCE), "-o", str(made)]
     subprocess.run(command, check=True)
     return made
@@ -117,7 +156,9 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
     lines: list[str] = []
     slots: set[str] = set()
     for number, line in enumerate(ir.splitlines()):
-        if line.startswith("declare "):
+        if line.startswith("declare ") and _WARP.search(line):
+            declared[_in_memory(line)] = None
+        elif line.startswith("declare "):
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
             lines += _line(line, slots, number)
@@ -152,7 +193,45 @@ def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
     else:
         told = load or store or not re.search(r"(= load|^  store) ", line)
         assert told, f"an access in a form that the emulator does not know: {line}"
+    if _WARP.search(line):
+        line = f"{line[:-1]}, i32 {number})"
     yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
+
+
+def _in_memory(declaration: str) -> str:
+    """An instruction of a warp, whose registers the emulator gets in memory. Its last operand is
+    the place of the program."""
+    found = re.fullmatch(r"declare (.+) @llvm\.nvvm\.([\w.]+)\((.*)\)", declaration)
+    assert found is not None, declaration
+    result, name, types = found[1], found[2], _split(found[3])
+    returned = _split(result.strip("{}"))
+    given = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
+    lines = [f"define internal {result} @nvvm_{name.replace('.', '_')}({given}, i32 %site) {{"]
+    lines.append("  %m = alloca [10 x i32], align 16")
+    if name.startswith("mma"):
+        for k, t in enumerate(types):
+            lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {k}"]
+            lines += [f"  store {t} %a{k}, ptr %p{k}, align 4"]
+        left, *right = (_FACTORS[t] for t in name.split(".col.")[1].split("."))
+        if name.endswith("f32.f32"):
+            right = [left]
+        how = left | (right or [left])[0] << 4
+        lines.append(f"  call void @emulator_mma(ptr %m, i32 {how}, i32 %site)")
+        first = 6
+    else:
+        how = int(re.findall(r"\.x(\d)", name)[0]) | 8 * (".trans" in name)
+        lines.append("  %row = addrspacecast ptr addrspace(3) %a0 to ptr")
+        lines.append(f"  call void @emulator_ldmatrix(ptr %m, ptr %row, i32 {how}, i32 %site)")
+        first = 0
+    made = "poison"
+    for k, t in enumerate(returned):
+        lines.append(f"  %q{k} = getelementptr i32, ptr %m, i32 {first + k}")
+        lines.append(f"  %v{k} = load {t}, ptr %q{k}, align 4")
+        if len(returned) > 1:
+            lines.append(f"  %r{k} = insertvalue {result} {made}, {t} %v{k}, {k}")
+            made = f"%r{k}"
+    lines.append(f"  ret {result} {made if len(returned) > 1 else '%v0'}\n}}")
+    return "\n".join(lines)
 
 
 def _told(how: str, pointer: str, t: str, align: str | None, site: int) -> str:

@@ -12,13 +12,19 @@
  * - An access is aligned as its instruction says. Shared memory begins at an address that is aligned
  *   for all; its contents are undefined when a block begins: bytes are 0xff, and reading one that the
  *   block has not written is a fault.
+ * - mma.sync and ldmatrix are executed by all 32 threads of a warp, numbers 32 * n to 32 * n + 31 of
+ *   the block, at the same place of the program. Products are exact; sums may round towards zero after
+ *   each term, in any order: here they do, in ascending order. Factors of type tf32 must have been
+ *   rounded to it. ldmatrix reads 16 bytes per row, from the first 8, 16 or 32 threads' addresses, as
+ *   accesses of these threads; a thread needs no barrier to see what its warp's other threads loaded.
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
  *   and 65535 along y and z; a block has at most 1024 threads, 64 along z.
  *
  * It counts what requests of warps cost: counts.h has the readings on which that rests.
  *
- * What it does not show: instructions of warps, memory order finer than barriers, speed. */
+ * What it does not show: other instructions of warps, memory order finer than barriers, speed. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -30,7 +36,7 @@
 #include <ucontext.h>
 #endif
 
-enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED };
+enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED, WARP, OPERAND };
 enum { FORWARD, BACKWARD, RANDOM };
 enum { MOST_THREADS = 1024, STACK = 256 << 10, GUARD = 64 << 10, MOST_SHARED = 227 << 10 };
 enum { PAGE = 4096, MOST_REGIONS = 1 << 16, MANY_THREADS = 1u << 31, MANY_BLOCKS = 1u << 30 };
@@ -52,8 +58,13 @@ typedef struct fiber {
     ucontext_t context;
 #endif
     unsigned x, y, z;
-    enum { READY, WAITING, DONE } state;
-    const void *where; /* of the barrier */
+    enum { READY, WAITING, IN_WARP, DONE } state;
+    const void *where; /* of the barrier, or of the instruction of a warp, which is: */
+    const char *instruction;
+    uint32_t *registers;
+    const char *row;
+    unsigned how;
+    void (*together)(struct fiber *, unsigned);
 } fiber;
 
 typedef struct region {
@@ -155,6 +166,8 @@ __attribute__((noinline)) void nvvm_barrier_cta_sync_aligned_all(unsigned number
     leave();
 }
 
+#include "warps.h"
+
 /* ---- launches --------------------------------------------------------------------------------- */
 static uint64_t random_number(void)
 {
@@ -188,9 +201,15 @@ static void run_block(void)
         int waiting = -1, done = -1;
         arrange(turn, (uint32_t)n_threads);
         for (int i = 0; i < n_threads; i++) {
-            enter((int)turn[i]);
+            if (fibers[turn[i]].state == READY)
+                enter((int)turn[i]);
             if (fault)
                 return;
+        }
+        if (run_warps()) {
+            if (fault)
+                return;
+            continue;
         }
         count_phase();
         if (undefined_at >= 0) { /* and no thread wrote it until the barrier: that were a race */

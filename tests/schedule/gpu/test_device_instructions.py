@@ -33,6 +33,16 @@ NAMES = [
     "copy_4",
     *(f"subgroup_{op}_{n}" for op in ("sum", "max", "min") for n in (2, 32)),
     *(f"subgroup_{op}_8_{t}" for op in ("sum", "max") for t in ("int32", "uint32")),
+    *(f"thread_round_tf32_{n}" for n in (2, 4, 8, 16)),
+    *(f"warp_mma_m16n8k16_{t}" for t in ("float16", "bfloat16")),
+    *(f"warp_mma_m16n8k32_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
+    "warp_mma_m16n8k8_float32",
+    *(
+        f"warp_load_matrix_{n}{flip}_{t}"
+        for n in (1, 2, 4)
+        for flip, types in (("", ("int8", "float16", "float32")), ("_transposed", ("bfloat16",)))
+        for t in types
+    ),
 ]
 SUBGROUPS = Target({"kind": "opencl", "supports_subgroups": True, "thread_warp_size": 32})
 
@@ -50,7 +60,8 @@ def numbers(f: PrimFunc, seed: int) -> dict[str, Any]:
 def test_an_instruction_is_what_its_template_says(name: str) -> None:
     made = instruction(name)
     assert made is not None and made.name == name
-    verify(IRModule((made.implementation,)))
+    if all("global" in scopes for scopes in made.memory.values()):  # as parameters are
+        verify(IRModule((made.implementation,)))
     for seed in range(3):
         want, found = (numbers(made.template, seed) for _ in range(2))
         run(made.template, want)
@@ -255,6 +266,43 @@ def test_threads_that_do_not_come_by_together() -> None:
         tensorize(by_one_thread, "lane", "subgroup_max_32")
     with pytest.raises(ScheduleError, match="no loop around it is over blockIdx"):
         tensorize(without_blocks, "lane", "subgroup_sum_32")
+
+
+# ---- warps ---------------------------------------------------------------------------------------
+
+FRAGMENTS = """
+@T.prim_func
+def matrices(A: T.Buffer((3, 16, 8), "float16"), C: T.Buffer((3, 32, 4), "float16")):
+    for b in range(3):
+        for i in range(16):
+            for j in range(8):
+                C[b, i % 8 * 4 + j // 2, i // 8 * 2 + j % 2] = A[b, i, j]
+"""
+
+
+def test_a_matrix_is_loaded_from_shared_memory() -> None:
+    (f,) = from_source(FRAGMENTS).prim_funcs
+    s = Schedule(f)
+    s.bind("b", "blockIdx.x")
+    with pytest.raises(ScheduleError, match="'A' is global"):
+        s.tensorize("i", "warp_load_matrix_2_float16")
+    copy = s.cache_read("C", "A", "shared", at="b")
+    s.bind(copy.loops[-1], "threadIdx.x")
+    s.tensorize("i", "warp_load_matrix_2_float16")
+    verify(IRModule((s.func,)))
+    want, found = numbers(f, 4), numbers(f, 4)
+    run(f, want)
+    run(s.func, found)
+    np.testing.assert_array_equal(found["C"], want["C"])
+    made = Kernels([s.func], Target({"kind": "cuda", "arch": "sm_80"}))
+    (launch,) = made.launches("matrices")
+    races = races_of(made.func(launch.name))
+    assert races.proved, races
+    made.aligned = True
+    made.run("matrices", {}, *want.values())
+    np.testing.assert_array_equal(found["C"], want["C"])
+    with pytest.raises(UnsupportedError, match="warp_load_matrix_2 is an instruction"):
+        emit_opencl([made.func(launch.name)], OPENCL)
 
 
 DEVICE = """

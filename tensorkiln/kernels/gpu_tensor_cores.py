@@ -1,0 +1,122 @@
+"""Products on tensor cores: which of them, and the tile of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.family import Family
+from tensorkiln.kernels.fusion import elementwise_epilogue, light
+from tensorkiln.target import Target
+from tensorkiln.target.capability import least_capability
+from tensorkiln.target.gpus import TENSOR_CORES
+
+_BYTES = ("int8", "uint8")
+FACTORS = frozenset(
+    {("float16", "float16"), ("bfloat16", "bfloat16"), *((a, b) for a in _BYTES for b in _BYTES)}
+)
+TF32 = ("float32", "float32")
+
+_UNIT = 16  # rows and columns of the smallest tile of a warp
+_LARGEST, _USUAL = 128, 64
+_FULL = 128  # tiles from which on a device is full without smaller ones
+_LEAST = 8  # with fewer rows or columns most of a tile would be empty
+_WARPS = 4  # of a block, at most
+_TERMS = 64  # bytes of terms that a tile gets at a time
+MMA_TERMS = 32  # bytes of terms of one instruction
+PAD = 16  # bytes behind each row of shared memory
+_SUM = 4  # bytes of a sum
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile:
+    """Rows x columns of a block of `down` x `across` warps, and bytes of terms copied at a time."""
+
+    rows: int
+    columns: int
+    term_bytes: int
+    down: int
+    across: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.down * self.across * WARP_THREADS
+
+    @property
+    def of_warp(self) -> tuple[int, int]:
+        """Rows and columns of a warp."""
+        return self.rows // self.down, self.columns // self.across
+
+    @property
+    def shared(self) -> int:
+        """The most bytes of shared memory that tiles of both factors take, and 16 rows of the sums
+        of each warp."""
+        factors = (self.rows + self.columns) * (self.term_bytes + PAD)
+        return factors + self.down * _UNIT * (self.columns * _SUM + PAD)
+
+
+def warp_tile(
+    rows: int | None, columns: int | None, batch: int, term_bytes: int | None, target: Target
+) -> WarpTile | None:
+    """The tile for a product of so many rows, columns and bytes of terms, None being unknown. None
+    if it has too few rows or columns, or if a block of the target is too small."""
+    if min(_LEAST if n is None else n for n in (rows, columns)) < _LEAST:
+        return None
+    threads, shared = target["max_num_threads"], target["max_shared_memory_per_block"]
+    assert isinstance(threads, int) and isinstance(shared, int)
+    sizes = [_size(rows), _size(columns)]
+    tiles = batch * ((rows or _USUAL) // _LARGEST) * ((columns or _USUAL) // _LARGEST)
+    if sizes == [_USUAL, _USUAL] and tiles >= _FULL:
+        sizes = [_LARGEST, _LARGEST]
+    terms = _TERMS if term_bytes is None or term_bytes > MMA_TERMS else MMA_TERMS
+    down, across = _warps(sizes[0], sizes[1], min(_WARPS, threads // WARP_THREADS))
+    found = WarpTile(sizes[0], sizes[1], terms, down, across)
+    return found if down and found.shared <= shared else None
+
+
+def _size(extent: int | None) -> int:
+    """The least power of two from _UNIT on that has an extent, up to _USUAL."""
+    size = _UNIT
+    while size < _USUAL and (extent is None or size < extent):
+        size *= 2
+    return size
+
+
+def _warps(rows: int, columns: int, most: int) -> tuple[int, int]:
+    """Up to `most` warps along rows and columns of a tile, each with as square a part of at least
+    _UNIT x _UNIT as can be; none if there is no warp."""
+    if not most:
+        return 0, 0
+    down = across = 1
+    while down * across * 2 <= most and max(rows // down, columns // across) > _UNIT:
+        if rows // down >= columns // across:
+            down *= 2
+        else:
+            across *= 2
+    return down, across
+
+
+def _fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether all architectures of the target multiply such factors."""
+    if len(call.args) < 2 or least_capability(target) < TENSOR_CORES:
+        return False
+    types = [a.type for a in call.args[:2]]
+    left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
+    rounded = (left, right) == TF32 and target["matmul_precision"] == "tf32"
+    return rounded or (left, right) in FACTORS
+
+
+def gpu_tensor_cores(operators: tuple[str, ...]) -> Family:
+    """The row for operators whose elements are sums of products."""
+    return Family(
+        op_class="gpu_tensor_cores",
+        operators=operators,
+        schedule="tensorkiln.schedule.gpu.tensor_cores:schedule_tensor_cores",
+        fits=_fits,
+        epilogue=elementwise_epilogue,
+        prologue=light,
+        inplace=True,
+        devices=("cuda",),
+    )

@@ -1,0 +1,381 @@
+"""Products on tensor cores, of any operator whose element is a sum of products (`products.py`).
+
+A block of up to four warps computes a tile of rows x columns. For each step of 64 bytes of terms
+all threads copy a tile of each factor to shared memory, with zeros beyond the last row, column or
+term. Each warp loads fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies
+them; its sums stay in registers, as float32 or int32.
+
+The layout of a factor in shared memory follows from that in global memory, since both are accessed
+in vectors of up to 16 bytes: a row of terms for each row of the tile or, for elements of 16 bits,
+which are transposed as they are loaded, a row of the tile's rows for each term. Rows are 16 bytes
+longer than a power of two, so that 8 of them that are loaded at once lie in different banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.expr import (
+    Broadcast,
+    Cast,
+    Expr,
+    IntImm,
+    Shuffle,
+    Var,
+    cast,
+    const,
+    int_value,
+    intrin,
+)
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import children, loads, substitute
+from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
+from tensorkiln.schedule.access import lane_stride, simplify_value
+from tensorkiln.schedule.build import lane_ramp, loop, nest, within
+from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.grid import bind_threads
+from tensorkiln.schedule.gpu.products import Axes, Product
+from tensorkiln.schedule.gpu.tiles import (
+    Side,
+    TiledProduct,
+    bind_tiles,
+    split_index,
+    tiled_product,
+)
+from tensorkiln.schedule.group import Group, inplace_params, product, static
+from tensorkiln.schedule.intrin.fragments import (
+    LEFT_MATRICES,
+    RIGHT_MATRICES,
+    SUMS,
+    Digit,
+    left_fragment,
+    mma_name,
+    place_of,
+    right_fragment,
+)
+from tensorkiln.schedule.primitives import Cooperative, Schedule
+from tensorkiln.schedule.reductions import replaced
+from tensorkiln.target import Target
+
+_VECTORS = (16, 8, 4)  # bytes that a thread copies at once
+_AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
+_BLOCK = 16  # rows of a product; columns of two
+_COPIES = {"left": "copy left", "right": "copy right"}  # roles of nests that fill tiles
+_REGISTER = "register"  # the role of loops over what a thread has in registers
+_STORE = "store"  # the role of nests that store to the output
+
+
+def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> Schedule | None:
+    """A group whose output elements are functions of one sum of products of float16, bfloat16 or
+    integers of 8 bits, or of float32 where the target says tf32. None if it is not such a product,
+    or too narrow for tiles."""
+    group, found = tiled_product(group, halves=True)
+    factors = None if found is None else _factors(found)
+    if found is None or factors is None:
+        return None
+    tile = _tile_of(found, factors[0].dtype, target)
+    if tile is None:
+        return None
+    made = _Tiles(group, found, tile, factors)
+    s = Schedule(
+        PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
+    )
+    bind_tiles(s)
+    for copied in (made.left, made.right):
+        for name in s.loops(role=_COPIES[copied.buffer.name]):
+            done: Cooperative = s.cooperative(name, tile.threads, copied.lanes)
+            if (static(s.loop(done.rounds).extent, "rounds of a copy")) > _AT_ONCE:
+                s.unroll(s.split(done.rounds, _AT_ONCE).inner)
+            else:
+                s.unroll(done.rounds)
+    for name in s.loops(role=_STORE):
+        s.cooperative(name, tile.threads, made.lanes)
+    for b in (made.left.buffer, made.right.buffer, made.out):
+        s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
+    bind_threads(s)
+    for name in s.loops(role=_REGISTER):
+        s.unroll(name)
+    for name in ("sums", "a", "b"):
+        s.set_scope(name, "register")
+    return s
+
+
+def _factors(p: Product) -> tuple[Expr, Expr] | None:
+    """The factors in the types that are multiplied; None for others."""
+    found = []
+    for value in (p.left, p.right):
+        if p.dtype.name == "int32":
+            if not isinstance(value, Cast):
+                return None
+            value = value.a
+        found.append(value)
+    left, right = found
+    types = left.dtype.name, right.dtype.name
+    if types == TF32:  # the family takes float32 only where the target asks for tf32
+        left, right = (intrin("thread_round_tf32", x) for x in found)
+    elif types not in FACTORS:
+        return None
+    return left, right
+
+
+def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:
+    rows, columns, batch, terms = (
+        int_value(product(tuple(e for _, e in axes)))
+        for axes in (p.rows, p.columns, p.batch, p.terms)
+    )
+    term_bytes = None if terms is None else terms * dtype.bytes
+    return warp_tile(rows, columns, batch or 1, term_bytes, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A factor in shared memory: `buffer` has a row for each row or column of the tile or, if it is
+    `transposed`, for each term. `lanes`: elements that a thread copies at once, along a row.
+    `neighbours`: whether adjacent threads copy along a row."""
+
+    side: Side
+    buffer: Buffer
+    transposed: bool
+    lanes: int
+    neighbours: bool
+
+
+def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
+    """How a factor is copied: along that of its axes, its own or the terms, in which more of its
+    elements are adjacent in memory."""
+    along_terms = _adjacent((side.value,), of.p.terms, of.terms)
+    along_own = _adjacent((side.value,), side.axes, side.extent)
+    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
+    across = along_own > along_terms or (along_own == along_terms and name == "right")
+    flips = across and side.dtype.bytes == 2
+    shape = (of.depth, side.size) if flips else (side.size, of.depth)
+    made = buffer(name, shape, side.dtype, "shared")
+    lanes = along_own if flips else 0 if across else along_terms
+    return _Copied(side, made, flips, max(1, int(lanes)), flips or not across)
+
+
+def _adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
+    """How many elements along some axes can be accessed as one vector in all values; less than 1
+    for single ones, the more the longer they are adjacent."""
+    for size in _VECTORS:
+        lanes = size // values[0].dtype.bytes
+        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
+            return lanes
+    last = axes[-1:]
+    if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
+        return 0
+    n = int_value(last[0][1])
+    return 0.5 if n is None else 1 - 0.5 / n
+
+
+def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
+    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
+    if int_value(simplify(extent % lanes)) != 0:
+        return False
+    step, lane = Var("step"), Var("lane")
+    bounds = {lane: (0, lanes - 1)}
+    at = {v: simplify(e, bounds) for v, e in split_index(axes, step * lanes + lane).items()}
+    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
+
+
+def _in_vectors(e: Expr, lane: Var) -> bool:
+    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
+    nothing else depends."""
+    if isinstance(e, Load):
+        return lane_stride(e, lane) in (0, 1)
+    return e is not lane and all(_in_vectors(c, lane) for c in children(e))
+
+
+class _Tiles:
+    """The statements of all tiles."""
+
+    def __init__(self, group: Group, p: Product, tile: WarpTile, factors: tuple[Expr, Expr]):
+        size = factors[0].dtype.bytes
+        depth = tile.term_bytes // size
+        self.p, self.tile, self.dtype = p, tile, factors[0].dtype
+        self.of = TiledProduct(group, p, tile.rows, tile.columns, depth, factors)
+        self.left = _copied("left", self.of.left, self.of)
+        self.right = _copied("right", self.of.right, self.of)
+        rows, columns = tile.of_warp
+        self.blocks = rows // _BLOCK, columns // _BLOCK
+        total = p.dtype if p.dtype.name == "int32" else FLOAT32
+        shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
+        self.sums = buffer("sums", shape, total, "local")
+        self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), p.dtype, "shared")
+        # Adjacent columns of the output, and of what is read for them.
+        place = Load(group.out, group.store_index(p.index))
+        read = replaced(p.value, p.total, const(0, p.dtype))
+        self.lanes = int(_adjacent((place, read), p.columns, self.of.right.extent)) or 1
+
+    def stmt(self) -> Stmt:
+        """for batch, tile of rows, tile of columns: the tile."""
+        return self.of.grid(self._tile)
+
+    def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        def step(k: Expr) -> Stmt:
+            first = k * self.of.depth
+            return seq(
+                self._load_tile(self.left, (z, first_row, first)),
+                self._load_tile(self.right, (z, first_column, first)),
+                each_thread("thread", self.tile.threads, self._products),
+            )
+
+        return within(
+            [self.left.buffer, self.right.buffer, self.out, self.sums],
+            self._each_sum(self._start),
+            loop("k", self.of.rounds, step, keep=True),
+            loop(
+                "r",
+                self.blocks[0],
+                lambda r: self._finish(r, z, first_row, first_column),
+                _REGISTER,
+            ),
+        )
+
+    # ---- global memory to shared memory --------------------------------------------------------
+
+    def _load_tile(self, c: _Copied, start: tuple[Expr, Expr, Expr]) -> Stmt:
+        """Copy a tile of a factor to shared memory, by all threads; neighbouring ones read
+        neighbouring elements, or vectors."""
+        role = _COPIES[c.buffer.name]
+        lanes = (c.lanes, 1) if c.transposed else (1, c.lanes)
+
+        def element(j: Expr, k: Expr) -> Stmt:
+            at = (k, j) if c.transposed else (j, k)
+            return self.of.copy(c.side, start, j, k, lambda x: Store(c.buffer, at, x), lanes)
+
+        size, depth = c.side.size, self.of.depth
+        if c.transposed:
+            return nest(["k", "j"], [depth, size], lambda k, j: element(j, k), [role, ""], True)
+        if c.neighbours:
+            return nest(["j", "k"], [size, depth], element, [role, ""], True)
+        # Eight neighbours in memory, which are rows of shared memory, by four terms: a warp reads
+        # whole sectors and writes to all banks.
+        extents = [size // 8, depth // 4, 8, 4]
+        return nest(
+            ["jo", "ko", "ji", "ki"],
+            extents,
+            lambda jo, ko, ji, ki: element(simplify(jo * 8 + ji), simplify(ko * 4 + ki)),
+            [role, "", "", ""],
+            True,
+        )
+
+    # ---- shared memory to sums -----------------------------------------------------------------
+
+    def _products(self, t: Expr) -> Stmt:
+        """Add the products of the terms in shared memory to the sums of a thread."""
+        down, across = self.blocks
+        a = buffer("a", (down, left_fragment(self.left.buffer.dtype).count), self.left.buffer.dtype)
+        pair = 2 * right_fragment(self.right.buffer.dtype).count
+        b = buffer("b", (across, pair), self.right.buffer.dtype)
+        first_row, first_column = self._place(t)
+
+        def step(k: Expr) -> Stmt:
+            term = k * (MMA_TERMS // self.dtype.bytes)
+
+            def left(r: Expr) -> Stmt:
+                row = simplify(first_row + r * _BLOCK)
+                value = self._fragments(self.left, LEFT_MATRICES, t, row, term)
+                return Store(a, (r, lane_ramp(value.dtype.lanes)), value)
+
+            def right(c: Expr) -> Stmt:
+                column = simplify(first_column + c * _BLOCK)
+                value = self._fragments(self.right, RIGHT_MATRICES, t, column, term)
+                return Store(b, (c, lane_ramp(value.dtype.lanes)), value)
+
+            def multiply(r: Expr, c: Expr) -> Stmt:
+                x = Load(a, (r, lane_ramp(left_fragment(a.dtype).count)))
+                both = Load(b, (c, lane_ramp(pair)))
+                found = []
+                for half in range(2):
+                    lanes = tuple(range(half * pair // 2, (half + 1) * pair // 2))
+                    at = self._sums_at(t, r, simplify(c * 2 + half))
+                    y = Shuffle(both, both, lanes)
+                    value = intrin(mma_name(self.dtype), x, y, Load(self.sums, at))
+                    found.append(Store(self.sums, at, value))
+                return seq(*found)
+
+            return seq(
+                loop("r", down, left, _REGISTER),
+                loop("c", across, right, _REGISTER),
+                nest(["r", "c"], [down, across], multiply, [_REGISTER] * 2),
+            )
+
+        steps = self.of.depth * self.dtype.bytes // MMA_TERMS
+        return within([a, b], loop("term", steps, step, _REGISTER))
+
+    def _fragments(
+        self, c: _Copied, digits: tuple[Digit, ...], t: Expr, first: Expr, term: Expr
+    ) -> Expr:
+        """The fragments of 16 rows or columns from `first`, and of the terms of one product."""
+        thread = t % WARP_THREADS
+        block, half = place_of(thread // 8, digits)
+        at = simplify(first + block * 8)
+        row = thread % 8  # of the matrix that this thread gives
+        lanes = 16 // c.buffer.dtype.bytes
+        if c.transposed:
+            index = (simplify(term + half * lanes + row), lane_ramp(lanes, at))
+            return intrin("warp_load_matrix_4_transposed", Load(c.buffer, index))
+        index = (simplify(at + row), lane_ramp(lanes, simplify(term + half * lanes)))
+        return intrin("warp_load_matrix_4", Load(c.buffer, index))
+
+    # ---- sums ----------------------------------------------------------------------------------
+
+    def _place(self, t: Expr) -> tuple[Expr, Expr]:
+        """The first row and column of the warp of a thread, in the tile."""
+        rows, columns = self.tile.of_warp
+        warp = t // WARP_THREADS
+        return warp // self.tile.across * rows, warp % self.tile.across * columns
+
+    def _sums_at(self, t: Expr, r: Expr, c: Expr) -> tuple[Expr, ...]:
+        return (t, r, c, lane_ramp(SUMS.count))
+
+    def _each_sum(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+        """For each thread, and each product of its sums: 16 rows, 8 columns."""
+        extents = [self.blocks[0], 2 * self.blocks[1]]
+
+        def sums(t: Expr) -> Stmt:
+            return nest(["r", "c"], extents, lambda r, c: body(t, r, c), [_REGISTER] * 2)
+
+        return each_thread("thread", self.tile.threads, sums)
+
+    def _start(self, t: Expr, r: Expr, c: Expr) -> Stmt:
+        zero = Broadcast(const(0, self.sums.dtype), SUMS.count)
+        return Store(self.sums, self._sums_at(t, r, c), zero)
+
+    def _finish(self, r: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        """Store 16 rows of each warp: the sums to shared memory, rounded once to the type of the
+        operator, and what the group computes of them to the output, in its order."""
+        warp_rows, _ = self.tile.of_warp
+
+        def share(t: Expr) -> Stmt:
+            return loop("c", 2 * self.blocks[1], lambda c: self._share(t, r, c), _REGISTER)
+
+        def store(i: Expr, j: Expr) -> Stmt:
+            row = simplify(first_row + i // _BLOCK * warp_rows + r * _BLOCK + i % _BLOCK)
+            total = Load(self.out, (i, j))
+            return self.of.finish(total, z, row, (first_column, j), self.lanes)
+
+        extents = [self.tile.down * _BLOCK, self.tile.columns]
+        return seq(
+            each_thread("thread", self.tile.threads, share),
+            nest(["i", "j"], extents, store, [_STORE, ""], True),
+        )
+
+    def _share(self, t: Expr, r: Expr, c: Expr) -> Stmt:
+        """Store the sums of a thread of one product to shared memory, pair by pair."""
+        warp, (_, column) = t // WARP_THREADS, self._place(t)
+        sums = Load(self.sums, self._sums_at(t, r, c))
+        found = []
+        for k in range(0, SUMS.count, 2):
+            row, first = SUMS.place(t % WARP_THREADS, IntImm(k))
+            row = simplify(warp // self.tile.across * _BLOCK + row)
+            at = simplify(column + c * SUMS.columns + first)
+            pair = cast(Shuffle(sums, sums, (k, k + 1)), self.out.dtype.with_lanes(2))
+            found.append(Store(self.out, (row, lane_ramp(2, at)), pair))
+        return seq(*found)

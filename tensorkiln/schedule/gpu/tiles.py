@@ -1,0 +1,160 @@
+"""A product (`products.py`) in tiles, one for each block of threads: which elements of its factors
+a tile needs, and which elements of the output it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, Var, const, int_value, logical_and
+from tensorkiln.ir.stmt import If, Stmt, Store
+from tensorkiln.ir.visit import substitute
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import nest
+from tensorkiln.schedule.gpu.products import Axes, Product, product_of
+from tensorkiln.schedule.group import Group, product
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.reductions import replaced
+
+
+def tiled_product(group: Group, halves: bool = False) -> tuple[Group, Product | None]:
+    """The product that a group computes, as `product_of`, and the group whose buffers it reads."""
+    found = product_of(group, halves)
+    if found is None or not found.batch:
+        return group, found
+    if all(int_value(e) is not None for _, e in (*found.rows, *found.columns)):
+        return group, found
+    # A row of a batch, z * n + i, is one of x[z, i]; rows alone stay one dimension.
+    return group.unviewed, product_of(group.unviewed, halves)
+
+
+def bind_tiles(s: Schedule) -> None:
+    """Give each tile of `TiledProduct.grid` a block."""
+    for role, index in (("batch", "z"), ("row", "y"), ("column", "x")):
+        (name,) = s.loops(role=role)
+        s.bind(name, f"blockIdx.{index}")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A factor: its `value`, which depends on `axes` (rows or columns) of `extent` elements in all,
+    terms and batch. A tile has `size` rows or columns."""
+
+    value: Expr
+    axes: Axes
+    extent: Expr
+    size: int
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return self.value.dtype
+
+
+class TiledProduct:
+    """A product in tiles of `rows` x `columns`, whose sums get `depth` terms at a time. `left` and
+    `right` are its factors, or what is given in their place."""
+
+    def __init__(
+        self,
+        group: Group,
+        p: Product,
+        rows: int,
+        columns: int,
+        depth: int,
+        factors: tuple[Expr, Expr] | None = None,
+    ):
+        self.group, self.p, self.depth = group, p, depth
+        self.terms = _extent(p.terms)
+        left, right = factors or (p.left, p.right)
+        self.left = Side(left, p.rows, _extent(p.rows), rows)
+        self.right = Side(right, p.columns, _extent(p.columns), columns)
+
+    @property
+    def rounds(self) -> Expr:
+        """How often a tile gets terms."""
+        return simplify((self.terms + (self.depth - 1)) // self.depth)
+
+    def grid(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+        """For each tile `body(batch, first row, first column)`; loops have roles for
+        `bind_tiles`."""
+        sides = self.left, self.right
+        extents = [
+            _extent(self.p.batch),
+            *(simplify((s.extent + (s.size - 1)) // s.size) for s in sides),
+        ]
+
+        def tile(z: Expr, y: Expr, x: Expr) -> Stmt:
+            return body(z, y * self.left.size, x * self.right.size)
+
+        return nest(["z", "y", "x"], extents, tile, ["batch", "row", "column"], True)
+
+    def copy(
+        self,
+        side: Side,
+        start: tuple[Expr, Expr, Expr],
+        j: Expr,
+        k: Expr,
+        store: Callable[[Expr], Stmt],
+        lanes: tuple[int, int] = (1, 1),
+    ) -> Stmt:
+        """Store element (j, k) of a tile, row or column and term, that begins at `start`: batch,
+        row or column, term. It is zero beyond the last of them. `lanes` of each, which divide their
+        number, are inside together."""
+        z, first, first_term = start
+        at, term = simplify(first + j), simplify(first_term + k)
+        of = self.p
+        values = {
+            **split_index(side.axes, at),
+            **split_index(of.terms, term),
+            **split_index(of.batch, z),
+        }
+        inside = []
+        for whole, size, base, index, count in (
+            (side.extent, side.size, first, j, lanes[0]),
+            (self.terms, self.depth, first_term, k, lanes[1]),
+        ):
+            if int_value(simplify(whole % size)) != 0:
+                index = index // count * count if count > 1 else index
+                inside.append(simplify(base + index) < whole)
+        element = store(simplify_value(substitute(side.value, values), {}))
+        return If(logical_and(*inside), element, store(const(0, side.dtype))) if inside else element
+
+    def finish(
+        self, total: Expr, z: Expr, row: Expr, column: tuple[Expr, Expr], lanes: int = 1
+    ) -> Stmt:
+        """Store one element of the output, with what the group computes of its sum, if there is
+        one. Its column is the sum of two; `lanes` of the second, which divide the number of
+        columns, are there together."""
+        p, (first, j) = self.p, column
+        base = simplify(first + (j // lanes * lanes if lanes > 1 else j))
+        at = simplify(first + j)
+        places = {
+            **split_index(p.rows, row),
+            **split_index(p.columns, at),
+            **split_index(p.batch, z),
+        }
+        value = simplify_value(substitute(replaced(p.value, p.total, total), places), {})
+        index = tuple(substitute(e, places) for e in p.index)
+        store = Store(self.group.out, self.group.store_index(index), value)
+        inside = [
+            index < s.extent
+            for index, s in ((row, self.left), (base, self.right))
+            if int_value(simplify(s.extent % s.size)) != 0
+        ]
+        return If(logical_and(*inside), store) if inside else store
+
+
+def split_index(axes: Axes, at: Expr) -> dict[Var, Expr]:
+    """The values of several indices, the last of which is the fastest, at a place of all."""
+    values: dict[Var, Expr] = {}
+    for d, (var, extent) in reversed(list(enumerate(axes))):
+        values[var] = simplify(at % extent) if d else simplify(at)
+        at = at // extent
+    return values
+
+
+def _extent(axes: Axes) -> Expr:
+    return product(tuple(e for _, e in axes))

@@ -1,0 +1,124 @@
+"""Which element of a matrix each thread of a warp has: the fragments of instructions on tensor
+cores, as data (PTX ISA, "Matrix Fragments for mma" and "ldmatrix").
+
+A thread's number in its warp and the number of an element among those that the thread has are
+written in digits of mixed radix, the most significant first. Each digit moves by a number of rows
+and columns, so both a number and an expression have a place.
+
+All shapes of 32 bytes of terms have the same layout in bytes. With `per` elements in a register of
+32 bits, thread 4 * g + t has of a, 16 rows of 8 * per terms, and of b, 8 * per terms of 8 columns,
+
+    a: register 2 * h + r: row 8 * r + g, terms from 4 * per * h + per * t on
+    b: register h: column g, the same terms
+    c: element 2 * r + e: row 8 * r + g, column 2 * t + e
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr
+
+Index = TypeVar("Index", int, Expr)
+_ROW = 16  # bytes of a row of a matrix that `ldmatrix` loads
+_REGISTER = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One of `count` values, each of which moves by so many rows and columns."""
+
+    count: int
+    rows: int
+    columns: int
+
+
+def place_of(number: Index, digits: tuple[Digit, ...]) -> tuple[Index, Index]:
+    """The rows and columns by which the digits of a number move."""
+    row, column, below = number * 0, number * 0, 1
+    for k, d in reversed(list(enumerate(digits))):
+        digit = number // below if below > 1 else number
+        digit = digit % d.count if k else digit
+        row, column = row + digit * d.rows, column + digit * d.columns
+        below *= d.count
+    return row, column
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A matrix of `rows` x `columns` among 32 threads. `thread`: the digits of a thread's number;
+    `element`: those of an element's number among the elements of a thread."""
+
+    rows: int
+    columns: int
+    thread: tuple[Digit, ...]
+    element: tuple[Digit, ...]
+
+    @property
+    def count(self) -> int:
+        """Elements of each thread."""
+        return self.rows * self.columns // WARP_THREADS
+
+    def place(self, thread: Index, element: Index) -> tuple[Index, Index]:
+        """The row and column of an element of a thread."""
+        row, column = place_of(thread, self.thread)
+        below, right = place_of(element, self.element)
+        return row + below, column + right
+
+
+def left_fragment(dtype: DType) -> Fragment:
+    """The left factor, rows x terms."""
+    per = _REGISTER // dtype.bytes
+    element = (Digit(2, 0, 4 * per), Digit(2, 8, 0), Digit(per, 0, 1))
+    return Fragment(16, 8 * per, (Digit(8, 1, 0), Digit(4, 0, per)), element)
+
+
+def right_fragment(dtype: DType) -> Fragment:
+    """The right factor, terms x columns."""
+    per = _REGISTER // dtype.bytes
+    element = (Digit(2, 4 * per, 0), Digit(per, 1, 0))
+    return Fragment(8 * per, 8, (Digit(8, 0, 1), Digit(4, per, 0)), element)
+
+
+SUMS = Fragment(16, 8, (Digit(8, 1, 0), Digit(4, 0, 2)), (Digit(2, 8, 0), Digit(2, 0, 1)))
+
+
+def matrix_fragment(dtype: DType, count: int, transposed: bool = False) -> Fragment:
+    """`count` matrices below each other, of 8 rows of 16 bytes each, as `warp_load_matrix` gives
+    them; transposed, a thread has of each matrix what it else has of its transpose."""
+    per = _REGISTER // dtype.bytes
+    matrix, columns = Digit(count, 8, 0), _ROW // dtype.bytes
+    if transposed:
+        digits = (Digit(8, 0, 1), Digit(4, per, 0))
+        return Fragment(8 * count, columns, digits, (matrix, Digit(per, 1, 0)))
+    digits = (Digit(8, 1, 0), Digit(4, 0, per))
+    return Fragment(8 * count, columns, digits, (matrix, Digit(per, 0, 1)))
+
+
+# Matrices that one `warp_load_matrix_4` loads for a left factor of 16 rows, or for the right
+# factors of two products, 16 columns. The digits of a matrix' number, that of its register, move by
+# blocks of 8 rows (of the right factor: columns) and halves of the terms.
+LEFT_MATRICES = (Digit(2, 0, 1), Digit(2, 1, 0))
+RIGHT_MATRICES = (Digit(2, 1, 0), Digit(2, 0, 1))
+
+
+def mma_name(dtype: DType) -> str:
+    """The instruction that multiplies factors of a type."""
+    return f"warp_mma_m16n8k{32 // dtype.bytes}"
+
+
+__all__ = [
+    "LEFT_MATRICES",
+    "RIGHT_MATRICES",
+    "SUMS",
+    "Digit",
+    "Fragment",
+    "left_fragment",
+    "matrix_fragment",
+    "mma_name",
+    "place_of",
+    "right_fragment",
+]

@@ -1,0 +1,111 @@
+"""Instructions of a warp's 32 threads on matrices, whose fragments are buffers of a row per thread
+(`schedule/intrin/fragments.py`)."""
+
+from __future__ import annotations
+
+import re
+
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, WARP, WARP_THREADS
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, IntImm, Ramp, Var, cast, const, intrin
+from tensorkiln.ir.stmt import THREAD_INDICES, For, Stmt, Store
+from tensorkiln.schedule.intrin.fragments import (
+    SUMS,
+    Fragment,
+    left_fragment,
+    matrix_fragment,
+    right_fragment,
+)
+from tensorkiln.schedule.primitives.instruction import Instruction
+
+
+def _loops(body: Stmt, *heads: tuple[Var, int]) -> Stmt:
+    for var, count in reversed(heads):
+        body = For(var, IntImm(0), const(count), "serial", body)
+    return body
+
+
+def _threads(t: Var, body: Stmt) -> Stmt:
+    attrs = Attrs.of(thread=THREAD_INDICES[0])
+    return For(t, IntImm(0), const(WARP_THREADS), "thread", body, attrs)
+
+
+def _all(lanes: int) -> Ramp:
+    return Ramp(IntImm(0), IntImm(1), lanes)
+
+
+def _fragment(name: str, f: Fragment, dtype: DType) -> Buffer:
+    return buffer(name, (WARP_THREADS, f.count), dtype)
+
+
+def _where(f: Fragment, row: Expr, column: Expr) -> tuple[Expr, Expr]:
+    """(the thread that has an element, its number there): the inverse of `Fragment.place`."""
+    found = []
+    for digits in (f.thread, f.element):
+        number: Expr = IntImm(0)
+        for d in digits:
+            at = row if d.rows else column
+            step = d.rows or d.columns
+            extent = f.rows if d.rows else f.columns
+            value = at // step if step > 1 else at
+            if step * d.count < extent:
+                value = value % d.count
+            number = number * d.count + value
+        found.append(number)
+    thread, element = found
+    return thread, element
+
+
+def warp_mma(shape: str, left: str, right: str) -> Instruction:
+    """c[i, j] += a[i, k] * b[k, j], of fragments, in float32 or int32."""
+    row = DEVICE_INSTRUCTIONS[f"warp_mma_{shape}"]
+    a_type, b_type = DType(left), DType(right)
+    (total,) = {s[0].element for s in row.signatures}
+    fragments = left_fragment(a_type), right_fragment(b_type), SUMS
+    a, b, c = map(_fragment, "abc", fragments, (a_type, b_type, total))
+    i, j, k = Var("i"), Var("j"), Var("k")
+    places = [_where(f, x, y) for f, x, y in zip(fragments, (i, k, i), (k, j, j), strict=True)]
+    x, y = (cast(Load(m, at), total) for m, at in zip((a, b), places, strict=False))
+    step = Store(c, places[2], Load(c, places[2]) + x * y)
+    t = Var("t")
+    vectors = [Load(m, (t, _all(f.count))) for m, f in zip((a, b, c), fragments, strict=True)]
+    code = Store(c, (t, _all(SUMS.count)), intrin(row.name, *vectors))
+    loops = _loops(step, (i, 16), (j, 8), (k, fragments[0].columns))
+    name = f"{row.name}_{left}" + (f"_{right}" if left != right else "")
+    return Instruction.of(name, (a, b, c), loops, _threads(t, code), {}, WARP, WARP_THREADS)
+
+
+def warp_load_matrix(count: int, dtype: str, transposed: bool = False) -> Instruction:
+    """The fragments in c of `count` matrices in a, below each other, each of 8 rows of 16 bytes."""
+    row = DEVICE_INSTRUCTIONS[f"warp_load_matrix_{count}{'_transposed' if transposed else ''}"]
+    f = matrix_fragment(DType(dtype), count, transposed)
+    a, c = buffer("a", (f.rows, f.columns), dtype), _fragment("c", f, DType(dtype))
+    i, j, t = Var("i"), Var("j"), Var("t")
+    step = Store(c, _where(f, i, j), Load(a, (i, j)))
+    given: Expr = t if f.rows == WARP_THREADS else t % f.rows
+    value = intrin(row.name, Load(a, (given, _all(f.columns))))
+    code = Store(c, (t, _all(f.count)), value)
+    loops = _loops(step, (i, f.rows), (j, f.columns))
+    made = f"{row.name}_{dtype}"
+    return Instruction.of(made, (a, c), loops, _threads(t, code), row.memory, WARP, WARP_THREADS)
+
+
+def warp_named(name: str) -> Instruction | None:
+    """The instruction called `name`: `warp_mma_m16n8k16_float16`, `warp_mma_m16n8k32_uint8_int8`,
+    `warp_load_matrix_4_transposed_bfloat16`; None for another form, or a type without a row."""
+    if found := re.fullmatch(r"warp_mma_(m16n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
+        shape, left, right = found[1], found[2], found[3] or found[2]
+        row = DEVICE_INSTRUCTIONS.get(f"warp_mma_{shape}")
+        types = {tuple(x.name for x in s[1:3]) for s in row.signatures} if row else set()
+        known = (left, right) in types and found[3] != left
+        return warp_mma(shape, left, right) if known else None
+    if found := re.fullmatch(r"warp_load_matrix_(\d)(_transposed)?_([a-z]+\d+)", name):
+        row = DEVICE_INSTRUCTIONS.get(f"warp_load_matrix_{found[1]}{found[2] or ''}")
+        if row and found[3] in {s[0].name for s in row.signatures}:
+            return warp_load_matrix(int(found[1]), found[3], bool(found[2]))
+    return None
+
+
+__all__ = ["warp_load_matrix", "warp_mma", "warp_named"]
