@@ -260,7 +260,9 @@ def prove(types: str, name: str) -> None:
     target = target_of(types)
     f = scheduled(types, table(types)[name], target, check=True)
     assert f.op_class == TENSOR_CORES
-    races = races_of(device_function(f, target))
+    made = Kernels([f], target)
+    (launch,) = made.launches(f.name)
+    races = races_of(made.checked(launch.name))
     assert not races.faults, races.faults[0]
     assert not races.doubts, races.doubts
     if name in WITHOUT_CONFLICTS:
