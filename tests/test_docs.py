@@ -90,7 +90,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         (tmp_path / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
         command = [sys.executable, "page.py"] if kind == "python" else ["sh", "-euc", text]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
     missing = {b.tool for b in blocks(page) if b.tool and shutil.which(b.tool) is None}
