@@ -54,7 +54,8 @@ def test_kernels_of_webgpu() -> None:
     ran = []
     for battery, step in (("loops", 42), ("contractions", 11), ("operators", 9)):
         ran += check(battery, list(BATTERIES[battery].cases)[::step])
-    assert set(ran) >= {f.op_class for f in GPU_FAMILIES} - {ATTENTION.op_class}
+    families = {f.op_class for f in GPU_FAMILIES if "webgpu" in f.devices}
+    assert set(ran) >= families - {ATTENTION.op_class}
     assert len(ran) >= 60
 
 
