@@ -123,6 +123,7 @@ def _formulas(g: Graph, x: RVar) -> RVar:
     """Every one of one number or two."""
     values: list[Value] = []
     attrs: dict[str, dict[str, object]] = {
+        "bitcast": {"dtype": "int32"},
         "cast": {"dtype": "float64"},
         "clip": {"max": 0.5},
         "mod": {"fmod": 1},
@@ -131,6 +132,8 @@ def _formulas(g: Graph, x: RVar) -> RVar:
         operands = [x, g.mul(x, 0.5)] if name in _TWO else [x]
         if name.startswith("logical_"):
             operands = [g.greater(v, 0.0) for v in operands]
+        if name.startswith("bitwise_") or name.endswith("_shift"):
+            operands = [g.cast(g.mul(v, 10.0), dtype="int32") for v in operands]
         values.append(g.cast(g.emit(name, *operands, **attrs.get(name, {})), dtype="float32"))
     values.append(g.where(g.greater(x, 0.0), x, g.exp(x)))
     return g.concat(*values, axis=1)
