@@ -7,7 +7,8 @@ For each kernel it exports
 
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
-`emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c.
+`emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
+`emulator_copies` in copies.h.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ FAULTS = {
     7: "undefined shared memory",
     8: "warp",
     9: "operand",
+    10: "copy",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.
