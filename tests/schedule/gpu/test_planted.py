@@ -23,14 +23,14 @@ from tests.transform.device_programs import barriers, without_barrier
 
 # A kernel of each class, its barriers, and how many times more sectors or turns of banks than
 # needed its worst access takes: rows of 43 do not begin with a sector, a stride of 2 reads twice as
-# many, and rows of 50 terms are shared by threads of two rows of a tile.
+# many, and of the four adjacent columns of a thread, each is stored by itself where rows have 70.
 ONES: dict[str, tuple[int, float]] = {
     "broadcast": (0, 1),
     "depthwise_rows": (0, 2.5),
     "sum_rows": (2, 1),
     "softmax": (6, 1),
     "layer_norm": (6, 1),
-    "linear": (2, 2),
+    "linear": (2, 4),
     "attention": (4, 2),
 }
 # The result of these is stored by one thread of a block.
