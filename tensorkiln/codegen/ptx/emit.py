@@ -10,6 +10,7 @@ kept.
 
 from __future__ import annotations
 
+import math
 import re
 
 from tensorkiln.base.errors import UnsupportedError
@@ -30,6 +31,8 @@ from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 from tensorkiln.target.capability import archs_of
 
+# Threads of a block of which a core has to run two at once, else it has too few to be busy.
+_TWICE = 256
 EXPRESSIONS: Expressions = {**emit.EXPRESSIONS, **instructions.EXPRESSIONS}
 STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
 
@@ -53,7 +56,9 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
         emit.take_numbers(w)
         write_body(w)
     size = ",".join(map(str, w.launch.block))
-    attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}" }}'
+    # Of a core's 65536 registers each thread of two such blocks has 128.
+    two = ' "nvvm.minctasm"="2"' if math.prod(w.launch.block) == _TWICE else ""
+    attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
     text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
     return text + "\n\n!0 = !{i32 1}\n"
 

@@ -197,6 +197,7 @@ def test_factors_are_loaded_by_fours(name: str) -> None:
     loads = re.findall(r"ld\.shared(\.v\d)?\.", text)
     assert set(loads) == {".v4"}
     assert text.count("fma.rn.f32") >= LARGE[name][2] * len(loads)
+    assert launch_of(f).block == (256, 1, 1) and ".minnctapersm 2\n" in text
     assert launch_of(f).shared_bytes <= 2 * 24 << 10 == CUDA["max_shared_memory_per_block"]
 
 
