@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test tools lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint bench gpu compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make tools        install what tests are skipped without, by apt-get; needs root"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
+	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
@@ -90,6 +91,11 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench.loading
 	-$(BIN)/python -m bench.devices
 	$(BIN)/python -m bench.results
+
+# Checked first, then timed; under ten minutes. The table is there whatever fails.
+gpu: .venv/has-dev
+	$(BIN)/python -m bench.gpu $(if $(DRY),--dry); status=$$?; \
+	  $(if $(DRY),,test $$status = 2 || $(BIN)/python -m bench.results;) exit $$status
 
 # Needs valgrind: `apt-get install valgrind`.
 compare: .venv/has-bench

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench import compile_time, convolutions, devices, loading, memory, overhead
+from bench.gpu import table as gpu
 from bench.report import best_peer, firmware_lines, geometric_mean, ratio, summary_lines
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
@@ -45,6 +46,7 @@ def page(records: list[Record], remarks: str) -> str:
             ("Loading", _loading(here)),
             ("Calls", _overhead(here)),
             ("Devices", _devices(here)),
+            ("GPU", _gpu(here)),
             ("Firmware", _firmware(here)),
             ("Convolutions against the FMA peak", _convolutions(here)),
             ("Kernels against the limits of the machine", _rooflines(here)),
@@ -134,6 +136,11 @@ def _firmware(records: list[Record]) -> list[str]:
 def _devices(records: list[Record]) -> list[str]:
     found = _kind(records, "devices")
     return [*devices.HEAD, *map(devices.line, found), ""] if found else []
+
+
+def _gpu(records: list[Record]) -> list[str]:
+    found = _kind(records, "gpu")
+    return gpu.page(found) if found else []
 
 
 def _overhead(records: list[Record]) -> list[str]:

@@ -64,13 +64,21 @@ def load(path: Path = STORE) -> list[Record]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def add(kind: str, model: str, threads: int, data: Mapping[str, Any], path: Path = STORE) -> Record:
-    """Keep one record, in place of an older one of the same kind, model, threads and machine."""
+def add(
+    kind: str,
+    model: str,
+    threads: int,
+    data: Mapping[str, Any],
+    path: Path = STORE,
+    where: str = "",
+) -> Record:
+    """Keep one record, in place of an older one of the same kind, model, threads and machine:
+    `where`, by default this one."""
     record = {
         "kind": kind,
         "model": model,
         "threads": threads,
-        "machine": machine(),
+        "machine": where or machine(),
         "run": run_id(),
         **data,
     }

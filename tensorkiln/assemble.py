@@ -142,7 +142,9 @@ def _host_functions(
     public = (f for f in mod.graphs if not f.is_private)
     graphs = [graph_host_function(f, mod, arena, devices) for f in public]
     programs = [f for f in mod.prim_funcs if f.public]
-    tensors = [tensor_host_function(f, f.public_name, mod, sizes_read(f)) for f in programs]
+    tensors = [
+        tensor_host_function(f, f.public_name, mod, sizes_read(f), devices) for f in programs
+    ]
     outer = _outer_code(mod, arena)
     if outer is not None:
         outer = replace(outer, helpers=tuple(_fallible(f, fallible) for f in outer.helpers))

@@ -88,6 +88,7 @@ from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.check_races import CheckRaces
+from tensorkiln.transform.tir.fold_grid import FoldGrid
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
@@ -177,13 +178,14 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         AsyncCopies(_with_copies(target)),
         insert_barriers,  # of which some wait for copies
     ]
+    last: list[Pass] = [CheckRaces(), FoldGrid(target)]  # races: of programs that people wrote
     return [
         pass_sizes,  # for modules that ran no relax pipeline
         lower_blocks,
         *(device if own else []),
         vectorize_loops,
         *([narrow_indices] if short else [narrow_device_indices] if own else []),  # of vectors too
-        *([CheckRaces()] if own else []),  # of tensor programs that people wrote
+        *(last if own else []),
     ]
 
 

@@ -35,7 +35,7 @@ CAPABILITIES = {
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
     "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
-    "CMake": Capability("`apt-get install cmake make`", "cmake is not installed"),
+    "CMake": Capability("`apt-get install cmake make`", "c?make is not installed"),
     "Cortex-M": Capability(
         "`apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm`",
         "no (arm-none-eabi-|qemu-system-arm|C library of arm-none-eabi-)",
@@ -64,7 +64,8 @@ CAPABILITIES = {
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
     "ptxas": Capability(
-        "`pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm`", "(ptxas|nvdisasm) is not installed"
+        "`pip install tensorkiln[cuda]`",
+        r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed|ptxas [\d.]+ gives other figures",
     ),
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",

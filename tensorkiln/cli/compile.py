@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
@@ -26,6 +27,9 @@ from tensorkiln.cli.options import (
     writable_parent,
 )
 from tensorkiln.cli.tables import size_text
+
+if TYPE_CHECKING:
+    from tensorkiln.target import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +104,6 @@ def run(args: argparse.Namespace) -> int:
     import tensorkiln as tk
     from tensorkiln.codegen.host.function import c_name
     from tensorkiln.link.headers import write_headers
-    from tensorkiln.target import cpu_target
 
     started = time.perf_counter()
     model = plain_file(args.model)
@@ -142,13 +145,28 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         seconds = time.perf_counter() - started
         size = size_text(bytes_of(output))
-        print(f"{output}: {size}, {cpu_target(target).mcpu}, {seconds:.1f} s", file=sys.stderr)
+        print(f"{output}: {size}, {_machines(target)}, {seconds:.1f} s", file=sys.stderr)
         if args.weights == "beside":
             beside = weights_beside(output)
             print(f"{beside}: {size_text(beside.stat().st_size)}", file=sys.stderr)
         if args.keep is not None:
             print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
     return 0
+
+
+def _machines(target: Target) -> str:
+    """What a library is for: the processor, or the architectures of GPUs and their host."""
+    from tensorkiln.target import cpu_target, devices_of, with_host
+
+    archs = dict[str, None]()
+    for device in devices_of(with_host(target)).values():
+        if device.kind == "cuda":
+            also = device["also"]
+            archs |= dict.fromkeys(
+                [str(device["arch"]), *(also if isinstance(also, tuple) else ())]
+            )
+    host = cpu_target(target).mcpu
+    return f"{', '.join(archs)}, host {host}" if archs else host
 
 
 def bytes_of(output: Path) -> int:

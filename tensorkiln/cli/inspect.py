@@ -47,6 +47,10 @@ _MEANINGS = {
     "host/metadata.json": "functions, kernels, target",
     "host/weights.bin": "the weights, end to end",
     "host/weights.json": "which weight is where in them",
+    "/kernels.fmap.json": "device functions: what they take, their blocks",
+    "/kernels.cl": "device functions in OpenCL C",
+    ".ptx": "device functions in PTX",
+    ".cubin": "device functions as code of a chip",
     "ir/module.py": "the graph and every kernel as loops",
     ".h": "the C header",
 }

@@ -30,7 +30,7 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
         ("file", size_text(report.file_bytes)),
         ("weights", size_text(report.weights_bytes)),
-        ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
+        ("kernels", f"{_code(report.kernel_code_bytes)} in {len(report.kernels)}"),
         ("other code", size_text(report.runtime_code_bytes)),
         ("exports", f"{len(report.exports)} symbols"),
     ]
@@ -82,6 +82,11 @@ def _pool_row(pool: PoolInfo, target: Mapping[str, object]) -> tuple[str, str, s
     return pool.name, _space(pool.bytes), f"of {size_text(size)}" if isinstance(size, int) else ""
 
 
+def _code(size: int) -> str:
+    """The size of kernels; `-` where the library's own code has none, as of those of devices."""
+    return size_text(size) if size else "-"
+
+
 def _kernels_text(report: LibraryReport, everything: bool) -> str:
     """Kernels with the nodes they compute, in the order of their first calls."""
     nodes = {kernel.symbol: kernel for kernel in report.metadata.kernels}
@@ -89,7 +94,7 @@ def _kernels_text(report: LibraryReport, everything: bool) -> str:
         (
             k.symbol,
             nodes[k.symbol].kernel_class or "-",
-            size_text(k.code_bytes),
+            _code(k.code_bytes),
             ", ".join(nodes[k.symbol].nodes)[:80],
         )
         for k in report.kernels

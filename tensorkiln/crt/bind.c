@@ -65,16 +65,33 @@ static int check_type(const kiln_binding *b, int p, const kiln_tensor *t)
     return KILN_OK;
 }
 
+/* Where a tensor is, by the names of DLPack: "CPU memory (device type 1)", "cuda:0 (device type 2)". */
+static void name_place(char *text, size_t room, const kiln_tensor *t)
+{
+    static const char *const names[] = {
+        [2] = "cuda",   [3] = "cuda_host", [4] = "opencl",        [7] = "vulkan",
+        [8] = "metal",  [9] = "vpi",       [10] = "rocm",         [11] = "rocm_host",
+        [12] = "extdev", [13] = "cuda_managed", [14] = "oneapi", [15] = "webgpu",
+        [16] = "hexagon",
+    };
+    const int type = t->device_type;
+    if (type == CPU_DEVICE)
+        snprintf(text, room, "CPU memory (device type 1)");
+    else if (type > 0 && type < (int)(sizeof names / sizeof *names) && names[type] != NULL)
+        snprintf(text, room, "%s:%d (device type %d)", names[type], t->device_id, type);
+    else
+        snprintf(text, room, "device type %d, index %d", type, t->device_id);
+}
+
 #if defined(KILN_DEVICES)
 static int check_on_device(const kiln_binding *b, int p, const kiln_tensor *t)
 {
     const kiln_param *param = &b->function->params[p];
     const kiln_device_kind *kind = kiln_this_library.devices[param->device - 1].kind;
-    char received[40] = "CPU memory (device type 1)";
+    char received[60];
     if (t->device_type == kind->dlpack_type)
         return check_type(b, p, t);
-    if (t->device_type != CPU_DEVICE)
-        snprintf(received, sizeof received, "device type %d", t->device_type);
+    name_place(received, sizeof received, t);
     return kiln_fail(KILN_ERROR_DEVICE,
                      "%s: %s '%s' must be in memory of a device of %s (device type %d), received a "
                      "tensor in %s; copy it there first: tk.nd.array(x, tk.%s(0)) in Python",
@@ -86,6 +103,7 @@ static int check_on_device(const kiln_binding *b, int p, const kiln_tensor *t)
 static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
 {
     const kiln_param *param = &b->function->params[p];
+    char received[60];
     if (t == NULL)
         return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' is a null pointer", b->function->name,
                          role_name(b, p), param->name);
@@ -93,13 +111,13 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
     if (param->device != 0)
         return check_on_device(b, p, t);
 #endif
-    if (t->device_type != CPU_DEVICE)
-        return kiln_fail(KILN_ERROR_DEVICE,
-                         "%s: %s '%s' must be in CPU memory (device type 1), received device "
-                         "type %d, index %d",
-                         b->function->name, role_name(b, p), param->name, t->device_type,
-                         t->device_id);
-    return check_type(b, p, t);
+    if (t->device_type == CPU_DEVICE)
+        return check_type(b, p, t);
+    name_place(received, sizeof received, t);
+    return kiln_fail(KILN_ERROR_DEVICE,
+                     "%s: %s '%s' must be in CPU memory (device type 1), received a tensor in %s; "
+                     "copy it to the host first: x.numpy() in Python",
+                     b->function->name, role_name(b, p), param->name, received);
 }
 
 /* Check sizes that are constants or bare symbols; the first occurrence of a symbol sets its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tensorkiln.inspectors import llvm, objects, signatures, text, weights
+from tensorkiln.inspectors import cuda, llvm, objects, signatures, text, weights
 from tensorkiln.inspectors.registry import ANY, Inspector, make_inspector
 
 # Language of a text file, as Pygments calls it -> suffixes.
@@ -57,5 +57,6 @@ def builtin_inspectors() -> list[Inspector]:
             "histograms", weights.show_histograms, codegen_id="host", language="xml", writes=".svg"
         ),
         make("list-functions", signatures.list_functions, codegen_id="llvm", writes=".txt"),
+        make("metrics", cuda.show_metrics, codegen_id="cuda"),
         make("print-signatures", signatures.print_signatures, loader=ANY, writes=".txt"),
     ]

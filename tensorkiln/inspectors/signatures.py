@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tensorkiln.artifact import Artifact
+from tensorkiln.artifact.device_functions import DeviceFunctionInfo, device_functions_from
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import (
     FunctionInfo,
@@ -54,9 +55,9 @@ def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str
 
     For `native` and `llvmjit`: the callable functions, as the metadata or the entry file lists
     them, then the kernels, by symbol. For another loader: the kernels that the metadata says it
-    provides, and the functions that its own `.json` artifacts list under `functions`. Raises
-    UserError (code `no-signatures`) if there are none; it names the loaders whose functions are
-    known.
+    provides, and the functions that its own `.json` artifacts list under `functions`, device
+    functions among them. Raises UserError (code `no-signatures`) if there are none; it names the
+    loaders whose functions are known.
     """
     lines = _signatures(artifacts, loader)
     if not lines:
@@ -83,7 +84,11 @@ def _signatures(artifacts: Sequence[Artifact], loader: str) -> list[str]:
         return [f"{line}\n" for line in lines]
     for a in own:
         if a.file_name.endswith(".json"):
-            lines += [signature(f) for f in functions_from(a.view, a.name) or ()]
+            devices = device_functions_from(a.view, a.name)
+            if devices is not None:
+                lines += map(_device_line, devices)
+            else:
+                lines += [signature(f) for f in functions_from(a.view, a.name) or ()]
     return [f"{line}\n" for line in dict.fromkeys(lines)]
 
 
@@ -93,6 +98,12 @@ def _kernel_line(k: KernelInfo) -> str:
     f = FunctionInfo(k.symbol, "kernel", k.inputs, k.outputs)
     where = f" on {k.target_key}" if k.target_key else ""
     return f"{signature(f)}{where}  ({k.kernel_class or '-'})"
+
+
+def _device_line(f: DeviceFunctionInfo) -> str:
+    threads = " x ".join(map(str, f.block))
+    shared = f", {f.shared_bytes} bytes shared" if f.shared_bytes else ""
+    return f"device {f.name}({', '.join(f.params)})  {threads} threads{shared}"
 
 
 def metadata_in(artifact: Artifact) -> Metadata | None:

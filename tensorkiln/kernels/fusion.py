@@ -10,7 +10,10 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 # The most operators before one that passes over its row several times, such as softmax: each pass
 # computes them again.
 _MOST = 3
-_COSTLY = {"exp", "erf", "tanh", "gelu", "sigmoid", "silu", "log", "pow", "take"}
+_COSTLY = {
+    *("exp", "erf", "tanh", "gelu", "sigmoid", "silu", "log", "pow", "take"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
+}
 
 
 def is_view(b: Binding) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.cache import key_of, user_cache
+from tensorkiln.base.tools import ToolFailure
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.isolate import RUNTIME, isolate
 from tensorkiln.link.shared import CRT, device_kinds, runtime_source, runtime_sources_key
 from tensorkiln.link.toolchain import (
     Toolchain,
-    ToolFailure,
     blamed,
     choose_toolchain,
     linux_arch,

@@ -27,6 +27,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
 from tensorkiln.base.folders import write_files
 from tensorkiln.base.plugin import plugin
+from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.audit import audit_symbols, audit_weights
 from tensorkiln.link.isolate import isolate
 from tensorkiln.link.libraries import found_libraries, symbols_of_libraries
@@ -35,7 +36,6 @@ from tensorkiln.link.toolchain import (
     C_FLAGS,
     LINK_FLAGS,
     Toolchain,
-    ToolFailure,
     ZigToolchain,
     blamed,
     choose_toolchain,

@@ -18,11 +18,12 @@ from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.sections import WEIGHTS_SYMBOL
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, plain_path
+from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.audit import audit_weights
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.shared import Fcompile, compiled_objects, explained, work_folder
-from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
+from tensorkiln.link.toolchain import choose_toolchain, linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
 SHARED_BY_ALL = "kiln_system_libraries"  # one per program, so its name is the same in all libraries

@@ -10,8 +10,6 @@ import functools
 import importlib.util
 import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import Protocol
 
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
-from tensorkiln.base.debug import COMMANDS, say
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
 from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
 
@@ -53,46 +51,7 @@ LINK_FLAGS = (
     "noexecstack",
     "--as-needed",
 )
-_FULL = ("No space left on device", "File too large", "Disk quota exceeded")
 _PRIVATE = 0o077  # umask of tools whose files are cached: others may not write them (base/trust.py)
-_KILLED_BY_FULL_DISK = (-signal.SIGBUS, -signal.SIGXFSZ)
-
-
-class ToolFailure(Exception):
-    """A tool ended with an error; `full` when the reason was a full disk."""
-
-    def __init__(self, command: Sequence[str], stderr: str, status: int):
-        self.command, self.stderr, self.status = tuple(command), stderr, status
-        self.full = status in _KILLED_BY_FULL_DISK or any(text in stderr for text in _FULL)
-        words = stderr.strip()[:4000] or f"exit status {status}"
-        super().__init__(f"{shlex.join(command)}\n{words}")
-
-
-def run_tool(
-    command: Sequence[str],
-    folder: Path,
-    environ: dict[str, str] | None = None,
-    umask: int = -1,
-) -> str:
-    """Run `command` in `folder` and return what it wrote to stdout and stderr. A `umask` of -1
-    keeps that of this process. Raises ToolFailure if the command fails, UserError (code `no-tool`)
-    if there is no such program."""
-    say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environ,
-            umask=umask,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    except FileNotFoundError as error:
-        raise UserError(f"no such compiler or linker: {command[0]!r}", code="no-tool") from error
-    if done.returncode != 0:
-        raise ToolFailure(command, done.stderr or done.stdout, done.returncode)
-    return done.stdout + done.stderr
 
 
 class Toolchain(Protocol):
@@ -339,14 +298,12 @@ def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
 __all__ = [
     "STUB_LIBRARIES",
     "CommandToolchain",
-    "ToolFailure",
     "Toolchain",
     "ZigToolchain",
     "blamed",
     "choose_toolchain",
     "link_options",
     "linux_arch",
-    "run_tool",
     "tool_error",
     "zig_path",
 ]

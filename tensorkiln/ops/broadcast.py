@@ -3,7 +3,9 @@
 Integers: `div` truncates towards zero, and x / 0 is 0. The result of `mod` has the sign of the
 divisor (with `fmod=1`, that of the dividend), and x mod 0 is 0. `pow` is computed in float64 and
 converted back. No result is specified for a divisor that is the most negative value of its type.
-`minimum` and `maximum` return NaN when either operand is NaN, as in ONNX Runtime.
+`minimum` and `maximum` return NaN when either operand is NaN, as in ONNX Runtime. `right_shift`
+shifts in the sign. A shift by the type's width or more, or by less than 0, gives 0, or -1 for
+`right_shift` of a negative number.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     ANY,
     BOOLEAN,
+    INTEGER,
     NUMERIC,
     broadcast_index,
     broadcast_shapes,
@@ -144,6 +147,18 @@ def _np_pow(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
     return cast_array(np.power(x.astype(np.float64), y.astype(np.float64)), str(x.dtype))
 
 
+def _np_shift(shift: Callable[..., np.ndarray]) -> Reference:
+    """A shift in two steps of half the width or less, since NumPy leaves larger ones open."""
+
+    def reference(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
+        width = x.dtype.itemsize * 8
+        steps = np.where((y < 0) | (y >= width), width, y)
+        first = (steps // 2).astype(x.dtype)
+        return np.asarray(shift(shift(x, first), steps.astype(x.dtype) - first))
+
+    return reference
+
+
 def _infer_where(types: Operands, a: Attrs) -> TensorType:
     require_dtype("where", "cond", types[0], BOOLEAN)
     dtype = require_same_dtype("where", "ab", types[1:])
@@ -169,6 +184,11 @@ _ALL = (
     _binary("logical_and", BOOLEAN, _same("and"), _ufunc(np.logical_and)),
     _binary("logical_or", BOOLEAN, _same("or"), _ufunc(np.logical_or)),
     _binary("logical_xor", BOOLEAN, _same("ne"), _ufunc(np.logical_xor)),
+    _binary("bitwise_and", INTEGER, _same("bitand"), _ufunc(np.bitwise_and)),
+    _binary("bitwise_or", INTEGER, _same("bitor"), _ufunc(np.bitwise_or)),
+    _binary("bitwise_xor", INTEGER, _same("bitxor"), _ufunc(np.bitwise_xor)),
+    _binary("left_shift", INTEGER, _same("shl"), _np_shift(np.left_shift)),
+    _binary("right_shift", INTEGER, _same("shr"), _np_shift(np.right_shift)),
     OpDef(
         "where",
         ("cond", "a", "b"),

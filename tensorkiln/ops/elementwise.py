@@ -30,7 +30,17 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, bound, choice, number
 from tensorkiln.ops.attribute import dtype as dtype_attribute
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
-from tensorkiln.ops.rules import ANY, BOOLEAN, FLOAT, NUMERIC, SIGNED, require_dtype, require_value
+from tensorkiln.ops.rules import (
+    ANY,
+    BOOLEAN,
+    FLOAT,
+    INTEGER,
+    NUMERIC,
+    SIGNED,
+    mismatch,
+    require_dtype,
+    require_value,
+)
 
 Formula = Callable[[Expr, Attrs], Expr]
 # Any: NumPy's stubs type arithmetic of arrays with Python numbers as `Any`.
@@ -81,6 +91,11 @@ def _plain(name: str) -> Formula:
 
 def _abs(x: Expr, a: Attrs) -> Expr:
     return x if x.dtype.is_unsigned else unary("abs", x)
+
+
+def _ones(dtype: DType) -> int:
+    """The number all of whose bits are set."""
+    return (1 << dtype.bits) - 1 if dtype.is_unsigned else -1
 
 
 def _relu(x: Expr, a: Attrs) -> Expr:
@@ -144,6 +159,40 @@ def _cast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element
         return cast(x, out.dtype)
 
     return element
+
+
+def _bitcast(x: Expr, to: DType) -> Expr:
+    """The bits of `x`, of the same width, as the type `to`."""
+    if x.dtype.is_float == to.is_float:
+        return cast(x, to)  # integers keep their bits; floats are of the same type
+    if to.is_float:
+        return intrin(f"bitcast_f{to.bits}", cast(x, f"int{to.bits}"))
+    return cast(intrin(f"bitcast_i{to.bits}", x), to)
+
+
+def _bitcast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+    return lambda *index: _bitcast(ins[0](*index), out.dtype)
+
+
+def _infer_bitcast(types: Operands, a: Attrs) -> TensorType:
+    old, new = types[0].dtype, DType(a.dtype)
+    widths = [8 if t.is_bool else t.bits for t in (old, new)]
+    if widths[0] != widths[1]:
+        expected = f"an element type of {widths[1]} bits, as {new} has"
+        raise mismatch("bitcast", "x", expected, str(old), code="dtype-mismatch")
+    if new.is_bool and not old.is_bool:
+        raise mismatch(
+            "bitcast", "x", "bool, since other bits may be no bool", str(old), code="dtype-mismatch"
+        )
+    if old != new and "float" in old.name + new.name and widths[0] == 16:
+        raise mismatch(
+            "bitcast",
+            "x",
+            f"{new}, since bits of floats are had of float32 and float64 only",
+            str(old),
+            code="dtype-mismatch",
+        )
+    return TensorType(types[0].shape, new)
 
 
 def _infer_cast(types: Operands, a: Attrs) -> TensorType:
@@ -232,10 +281,30 @@ _ALL = (
     _unary("sigmoid", FLOAT, _intrin("sigmoid"), _ufunc(sigmoid_array)),
     _unary("sin", FLOAT, _intrin("sin"), _ufunc(np.sin)),
     _unary("cos", FLOAT, _intrin("cos"), _ufunc(np.cos)),
+    *(
+        _unary(name, FLOAT, _intrin(name), _ufunc(reference))
+        for name, reference in (
+            ("tan", np.tan),
+            ("asin", np.arcsin),
+            ("acos", np.arccos),
+            ("atan", np.arctan),
+            ("sinh", np.sinh),
+            ("cosh", np.cosh),
+            ("asinh", np.arcsinh),
+            ("acosh", np.arccosh),
+            ("atanh", np.arctanh),
+        )
+    ),
     _unary("floor", FLOAT, _plain("floor"), _ufunc(np.floor)),
     _unary("ceil", FLOAT, _plain("ceil"), _ufunc(np.ceil)),
     _unary("round", FLOAT, _plain("round"), _ufunc(np.rint)),  # half to even
     _unary("isnan", FLOAT, _intrin("isnan"), _ufunc(np.isnan), result=BOOL),
+    _unary(
+        "bitwise_not",
+        INTEGER,
+        lambda x, a: binary("bitxor", x, const(_ones(x.dtype), x.dtype)),
+        _ufunc(np.invert),
+    ),
     _unary("logical_not", BOOLEAN, _plain("not"), _ufunc(np.logical_not)),
     _unary("gelu", FLOAT, _gelu, _np_gelu, approximate=choice("none", "tanh", default="none")),
     _unary("leaky_relu", FLOAT, _leaky_relu, _np_leaky, alpha=number(0.01)),
@@ -273,6 +342,15 @@ _ALL = (
         _infer_cast,
         lambda arrays, a: cast_array(arrays[0], str(a.dtype)),
         _cast_program,
+    ),
+    OpDef(
+        "bitcast",
+        ("x",),
+        {"dtype": dtype_attribute()},
+        "elementwise",
+        _infer_bitcast,
+        lambda arrays, a: arrays[0].view(str(a.dtype)),
+        _bitcast_program,
     ),
 )
 

@@ -164,7 +164,7 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 def pool_windows(a: Attrs) -> Pair:
     """Return the windows of a pooling operator along height and width."""
-    return windows(a, a.kernel, a.get("dilation", (1, 1)))
+    return windows(a, a.kernel, a.dilation)
 
 
 def _infer_pool(op: str, kinds: str, types: Operands, a: Attrs) -> TensorType:
@@ -194,8 +194,12 @@ def covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
         return as_expr(w.kernel)
     start = i * w.stride - w.before
     high = extent + w.after if include_pad else extent
-    end = minimum(start + w.kernel, high)
-    return end - (start if include_pad else maximum(start, 0))
+    if w.dilation == 1:
+        end = minimum(start + w.kernel, high)
+        return end - (start if include_pad else maximum(start, 0))
+    taps = minimum((high - start + (w.dilation - 1)) // w.dilation, w.kernel)
+    missed = (w.dilation - 1 - start) // w.dilation  # taps below 0
+    return taps if include_pad else maximum(taps - maximum(missed, 0), 0)
 
 
 def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -248,7 +252,7 @@ def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
             constant_values=1,
         )
         pair = tuple(  # type: ignore[assignment]
-            Window(w.kernel, w.stride, 0, 0, 1, w.ceil_mode) for w in pair
+            Window(w.kernel, w.stride, 0, 0, w.dilation, w.ceil_mode) for w in pair
         )
     counts = _np_windows(one, pair, 0).sum(axis=(4, 5))
     return np.asarray(total / counts[:, :, : total.shape[2], : total.shape[3]])
@@ -261,6 +265,7 @@ _POOL = {
     "strides": _STEPS,
     "padding": _PADDING,
     "ceil_mode": at.flag(False),
+    "dilation": _STEPS,
 }
 
 NN: dict[str, OpDef] = {
@@ -283,7 +288,7 @@ NN: dict[str, OpDef] = {
     "max_pool2d": OpDef(
         "max_pool2d",
         ("x",),
-        {**_POOL, "dilation": _STEPS},
+        _POOL,
         "reduction",
         lambda types, a: _infer_pool("max_pool2d", NUMERIC, types, a),
         _np_max_pool2d,

@@ -184,7 +184,7 @@ def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]
         ("LLVM IR", k.llvm or "made by another code generator"),
         ("assembly", k.assembly or "made by another code generator"),
     )
-    made = (("C", k.source),) if k.source else code
+    made = ((k.language, k.source),) if k.source else code
     sides = (("tensor program, as scheduled", k.scheduled), *made)
     texts = "".join(f"<div><h3>{name}</h3><pre>{_text(text)}</pre></div>" for name, text in sides)
     steps = final = ""
@@ -197,6 +197,8 @@ def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]
             f"<details><summary class=about>the tensor program that the {made[0][0]} was made from"
             f"</summary><pre>{_text(k.tir)}</pre></details>"
         )
+    if k.metrics:
+        steps += f'<h3>metrics</h3><pre class="metrics">{_text(k.metrics)}</pre>'
     calls = "1 call" if k.calls == 1 else f"{k.calls} calls"
     nodes = escape(", ".join(k.nodes)) or "none"
     return (

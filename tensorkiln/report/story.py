@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.device_functions import DeviceFunctionInfo
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.codegen.c_like.c99 import emit_c
 from tensorkiln.codegen.c_like.devices import device_text
@@ -16,6 +17,8 @@ from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
+from tensorkiln.inspectors.cuda import metrics_of, metrics_table
+from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
@@ -55,8 +58,9 @@ class KernelRow:
     `nodes`: of the model. `calls`: per inference. `micros`: microseconds of one call, NaN if it was
     not timed. `flops`: operations of one call. `size`: bytes of its object file. `trace`: the steps
     of its schedule, empty if it was no fused group. `scheduled` and `tir`: the tensor program when
-    it was made, and as code is generated from it. Texts are empty for kernels of other code
-    generators.
+    it was made, and as code is generated from it. `source` is text in `language`, where code is
+    generated as such. `metrics`: a table, of kernels for CUDA. Texts are empty for kernels of other
+    code generators.
     """
 
     name: str
@@ -70,8 +74,10 @@ class KernelRow:
     scheduled: str
     tir: str
     llvm: str
-    source: str  # C, for target `c`
+    source: str
     assembly: str
+    language: str = ""
+    metrics: str = ""
 
     @property
     def total(self) -> float:
@@ -196,6 +202,7 @@ def _kernel_rows(
                 texts[0].get(k.symbol, ""),
                 sources.get(k.symbol, ""),
                 texts[1].get(k.symbol, ""),
+                *_about_source(f, exe, sources.get(k.symbol, "")),
             )
         )
     return sorted(rows, key=lambda r: -r.total if r.total == r.total else 0.0)
@@ -216,12 +223,37 @@ def _source(f: PrimFunc, exe: Executable) -> str:
     else empty."""
     target = target_in(exe.target, f.attrs)
     if KINDS[target.kind].is_accelerator:
-        launched = {s.name for s in walk_stmt(f.body) if isinstance(s, CallKernel)}
-        functions = [g for g in exe.module.prim_funcs if g.name in launched]
+        functions = _launched(f, exe)
         text = _ptx if target.kind == "cuda" else device_text
         return text(functions, target) if functions else ""
     cpu = cpu_target(target)
     return emit_c([f], cpu) if cpu.kind == "c" else ""
+
+
+# Language of the text that code of a kind is generated as.
+_LANGUAGES = {"c": "C", "cuda": "PTX", "opencl": "OpenCL C", "webgpu": "WGSL"}
+
+
+def _about_source(f: object, exe: Executable, source: str) -> tuple[str, str]:
+    """The language of a kernel's source, and a table of metrics of what it launches on CUDA."""
+    if not isinstance(f, PrimFunc) or not source:
+        return "", ""
+    target = target_in(exe.target, f.attrs)
+    kind = target.kind if KINDS[target.kind].is_accelerator else cpu_target(target).kind
+    if kind != "cuda":
+        return _LANGUAGES[kind], ""
+    found = [
+        DeviceFunctionInfo(g.name, (), launch.block, launch.shared_bytes)
+        for g in _launched(f, exe)
+        for launch in (launch_of(g),)
+    ]
+    return _LANGUAGES[kind], "".join(metrics_table(metrics_of(source), found))
+
+
+def _launched(f: PrimFunc, exe: Executable) -> list[PrimFunc]:
+    """The device functions that a kernel launches."""
+    names = {s.name for s in walk_stmt(f.body) if isinstance(s, CallKernel)}
+    return [g for g in exe.module.prim_funcs if g.name in names]
 
 
 def _ptx(functions: Sequence[PrimFunc], target: Target) -> str:

@@ -13,9 +13,11 @@ def is_a(value: object, *kinds: type) -> bool:
 
 
 def shown(number: Any) -> str:
-    """Text of a number for a message, at most 80 characters; str() raises for huge integers."""
-    large = is_a(number, int) and int.bit_length(number) > 1024
-    return "an integer of more digits" if large else f"{number!s:.80}"
+    """Text of a number for a message, at most 80 characters, that of a string in quotes; str()
+    raises for huge integers."""
+    if is_a(number, int) and int.bit_length(number) > 1024:
+        return "an integer of more digits"
+    return f"{number!r:.80}" if is_a(number, str) else f"{number!s:.80}"
 
 
 def text_bytes(text: object, what: str) -> bytes:

@@ -53,6 +53,16 @@ def cuda(index: int = 0) -> Device:
     return Device("cuda", _checked(index, "cuda"), CUDA)
 
 
+_MAKERS = {"cpu": cpu, "opencl": opencl, "cuda": cuda}
+
+
+def example_devices(rows: Sequence[DeviceInfo]) -> str:
+    """Devices that run a library, as Python text for a hint: `tk.cuda(0)`."""
+    kinds = [row.kind for row in rows if row.kind != "cpu"]
+    made = [f"tk.{kind}({kinds[:i].count(kind)})" for i, kind in enumerate(kinds)]
+    return f"[{', '.join(made)}]" if len(made) > 1 else "".join(made) or "tk.cpu()"
+
+
 def _checked(index: object, kind: str) -> int:
     if not isinstance(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
         raise ArgumentTypeError(
@@ -102,10 +112,9 @@ def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> 
 
 
 def _first(row: DeviceInfo, where: str) -> Device:
-    makers = {"cpu": cpu, "opencl": opencl, "cuda": cuda}
-    if row.kind not in makers:
+    if row.kind not in _MAKERS:
         raise UnsupportedError(f"{where} has code for {_named(row)}, of which there are none yet")
-    return makers[row.kind](0)
+    return _MAKERS[row.kind](0)
 
 
 def _named(row: DeviceInfo) -> str:
@@ -128,10 +137,11 @@ def _in_order(
             device = cpu()
         else:
             received = ", ".join(map(str, given))
+            one = f"tk.{row.kind}(0); " if row.kind in _MAKERS else ""
             raise UserError(
                 f"{where} needs a device for {_named(row)}, received {received}",
                 code="device",
-                hint=f"it has code for {_table_text(table)}",
+                hint=f"{one}it has code for {_table_text(table)}",
             )
         found.append(device)
     # Any program may name the host, once or, without a table, as often as it likes.

@@ -18,7 +18,7 @@ from tensorkiln.base.text import listed
 from tensorkiln.runtime.actual_types import is_a, text_bytes
 from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
-from tensorkiln.runtime.device import Device, Devices, assign_devices
+from tensorkiln.runtime.device import Device, Devices, assign_devices, example_devices
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fallback import Candidates, candidates, open_first
 from tensorkiln.runtime.graph import GraphFunction
@@ -114,7 +114,7 @@ class Module:
             raise FunctionLookupError(
                 f"{name!r} is {_KINDS[info.kind]}: it runs in an Executor, which owns its memory",
                 code="needs-executor",
-                hint=f'Executor(lib, tk.cpu())["{name}"]',
+                hint=f'Executor(lib, {example_devices(self.library.devices)})["{name}"]',
             )
         if any(p.device for p in info.inputs) and not self._opened:
             with self.library.using:

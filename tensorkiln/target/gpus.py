@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from tensorkiln.base.errors import nearest
 from tensorkiln.target.options import Option, Values, contradiction
 
 # Shared memory of one block, in KiB (CUDA C++ Programming Guide, compute capabilities): the limit
@@ -44,6 +47,22 @@ ROCM_ARCHS: dict[str, int] = {
 
 # Kinds whose option `arch` names a processor.
 GPUS = {"cuda": CUDA_ARCHS, "rocm": ROCM_ARCHS}
+
+# What others call an architecture: `sm_90`, `SM90`, `compute_90`; `gfx90a`.
+_ARCH = re.compile(r"(?:sm|compute)_?(\d+[a-z]?)|(gfx\w+)", re.IGNORECASE)
+
+
+def hint_for_arch(name: str) -> str:
+    """What to write instead of the name of an architecture, which is no target; empty for other
+    names."""
+    found = _ARCH.fullmatch(name)
+    if found is None:
+        return ""
+    kind, arch = ("rocm", found[2]) if found[2] else ("cuda", f"sm_{found[1]}")
+    if arch.lower() in GPUS[kind]:
+        return f'write {{"kind":"{kind}","arch":"{arch.lower()}"}}'
+    near = nearest(arch, GPUS[kind]) or f"known: {', '.join(GPUS[kind])}"
+    return f'an architecture is an option: {{"kind":"{kind}","arch":...}}; {near}'
 
 
 def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Option, ...]:

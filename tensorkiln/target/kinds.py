@@ -189,6 +189,7 @@ INSTEAD: dict[str, str] = {
     "cpu": "write 'llvm', or 'native' for this machine",
     "gpu": "write 'cuda', 'rocm', 'metal', 'vulkan', 'opencl' or 'webgpu'",
     "nvptx": "write 'cuda'",
+    "nvptx64": "write 'cuda'",
     "amdgpu": "write 'rocm'",
     "ext_dev": "register a kind of your own: register_target_kind",
 }

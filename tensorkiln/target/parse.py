@@ -11,11 +11,13 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.composite import settle_host
 from tensorkiln.target.fields import Fields
+from tensorkiln.target.gpus import hint_for_arch
 from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Kind
 from tensorkiln.target.options import FIELD_ALIASES, contradiction, names
 from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
 NATIVE = "native"
+_OF_A_PROCESSOR = '{"kind":"llvm","mcpu":"skylake-avx512"}'
 _KEY = re.compile(r"[A-Za-z0-9_]{1,64}")
 _DEEPEST = 16  # levels of nested targets, well below Python's recursion limit
 
@@ -154,11 +156,13 @@ def _as_mapping(spec: object, where: str) -> Mapping[str, object]:
 
 def _from_name(text: str, where: str) -> Mapping[str, object]:
     if " -" in text:
+        cuda = text.split()[0] == "cuda"
+        example = '{"kind":"cuda","arch":"sm_90"}' if cuda else _OF_A_PROCESSOR
         raise UserError(
             f"the option string {text!r} is not read",
             code="option-string",
             where=where,
-            hint='write JSON: {"kind":"llvm","mcpu":"skylake-avx512"}',
+            hint=f"write JSON: {example}",
         )
     return {"tag": text} if "/" in text else {"kind": text}
 
@@ -198,7 +202,8 @@ def _kind(name: str, where: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
         known = (*KINDS, NATIVE)
-        hint = INSTEAD.get(name) or nearest(name, (*known, *TAGS.names()), TAGS.names())
+        hint = INSTEAD.get(name) or hint_for_arch(name)
+        hint = hint or nearest(name, (*known, *TAGS.names()), TAGS.names())
         raise UserError(
             f"unknown kind {name!r}",
             code="unknown-kind",

@@ -236,8 +236,8 @@ _PROGRAMS = {
     "codegen/llvm/compile.py": "python_command",
     "inspectors/llvm.py": "python_command",
     "cli/compare.py": "python_command",
-    "link/toolchain.py": "the compiler that the caller, $CC or the package ziglang names, "
-    "and ptxas of the package nvidia-cuda-nvcc or on PATH, for targets that ask for it",
+    "base/tools.py": "the compiler that the caller, $CC or the package ziglang names, and NVIDIA's "
+    "assembler and disassembler, of its packages or on PATH, for who asks for them",
 }
 # Who loads or executes code, and what.
 _LOADS = {

@@ -15,7 +15,11 @@ from tests.emulated.machine import Library
 N = 1 << 15
 Fn = Callable[..., np.ndarray]
 _ERF, _ERFC = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erfc))
-ONE = ("exp", "log", "erf", "tanh", "sigmoid", "gelu", "sin", "cos")
+INVERSE = ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+ONE = (
+    *("exp", "log", "erf", "tanh", "sigmoid", "gelu", "sin", "cos", "tan", "sinh", "cosh"),
+    *INVERSE,
+)
 
 
 def _normal_tail(x: np.ndarray) -> np.ndarray:
@@ -35,6 +39,10 @@ FUNCTIONS: dict[str, Fn] = {
     "gelu": lambda x: 0.5 * x * _normal_tail(x),
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    **{name: getattr(np, f"arc{name[1:]}") for name in INVERSE},
 }
 # name -> (range of a linear sweep, units in the last place allowed at x)
 LIMITS32: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
@@ -46,6 +54,15 @@ LIMITS32: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
     "gelu": (-12.5, 12, lambda x: np.where(x > -1, 8.0, 8 + x * x / 2)),
     "sin": (-8192, 8192, lambda x: 2.0),
     "cos": (-8192, 8192, lambda x: 2.0),
+    "tan": (-8192, 8192, lambda x: 3.0),
+    "sinh": (-89.4, 89.4, lambda x: 3.0),
+    "cosh": (-89.4, 89.4, lambda x: 3.0),
+    "asin": (-1, 1, lambda x: 3.0),
+    "acos": (-1, 1, lambda x: 3.0),
+    "atan": (-20, 20, lambda x: 3.0),
+    "asinh": (-1e5, 1e5, lambda x: 3.0),
+    "acosh": (1, 1e5, lambda x: 3.0),
+    "atanh": (-1, 1, lambda x: 3.0),
 }
 # The reference is a float64 itself: half a unit of it comes on top.
 LIMITS64: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
@@ -57,6 +74,15 @@ LIMITS64: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
     "gelu": (-37, 12, lambda x: np.where(x > -1, 8.0, 8 + x * x / 2)),
     "sin": (-1e5, 1e5, lambda x: 3.0),
     "cos": (-1e5, 1e5, lambda x: 3.0),
+    "tan": (-1e5, 1e5, lambda x: 4.0),
+    "sinh": (-710.4, 710.4, lambda x: 4.0),
+    "cosh": (-710.4, 710.4, lambda x: 4.0),
+    "asin": (-1, 1, lambda x: 3.0),
+    "acos": (-1, 1, lambda x: 3.0),
+    "atan": (-20, 20, lambda x: 3.0),
+    "asinh": (-1e10, 1e10, lambda x: 4.0),
+    "acosh": (1, 1e10, lambda x: 4.0),
+    "atanh": (-1, 1, lambda x: 4.0),
 }
 
 
@@ -95,7 +121,10 @@ def samples(name: str, low: float, high: float, dtype: str) -> np.ndarray:
     small = -140 if dtype == "float32" else -1000
     exponents = generator.uniform(small, math.log2(max(abs(low), abs(high))), N // 2)
     spread = np.exp2(exponents) * generator.choice([-1, 1], N // 2)
-    spread = np.abs(spread) if name == "log" else np.clip(spread, low, high)
+    if name in ("log", "acosh"):
+        spread = np.abs(spread) + (name == "acosh")
+    else:
+        spread = np.clip(spread, low, high)
     return np.concatenate([sweep, spread]).astype(dtype)
 
 
@@ -133,7 +162,7 @@ def test_accuracy(name: str, dtype: str, library: Library) -> None:
 def test_special_values(name: str, dtype: str, library: Library) -> None:
     tiny = float(np.finfo(dtype).smallest_subnormal)
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.0, -1.0], dtype)
-    if name in ("sin", "cos"):
+    if name in ("sin", "cos", "tan"):
         x[1:3] = 1.0
     got = run(library, f"{name}_{dtype}", x)
     with np.errstate(all="ignore"):
@@ -144,7 +173,7 @@ def test_special_values(name: str, dtype: str, library: Library) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(got[~finite], want[~finite].astype(dtype))
     assert (units(got[finite], want[finite]) <= 2).all(), (got, want)
-    if name == "erf":
+    if name in ("erf", "sinh", "asin", "atan", "asinh", "atanh"):
         assert np.signbit(got[4]) and not np.signbit(got[3])
 
 

@@ -23,15 +23,22 @@ def has_gpu() -> bool:
 
 
 @functools.cache
-def require_cuda() -> bool:
-    """Have devices of CUDA in this process; whether they are real. The stand-in is loaded under the
-    driver's name, so that whoever opens the driver gets it, until the process ends."""
-    if has_gpu():
-        return True
+def load_lookalike() -> None:
+    """Load the stand-in under the driver's name, so that whoever opens the driver gets it, until
+    the process ends; nobody may have opened another one before."""
     made = tempfile.TemporaryDirectory(prefix="kiln-cuda-")
-    require_cuda.folder = made  # type: ignore[attr-defined]
+    load_lookalike.folder = made  # type: ignore[attr-defined]
     folder = Path(made.name)
     os.environ["LOOKALIKE_DIR"] = str(folder)
     build_kernels(folder, device_library.PTX, Path(__file__).parent / "kernels.c")
     ctypes.CDLL(str(build_driver(folder, "cuda")))
+
+
+@functools.cache
+def require_cuda() -> bool:
+    """Have devices of CUDA in this process, those of the stand-in where the machine has none;
+    whether they are real."""
+    if not load_lookalike.cache_info().currsize and has_gpu():
+        return True
+    load_lookalike()
     return False

@@ -15,6 +15,8 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
 from tensorkiln.runtime import Executor, load_module
+from tensorkiln.script import from_source
+from tensorkiln.transform.tir.fold_grid import MOST_ALONG_Y
 from tests.cuda.emulator.build import build_all
 from tests.cuda.lookalike import require_cuda
 from tests.devices.test_opencl import DSP, NETWORKS, _block
@@ -84,3 +86,31 @@ def test_products_on_tensor_cores(dtype: str) -> None:
         have, want = np.asarray(exe(x, w)), x.astype("int64") @ w.astype("int64")
         assert have.dtype == total
         np.testing.assert_allclose(have.astype("float64"), want, rtol=2**-11 * (total != "int32"))
+
+
+ROWS = """
+@ir_module
+class Model:
+    @T.prim_func
+    def next(X: T.Buffer(("n", 2), "int32"), Y: T.Buffer(("n", 2), "int32")):
+        T.func_attr({"target": "cuda"})
+        for z in T.thread_binding(n, thread="blockIdx.z"):
+            for x in T.thread_binding(2, thread="blockIdx.x"):
+                Y[z, x] = X[z, x] + 1
+
+    @R.function
+    def main(x: R.Tensor(("n", 2), "int32")):
+        n = T.int64()
+        y = R.call_tir(cls.next, (x,), R.Tensor((n, 2), "int32"))
+        return y
+"""
+
+
+def test_more_blocks_than_an_axis_has() -> None:
+    """A library with a symbolic extent along z, at the limits of a grid."""
+    exe = tk.compile(from_source(ROWS), "cuda")
+    if not require_cuda():
+        build_all(exe.artifacts, Path(os.environ["LOOKALIKE_DIR"]))
+    for n in (1, MOST_ALONG_Y, MOST_ALONG_Y + 1, 2 * MOST_ALONG_Y + 7):
+        x = np.arange(2 * n, dtype=np.int32).reshape(n, 2)
+        np.testing.assert_array_equal(np.asarray(exe(x)), x + 1)

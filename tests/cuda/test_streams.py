@@ -20,8 +20,9 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import DeviceTensor, Executor, Module, load_module
-from tensorkiln.runtime.cuda_memory import CUDA_DRIVER, CudaContext
+from tensorkiln.runtime.cuda_memory import CUDA_DRIVER
 from tensorkiln.script import from_source
+from tests.cuda.driver_calls import Driver
 from tests.cuda.emulator.build import build_all
 from tests.cuda.lookalike import require_cuda
 from tests.hosts.build import ROOT
@@ -29,46 +30,6 @@ from tests.runtime import device_library
 from tests.runtime.device_library import expected
 from tests.runtime.device_stand import build_driver, numbers
 from tests.runtime.test_hosts import needs_ffi
-
-_GLOBAL = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL
-_VERSIONS = {
-    "cuStreamCreate": 2000,
-    "cuStreamDestroy": 4000,
-    "cuStreamBeginCapture": 10010,
-    "cuStreamEndCapture": 10000,
-    "cuGraphInstantiateWithFlags": 11040,
-    "cuGraphLaunch": 10000,
-    "cuGraphExecDestroy": 10000,
-    "cuGraphDestroy": 10000,
-}
-
-
-class Driver:
-    """Functions of the driver, in the context of device 0; each must succeed."""
-
-    def __init__(self) -> None:
-        require_cuda()
-        self._library = ctypes.CDLL("libcuda.so.1")
-        context = CUDA_DRIVER.context_of(0)
-        assert isinstance(context, CudaContext)
-        self._context = context
-
-    def __call__(self, name: str, *arguments: Any) -> int:
-        """Call a function; its error."""
-        address = ctypes.c_void_p()
-        find = self._library.cuGetProcAddress_v2
-        none = ctypes.c_void_p()
-        flags = ctypes.c_uint64(0)
-        assert find(name.encode(), ctypes.byref(address), _VERSIONS[name], flags, none) == 0
-        assert address.value is not None
-        with self._context.current():
-            return int(ctypes.CFUNCTYPE(ctypes.c_int)(address.value)(*arguments))
-
-    def make(self, name: str, *arguments: Any) -> ctypes.c_void_p:
-        """Call a function that writes a handle to its first parameter."""
-        made = ctypes.c_void_p()
-        assert self(name, ctypes.byref(made), *arguments) == 0
-        return made
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +90,15 @@ def test_a_captured_call(module: Module, stream: int) -> None:
     run(x, out=y)
     y.wait()
     there(np.zeros(100, np.float32)).copyto(y)
-    assert driver("cuStreamBeginCapture", ctypes.c_void_p(stream), _GLOBAL) == 0
+    driver.begin_capture(stream)
     run(x, out=y)
-    graph = ctypes.c_void_p()
-    assert driver("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+    graph = driver.end_capture(stream)
+    assert graph
     assert np.array_equal(y.numpy(), np.zeros(100, np.float32))
-    ready = driver.make("cuGraphInstantiateWithFlags", graph, ctypes.c_ulonglong(0))
+    ready = driver.instantiate(graph)
     for values in (numbers(100), numbers(100) * 3):
         there(values).copyto(x)
-        assert driver("cuGraphLaunch", ready, ctypes.c_void_p(stream)) == 0
+        driver.launch(ready, stream)
         y.queued_in(stream)
         assert np.array_equal(y.numpy(), expected(values))
     assert driver("cuGraphExecDestroy", ready) == 0
@@ -150,12 +111,10 @@ def test_what_cannot_be_captured(module: Module, stream: int) -> None:
     executor = Executor(module)
     executor.set_stream(stream)
     for words in ("run once with these sizes before", "copies from and to the host cannot be"):
-        assert driver("cuStreamBeginCapture", ctypes.c_void_p(stream), _GLOBAL) == 0
+        driver.begin_capture(stream)
         with pytest.raises((UserError, RuntimeError), match=words):
             executor["main"](numbers(4))
-        graph = ctypes.c_void_p()
-        driver("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
-        if graph:
+        if graph := driver.end_capture(stream):
             driver("cuGraphDestroy", graph)
         executor["main"](numbers(4))  # from now on it has the memory
 
@@ -310,7 +269,7 @@ def test_an_input_from_another_stream_in_a_capture(
     second.set_stream(streams[1])
     start, out = there(numbers(80)), there(np.zeros(80, np.float32))
     x = first["there"](start)
-    assert driver("cuStreamBeginCapture", ctypes.c_void_p(streams[1]), _GLOBAL) == 0
+    driver.begin_capture(streams[1])
     second["there"](x, out=out)
     graph = ctypes.c_void_p()
     assert driver("cuStreamEndCapture", ctypes.c_void_p(streams[1]), ctypes.byref(graph)) == 0

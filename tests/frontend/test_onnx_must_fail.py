@@ -243,6 +243,8 @@ def test_opset(opset: int, hint: str) -> None:
         ("Squeeze", [(2, 3)], {"axes": [0]}, ""),
         ("DepthToSpace", [(1, 5, 2, 2)], {"blocksize": 2}, "blocksize=2"),
         ("Trilu", [(3,)], {}, "2 or more dimensions"),
+        ("Split", [()], {}, "a scalar"),
+        ("Gather", [(), (1,)], {}, ""),
         ("LayerNormalization", [(2, 3), (5,)], {}, ""),
     ],
 )
@@ -269,6 +271,27 @@ def test_reshape(shape: list[int], says: str) -> None:
     operands = [np.zeros((2, 3), np.float32), np.array(shape, np.int64)]
     made, _ = node_model("Reshape", operands, fixed=(1,))
     assert says in issue(made).message
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_constant_index_outside_of_a_shape(index: int) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "at"], ["y"], name="pick"),
+    ]
+    made = model(
+        nodes, [value("x", np.float32, ["n", 2, 3])], ["y"], consts={"at": np.array(index)}
+    )
+    found = issue(made)
+    assert (found.node, f"index {index} is outside" in found.message) == ("pick", True)
+
+
+def test_attention_of_other_ranks() -> None:
+    for shapes in ([(2, 3, 4), (2, 3, 4), (3, 4)], [(1, 2, 3, 4)] * 3 + [None, (3, 4), (3, 4)]):
+        operands = [None if s is None else np.zeros(s, np.float32) for s in shapes]
+        heads = {"q_num_heads": 1, "kv_num_heads": 1} if len(shapes[0]) == 3 else {}
+        made, _ = node_model("Attention", operands, opset=23, **heads)
+        assert "4 dimensions" in issue(made).message
 
 
 def test_shape_from_data_says_so() -> None:

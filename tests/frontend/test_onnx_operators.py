@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
+import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.frontend import from_onnx
-from tests.frontend.onnx_models import agree, node_model
+from tests.frontend.onnx_models import agree, model, node_model, ours, theirs, value
 
 R = np.random.default_rng(7)
 
@@ -39,10 +41,29 @@ def s(x: float, dtype: str = "float32") -> np.ndarray:
     return np.array(x, dtype)
 
 
+def places(*shape: int, n: int) -> np.ndarray:
+    """Places of a dimension of n, some of them several times, some counted from its end."""
+    return R.integers(-n, n, shape)
+
+
+def single(*shape: int, n: int) -> np.ndarray:
+    """Places along the last of a dimension of n, none of them twice."""
+    return np.stack([R.permutation(n)[: shape[-1]] for _ in range(shape[0])])
+
+
 X4 = f(2, 3, 7, 6)
+X5 = f(2, 3, 5, 6, 7)
+POOLS: list[dict[str, Any]] = [
+    {},
+    {"strides": [1, 2, 3], "pads": [1, 0, 1, 0, 2, 1]},
+    {"strides": [2, 2, 2], "ceil_mode": 1},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 1, 2]},
+    {"dilations": [2, 1, 3]},
+]
 UNARY = [
     "Abs", "Neg", "Exp", "Erf", "Tanh", "Sigmoid", "Relu", "Floor", "Ceil", "Round", "Sign", "Sin",
-    "Cos", "Tan", "Sinh", "Cosh", "HardSwish", "Softplus", "Softsign", "Identity", "Mish",
+    "Cos", "Tan", "Sinh", "Cosh", "Asinh", "Atan", "HardSwish",
+    "Softplus", "Softsign", "Identity", "Mish",
     "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "ThresholdedRelu", "Shrink",
 ]  # fmt: skip
 BINARY = ["Add", "Sub", "Mul", "Div", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"]
@@ -52,10 +73,17 @@ REDUCE = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumE
 Case = tuple[str, list[Any], int, tuple[int, ...], dict[str, Any]]
 CASES: list[Case] = [
     *((op, [f(3, 4)], 18, (), {}) for op in UNARY),
+    *((op, [f(3, 4) / 4], 9, (), {}) for op in ("Asin", "Acos", "Atanh")),
+    ("Acosh", [pos(3, 4) + 0.9], 9, (), {}),
     *((op, [pos(3, 4)], 13, (), {}) for op in ("Sqrt", "Log", "Reciprocal")),
     *((op, [f(2, 1, 4), f(3, 1)], 16, (), {}) for op in BINARY),
     *((op, [ints(3, 4), ints(4, low=1)], 16, (), {}) for op in BINARY),
     *((op, [flags(3, 4), flags(4)], 16, (), {}) for op in ("And", "Or", "Xor", "Equal")),
+    *((op, [ints(3, 4, dtype=t), ints(4, dtype=t)], 18, (), {})
+      for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor") for t in ("int8", "uint16", "int64")),
+    *(("BitwiseNot", [ints(3, 4, dtype=t)], 18, (), {}) for t in ("int8", "uint16", "int64")),
+    *(("BitShift", [ints(3, 4, low=0, dtype=t), ints(4, low=0, dtype=t)], 11, (), {"direction": d})
+      for d in ("LEFT", "RIGHT") for t in ("uint8", "uint32", "uint64")),
     *((op, [f(2, 3), f(3), f(1, 1)], 13, (), {}) for op in ("Sum", "Max", "Min", "Mean")),
     *((op, [f(2, 3)], 13, (), {}) for op in ("Sum", "Max", "Min", "Mean")),
     *((f"Reduce{op}", [f(2, 3, 4)], 11, (), {"axes": [-1, 0], "keepdims": 0}) for op in REDUCE),
@@ -141,6 +169,22 @@ CASES: list[Case] = [
     ("GatherElements", [f(5, 6), ints(5, 2, low=-6, high=6)], 13, (), {"axis": 1}),
     ("GatherND", [f(3, 4, 5), ints(2, 6, 2, low=-3, high=3)], 13, (), {}),
     ("GatherND", [f(3, 4), ints(2, 2, low=0, high=3)], 13, (), {}),
+    *(("GatherND", [f(2, 3, 4, 5), ints(2, 3, 2, low=-3, high=3)], 12, (), {"batch_dims": b})
+      for b in (1, 2)),
+    *(("ScatterElements", [f(4, 5, 3), places(*shape, n=n), f(*shape)], 18, (),
+       {"axis": a, "reduction": r})
+      for a, n, shape in ((0, 4, (2, 5, 3)), (1, 5, (4, 3, 3)), (-1, 3, (3, 4, 2)))
+      for r in ("add", "mul", "max", "min")),
+    *(("ScatterElements", [x, single(2, 3, n=5), x[:2, :3] * 2], 13, k, {"axis": 1})
+      for x in (f(3, 5), ints(3, 5)) for k in ((), (1,))),
+    ("Scatter", [f(3, 5), single(2, 3, n=5), f(2, 3)], 9, (), {"axis": 1}),
+    *(("ScatterND", [f(4, 5, 3), places(6, 2, n=4), f(6, 3)], 18, (), {"reduction": r})
+      for r in ("add", "mul", "max", "min")),
+    *(("ScatterND", [x, i(2, 0, -1)[:, None], x[2::-1]], 13, k, {})
+      for x in (f(4, 3), ints(4, 2, 2), flags(4, 2)) for k in ((), (1,))),
+    ("ScatterND", [f(4, 3), np.array([[[1, 2], [0, 0]]]), f(1, 2)], 11, (), {}),
+    *(("ReverseSequence", [f(4, 4, 3), i(1, 3, 4, 2)], 10, (),
+       {"batch_axis": b, "time_axis": 1 - b}) for b in (0, 1)),
     ("OneHot", [ints(2, 3, low=-4, high=4), s(4, "int64"), f(2)], 11, (1,), {"axis": 1}),
     ("Pad", [f(2, 3)], 7, (), {"pads": [0, 1, 2, 0], "value": 1.5}),
     ("Pad", [f(4, 5), i(1, 2, 0, 1)], 13, (1,), {"mode": "reflect"}),
@@ -197,6 +241,19 @@ CASES: list[Case] = [
         "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1],
         "count_include_pad": c, "ceil_mode": m}) for c in (0, 1) for m in (0, 1)),
     ("AveragePool", [f(1, 2, 9)], 7, (), {"kernel_shape": [4]}),
+    *(("MaxPool", [X5], 12, (), {"kernel_shape": [2, 3, 2], **a}) for a in POOLS),
+    *(("AveragePool", [X5], 19, (), {"kernel_shape": [2, 3, 2], "count_include_pad": c, **a})
+      for a in POOLS for c in (0, 1)),
+    *(("AveragePool", [X4], 19, (), {"kernel_shape": [3, 2], "dilations": [2, 3], "ceil_mode": m,
+                                     "strides": [2, 1], "count_include_pad": c,
+                                     "pads": [1, 1, 2, 0]})
+      for c in (0, 1) for m in (0, 1)),
+    *(("LpPool", [x], 18, (), {"kernel_shape": [3] * (x.ndim - 2), "p": p, **a})
+      for x in (f(2, 3, 9), X4, X5) for p in (1, 2, 3)
+      for a in ({}, {"strides": [2] * (x.ndim - 2), "pads": [1, 0, 2, 1, 1, 2][: 2 * x.ndim - 4]},
+                {"auto_pad": "SAME_LOWER"}, {"dilations": [2, 1, 2][: x.ndim - 2]})),
+    ("LpPool", [X4], 18, (), {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1}),
+    *(("GlobalLpPool", [x], 7, (), {"p": p}) for x in (f(2, 3, 9), X4) for p in (1, 2, 3)),
     ("GlobalAveragePool", [X4], 7, (), {}),
     ("GlobalMaxPool", [X4], 7, (), {}),
     ("LRN", [X4], 13, (), {"size": 3, "alpha": 0.1, "beta": 0.6, "bias": 2.0}),
@@ -249,6 +306,150 @@ def test_operator(case: Case) -> None:
 def test_split(opset: int, operands: list[np.ndarray], attrs: dict[str, Any]) -> None:
     made, feeds = node_model("Split", operands, opset=opset, fixed=(1,), outputs=3, **attrs)
     agree(made, feeds)
+
+
+SAME = np.array([[1, 3, 3, 1, 2], [0, -0.0, 0, 0, 0]], np.float32)
+
+
+@pytest.mark.parametrize("x", [f(3, 9), ints(4, 7), ints(2, 3, 8, dtype="uint8"), SAME])
+@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_top_k(x: np.ndarray, count: int, largest: int, axis: int) -> None:
+    """Of equal elements the first comes first."""
+    operands, attrs = [x, i(count)], {"axis": axis, "largest": largest}
+    made, feeds = node_model("TopK", operands, opset=11, fixed=(1,), outputs=2, **attrs)
+    if count > x.shape[axis]:
+        with pytest.raises(UnsupportedError, match=f"k={count}"):
+            from_onnx(made)
+        return
+    agree(made, feeds)
+    if largest and x.dtype.kind == "f":
+        made, feeds = node_model("TopK", [x], opset=9, outputs=2, axis=axis, k=count)
+        agree(made, feeds)
+
+
+def grid(*shape: int) -> np.ndarray:
+    """Coordinates inside of a picture, outside of it, far away, and at its corners."""
+    out = R.uniform(-1.4, 1.4, shape).astype(np.float32)
+    out.reshape(-1)[:6] = [-1, 1, 0, 2.5, -7.25, 1]
+    return out
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grid_sample(mode: str, padding: str, align: int) -> None:
+    attrs = {"padding_mode": padding, "align_corners": align}
+    old = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}[mode]
+    for size in ((5, 6), (1, 4)):
+        operands = [f(2, 3, *size), grid(2, 4, 5, 2)]
+        for opset, name in ((16, old), (20, mode)):
+            made, feeds = node_model("GridSample", operands, opset=opset, mode=name, **attrs)
+            agree(made, feeds, rtol=1e-4, atol=2e-5)
+    if mode != "cubic":  # ONNX Runtime has no other
+        operands = [f(2, 3, 4, 5, 6), grid(2, 3, 2, 4, 3)]
+        made, feeds = node_model("GridSample", operands, opset=20, mode=mode, **attrs)
+        agree(made, feeds, rtol=1e-4, atol=2e-5)
+
+
+def test_grid_sample_of_one_dimension_and_of_odd_coordinates() -> None:
+    """Against a loop; coordinates that are no numbers are nowhere, and nothing leaks from there."""
+    x = np.array([[[np.inf, 2, 3, np.nan, 5]]], np.float32)
+    at = np.array([[[-9], [-0.4], [0.0], [np.nan], [np.inf]]], np.float32)
+    made, feeds = node_model("GridSample", [x, at], opset=20, align_corners=1, mode="nearest")
+    got = ours(from_onnx(made), feeds)[0]
+    np.testing.assert_array_equal(got, [[[0, 2, 3, 0, 0]]])
+
+
+def test_grid_sample_that_does_not_fit() -> None:
+    for operands, attrs, says in (
+        ([f(1, 2, 3, 4), f(1, 5, 5, 3)], {}, "rows of 2"),
+        ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"mode": "best"}, "mode='best'"),
+        ([f(1, 2, 3, 4), f(1, 5, 5, 2)], {"padding_mode": "none"}, "padding_mode='none'"),
+    ):
+        made, _ = node_model("GridSample", operands, opset=20, **attrs)
+        with pytest.raises(UnsupportedError, match=says):
+            from_onnx(made)
+
+
+def test_computed_places_in_compiled_code() -> None:
+    """What stands at computed places, over a symbolic batch, against ONNX Runtime."""
+    nodes = [
+        helper.make_node("GridSample", ["picture", "grid"], ["z"], mode="linear"),
+        helper.make_node("TopK", ["x", "k"], ["best", "at"], name="top"),
+        helper.make_node("ScatterElements", ["x", "at", "best"], ["s"], axis=1, reduction="add"),
+        helper.make_node("Unsqueeze", ["rows", "one"], ["r"]),
+        helper.make_node("ScatterND", ["s", "r", "u"], ["y"]),
+    ]
+    inputs = [
+        value("x", np.float32, ["n", 20]),
+        value("rows", np.int64, [2]),
+        value("u", np.float32, [2, 20]),
+        value("picture", np.float32, ["n", 3, 5, 4]),
+        value("grid", np.float32, ["n", 4, 3, 2]),
+    ]
+    made = model(nodes, inputs, ["y", "at", "z"], consts={"k": i(6), "one": i(1)}, opset=20)
+    run = tk.runtime.Executor(tk.compile(from_onnx(made), "native"), tk.cpu())["main"]
+    for n in (3, 8):
+        feeds = {"x": f(n, 20), "rows": i(n - 1, 0), "u": f(2, 20)}
+        feeds |= {"picture": f(n, 3, 5, 4), "grid": grid(n, 4, 3, 2)}
+        got, want = run(*feeds.values()), theirs(made, feeds)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
+
+
+def test_top_k_counts_nan_as_the_greatest() -> None:
+    x = np.array([1, np.nan, 3, np.nan, -np.inf, np.inf], np.float32)
+    for largest, want in ((1, [1, 3, 5, 2]), (0, [4, 0, 2, 5])):
+        made, feeds = node_model(
+            "TopK", [x, i(4)], opset=11, fixed=(1,), outputs=2, largest=largest
+        )
+        values, index = ours(from_onnx(made), feeds)
+        assert index.tolist() == want
+        np.testing.assert_array_equal(values, x[want])
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize(("axis", "shape"), [(-2, (2, 3, 6, 4)), (1, (2, 5, 3))])
+def test_tensor_scatter(mode: str, axis: int, shape: tuple[int, ...]) -> None:
+    past = f(*shape)
+    update = np.take(past, [0, 1], axis) * 2
+    where = i(0, 3) if mode == "linear" else i(shape[axis] - 1, 2)
+    made, feeds = node_model("TensorScatter", [past, update, where], opset=24, axis=axis, mode=mode)
+    want = past.copy()
+    for b in range(2):
+        for k in range(2):
+            at = (where[b] + k) % shape[axis]
+            np.moveaxis(want[b], axis if axis < 0 else axis - 1, 0)[at] = np.moveaxis(
+                update[b], axis if axis < 0 else axis - 1, 0
+            )[k]
+    np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], want)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "fixed", "attrs", "says"),
+    [
+        ("ScatterElements", [f(3, 4), i(0, 1), f(2)], (), {}, "of 1 or more"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), f(2, 3)], (), {}, "differ in shape"),
+        ("ScatterElements", [f(3, 4), ints(2, 5), f(2, 5)], (), {}, "dimension 1 of indices"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), f(2, 4)], (), {"reduction": "sum"}, "'sum'"),
+        ("ScatterElements", [f(3, 4), ints(2, 4), ints(2, 4)], (), {}, "of int64"),
+        ("ScatterND", [f(3, 4), ints(2, 3), f(2)], (), {}, "must be 1..rank"),
+        ("ScatterND", [f(3, 4), ints(2, 1), f(2, 3)], (), {}, "shape of updates"),
+        ("ScatterND", [f(3, 4), i(1, 3)[:, None], f(2, 4)], (1,), {}, "outside of the operand"),
+        ("GatherND", [f(3, 4), ints(2, 1)], (), {"batch_dims": 1}, "batch dimension 0"),
+        ("GatherND", [f(3, 4), ints(3, 1)], (), {"batch_dims": 2}, "must be 1..rank"),
+        ("ReverseSequence", [f(3, 4, 2), i(1, 2, 3)], (), {"time_axis": 2}, "expected 0 and 1"),
+    ],
+)
+def test_scattering_that_does_not_fit(
+    op: str, operands: list[Any], fixed: tuple[int, ...], attrs: dict[str, Any], says: str
+) -> None:
+    made, _ = node_model(op, operands, opset=18, fixed=fixed, **attrs)
+    with pytest.raises(UnsupportedError) as caught:
+        from_onnx(made)
+    assert says in str(caught.value)
 
 
 def test_dropout_gives_its_mask() -> None:

@@ -144,7 +144,8 @@ CALLS = {
     ),
     "device": Call(
         5,
-        "main: input 'x' must be in CPU memory (device type 1), received device type 2, index 0",
+        "main: input 'x' must be in CPU memory (device type 1), received a tensor in cuda:0 "
+        "(device type 2); copy it to the host first: x.numpy() in Python",
         "main",
         "in:float32:2x8:device out:float32:2x4",
     ),

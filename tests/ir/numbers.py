@@ -202,6 +202,10 @@ APPROXIMATE: dict[str, Callable[..., float]] = {
     "tanh": math.tanh,
     "sin": math.sin,
     "cos": math.cos,
+    **{
+        name: getattr(math, name)
+        for name in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+    },
     "pow": math.pow,
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),

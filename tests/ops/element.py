@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -46,6 +47,15 @@ INTRINSICS = {
     "sin": math.sin,
     "cos": math.cos,
     "isnan": math.isnan,
+    **{name: getattr(np, name) for name in ("tan", "sinh", "cosh")},
+    **{
+        name: getattr(np, f"arc{name[1:]}")
+        for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+    },
+    **{
+        f"bitcast_{to}": lambda x, a=a, z=z: struct.unpack(z, struct.pack(a, x))[0]
+        for to, a, z in (("i32", "f", "i"), ("f32", "i", "f"), ("i64", "d", "q"), ("f64", "q", "d"))
+    },
 }
 
 

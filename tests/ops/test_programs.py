@@ -28,6 +28,40 @@ def bytes_(*shape: int, dtype: str = "uint8") -> np.ndarray:
     return np.random.default_rng(shape).integers(low, high, shape).astype(dtype)
 
 
+INTEGERS = tuple(f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64))
+# (from, to) of one width, of which at least the bits are both numbers
+BITCASTS = [
+    (a, z)
+    for bits in (8, 16, 32, 64)
+    for a in (f"int{bits}", f"uint{bits}", *((f"float{bits}",) if bits > 16 else ()))
+    for z in (f"int{bits}", f"uint{bits}", *((f"float{bits}",) if bits > 16 else ()))
+] + [("bool", "uint8"), ("bool", "int8"), ("bool", "bool"), ("float16", "float16")]
+
+
+def full_range(dtype: str) -> np.ndarray:
+    """The ends of an integer type, and numbers between them."""
+    info = np.iinfo(dtype)
+    bits = info.bits
+    some = [1 << k for k in range(0, bits - 1, 3)]
+    return np.array([info.min, info.max, info.min + 1, 0, 1, *some], dtype)
+
+
+def shifts(dtype: str) -> np.ndarray:
+    """Shifts within the width, at it, beyond it, and for signed types below 0."""
+    bits = np.iinfo(dtype).bits
+    signed = [-1, -bits, -100] if np.dtype(dtype).kind == "i" else []
+    return np.array([0, 1, bits // 2, bits - 1, bits, bits + 1, 127, *signed], dtype)
+
+
+def random_bits(dtype: str) -> np.ndarray:
+    """Any bits that are a value of the type: of floats, all but NaNs, whose bits no rule keeps."""
+    if dtype == "bool":
+        return np.array([True, False, True])
+    found = np.random.default_rng(5).integers(0, 256, 64 * np.dtype(dtype).itemsize, np.uint8)
+    x = found.view(dtype)
+    return x[x == x]
+
+
 UNARY_FLOAT = (
     "identity",
     "abs",
@@ -39,6 +73,15 @@ UNARY_FLOAT = (
     "sigmoid",
     "sin",
     "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
     "floor",
     "ceil",
     "round",
@@ -84,6 +127,13 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
         "less_equal", "greater", "greater_equal")),
     *((op, [data(4, 3, dtype="bool"), data(3, dtype="bool", seed=1)], {}) for op in (
         "logical_and", "logical_or", "logical_xor", "equal", "not_equal")),
+    *((op, [data(40, dtype=t), data(40, dtype=t, seed=3)], {}) for op in (
+        "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
+      for t in INTEGERS),
+    *((op, [full_range(t)[:, None], shifts(t)], {}) for op in ("left_shift", "right_shift")
+      for t in INTEGERS),
+    *(("bitwise_not", [full_range(t)], {}) for t in INTEGERS),
+    *(("bitcast", [random_bits(a)], {"dtype": z}) for a, z in BITCASTS),
     *((op, [data(40, dtype=t), data(40, dtype=t, seed=3)], {}) for op in (
         "add", "sub", "mul", "div", "mod", "minimum", "maximum", "less")
       for t in ("int8", "int64", "uint8")),
@@ -149,6 +199,11 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
     *(("avg_pool2d", [data(1, 2, 6, 5)], {"kernel": (3, 3), "strides": (2, 2), "padding": pads,
        "ceil_mode": ceil, "count_include_pad": include})
       for pads in ((0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 1, 0))
+      for ceil in (False, True) for include in (False, True)),
+    *(("avg_pool2d", [data(1, 2, 9, 7)], {"kernel": (3, 2), "strides": strides, "padding": pads,
+       "dilation": dilation, "ceil_mode": ceil, "count_include_pad": include})
+      for dilation in ((2, 3), (1, 4)) for strides in ((1, 1), (2, 3))
+      for pads in ((0, 0, 0, 0), (2, 1, 1, 0))
       for ceil in (False, True) for include in (False, True)),
     ("batch_norm", [data(2, 3, 2, 2), data(3), data(3, seed=1), data(3, seed=2),
                     np.abs(data(3, seed=3))], {"eps": 1e-3}),

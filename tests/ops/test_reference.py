@@ -55,7 +55,9 @@ CASES: list[tuple[str, dict, str, dict, list[np.ndarray]]] = [
           ("relu", "Relu"), ("elu", "Elu"), ("hard_swish", "HardSwish"), ("softplus", "Softplus"),
           ("sigmoid", "Sigmoid"), ("erf", "Erf"), ("tanh", "Tanh"), ("sign", "Sign"),
           ("round", "Round"), ("floor", "Floor"), ("ceil", "Ceil"), ("isnan", "IsNaN"),
-          ("sin", "Sin"), ("abs", "Abs"), ("neg", "Neg"))
+          ("sin", "Sin"), ("tan", "Tan"), ("asin", "Asin"), ("acos", "Acos"), ("atan", "Atan"),
+          ("sinh", "Sinh"), ("cosh", "Cosh"), ("asinh", "Asinh"), ("acosh", "Acosh"),
+          ("atanh", "Atanh"), ("abs", "Abs"), ("neg", "Neg"))
       for values in (EDGES, NANS)),
     ("hard_sigmoid", {"alpha": 0.3, "beta": 0.4}, "HardSigmoid", {"alpha": 0.3, "beta": 0.4},
      [EDGES]),

@@ -123,7 +123,8 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         lambda e: e["main"](OnDevice(f32(2, 8))),
         ValueError,
         "device-mismatch",
-        "main: input 'x' must be in CPU memory (device type 1), received device type 2, index 0",
+        "main: input 'x' must be in CPU memory (device type 1), received a tensor in cuda:0 "
+        "(device type 2); copy it to the host first: x.numpy() in Python",
     ),
     (
         "too few",

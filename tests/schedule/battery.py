@@ -40,13 +40,30 @@ def typed(dtype: str, *shape: ExprLike) -> TensorType:
 
 @dataclass
 class Case:
-    """One graph function; `sizes` are values of its symbols, one run for each."""
+    """One graph function; `sizes` are values of its symbols, one run for each. With `exact` the
+    reference computes in the types of the graph, and results must be the same to the bit."""
 
     name: str
     function: Function
     sizes: Sequence[Mapping[str, int]]
     make: Callable[[int, np.dtype, tuple[int, ...]], np.ndarray] | None = None
     tolerance: float = 0.0
+    exact: bool = False
+
+    def reference(
+        self, inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> list[np.ndarray]:
+        """What NumPy computes, in float64 unless `exact`."""
+        with np.errstate(all="ignore"):
+            return evaluate(self.function, inputs, sizes, dtype=None if self.exact else "float64")
+
+    def compare(self, got: np.ndarray, want: np.ndarray, what: str) -> None:
+        """Assert that a result is what `reference` gave."""
+        if self.exact:
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), what
+            assert got.tobytes() == want.tobytes(), f"{what}: other bits"
+        else:
+            compare(got, want, self.tolerance, what)
 
 
 @dataclass
@@ -63,6 +80,7 @@ class Battery:
         sizes: Sequence[Mapping[str, int]] = ({},),
         make: Callable[..., np.ndarray] | None = None,
         tolerance: float = 0.0,
+        exact: bool = False,
     ) -> None:
         """A graph over parameters x0, x1, ... ; plain tuples are float32 shapes."""
         g = Graph()
@@ -70,7 +88,7 @@ class Battery:
         values = [g.param(f"x{k}", t) for k, t in enumerate(types)]
         assert name not in self.cases, name
         function = g.finish(build(g, *values), name)
-        self.cases[name] = Case(name, function, sizes, make, tolerance)
+        self.cases[name] = Case(name, function, sizes, make, tolerance, exact)
 
     def compile(self, target: Target) -> Executable:
         functions = tuple(c.function for c in self.cases.values())
@@ -81,8 +99,7 @@ class Battery:
         case = self.cases[name]
         for k, sizes in enumerate(case.sizes):
             inputs = arguments(case, sizes, k)
-            with np.errstate(all="ignore"):
-                want = evaluate(case.function, inputs, sizes, dtype="float64")
+            want = case.reference(inputs, sizes)
             runs = []
             for threads in (1, 2, 3):
                 run.set_num_threads(threads)
@@ -92,7 +109,7 @@ class Battery:
                 for a, b in zip(one, other, strict=True):
                     assert a.tobytes() == b.tobytes(), f"{sizes}: bytes depend on threads"
             for got, expected in zip(runs[0], want, strict=True):
-                compare(got, expected, case.tolerance, f"{name} {dict(sizes)}")
+                case.compare(got, expected, f"{name} {dict(sizes)}")
 
 
 def undefined_by(executable: Executable) -> set[str]:

@@ -32,6 +32,18 @@ def _small(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(random_array(seed, dtype, shape) % 5, dtype)
 
 
+def _bits(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Any bits, among them those of NaNs; of booleans, those that are one."""
+    raw = np.random.default_rng(seed).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    return raw[..., 0] < 128 if dtype.kind == "b" else raw.view(dtype)[..., 0]
+
+
+def bits_convert(a: str, z: str) -> bool:
+    """Whether the bits of one type can be had as another, which is a number whatever they are."""
+    same = np.dtype(a).itemsize == np.dtype(z).itemsize and z != "bool"
+    return same and a != z and ("float" not in a + z or np.dtype(a).itemsize > 2)
+
+
 def _elementwise(b: Battery) -> None:
     for n in (1, 2, 15, 16, 17, 63, 64, 65, 1023, 1025, 70001):
         b.add(f"flat_{n}", lambda g, x, y: g.relu(g.add(g.mul(x, 2.0), y)), (n,), (n,))
@@ -77,9 +89,30 @@ def _elementwise(b: Battery) -> None:
     ):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
-    for op in ("exp", "erf", "tanh", "sigmoid", "sin", "cos", "gelu", "silu", "softplus", "elu"):
+    for op in (
+        "exp",
+        "erf",
+        "tanh",
+        "sigmoid",
+        "sin",
+        "cos",
+        "gelu",
+        "silu",
+        "softplus",
+        "elu",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+    ):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
+    for d in FLOATS:
+        b.add(f"tan_{d}", lambda g, x: g.tan(g.sin(x)), typed(d, 3, 37))
     for op in ("sqrt", "rsqrt", "log"):
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37), make=_positive)
@@ -97,6 +130,26 @@ def _elementwise(b: Battery) -> None:
             typed(d, 5, 33),
             make=_positive if attrs else None,
         )
+    for op, d in itertools.product(
+        ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"), INTS
+    ):
+        b.add(
+            f"{op}_{d}",
+            lambda g, x, y, op=op: g.emit(op, x, y),
+            typed(d, 5, 33),
+            typed(d, 5, 33),
+        )
+    for d in INTS:
+        b.add(f"bitwise_not_{d}", lambda g, x: g.bitwise_not(x), typed(d, 3, 37))
+    for a, z in itertools.product(EVERY, EVERY):
+        if bits_convert(a, z):
+            b.add(
+                f"bitcast_{a}_{z}",
+                lambda g, x, z=z: g.bitcast(x, dtype=z),
+                typed(a, 77),
+                make=_bits,
+                exact=True,
+            )
     b.add("mod_signs", lambda g, x, y: g.mod(x, y, fmod=1), typed("int32", 40), typed("int32", 40))
     for op, d in itertools.product(("equal", "not_equal", "less", "greater_equal"), EVERY):
         if d != "bool" or (op.endswith("equal") and "greater" not in op):

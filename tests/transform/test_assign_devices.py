@@ -132,6 +132,21 @@ def main(x: R.Tensor((2, 8), "float32"), w: R.Tensor((8, 8), "float32")):
     assert [row[:2] for row in rows] == [("y", "dsp"), ("z", "dsp"), ("t", "host")]
 
 
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("lives", ["gpu", "host"])
+def test_views_of_a_parameter_stay_in_its_memory(lives: str, views: int) -> None:
+    """Nothing goes to the host and back for them."""
+    lines, value = [f"R.func_attr({{'param_devices': ('{lives}',)}})"], "x"
+    for k in range(views):
+        lines.append(f"y{k} = R.reshape({value}, shape=({2**k}, {16 // 2**k}))")
+        value = f"y{k}"
+    body = "\n    ".join([*lines, f"z = R.exp({value})", "return z"])
+    mod = from_source(f"@R.function\ndef main(x: R.Tensor((2, 8), 'float32')):\n    {body}\n")
+    gpu = _target({"kind": "cuda", "target_key": "gpu"})
+    rows = AssignDevices(gpu)(mod)["main"].attrs["placed"]
+    assert [row[1] for row in rows] == [lives] * views + ["gpu"]
+
+
 def test_independent_parts_of_one_level_are_one_function() -> None:
     """Three branches of linear, exp, linear: two parts, not six; values that both read."""
     branches = "".join(

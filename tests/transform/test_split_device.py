@@ -198,6 +198,37 @@ X[b, 2 * thread_y + thread_x]
 """,
         ),
     ),
+    "memory of a thread, by its number": (
+        N,
+        """\
+        for b in T.thread_binding(n, thread="blockIdx.x"):
+            s = T.alloc_buffer((4, 1), "int32", scope="local")
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                s[t, 0] = X[b, t]
+                if t < 1:
+                    s[0, 0] = s[t, 0] + 5
+                if t == 2:
+                    s[2, 0] = s[2, 0] * 7
+                Y[b, t] = s[t, 0]
+""",
+        """\
+        T.call(cls.f_device, X, Y, n, grid=(n, 1, 1), block=(4, 1, 1))
+""",
+        device(
+            "f_device",
+            """\
+        for b in T.thread_binding(n, thread="blockIdx.x"):
+            s = T.alloc_buffer((1,), "int32", scope="local")
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                s[0] = X[b, t]
+                if t < 1:
+                    s[0] = s[0] + 5
+                if t == 2:
+                    s[0] = s[0] * 7
+                Y[b, t] = s[0]
+""",
+        ),
+    ),
     "a name for a size": (
         N,
         """\
@@ -303,6 +334,27 @@ WRONG = {
         "bind this part",
     ),
     "a condition around": ("        if n > 2:\n" + indent(NEST, "    "), "If", "bind"),
+    **{
+        f"memory of another thread, {name}": (
+            f"""\
+        for b in T.thread_binding(n, thread="blockIdx.x"):
+            s = T.alloc_buffer((4, 1), "int32", scope="local")
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                s[t, 0] = X[b, t]
+                if {condition}:
+                    Y[b, t] = s[1, 0]
+                else:
+                    Y[b, t] = {otherwise}
+""",
+            "local buffer s is allocated for a whole block",
+            "let each thread use elements of its own index alone",
+        )
+        for name, condition, otherwise in (
+            ("of two", "t < 2", "0"),
+            ("wrong number", "t == 2", "0"),
+            ("else", "t == 1", "s[1, 0]"),
+        )
+    },
     "a local buffer of a block": (
         """\
         for b in T.thread_binding(n, thread="blockIdx.x"):

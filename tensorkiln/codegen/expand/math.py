@@ -3,15 +3,15 @@
 Coefficients are minimax fits (iteratively reweighted least squares on Chebyshev points, weighted
 by relative error). Accuracy against float64, in units of the last place (tests/codegen measures):
 exp 1, log 2, erf 3, tanh 3, sigmoid 3, gelu 8 for x > -1 (below, exp(-x*x/2) amplifies the
-rounding of x*x: 8 + x*x/2), sin and cos 2 for |x| < 8192. pow is exp(y log x): 4 + 2|y log x|.
-fmod is exact for |x / y| < 2**28. float16 and bfloat16 are computed in float32; `math_double`
-holds the float64 forms, `math_shared` what both have in common.
+rounding of x*x: 8 + x*x/2), sin and cos 2 and tan 3 for |x| < 8192. pow is exp(y log x):
+4 + 2|y log x|. fmod is exact for |x / y| < 2**28. float16 and bfloat16 are computed in float32;
+`math_double` holds the float64 forms, `math_shared` and `math_inverse` what both have in common.
 """
 
 from __future__ import annotations
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.expand import math_double, math_shared
+from tensorkiln.codegen.expand import math_double, math_inverse, math_shared
 from tensorkiln.codegen.expand.math_builder import Builder, Kit, Lets
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
@@ -171,12 +171,16 @@ _KIT = Kit(
     erfcx=_erfcx,
     log=_log,
 )
-_FUNCTIONS = math_shared.FUNCTIONS | {
-    "gelu": _gelu,
-    "tanh": _tanh,
-    "pow": _pow,
-    "fmod": _fmod,
-}
+_FUNCTIONS = (
+    math_shared.FUNCTIONS
+    | math_inverse.FUNCTIONS
+    | {
+        "gelu": _gelu,
+        "tanh": _tanh,
+        "pow": _pow,
+        "fmod": _fmod,
+    }
+)
 _TYPES = {"float32": (_KIT, _FUNCTIONS), "float64": (math_double.KIT, math_double.FUNCTIONS)}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from tensorkiln.codegen.expand import math_shared
+from tensorkiln.codegen.expand import math_inverse, math_shared
 from tensorkiln.codegen.expand.math_builder import Builder, Kit
 from tensorkiln.ir.expr import Expr, Unary, binary, minimum, select
 
@@ -180,9 +180,13 @@ KIT = Kit(
     erfcx=_erfcx,
     log=_log,
 )
-FUNCTIONS = math_shared.FUNCTIONS | {
-    "gelu": _gelu,
-    "tanh": _tanh,
-    "pow": _pow,
-    "fmod": _fmod,
-}
+FUNCTIONS = (
+    math_shared.FUNCTIONS
+    | math_inverse.FUNCTIONS
+    | {
+        "gelu": _gelu,
+        "tanh": _tanh,
+        "pow": _pow,
+        "fmod": _fmod,
+    }
+)

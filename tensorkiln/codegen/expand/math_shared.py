@@ -122,17 +122,33 @@ def _sigmoid(b: Builder, x: Expr) -> Expr:
     return b.let(b.num(1.0) / (b.num(1.0) + exp_plain(b, b.let(-x))))
 
 
-def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
-    """sin(x + quadrant_offset pi/2): reduction by pi/2, then one of two polynomials."""
+def reduced_angle(b: Builder, x: Expr, offset: int) -> tuple[Expr, Expr, Expr]:
+    """(k, sin r, cos r): x = (k - offset) pi/2 + r with |r| <= pi/4 and k an integer."""
     t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi, rounder(b)[0])
-    k = b.let(low_bits(b, t) + b.whole(quadrant_offset))
+    k = b.let(low_bits(b, t) + b.whole(offset))
     r2 = b.let(r * r)
     sin = b.fma(b.let(r * r2), b.poly(r2, b.kit.sin), r)
     cos = b.fma(b.let(r2 * r2), b.poly(r2, b.kit.cos), b.fma(r2, b.num(-0.5), b.num(1.0)))
-    odd = binary("ne", binary("bitand", k, b.whole(1)), b.whole(0))
-    y = b.let(select(odd, cos, sin))
-    negative = binary("ne", binary("bitand", k, b.whole(2)), b.whole(0))
-    return b.let(select(negative, -y, y))
+    return k, sin, cos
+
+
+def _bit(b: Builder, k: Expr, bit: int) -> Expr:
+    """Whether a bit of k is set."""
+    return binary("ne", binary("bitand", k, b.whole(bit)), b.whole(0))
+
+
+def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
+    """sin(x + quadrant_offset pi/2): reduction by pi/2, then one of two polynomials."""
+    k, sin, cos = reduced_angle(b, x, quadrant_offset)
+    y = b.let(select(_bit(b, k, 1), cos, sin))
+    return b.let(select(_bit(b, k, 2), -y, y))
+
+
+def _tan(b: Builder, x: Expr) -> Expr:
+    """sin r / cos r, or -cos r / sin r in the odd quadrants."""
+    k, sin, cos = reduced_angle(b, x, 0)
+    odd = _bit(b, k, 1)
+    return b.let(b.let(select(odd, -cos, sin)) / b.let(select(odd, sin, cos)))
 
 
 def general_pow(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
@@ -155,4 +171,5 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "sigmoid": _sigmoid,
     "sin": lambda b, x: _sin_cos(b, x, 0),
     "cos": lambda b, x: _sin_cos(b, x, 1),
+    "tan": _tan,
 }

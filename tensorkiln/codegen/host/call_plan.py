@@ -235,10 +235,15 @@ def _require_told_sizes(f: AnyKernel, implied: tuple[Var, ...]) -> None:
 
 
 def tensor_host_function(
-    f: AnyKernel, name: str, mod: IRModule, implied: tuple[Var, ...] = ()
+    f: AnyKernel,
+    name: str,
+    mod: IRModule,
+    implied: tuple[Var, ...] = (),
+    devices: HostDevices = NO_DEVICES,
 ) -> HostFunction:
     """The host function `name` that calls tensor program `f` of `mod`. Its caller passes all
-    parameters but those `implied`, which are read off the shapes of tensors."""
+    parameters but those `implied`, which are read off the shapes of tensors; tensors of a program
+    for a device with memory of its own are there."""
     _require_told_sizes(f, implied)
     spelled = printed_names(f)
     names: dict[Var, str] = {v: spelled[v] for v in f.scalars}
@@ -247,16 +252,18 @@ def tensor_host_function(
             names.update((v, spelled[v]) for v in free_vars(d))
     declared = {names[v] for v in f.scalars if v not in implied}
     symbols = {n: n for n in names.values() if n not in declared}
-    written = written_parameters(f, mod)
+    written, key = written_parameters(f, mod), _device_of(f, devices)
     inputs: list[Param] = []
     args: list[Ptr | ScalarExpr] = []
     for p in f.params:
         if isinstance(p, Buffer):
             dims = tuple(size_of(d, names) for d in p.shape)
             role = "out" if p in written else "in"
-            inputs.append(
-                tensor_param(spelled[p], p.dtype.name, dims, symbols, role=role, align=p.align)
+            t = p.dtype.name
+            made = tensor_param(
+                spelled[p], t, dims, symbols, role=role, align=p.align, device=devices.number(key)
             )
+            inputs.append(made)
             args.append(Ptr("arg", len(inputs) - 1))
         elif p in implied:
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
@@ -264,4 +271,5 @@ def tensor_host_function(
             inputs.append(number_param(names[p], p.dtype.name))
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
     call = KernelCall(f.name, tuple(args), may_fail=has_assertions(f))
-    return host_function(name, "tensor", inputs=inputs, symbols=symbols, calls=(call,))
+    own = (key,) if key else ()
+    return host_function(name, "tensor", inputs=inputs, symbols=symbols, calls=(call,), devices=own)

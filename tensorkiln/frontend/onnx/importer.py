@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
-from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx import bodies, dispatch
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.inputs import declared, input_type
@@ -23,6 +23,7 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
+from tensorkiln.frontend.onnx.scan import BodyRefused, scan
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import to_array
@@ -31,6 +32,8 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, RVar, Tuple, constant
 from tensorkiln.ir.subtype import symbols
 
+# The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
+# them, they import the operators whose definition is not newer, and others by their bodies.
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_INLINE_DEPTH = 32
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -80,14 +83,16 @@ class Importer:
         if version is None and not self.source.model.functions:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
-            self._issue(
-                "opset",
-                "model",
-                "",
-                f"opset {version} is not supported",
-                f"supported: {OLDEST_OPSET} to {NEWEST_OPSET}; "
-                "onnx.version_converter.convert_version converts models",
-            )
+            newest = max(NEWEST_OPSET, bodies.newest_opset())
+            if not OLDEST_OPSET <= version <= newest:
+                self._issue(
+                    "opset",
+                    "model",
+                    "",
+                    f"opset {version} is not supported",
+                    f"supported: {OLDEST_OPSET} to {newest}; "
+                    "onnx.version_converter.convert_version converts models",
+                )
         return {"": 0, **opsets}
 
     def _check_outputs(self, graph: Graph) -> None:
@@ -233,17 +238,32 @@ class Importer:
         function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
             return self._inline(function, node, given, scope)
+        if domain in ONNX_DOMAINS and node.op_type == "If":
+            return self._branch(node, given, scope)
+        if domain in ONNX_DOMAINS and node.op_type == "Scan" and scope.opsets[""] > 8:
+            return self._scan(node, given, scope)
+        assumed = len(self.dims.assumed)
+        try:
+            return self._by_importer(node, given, scope)
+        except NodeProblem as problem:
+            if problem.kind not in ("operator", "attribute", "opset"):
+                raise
+            del self.dims.assumed[assumed:]
+            return self._by_body(node, given, scope, problem)
+
+    def _by_importer(
+        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    ) -> Sequence[Val | Unknown]:
+        """Import a node by the table of importers."""
+        domain, opset = _domain(node.domain), scope.opsets[""]
         if domain not in ONNX_DOMAINS:
             raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
-        if node.op_type == "If":
-            return self._branch(node, given, scope)
-        importer = dispatch.find(IMPORTERS, node.op_type, scope.opsets[""])
+        importer = dispatch.find(IMPORTERS, node.op_type, opset)
+        if opset > NEWEST_OPSET:
+            bodies.check_known(node.op_type, opset, NEWEST_OPSET)
         values = dispatch.attributes(importer, given, self.source.files)
-        names = list(node.input)
-        while names and not names[-1]:
-            names.pop()
-        dispatch.check_operands(importer, names)
-        operands = [self._operand(name, scope) for name in names]
+        dispatch.check_operands(importer, node.operands)
+        operands = self._operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
         self._enter(node, scope)
@@ -255,11 +275,57 @@ class Importer:
             )
         return result
 
+    def _by_body(
+        self,
+        node: NodeProto,
+        given: Sequence[AttributeProto],
+        scope: GraphScope,
+        problem: NodeProblem,
+    ) -> Sequence[Val | Unknown]:
+        """Import a node by the function body that the standard defines it by.
+
+        `problem` is why no importer does; it is raised if there is no body, or if the body holds
+        what cannot be imported either and the operator has an importer.
+        """
+        domain = _domain(node.domain)
+        opset = scope.opsets.get(domain, 0)
+        schema = bodies.schema_of(node.op_type, domain, opset)
+        if schema is None:
+            problem.hint = problem.hint or bodies.hint_for(node.op_type)
+            raise problem
+        operands = self._operands(node, scope)
+        if any(isinstance(v, Unknown) for v in operands):
+            return [UNKNOWN] * len(node.output)
+        types = [None if v is None or isinstance(v, Unknown) else v.tensor for v in operands]
+        called = replace(node, attribute=tuple(given))
+        body = bodies.body_of(schema, called, types, opset)
+        if body is None:
+            raise problem
+        before = len(self.issues)
+        outputs = self._inline(body, node, given, scope, unused=False)
+        found = self.issues[before:]
+        if not found:
+            return outputs
+        del self.issues[before:]
+        if problem.kind == "attribute":
+            raise problem
+        inner = found[0].node.removeprefix(f"{scope.prefix}{node.label}/")
+        raise NodeProblem(
+            found[0].kind,
+            f"the standard defines it by other operators, and of these {found[0].op} ({inner}) "
+            f"cannot be imported: {found[0].message}",
+            found[0].hint,
+        )
+
     def _enter(self, node: NodeProto, scope: GraphScope) -> None:
         self.g.span = scope.prefix + node.label
         # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
+
+    def _operands(self, node: NodeProto, scope: GraphScope) -> list[Val | Unknown | None]:
+        """The operands up to the last that is given; None for one that is left out."""
+        return [self._operand(name, scope) for name in node.operands]
 
     def _operand(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         if not name:
@@ -286,9 +352,15 @@ class Importer:
     # -- functions and branches ---------------------------------------------------------------
 
     def _inline(
-        self, f: FunctionProto, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+        self,
+        f: FunctionProto,
+        node: NodeProto,
+        given: Sequence[AttributeProto],
+        scope: GraphScope,
+        unused: bool = True,
     ) -> Sequence[Val | Unknown]:
-        """Import a call of a model-local function as the nodes of its body, in a new scope."""
+        """Import a call of a function as the nodes of its body, in a new scope; with `unused`, also
+        those that only outputs need that nothing reads."""
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
@@ -308,9 +380,15 @@ class Importer:
             if value is not None:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
-        nodes = without_optional(f.node, {*missing, *self._absent(f, operands)})
-        self._nodes(nodes, inner, f.output)
-        return [self._inner_result(n, inner) for n in f.output[: len(node.output)]]
+        read = [o in scope.used for o in node.output]
+        results = [n for n, used in zip(f.output, read, strict=False) if used]
+        body = f.node if unused else bodies.needed_nodes(f, results)
+        nodes = without_optional(body, {*missing, *self._absent(f, operands)})
+        self._nodes(nodes, inner, f.output if unused else results)
+        return [
+            self._inner_result(n, inner) if unused or used else UNKNOWN
+            for n, used in zip(f.output, read, strict=False)
+        ]
 
     @staticmethod
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
@@ -350,6 +428,44 @@ class Importer:
         inner.values.update({t.name: t for t in body.initializer})
         self._nodes(body.node, inner, [o.name for o in body.output])
         return [self._inner_result(o.name, inner) for o in body.output]
+
+    def _scan(
+        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    ) -> Sequence[Val | Unknown]:
+        """Import a `Scan` as the nodes of its body, for one element after another."""
+        values = dispatch.attributes(scan, given, self.source.files)
+        operands = self._operands(node, scope)
+        if scope.depth >= MAX_INLINE_DEPTH:
+            raise NodeProblem("malformed", "Scan is nested too deep")
+        if any(v is None for v in operands):
+            raise NodeProblem("malformed", "an operand is left out, but all are required")
+        if any(isinstance(v, Unknown) for v in operands):
+            return [UNKNOWN] * len(node.output)
+        known = [v for v in operands if v is not None and not isinstance(v, Unknown)]
+        body, before = values["body"], len(self.issues)
+
+        def step(number: int, args: Sequence[Val]) -> list[Val]:
+            prefix = f"{scope.prefix}{node.label}/{number}/"
+            inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
+            inner.values.update({t.name: t for t in body.initializer})
+            inner.values.update(zip((v.name for v in body.input), args, strict=True))
+            self._nodes(body.node, inner, [o.name for o in body.output])
+            found = [self._inner_result(o.name, inner) for o in body.output]
+            self._enter(node, scope)
+            if before != len(self.issues):
+                raise BodyRefused
+            return [v for v in found if not isinstance(v, Unknown)]
+
+        self._enter(node, scope)
+        try:
+            outputs = scan(self.g, step, *known, **values)
+        except BodyRefused:
+            return [UNKNOWN] * len(node.output)
+        if len(node.output) > len(outputs):
+            raise NodeProblem(
+                "malformed", f"it has {len(node.output)} outputs, expected {len(outputs)}"
+            )
+        return outputs
 
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
         self.issues.append(Issue(kind, node, op, message, hint))

@@ -43,9 +43,13 @@ def attention(
     if flat:
         if not q_num_heads or not kv_num_heads:
             raise malformed("operands of 3 dimensions need q_num_heads and kv_num_heads")
+        if not g.rank(k) == g.rank(v) == 3:
+            raise malformed("operands must all have 3 or all 4 dimensions")
         q, k, v = _heads(g, q, q_num_heads), _heads(g, k, kv_num_heads), _heads(g, v, kv_num_heads)
     if not g.rank(q) == g.rank(k) == g.rank(v) == 4:
-        raise malformed("operands must have 3 or 4 dimensions")
+        raise malformed("operands must all have 3 or all 4 dimensions")
+    if any(past is not None and g.rank(past) != 4 for past in (past_k, past_v)):
+        raise malformed("past keys and values must have 4 dimensions")
     offset: Expr = IntImm(0)
     if past_k is not None and past_v is not None:
         offset = g.shape(past_k)[2]

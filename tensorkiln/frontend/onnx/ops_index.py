@@ -9,8 +9,10 @@ import numpy as np
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
+from tensorkiln.ir.relax import Constant
+from tensorkiln.ops.rules import same_extent
 
 # Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
 # negative step, as the negative); a bound beyond this magnitude is clamped without arithmetic.
@@ -105,10 +107,19 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
 
 def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     """Take slices of `x` along a dimension; negative indices count from the end."""
-    return g.emit("take", x, indices, axis=g.axis(axis, g.rank(x)))
+    at = g.axis(axis, g.rank(x))
+    if not g.rank(x):
+        raise malformed("the operand is a scalar")
+    size = int_value(g.shape(x)[at])
+    if isinstance(x, Known | Constant) and isinstance(indices, Constant) and size is not None:
+        outside = (indices.array < -size) | (indices.array >= size)
+        if outside.any():
+            which = indices.array[outside].flat[0]
+            raise malformed(f"index {which} is outside of dimension {at}, which has {size}")
+    return g.emit("take", x, indices, axis=at)
 
 
-def _linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
+def linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
     """The row-major offset into a tensor of shape `extents` of int64 indices that broadcast."""
     total: Val = g.const(0, "int64")
     for index, extent in zip(parts, extents, strict=True):
@@ -117,7 +128,7 @@ def _linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
     return total
 
 
-def _wrapped(g: Context, index: Val, extent: Expr) -> Val:
+def wrapped(g: Context, index: Val, extent: Expr) -> Val:
     """Indices as non-negative int64: `extent` is added to negative ones."""
     index = g.cast(index, "int64")
     n = g.reshape(g.shape_value([extent]), ())
@@ -134,29 +145,36 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     parts: list[Val] = []
     for i, n in enumerate(g.shape(indices)):
         if i == at:
-            parts.append(_wrapped(g, indices, g.shape(x)[i]))
+            parts.append(wrapped(g, indices, g.shape(x)[i]))
             continue
         line = g.emit("arange", start=0, step=1, count=n, dtype="int64")
         parts.append(g.reshape(line, [n if j == i else IntImm(1) for j in range(rank)]))
     flat = g.reshape(x, (g.dims.product(g.shape(x)),))
-    return g.emit("take", flat, _linear(g, parts, g.shape(x)), axis=0)
+    return g.emit("take", flat, linear(g, parts, g.shape(x)), axis=0)
 
 
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
-    """out[i, ...] = x[indices[i, 0], indices[i, 1], ...], as one take of merged dimensions."""
-    if batch_dims:
-        raise unsupported(f"batch_dims={batch_dims}", "only 0")
+    """out[i, ...] = x[indices[i, 0], indices[i, 1], ...], as one take of merged dimensions; the
+    first `batch_dims` dimensions of both are the same, and indexed by their own place."""
     count = int_value(g.shape(indices)[-1]) if g.rank(indices) else None
-    if count is None or not 1 <= count <= g.rank(x):
+    if count is None or not 1 <= count <= g.rank(x) - batch_dims:
         raise malformed("the last dimension of indices must be 1..rank of the operand")
     dims, lead = g.shape(x), g.shape(indices)[:-1]
-    parts = []
+    if not 0 <= batch_dims <= len(lead):
+        raise malformed(f"batch_dims={batch_dims}, expected 0 to {len(lead)}")
+    parts: list[Val] = []
+    for k in range(batch_dims):
+        if not same_extent(dims[k], lead[k]):
+            raise malformed(f"operand and indices differ in batch dimension {k}")
+        line = g.emit("arange", start=0, step=1, count=dims[k], dtype="int64")
+        parts.append(g.reshape(line, [dims[k] if i == k else IntImm(1) for i in range(len(lead))]))
     for k in range(count):
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
-        parts.append(_wrapped(g, g.reshape(column, lead), dims[k]))
-    rows = g.reshape(x, (g.dims.product(dims[:count]), *dims[count:]))
-    return g.emit("take", rows, _linear(g, parts, dims[:count]), axis=0)
+        parts.append(wrapped(g, g.reshape(column, lead), dims[batch_dims + k]))
+    merged = batch_dims + count
+    rows = g.reshape(x, (g.dims.product(dims[:merged]), *dims[merged:]))
+    return g.emit("take", rows, linear(g, parts, dims[:merged]), axis=0)
 
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
@@ -165,7 +183,7 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
     lead = list(g.shape(indices))
-    index = g.reshape(_wrapped(g, indices, as_expr(n)), [*lead[:at], 1, *lead[at:]])
+    index = g.reshape(wrapped(g, indices, as_expr(n)), [*lead[:at], 1, *lead[at:]])
     count = g.const(np.arange(n), "int64")
     line = g.reshape(count, [n if i == at else 1 for i in range(rank)])
     pick = [

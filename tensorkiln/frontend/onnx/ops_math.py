@@ -96,6 +96,19 @@ def cast_like(g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: S
     return g.cast(x, g.dtype(like))
 
 
+def bit_cast(g: Context, x: Val, *, to: Int) -> Val:
+    """The bits of elements as ONNX's element type number `to`, of the same width."""
+    return g.emit("bitcast", x, dtype=dtype_name(to, "BitCast.to"))
+
+
+def bit_shift(g: Context, x: Val, by: Val, *, direction: Str) -> Val:
+    """x shifted left, or right with the sign; 0, or all signs, by its width or more."""
+    if direction not in ("LEFT", "RIGHT"):
+        raise malformed(f"direction={direction!r}; expected 'LEFT' or 'RIGHT'")
+    _same_dtype(g, x, by)
+    return g.emit("left_shift" if direction == "LEFT" else "right_shift", x, by)
+
+
 def identity(g: Context, x: Val) -> Val:
     """The operand itself; nothing is emitted."""
     return x
@@ -222,27 +235,6 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
 # -- composed of other operators --------------------------------------------------------------
 
 
-def tan(g: Context, x: Val) -> Val:
-    """sin(x) / cos(x)"""
-    return g.emit("div", g.emit("sin", x), g.emit("cos", x))
-
-
-def _exp_pair(g: Context, x: Val) -> tuple[Val, Val]:
-    return g.emit("exp", x), g.emit("exp", g.emit("neg", x))
-
-
-def sinh(g: Context, x: Val) -> Val:
-    """(exp(x) - exp(-x)) / 2"""
-    up, down = _exp_pair(g, x)
-    return g.emit("mul", g.emit("sub", up, down), g.like(0.5, x))
-
-
-def cosh(g: Context, x: Val) -> Val:
-    """(exp(x) + exp(-x)) / 2"""
-    up, down = _exp_pair(g, x)
-    return g.emit("mul", g.emit("add", up, down), g.like(0.5, x))
-
-
 def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
     """Whether elements are infinite: +inf if `detect_positive`, -inf if `detect_negative`."""
     if detect_negative and detect_positive:
@@ -267,6 +259,8 @@ SAME_BINARY |= {"LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal"}
 TABLE: Table = {
     **{name: {1: unary(op)} for name, op in SAME_UNARY.items()},
     **{name: {7: binary(op)} for name, op in SAME_BINARY.items()},
+    **{f"Bitwise{name}": {18: binary(f"bitwise_{name.lower()}")} for name in ("And", "Or", "Xor")},
+    "BitwiseNot": {18: unary("bitwise_not")},
     "Sum": {6: variadic("add")},
     "Max": {6: variadic("maximum")},
     "Min": {6: variadic("minimum")},
@@ -276,6 +270,8 @@ TABLE: Table = {
     "Where": {9: where},
     "Cast": {6: cast},
     "CastLike": {15: cast_like},
+    "BitCast": {26: bit_cast},
+    "BitShift": {11: bit_shift},
     "Identity": {1: identity},
     "Dropout": {7: dropout, 12: dropout_12},
     "LeakyRelu": {6: leaky_relu},
@@ -291,8 +287,7 @@ TABLE: Table = {
     "ThresholdedRelu": {10: thresholded_relu},
     "Shrink": {9: shrink},
     "Clip": {6: clip_6, 11: clip_11},
-    "Tan": {7: tan},
-    "Sinh": {9: sinh},
-    "Cosh": {9: cosh},
+    **{name: {7: unary(name.lower())} for name in ("Tan", "Asin", "Acos", "Atan")},
+    **{name: {9: unary(name.lower())} for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
     "IsInf": {10: is_inf},
 }

@@ -119,24 +119,29 @@ def softmax_13(name: str) -> Importer:
     return run
 
 
-def cumsum(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
-    """The sum of x[j] over j <= i; j < i if `exclusive`, j >= i if `reverse`, j > i if both.
+def cumulative(name: str, unit: int) -> Importer:
+    """The importer of CumSum or CumProd, the reduction `name` of x[j] over j <= i; over j < i if
+    `exclusive`, j >= i if `reverse`, j > i if both. Of nothing it is `unit`.
 
     Computed with a mask over all pairs (i, j), which takes quadratic time in the extent.
     """
-    rank = g.rank(x)
-    at = g.axis(int(g.scalar(axis, "axis")), rank)
-    last = [i for i in range(rank) if i != at] + [at]
-    moved = g.transpose(x, last)
-    n = g.shape(x)[at]
-    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-    i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
-    less = "less" if exclusive else "less_equal"
-    keep = g.emit(less, i, j) if reverse else g.emit(less, j, i)
-    wide = g.reshape(moved, (*g.shape(moved)[:-1], 1, n))
-    masked = g.emit("where", keep, wide, g.like(0, x))
-    total = g.emit("sum", masked, axes=(rank,), keepdims=False)
-    return g.transpose(total, [last.index(i) for i in range(rank)])
+
+    def run(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
+        rank = g.rank(x)
+        at = g.axis(int(g.scalar(axis, "axis")), rank)
+        last = [i for i in range(rank) if i != at] + [at]
+        moved = g.transpose(x, last)
+        n = g.shape(x)[at]
+        index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+        i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
+        less = "less" if exclusive else "less_equal"
+        keep = g.emit(less, i, j) if reverse else g.emit(less, j, i)
+        wide = g.reshape(moved, (*g.shape(moved)[:-1], 1, n))
+        masked = g.emit("where", keep, wide, g.like(unit, x))
+        total = g.emit(name, masked, axes=(rank,), keepdims=False)
+        return g.transpose(total, [last.index(i) for i in range(rank)])
+
+    return run
 
 
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
@@ -168,5 +173,6 @@ TABLE: Table = {
     "Softmax": {1: softmax_1("softmax"), 13: softmax_13("softmax")},
     "LogSoftmax": {1: softmax_1("log_softmax"), 13: softmax_13("log_softmax")},
     "Hardmax": {13: hardmax_13},
-    "CumSum": {11: cumsum},
+    "CumSum": {11: cumulative("sum", 0)},
+    "CumProd": {26: cumulative("prod", 1)},
 }

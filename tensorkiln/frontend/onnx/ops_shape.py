@@ -154,6 +154,8 @@ def split_18(
 
 
 def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int) -> list[Val]:
+    if not g.rank(x):
+        raise malformed("the operand is a scalar")
     at = g.axis(axis, g.rank(x))
     extent = g.shape(x)[at]
     total = int_value(extent)

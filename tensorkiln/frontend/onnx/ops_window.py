@@ -1,4 +1,4 @@
-"""Convolution and pooling in one or two spatial dimensions."""
+"""Convolution in one or two spatial dimensions."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def _padding(
         raise malformed(f"auto_pad={auto_pad!r}")
     extents = g.shape(x)[2:] if n == 2 else (IntImm(1), g.shape(x)[2])
     out = [
-        _same(e, k, s, d, auto_pad == "SAME_UPPER")
+        same_padding(e, k, s, d, auto_pad == "SAME_UPPER")
         for e, k, s, d in zip(extents, kernel, strides, dilation, strict=True)
     ]
     return (out[0][0], out[1][0], out[0][1], out[1][1])
 
 
-def _same(extent: Expr, kernel: int, stride: int, dilation: int, upper: bool) -> tuple[int, int]:
+def same_padding(
+    extent: Expr, kernel: int, stride: int, dilation: int, upper: bool
+) -> tuple[int, int]:
     """Padding (before, after) with which the result has ceil(extent / stride) elements.
 
     An odd total has its larger half after (`upper`) or before.
@@ -155,7 +157,7 @@ def conv_transpose(
     extra = (0, extra[1]) if n == 1 else extra
     window = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     if output_shape is not None or auto_pad not in ("NOTSET", "", "VALID"):
-        cut = _transposed_same(g, image, step, window, extra, n, output_shape, auto_pad)
+        cut = _transposedsame_padding(g, image, step, window, extra, n, output_shape, auto_pad)
     else:
         given = None if auto_pad == "VALID" else pads
         cut = _padding(g, x, "NOTSET", given, (1, 1), (1, 1), (1, 1))
@@ -245,7 +247,7 @@ def _dilated(g: Context, w: Val, dilation: tuple[int, int], window: Sequence[int
     return _cropped(g, wide, (0, 0, 1 - dilation[0], 1 - dilation[1]))
 
 
-def _transposed_same(
+def _transposedsame_padding(
     g: Context,
     x: Val,
     step: tuple[int, int],
@@ -275,82 +277,7 @@ def _transposed_same(
     return (cut[0][0], cut[1][0], cut[0][1], cut[1][1])
 
 
-def max_pool(
-    g: Context,
-    x: Val,
-    *,
-    kernel_shape: Ints,
-    auto_pad: Str = "NOTSET",
-    ceil_mode: Int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    storage_order: Int = 0,
-    strides: Ints | None = None,
-) -> Val:
-    """Maximum over windows of x [N, C, (H,) W]; the output Indices is not supported."""
-    if any(g.outputs[1:]):
-        raise unsupported("the output Indices")
-    n = _spatial(g, x)
-    kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")
-    dilation = _pair(dilations, n, "dilations")
-    padding = _padding(g, x, auto_pad, pads, kernel, step, dilation)
-    y = g.emit(
-        "max_pool2d",
-        _image(g, x),
-        kernel=kernel,
-        strides=step,
-        padding=padding,
-        dilation=dilation,
-        ceil_mode=bool(ceil_mode),
-    )
-    return _back(g, y, n)
-
-
-def average_pool(
-    g: Context,
-    x: Val,
-    *,
-    kernel_shape: Ints,
-    auto_pad: Str = "NOTSET",
-    ceil_mode: Int = 0,
-    count_include_pad: Int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Val:
-    """Mean over windows of x [N, C, (H,) W]."""
-    n = _spatial(g, x)
-    kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")
-    if _pair(dilations, n, "dilations") != (1, 1):
-        raise unsupported(f"dilations={list(dilations or ())}", "only 1")
-    padding = _padding(g, x, auto_pad, pads, kernel, step, (1, 1))
-    y = g.emit(
-        "avg_pool2d",
-        _image(g, x),
-        kernel=kernel,
-        strides=step,
-        padding=padding,
-        ceil_mode=bool(ceil_mode),
-        count_include_pad=bool(count_include_pad),
-    )
-    return _back(g, y, n)
-
-
-def global_average_pool(g: Context, x: Val) -> Val:
-    """Mean over all spatial dimensions, which are kept with extent 1."""
-    return g.emit("mean", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
-
-
-def global_max_pool(g: Context, x: Val) -> Val:
-    """Maximum over all spatial dimensions, which are kept with extent 1."""
-    return g.emit("max", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
-
-
 TABLE: Table = {
     "Conv": {1: conv},
     "ConvTranspose": {1: conv_transpose},
-    "MaxPool": {1: max_pool},
-    "AveragePool": {7: average_pool},
-    "GlobalAveragePool": {1: global_average_pool},
-    "GlobalMaxPool": {1: global_max_pool},
 }

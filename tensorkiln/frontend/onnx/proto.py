@@ -111,6 +111,14 @@ class NodeProto:
     overload: str = ""
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of its operands, without those left out at the end."""
+        count = len(self.input)
+        while count and not self.input[count - 1]:
+            count -= 1
+        return self.input[:count]
+
+    @property
     def label(self) -> str:
         """The node's name, or `Op:first_output` if it has no name."""
         return self.name or f"{self.op_type}:{next((o for o in self.output if o), '')}"
@@ -184,13 +192,13 @@ _TENSOR_TYPE = Schema(
     TensorTypeProto,
     {1: Field("elem_type", "int"), 2: Field("shape", "message", False, lambda: _SHAPE)},
 )
-_TYPE = Schema("TypeProto", TypeProto, {1: Field("tensor", "message", False, lambda: _TENSOR_TYPE)})
+TYPE = Schema("TypeProto", TypeProto, {1: Field("tensor", "message", False, lambda: _TENSOR_TYPE)})
 _VALUE_INFO = Schema(
     "ValueInfoProto",
     ValueInfo,
-    {1: Field("name", "str"), 2: Field("type", "message", False, lambda: _TYPE)},
+    {1: Field("name", "str"), 2: Field("type", "message", False, lambda: TYPE)},
 )
-_ATTRIBUTE = Schema(
+ATTRIBUTE = Schema(
     "AttributeProto",
     AttributeProto,
     {
@@ -207,7 +215,7 @@ _ATTRIBUTE = Schema(
         21: Field("ref", "str"),
     },
 )
-_NODE = Schema(
+NODE = Schema(
     "NodeProto",
     NodeProto,
     {
@@ -215,7 +223,7 @@ _NODE = Schema(
         2: Field("output", "str", True),
         3: Field("name", "str"),
         4: Field("op_type", "str"),
-        5: Field("attribute", "message", True, lambda: _ATTRIBUTE),
+        5: Field("attribute", "message", True, lambda: ATTRIBUTE),
         7: Field("domain", "str"),
         8: Field("overload", "str"),
     },
@@ -224,7 +232,7 @@ _GRAPH: Schema = Schema(
     "GraphProto",
     Graph,
     {
-        1: Field("node", "message", True, lambda: _NODE),
+        1: Field("node", "message", True, lambda: NODE),
         2: Field("name", "str"),
         5: Field("initializer", "message", True, lambda: _TENSOR),
         11: Field("input", "message", True, lambda: _VALUE_INFO),
@@ -235,17 +243,17 @@ _GRAPH: Schema = Schema(
 _OPSET = Schema(
     "OperatorSetIdProto", OpsetId, {1: Field("domain", "str"), 2: Field("version", "int")}
 )
-_FUNCTION = Schema(
+FUNCTION = Schema(
     "FunctionProto",
     FunctionProto,
     {
         1: Field("name", "str"),
         4: Field("input", "str", True),
         5: Field("output", "str", True),
-        7: Field("node", "message", True, lambda: _NODE),
+        7: Field("node", "message", True, lambda: NODE),
         9: Field("opset_import", "message", True, lambda: _OPSET),
         10: Field("domain", "str"),
-        11: Field("attribute_proto", "message", True, lambda: _ATTRIBUTE),
+        11: Field("attribute_proto", "message", True, lambda: ATTRIBUTE),
         13: Field("overload", "str"),
     },
 )
@@ -255,6 +263,6 @@ MODEL = Schema(
     {
         7: Field("graph", "message", False, lambda: _GRAPH),
         8: Field("opset_import", "message", True, lambda: _OPSET),
-        25: Field("functions", "message", True, lambda: _FUNCTION),
+        25: Field("functions", "message", True, lambda: FUNCTION),
     },
 )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from tensorkiln.frontend.onnx import (
     ops_attention,
+    ops_fourier,
+    ops_grid,
     ops_index,
     ops_layer,
     ops_math,
+    ops_pool,
     ops_quantize,
+    ops_recurrent,
     ops_reduce,
     ops_resize,
+    ops_scatter,
     ops_shape,
     ops_window,
 )
@@ -19,10 +24,15 @@ IMPORTERS: Table = {
     **ops_math.TABLE,
     **ops_shape.TABLE,
     **ops_index.TABLE,
+    **ops_grid.TABLE,
+    **ops_fourier.TABLE,
+    **ops_scatter.TABLE,
     **ops_reduce.TABLE,
     **ops_window.TABLE,
+    **ops_pool.TABLE,
     **ops_layer.TABLE,
     **ops_resize.TABLE,
     **ops_attention.TABLE,
     **ops_quantize.TABLE,
+    **ops_recurrent.TABLE,
 }

@@ -1,4 +1,4 @@
-"""Parse the protobuf wire format by tables (`Schema`), with every offset checked.
+"""Parse and write the protobuf wire format by tables (`Schema`), with every offset checked.
 
 It replaces a protobuf runtime for ONNX files: `bytes` fields are views of the mapped file, so that
 weights are not copied; files over 2 GB can be read; and malformed data raises `WireError` only.
@@ -7,7 +7,7 @@ weights are not copied; files over 2 GB can be read; and malformed data raises `
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,3 +185,55 @@ def _elements(name: str, field: Field, wire: int, payload: Any) -> np.ndarray:
         raise WireError(f"{name}.{field.name}: wire type {wire} does not fit {field.kind}")
     value = signed(payload) if not fmt else struct.unpack(fmt, payload)[0]
     return np.array([value], dtype)
+
+
+def encode(schema: Schema, message: Any) -> bytes:
+    """The bytes that `decode` reads as `message`, without fields that have their defaults."""
+    blank = schema.make()
+    out = bytearray()
+    for number, field in schema.fields.items():
+        value = getattr(message, field.name)
+        if field.kind in _ARRAYS:
+            values: Sequence[Any] = [_packed(field, value)] if value.size else []
+        elif field.repeated:
+            values = value
+        else:
+            values = [] if value == getattr(blank, field.name) else [value]
+        for item in values:
+            out += _encoded(number, field, item)
+    return bytes(out)
+
+
+def _encoded(number: int, field: Field, item: Any) -> bytes:
+    """One field with its key."""
+    key = _varint_bytes(number << 3 | _WIRE_OF.get(field.kind, 2))
+    data: bytes
+    match field.kind:
+        case "int":
+            return key + _varint_bytes(item)
+        case "float":
+            return key + struct.pack("<f", item)
+        case "str":
+            data = item.encode()
+        case "message":
+            assert field.schema is not None
+            data = encode(field.schema(), item)
+        case _:
+            data = bytes(item)
+    return key + _varint_bytes(len(data)) + data
+
+
+def _packed(field: Field, array: np.ndarray) -> bytes:
+    if field.kind == "varints":
+        return b"".join(map(_varint_bytes, array.tolist()))
+    return bytes(array.astype(_ARRAYS[field.kind][2], copy=False))
+
+
+def _varint_bytes(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -7,7 +7,8 @@
         for t in T.thread_binding(32, ...):                      for t in ...:
             for i in T.unroll(4): sums[t, i] += ...                  for i in ...: sums[i] += ...
 
-Each thread accesses only the elements with its own index, and has these to itself.
+Each thread accesses only the elements with its own index, and has these to itself. Where only one
+thread gets, `if t < 1: sums[0, i] = 1`, its index may be a number.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from tensorkiln.arith import Bounds, bound
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.launch import thread_of
-from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, MatchBuffer, Prefetch, Stmt, Store
+from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, If, MatchBuffer, Prefetch, Stmt, Store
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substmts, walk, walk_stmt
 
 
@@ -29,11 +31,12 @@ def private_part(s: Alloc) -> Alloc | None:
     if buf.strides_given is not None or _is_viewed(s.body, buf):
         return None
     used = {i for t in walk_stmt(s.body) if (i := thread_of(t)) in THREAD_INDICES}
-    dims: dict[int, str] | None = None
-    for indices, threads in _accesses(s.body, buf, {}):
-        mine = {d: threads[e] for d, e in enumerate(indices) if isinstance(e, Var) and e in threads}
-        dims = mine if dims is None else {d: i for d, i in dims.items() if mine.get(d) == i}
-    if dims is None or set(dims.values()) != used:
+    dims: dict[int, frozenset[str]] | None = None  # by dimension, the threads whose index it has
+    for indices, threads, known in _accesses(s.body, buf, {}, Bounds()):
+        mine = {d: _threads_at(e, threads, known) for d, e in enumerate(indices)}
+        dims = mine if dims is None else {d: own & mine[d] for d, own in dims.items()}
+    dims = {d: own for d, own in (dims or {}).items() if len(own) == 1}
+    if not dims or frozenset().union(*dims.values()) != used:
         return None
     kept = [d for d in range(len(buf.shape)) if d not in dims]
     new = replace(buf, shape=tuple(buf.shape[d] for d in kept))
@@ -53,21 +56,33 @@ def _is_viewed(s: Stmt, buf: Buffer) -> bool:
     return False
 
 
+_Threads = Mapping[Var, str]
+
+
+def _threads_at(e: Expr, threads: _Threads, known: Bounds) -> frozenset[str]:
+    """The thread indices that an index is, all of which have the same value."""
+    if isinstance(e, Var):
+        return frozenset([threads[e]] if e in threads else [])
+    n = int_value(e)
+    return frozenset(i for v, i in threads.items() if n is not None and bound(v, known) == (n, n))
+
+
 def _accesses(
-    s: Stmt, buf: Buffer, threads: Mapping[Var, str]
-) -> Iterator[tuple[tuple[Expr, ...], Mapping[Var, str]]]:
-    """The indices of each access to a buffer, and the loops over threads around it whose variables
-    are the index of the thread: a loop from 2 on begins in thread 0."""
+    s: Stmt, buf: Buffer, threads: _Threads, known: Bounds
+) -> Iterator[tuple[tuple[Expr, ...], _Threads, Bounds]]:
+    """The indices of each access to a buffer, the loops over threads around it whose variables are
+    the index of the thread (a loop from 2 on begins in thread 0), and what is known of these."""
     if isinstance(s, For) and thread_of(s) in THREAD_INDICES and int_value(s.lo) == 0:
-        threads = {**threads, s.var: thread_of(s)}
+        threads, known = {**threads, s.var: thread_of(s)}, known.with_loop(s.var, s.lo, s.extent)
     if isinstance(s, Store) and s.buffer is buf:
-        yield s.indices, threads
+        yield s.indices, threads, known
     for e in stmt_exprs(s):
         for x in walk(e):
             if isinstance(x, Load) and x.buffer is buf:
-                yield x.indices, threads
+                yield x.indices, threads, known
     for t in substmts(s):
-        yield from _accesses(t, buf, threads)
+        inside = known.given(s.cond) if isinstance(s, If) and t is s.then else known
+        yield from _accesses(t, buf, threads, inside)
 
 
 def _replaced(s: Stmt, old: Buffer, new: Buffer, kept: list[int]) -> Stmt:

@@ -119,6 +119,10 @@ class _Division:
             self.pins = whole.device
             f = replace(f, bindings=tuple(whole.bindings), result=whole.result)
         self.f, self.target = replace(f, bindings=tuple(map(_named, f.bindings))), target
+        lives = f.attrs.get("param_devices", (HOST,) * len(f.params))
+        assert isinstance(lives, tuple)
+        # Parameters in the memory of a device.
+        self.lives = {v: key for v, key in zip(f.params, lives, strict=True) if key != HOST}
         self.rows: dict[RVar, tuple[str, str, str]] = {}  # of the attribute `placed`
         self.free: set[RVar] = set()  # which nothing but the order of devices has placed
         self.issues: list[Issue] = []
@@ -217,7 +221,8 @@ class _Division:
         if is_view(b) and isinstance(call.args[0], RVar):
             if call.args[0] in self.free:
                 self.free.add(b.var)
-            return where.get(call.args[0], ""), "a view, which stays with its operand"
+            place = where.get(call.args[0]) or self.lives.get(call.args[0], "")
+            return place, "a view, which stays with its operand"
         able = {key: d for key, d in self.devices.items() if computes(d, b)}
         for key, device in able.items():
             if call.op in device.operators:

@@ -18,7 +18,8 @@
  * LOOKALIKE_TRACE       a file that gets a line for each launch and copy: its stream, and what it is
  *
  * Otherwise streams execute at once. What a kernel does wrong comes to light later: the launch succeeds, and
- * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. */
+ * from the next call on all fail with CUDA_ERROR_LAUNCH_FAILED. Emulators that have `emulator_buffer`
+ * and `emulator_forget` are told of all memory of their device: a kernel may touch nothing else. */
 #ifndef LOOKALIKE_H
 #define LOOKALIKE_H
 
@@ -95,6 +96,7 @@ object *make(object_kind kind, object *like);
 object *first_object(void);
 int is_a(const object *o, object_kind kind);
 void drop(object *o);
+object *next_module(const object *after, int device);
 void drop_owned(const object *owner);
 object *current_context(void);
 CUresult fails(const char *name);
@@ -108,6 +110,7 @@ int is_device_memory(CUdeviceptr address, size_t bytes);
 int live_memory(void);
 int drop_memory(const object *context);
 void copy_bytes(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+void tell_all_memory(object *module, int is_there);
 /* stream.c */
 int is_stream(object *stream);
 int is_captured(object *stream);
@@ -126,6 +129,7 @@ void wait_for_event(object *stream, const object *event);
 void set_values(operation *op, void *const *values);
 void run_operation(const operation *op, object *stream);
 /* module.c */
+void tell_memory(object *module, CUdeviceptr start, size_t bytes, int is_there);
 int is_launch(const unsigned *grid, const unsigned *block, unsigned shared, const object *function);
 CUresult run_kernel(object *function, const unsigned *grid, const unsigned *block, unsigned shared,
                     void **values);

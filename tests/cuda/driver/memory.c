@@ -37,6 +37,21 @@ int live_memory(void)
     return found;
 }
 
+/* Let the emulators of a device know that it has memory, or has it no longer. */
+static void tell(const allocation *a, int is_there)
+{
+    for (object *m = NULL; (m = next_module(m, a->context->device)) != NULL;)
+        tell_memory(m, a->start, a->bytes, is_there);
+}
+
+/* Let the emulator of a module know all of its device's memory, or forget it. */
+void tell_all_memory(object *module, int is_there)
+{
+    for (const allocation *a = allocations; a != NULL; a = a->next)
+        if (a->context->device == module->device)
+            tell_memory(module, a->start, a->bytes, is_there);
+}
+
 /* What was freed last keeps its addresses, which nobody can touch, so that memory which is made next
  * lies elsewhere. */
 static void drop_at(allocation **at)
@@ -45,6 +60,7 @@ static void drop_at(allocation **at)
     static size_t last_bytes;
     allocation *const gone = *at;
     *at = gone->next;
+    tell(gone, 0);
     if (last != NULL)
         munmap(last, last_bytes);
     last = (char *)gone->start - PAGE;
@@ -91,6 +107,7 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
         memset((void *)made->start, 0xAB, bytes);
         made->next = allocations;
         allocations = made;
+        tell(made, 1);
         *address = made->start;
     }
     END()

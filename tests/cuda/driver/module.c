@@ -47,6 +47,19 @@ static void *open_emulator(const char *image, char *path, size_t room)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* Let the emulator of a module know that there is memory, or is no longer. */
+void tell_memory(object *module, CUdeviceptr start, size_t bytes, int is_there)
+{
+    int (*buffer)(const void *, size_t) = NULL;
+    void (*forget)(const void *) = NULL;
+    void *const found = dlsym(module->library, is_there ? "emulator_buffer" : "emulator_forget");
+    memcpy(is_there ? (void *)&buffer : (void *)&forget, &found, sizeof found);
+    if (buffer != NULL)
+        buffer((const void *)start, bytes);
+    if (forget != NULL)
+        forget((const void *)start);
+}
+
 static void write_log(unsigned count, const int *options, void **values, const char *text)
 {
     char *log = NULL;
@@ -95,6 +108,8 @@ CUresult cuModuleLoadDataEx(object **module, const char *image, unsigned count, 
         } else {
             *module = make(MODULE, current_context());
             (*module)->library = library;
+            tell_memory(*module, 0, 0, 1); /* nothing else, if there is none */
+            tell_all_memory(*module, 1);
             (*module)->text = memcmp(image, ELFMAG, SELFMAG) != 0 ? strdup(image) : NULL;
         }
     }
@@ -109,6 +124,8 @@ CUresult cuModuleUnload(object *module)
     if (error == SUCCESS) {
         catch_up_all(0);
         drop_owned(module);
+        tell_all_memory(module, 0);
+        tell_memory(module, 0, 0, 0);
         dlclose(module->library);
         drop(module);
     }

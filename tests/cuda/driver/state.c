@@ -191,6 +191,15 @@ void drop_owned(const object *owner)
     }
 }
 
+/* The next module of a device; the first after NULL. */
+object *next_module(const object *after, int device)
+{
+    for (object *o = after != NULL ? after->next : objects; o != NULL; o = o->next)
+        if (o->kind == MODULE && o->device == device)
+            return o;
+    return NULL;
+}
+
 object *current_context(void)
 {
     return depth > 0 ? stack[depth - 1] : NULL;

@@ -8,14 +8,13 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
-`emulator_copies` in copies.h.
+`emulator_copies` in copies.h, `emulator_count` and `emulator_counts` in counts.h.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import re
 import subprocess
 import tempfile
@@ -56,11 +55,10 @@ _THREADS = re.compile(r'"nvvm.reqntid"="(\d+),(\d+),(\d+)"')
 _LOAD = re.compile(r"  (%\S+) = load ([^,]+), ptr (%\S+?)(?:, align (\d+))?$")
 _STORE = re.compile(r"  store (<[^>]+>|\S+) (?:<.*>|\S+), ptr (%\S+?)(?:, align (\d+))?(?:, !.*)?$")
 _BYTES = {"half": 2, "float": 4, "double": 8, "ptr": 8}
-_sites = itertools.count(1)  # places of instructions of warps
 _LEFT_OUT = ("attributes ", "target ", ";", "!0 =")
 _HEAD = """\
-declare void @emulator_load(ptr, i32, i32)
-declare void @emulator_store(ptr, i32, i32)
+declare void @emulator_load(ptr, i32, i32, i32)
+declare void @emulator_store(ptr, i32, i32, i32)
 declare ptr @emulator_shared()
 declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
 declare void @emulator_mma(ptr, i32, i32)
@@ -158,13 +156,13 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
     assert found is not None and threads is not None, ir
     lines: list[str] = []
     slots: set[str] = set()
-    for line in ir.splitlines():
+    for number, line in enumerate(ir.splitlines()):
         if line.startswith("declare ") and _WARP.search(line):
             declared[_in_memory(line)] = None
         elif line.startswith("declare "):
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
-            lines += _line(line, slots)
+            lines += _line(line, slots, number)
     name, types = found[1], [p.split()[0] for p in _split(found[2])]
     return "\n".join([*lines, _launcher(name, types, [int(n) for n in threads.groups()])])
 
@@ -177,9 +175,9 @@ def _split(params: str) -> list[str]:
     return [p for p in params.split(", ") if p]
 
 
-def _line(line: str, slots: set[str]) -> Iterator[str]:
-    """A line of a kernel; loads and stores after a call that tells of them, but for local variables
-    (`slots`)."""
+def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
+    """A line of a kernel, the `number`-th; loads and stores after a call that tells of them, but
+    for local variables (`slots`)."""
     if kernel := _KERNEL.match(line):
         params = ", ".join(f"{p.split()[0]} {p.split()[-1]}" for p in _split(kernel[2]))
         yield f"define internal void @{kernel[1]}({params}) {{"
@@ -190,14 +188,14 @@ def _line(line: str, slots: set[str]) -> Iterator[str]:
         yield f"{line.split(' = ')[0]} = call ptr @emulator_shared()"
         return
     if (load := _LOAD.match(line)) and load[3] not in slots:
-        yield _told("load", load[3], load[2], load[4])
+        yield _told("load", load[3], load[2], load[4], number)
     elif (store := _STORE.match(line)) and store[2] not in slots:
-        yield _told("store", store[2], store[1], store[3])
+        yield _told("store", store[2], store[1], store[3], number)
     else:
         told = load or store or not re.search(r"(= load|^  store) ", line)
         assert told, f"an access in a form that the emulator does not know: {line}"
     if _WARP.search(line):
-        line = f"{line[:-1]}, i32 {next(_sites)})"
+        line = f"{line[:-1]}, i32 {number})"
     yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
 
 
@@ -237,9 +235,10 @@ def _in_memory(declaration: str) -> str:
     return "\n".join(lines)
 
 
-def _told(how: str, pointer: str, t: str, align: str | None) -> str:
+def _told(how: str, pointer: str, t: str, align: str | None, site: int) -> str:
     size = _size(t)
-    return f"  call void @emulator_{how}(ptr {pointer}, i32 {size}, i32 {align or size})"
+    given = f"ptr {pointer}, i32 {size}, i32 {align or size}, i32 {site}"
+    return f"  call void @emulator_{how}({given})"
 
 
 def _size(t: str) -> int:

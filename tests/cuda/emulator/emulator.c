@@ -24,6 +24,8 @@
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
  *   and 65535 along y and z; a block has at most 1024 threads, 64 along z.
  *
+ * It counts what requests of warps cost: counts.h has the readings on which that rests.
+ *
  * What it does not show: other instructions of warps, memory order finer than barriers, speed. */
 #define _GNU_SOURCE
 #include <math.h>
@@ -140,6 +142,7 @@ static uint32_t own_number(void)
     return block_first + (uint32_t)running;
 }
 
+#include "counts.h"
 #include "touched.h"
 
 /* ---- instructions ----------------------------------------------------------------------------- */
@@ -215,6 +218,7 @@ static void run_block(void)
                 return;
             continue;
         }
+        count_phase();
         if (undefined_at >= 0) { /* and no thread wrote it until the barrier: that were a race */
             say(UNDEFINED, "%s reads byte %ld of shared memory, which nobody wrote",
                 thread_name(undefined_by), undefined_at);
@@ -286,6 +290,7 @@ int emulator_run(const char *name, void (*call)(void **), const unsigned grid[3]
         n_threads = (int)(block_[0] * block_[1] * block_[2]);
         shared_bytes = bytes;
         launch_began = ++now;
+        n_requests = 0;
         uint32_t count = grid[0] * grid[1] * grid[2];
         uint32_t *turn = malloc(count * sizeof *turn);
         arrange(turn, count);
@@ -324,7 +329,8 @@ void emulator_watch(int on)
     watch = on;
 }
 
-/* Memory that kernels may touch. If none is given, they may touch any. */
+/* Memory that kernels may touch, all of it as it was given. If none is, they may touch any; a piece of
+ * no bytes is enough for that they may not. */
 int emulator_buffer(const void *start, size_t bytes)
 {
     pthread_mutex_lock(&lock);

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +27,20 @@ class EmulatorFault(Exception):
     def __init__(self, kind: str, message: str):
         self.kind = kind
         super().__init__(f"{kind}: {message}")
+
+
+# What is counted, in the order of counts.h.
+ACCESSES = ("shared loads", "shared stores", "global loads", "global stores")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Of accesses of one kind: requests of warps, the turns of banks (shared memory) or sectors
+    (global memory) that they take, and the least that would do."""
+
+    requests: int
+    taken: int
+    least: int
 
 
 @cache
@@ -50,6 +66,21 @@ class Emulated:
     def copies(self, late: bool) -> None:
         """Let asynchronous copies happen when a thread waits for them, or when it begins them."""
         self.library.emulator_copies(int(late))
+
+    @contextmanager
+    def counted(self) -> Iterator[dict[str, Count]]:
+        """What the launches in a `with` statement ask of memory, by kind of access; the mapping is
+        filled when it ends."""
+        found: dict[str, Count] = {}
+        self.library.emulator_count(1)
+        try:
+            yield found
+            numbers = (ctypes.c_uint64 * (3 * len(ACCESSES)))()
+            self.library.emulator_counts(numbers)
+            rows = zip(ACCESSES, zip(*[iter(numbers)] * 3, strict=True), strict=True)
+            found.update({kind: Count(*row) for kind, row in rows})
+        finally:
+            self.library.emulator_count(0)
 
     def run(
         self,

@@ -86,6 +86,27 @@ static const region *region_of(uintptr_t p, unsigned size)
     return NULL;
 }
 
+/* Where an access out of bounds lies, by the piece of memory that is nearest. */
+static const char *beside(uintptr_t p, unsigned size)
+{
+    static char words[120];
+    const region *nearest = NULL;
+    uintptr_t least = (uintptr_t)1 << 40;
+    for (const region *r = regions; r < regions + n_regions; r++) {
+        uintptr_t far = p < r->start ? r->start - p : p + size - r->end;
+        if (r->start < r->end && far < least) {
+            least = far;
+            nearest = r;
+        }
+    }
+    if (!nearest)
+        return "outside of all buffers";
+    long at = (long)(p - nearest->start);
+    snprintf(words, sizeof words, "outside of all buffers: bytes %ld to %ld of one of %lu", at,
+             at + (long)size - 1, (unsigned long)(nearest->end - nearest->start));
+    return words;
+}
+
 static void access_to(char *p, unsigned size, unsigned align, int write)
 {
     const char *does = write ? "writes" : "reads";
@@ -100,6 +121,8 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
         if (at < 0 || at + (long)size > (long)shared_bytes)
             FAIL(SHARED_BOUNDS, "%s %s bytes %ld to %ld of %u bytes of shared memory",
                  thread_name(own_number()), does, at, at + (long)size - 1, shared_bytes);
+        if (counting)
+            count_access((uintptr_t)at, size, align, write ? SHARED_STORES : SHARED_LOADS);
         for (unsigned i = 0; i < size; i++) {
             touched *t = &shared_touched[at + (long)i];
             if (copying[at + (long)i])
@@ -115,20 +138,26 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
     }
     const region *r = region_of((uintptr_t)p, size);
     if (!r && n_regions)
-        FAIL(BOUNDS, "%s %s %u bytes at %p, outside of all buffers", thread_name(own_number()),
-             does, size, (void *)p);
+        FAIL(BOUNDS, "%s %s %u bytes at %p, %s", thread_name(own_number()), does, size, (void *)p,
+             beside((uintptr_t)p, size));
+    if (counting)
+        count_access((uintptr_t)p, size, align, write ? GLOBAL_STORES : GLOBAL_LOADS);
     if (watch)
         for (unsigned i = 0; i < size; i++)
             note(touched_of((uintptr_t)p + i), write, launch_began, "a buffer",
                  (unsigned long)((uintptr_t)p + i - (r ? r->start : 0)));
 }
 
-void emulator_load(char *p, unsigned size, unsigned align)
+void emulator_load(char *p, unsigned size, unsigned align, uint32_t site)
 {
+    access_site = site;
     access_to(p, size, align, 0);
+    access_site = 0;
 }
 
-void emulator_store(char *p, unsigned size, unsigned align)
+void emulator_store(char *p, unsigned size, unsigned align, uint32_t site)
 {
+    access_site = site;
     access_to(p, size, align, 1);
+    access_site = 0;
 }

@@ -137,7 +137,7 @@ void emulator_ldmatrix(uint32_t *registers, char *row, unsigned how, unsigned si
         if (row < shared - GUARD || row >= shared + MOST_SHARED + GUARD)
             FAIL(SHARED_BOUNDS, "%s loads a matrix from %p, which is not shared memory",
                  thread_name(own_number()), (void *)row);
-        access_to(row, 16, 16, 0);
+        emulator_load(row, 16, 16, site);
     }
     f->row = row;
     meet("ldmatrix", registers, site, how, load);

@@ -32,6 +32,7 @@ from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
+from tensorkiln.transform.tir.fold_grid import FoldGrid
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_indices
@@ -41,7 +42,7 @@ from tests.codegen.opencl import device as opencl
 from tests.codegen.wgsl import device as wgsl
 from tests.cuda.emulator.launch import FORWARD, Emulated
 from tests.ops.evaluate import evaluate
-from tests.schedule.battery import Battery, arguments, compare, extent_of
+from tests.schedule.battery import Battery, arguments, extent_of
 
 OPENCL = Target({"kind": "opencl", "supports_float64": True})
 WEBGPU = Target("webgpu")
@@ -87,6 +88,7 @@ def device_passes(target: Target) -> list[Pass]:
         insert_barriers,
         vectorize_loops,
         narrow_indices,
+        FoldGrid(target),
     ]
 
 
@@ -178,9 +180,8 @@ class DeviceRunner:
         case = self.battery.cases[name]
         for k, sizes in enumerate(case.sizes):
             inputs = arguments(case, sizes, k)
-            with np.errstate(all="ignore"):
-                want = evaluate(case.function, inputs, sizes, dtype="float64")
+            want = case.reference(inputs, sizes)
             run = {n: partial(self.kernels.run, n, sizes) for n in self.kernels.names}
             found = evaluate(self.mod, inputs, sizes, function=name, packed=run)
             for got, expected in zip(found, want, strict=True):
-                compare(got, expected, case.tolerance, f"{name} {dict(sizes)}")
+                case.compare(got, expected, f"{name} {dict(sizes)}")

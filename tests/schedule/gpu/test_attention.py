@@ -72,6 +72,7 @@ def _battery() -> Battery:
         (1, 3, 65, 67, 64, 48),
         (1, 1, 3, 33, 33, 65),
         (16, 8, 70, 40, 16, 16),
+        *((1, 2, rows, 1, 16, 16) for rows in (1, 3, 5)),  # a single key
     ):
         q, k, v = ((batch, heads, n, d) for n, d in ((rows, depth), (keys, depth), (keys, width)))
         for causal in (False, True):

@@ -41,6 +41,20 @@ def product(A: T.Buffer((8, 12)), B: T.Buffer((12, 32)), C: T.Buffer((8, 32))) -
 
 
 @T.prim_func
+def long_product(A: T.Buffer((8, 28)), B: T.Buffer((28, 32)), C: T.Buffer((8, 32))) -> None:
+    for y, x in T.grid(1, 2):
+        for i, j in T.grid(8, 16):
+            C[y * 8 + i, x * 16 + j] = T.float32(0)
+        for k in range(7):
+            for i, j in T.grid(8, 16):
+                for q in range(4):
+                    C[y * 8 + i, x * 16 + j] = (
+                        C[y * 8 + i, x * 16 + j]
+                        + A[y * 8 + i, k * 4 + q] * B[k * 4 + q, x * 16 + j]
+                    )
+
+
+@T.prim_func
 def rounds(A: T.Buffer(("n", 8)), C: T.Buffer(("n", 8))) -> None:
     for b in range(2):
         for k in range(n):  # noqa: F821
@@ -176,8 +190,8 @@ def test_padding_is_the_other_way() -> None:
 # ---- pipeline ------------------------------------------------------------------------------------
 
 
-def tiled_product(stages: int, swizzled: bool = False) -> PrimFunc:
-    s = Schedule(product)
+def tiled_product(stages: int, swizzled: bool = False, f: PrimFunc = product) -> PrimFunc:
+    s = Schedule(f)
     s.bind("y", "blockIdx.x")
     s.bind("x", "blockIdx.y")
     copies = [s.cache_read("C_1", name, "shared", at="k") for name in "AB"]
@@ -210,6 +224,11 @@ def test_rounds_are_copied_ahead(stages: int, swizzled: bool) -> None:
     assert barriers(f, "k") == (2 if stages == 1 else 1)
     shapes = {t.buffer.name: t.buffer.shape for t in walk_stmt(f.body) if isinstance(t, Alloc)}
     assert len(shapes["A_shared"]) == (2 if stages == 1 else 3)
+
+
+def test_stages_are_used_again() -> None:
+    """Of more rounds than stages."""
+    checked(long_product, tiled_product(3, f=long_product))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])

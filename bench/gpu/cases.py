@@ -1,0 +1,191 @@
+"""What `make gpu` measures: each case with its sizes on a GPU and in a dry run, its peers, a
+reference by somebody else, and the first goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bench.gpu.device import Array, Contender, Gpu, Ours
+from bench.gpu.peers import Peer, imported, torch_programs, zoo_network
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import constant, tensor
+from tensorkiln.ops.builder import GraphBuilder
+
+CHECKED_ROWS = 64  # of large results, against float64
+# Largest error as a share of the largest element.
+TOLERANCE = {"bfloat16": 1e-2, "float32": 1e-5}
+NETWORK_TOLERANCE = 1e-4
+
+
+@dataclass
+class Work:
+    """Who is timed, and what they do: `amount` of a `unit` in one run. `peer` is made when ours has
+    been timed, since that can take long. Shares are of the speed of `rival`, a word of a label."""
+
+    contenders: list[Contender]
+    peer: Callable[[], Contender]
+    check: Callable[[list[Array]], str]  # of outputs; empty when they are right
+    amount: float
+    unit: str
+    rival: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make` prepares the work; `goal` is the first goal, a share of the rival's speed."""
+
+    name: str
+    make: Callable[[Gpu], Work]
+    goal: float | None = None
+
+
+def off_by(have: Array, want: Array, tolerance: float) -> str:
+    """Empty when all elements are within a share of the largest; else a short sentence."""
+    if have.shape != want.shape:
+        return f"shape {have.shape}, expected {want.shape}"
+    x, y = have.astype(np.float64), want.astype(np.float64)
+    scale = float(np.abs(y).max(initial=1e-30))
+    worst = float(np.abs(x - y).max(initial=0.0))
+    if not np.isfinite(x).all() or worst > tolerance * scale:
+        return f"off by {worst:.3g} at scale {scale:.3g}"
+    return ""
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def product(dtype: str, n: int, dry: int) -> Callable[[Gpu], Work]:
+    """Square matrices, both given at run time, beside cuBLAS."""
+
+    def make(gpu: Gpu) -> Work:
+        size = dry if gpu.dry else n
+        g = GraphBuilder()
+        a, b = (g.param(name, tensor((size, size), dtype)) for name in "ab")
+        mod = IRModule((g.finish(g.emit("matmul", a, b)),))
+        generator = np.random.default_rng(size)
+        elements = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        x, y = (generator.standard_normal((size, size), "float32").astype(elements) for _ in "ab")
+        some = generator.choice(size, min(size, CHECKED_ROWS), replace=False)
+        want = x[some].astype(np.float64) @ y.astype(np.float64)
+
+        def check(found: list[Array]) -> str:
+            return off_by(found[0][some], want, TOLERANCE[dtype])
+
+        ours = Ours(gpu, mod, [x, y]).contender()
+        peer = Peer("cuBLAS, torch", lambda torch: torch.mm, gpu, [x, y])
+        return Work([ours], peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
+
+    return make
+
+
+# ---- rows and elementwise, by the bytes that they must move -------------------------------------
+
+
+def _elementwise(g: GraphBuilder, x: Any, columns: int) -> Any:
+    y = g.emit("mul", x, constant(np.asarray(2, np.float32)))
+    return g.emit("relu", g.emit("add", y, constant(np.asarray(1, np.float32))))
+
+
+def _softmax(g: GraphBuilder, x: Any, columns: int) -> Any:
+    return g.emit("softmax", x, axis=1)
+
+
+def _layer_norm(g: GraphBuilder, x: Any, columns: int) -> Any:
+    ones, zeros = (constant(np.full(columns, v, np.float32)) for v in (1, 0))
+    return g.emit("layer_norm", x, ones, zeros, eps=1e-5)
+
+
+def _softmax64(x: Array) -> Array:
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _layer_norm64(x: Array) -> Array:
+    off = x - x.mean(axis=1, keepdims=True)
+    return np.asarray(off / np.sqrt((off**2).mean(axis=1, keepdims=True) + 1e-5))
+
+
+# The graph, and NumPy's meaning of it.
+MEMORY: dict[str, tuple[Callable[[GraphBuilder, Any, int], Any], Callable[[Array], Array]]] = {
+    "elementwise": (_elementwise, lambda x: np.maximum(x * 2 + 1, 0)),
+    "softmax": (_softmax, _softmax64),
+    "layer norm": (_layer_norm, _layer_norm64),
+}
+
+
+def memory(kind: str, shape: tuple[int, int], dry: tuple[int, int]) -> Callable[[Gpu], Work]:
+    """An operator on rows of float32, beside the driver's copy of as many bytes."""
+
+    def make(gpu: Gpu) -> Work:
+        rows, columns = dry if gpu.dry else shape
+        build, meaning = MEMORY[kind]
+        g = GraphBuilder()
+        given = g.param("x", tensor((rows, columns), "float32"))
+        mod = IRModule((g.finish(build(g, given, columns)),))
+        x = np.random.default_rng(columns).standard_normal((rows, columns), "float32")
+        some = np.linspace(0, rows - 1, min(rows, CHECKED_ROWS)).astype(int)
+        want = meaning(x[some].astype(np.float64))
+
+        def check(found: list[Array]) -> str:
+            return off_by(found[0][some], want, TOLERANCE["float32"])
+
+        copy = Contender("copy by the driver", gpu.copy(x.nbytes), gpu.wait)
+        contenders = [Ours(gpu, mod, [x]).contender(), copy]
+        peer = Peer("torch.compile", torch_programs(kind), gpu, [x])
+        return Work(contenders, peer.contender, check, 2.0 * x.nbytes, "B", "copy")
+
+    return make
+
+
+# ---- networks -----------------------------------------------------------------------------------
+
+
+def network(name: str, batch: int) -> Callable[[Gpu], Work]:
+    """A network in float32, kernel by kernel and captured, beside torch.compile; the reference is
+    torch's on the processor."""
+
+    def make(gpu: Gpu) -> Work:
+        module, inputs = zoo_network(name, batch, small=gpu.dry)
+        import torch
+
+        given = [torch.from_numpy(a) for a in inputs]
+        with torch.no_grad():
+            result = module(*given)
+        want = [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
+
+        def check(found: list[Array]) -> str:
+            if len(found) != len(want):
+                return f"{len(found)} results, expected {len(want)}"
+            pairs = zip(found, want, strict=True)
+            return next((s for h, w in pairs if (s := off_by(h, w, NETWORK_TOLERANCE))), "")
+
+        ours = Ours(gpu, imported(module, given), inputs)
+        contenders = [ours.contender(), ours.replayed()]
+
+        def compiled(torch: Any) -> Callable[..., Any]:
+            mode = "reduce-overhead"  # graphs; "max-autotune" takes minutes a network
+            return torch.compile(module.to("cuda"), mode=mode)  # type: ignore[no-any-return]
+
+        peer = Peer("torch.compile", compiled, gpu, inputs)
+        return Work(contenders, peer.contender, check, float(len(inputs[0])), "samples", peer.label)
+
+    return make
+
+
+CASES = (
+    Case("product bfloat16 4096", product("bfloat16", 4096, 32), 0.6),
+    Case("product bfloat16 8192", product("bfloat16", 8192, 48), 0.6),
+    Case("product float32 4096", product("float32", 4096, 32), 0.9),
+    Case("product float32 8192", product("float32", 8192, 48), 0.9),
+    Case("elementwise", memory("elementwise", (1 << 14, 1 << 12), (16, 64)), 0.85),
+    Case("softmax", memory("softmax", (1 << 14, 1 << 12), (5, 300)), 0.85),
+    Case("layer norm", memory("layer norm", (1 << 14, 1 << 12), (5, 300)), 0.85),
+    Case("resnet50, batch 1", network("resnet50", 1)),
+    Case("resnet50, batch 64", network("resnet50", 64)),
+    Case("bert, batch 1", network("bert", 1)),
+)

@@ -1,0 +1,118 @@
+"""Whether what is about to be measured is right on this GPU: every class of kernels against float64
+at several sizes, the tests of the runtime, and a run that torch captures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import tensorkiln as tk
+from bench.gpu.cases import off_by
+from bench.gpu.device import Gpu, on_device
+from bench.gpu.peers import Absent, torch_with_cuda
+from bench.store import ROOT
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import tensor
+from tensorkiln.ops.builder import GraphBuilder
+from tests.ops.evaluate import evaluate
+from tests.schedule.battery import Battery, arguments
+from tests.schedule.gpu.kernels import KERNELS
+
+_TOLERANCE = 2e-5
+_DRY_CLASSES = ("flat_symbolic", "softmax_short", "matmul", "max_pool")
+_SIZES = (1, 7, 40)
+# Tests that run on the machine's GPU where it has one.
+_TESTS = (
+    "tests/cuda/test_models.py",
+    "tests/cuda/test_streams.py",
+    "tests/runtime/test_devices.py",
+)
+
+
+def kernel_classes(dry: bool) -> Battery:
+    """Every class in each of its forms; some of them in a dry run."""
+    made = Battery()
+    for name in _DRY_CLASSES if dry else KERNELS:
+        build, shape, _ = KERNELS[name]
+        symbols = sorted({str(n) for n in shape if not isinstance(n, int)})
+        sizes = [dict.fromkeys(symbols, n) for n in _SIZES] if symbols else [{}]
+        made.add(name, build, shape, sizes=sizes)  # type: ignore[arg-type]
+    return made
+
+
+@cache
+def _classes(gpu: Gpu) -> tuple[Battery, Any]:
+    battery = kernel_classes(gpu.dry)
+    mod = IRModule(tuple(c.function for c in battery.cases.values()), "battery")
+    exe = tk.compile(mod, {"kind": "cuda", "arch": gpu.arch})
+    gpu.let_run(exe)
+    return battery, tk.runtime.Executor(exe, tk.cuda(0))
+
+
+def check_class(name: str) -> Callable[[Gpu], str]:
+    """A class of kernels at all its sizes; empty when it is right."""
+
+    def check(gpu: Gpu) -> str:
+        battery, executor = _classes(gpu)
+        case = battery.cases[name]
+        for k, sizes in enumerate(case.sizes):
+            inputs = arguments(case, sizes, k)
+            want = evaluate(case.function, inputs, sizes, dtype="float64")
+            found = executor[name](*inputs.values())  # each class has one result
+            if wrong := off_by(found.numpy(), want[0], _TOLERANCE):
+                return f"wrong result: {wrong}, sizes {dict(sizes)}"
+        return ""
+
+    return check
+
+
+def check_tests(path: str) -> Callable[[Gpu], str]:
+    """A file of tests; empty when all pass, and some do."""
+
+    def check(gpu: Gpu) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = done.stdout.strip().splitlines() or [f"pytest ended with {done.returncode}"]
+        passed = re.search(r"\d+ passed", lines[-1])
+        return "" if done.returncode == 0 and passed else f"failed: {lines[-1][:120]}"
+
+    return check
+
+
+def check_torch(gpu: Gpu) -> str:
+    """A run within `torch.cuda.graph`, replayed on other values; empty when it is right."""
+    try:
+        torch = torch_with_cuda(gpu)
+    except Absent as reason:
+        return f"absent: {reason}"
+    g = GraphBuilder()
+    mod = IRModule((g.finish(g.emit("exp", g.param("x", tensor((1000,), "float32")))),))
+    exe = tk.compile(on_device(mod, "cuda"), {"kind": "cuda", "arch": gpu.arch})
+    executor = tk.runtime.Executor(exe, tk.cuda(0))
+    x = torch.rand(1000, device="cuda")
+    y, graph, side = torch.zeros_like(x), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        executor.set_stream(side)
+        executor["main"](x, out=y)
+    side.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        executor["main"](x, out=y)
+    x.copy_(torch.rand(1000, device="cuda"))
+    graph.replay()
+    torch.cuda.synchronize()
+    return off_by(y.cpu().numpy(), np.exp(x.cpu().numpy().astype(np.float64)), _TOLERANCE)
+
+
+def checks(dry: bool) -> Iterator[tuple[str, Callable[[Gpu], str]]]:
+    """All of them, by name."""
+    for name in kernel_classes(dry).cases:
+        yield f"kernels {name}", check_class(name)
+    for path in () if dry else _TESTS:  # `make test` runs them through the stand-in
+        yield path, check_tests(path)
+    yield "torch.cuda.graph", check_torch

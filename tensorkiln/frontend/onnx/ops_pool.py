@@ -1,0 +1,233 @@
+"""Pooling in any number of spatial dimensions.
+
+A maximum and a mean over windows of several dimensions are those over windows of one dimension
+after another, since also the elements by which a mean divides are counted for each dimension. So
+the last two dimensions are pooled at once, as an image, and each other one on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_window import same_padding
+from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ops.window import Window
+
+# From an image [N, C, H, W] and the windows along H and W to the pooled image.
+Pool = Callable[[Val, Window, Window], Val]
+_ALONE = Window(1, 1, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The attributes that describe windows, as the model gives them; see `along`."""
+
+    kernel_shape: Sequence[int]
+    strides: Sequence[int] | None
+    dilations: Sequence[int] | None
+    pads: Sequence[int] | None
+    auto_pad: str
+    ceil_mode: bool
+
+    def along(self, g: Context, x: Val) -> list[Window]:
+        """The windows along each spatial dimension of x [N, C, ...]; NodeProblem if malformed."""
+        n = g.rank(x) - 2
+        if n < 1:
+            raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
+        kernel = _each(self.kernel_shape, n, "kernel_shape")
+        strides = _each(self.strides or (1,) * n, n, "strides")
+        dilations = _each(self.dilations or (1,) * n, n, "dilations")
+        pads = self._pads(g, x, kernel, strides, dilations)
+        return [
+            Window(kernel[i], strides[i], *pads[i], dilations[i], self.ceil_mode) for i in range(n)
+        ]
+
+    def _pads(
+        self,
+        g: Context,
+        x: Val,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+    ) -> list[tuple[int, int]]:
+        """The padding (before, after) of each dimension."""
+        n = len(kernel)
+        if self.auto_pad in ("NOTSET", ""):
+            pads = _each(self.pads or (0,) * (2 * n), 2 * n, "pads", 0)
+            return [(pads[i], pads[n + i]) for i in range(n)]
+        if self.auto_pad == "VALID":
+            return [(0, 0)] * n
+        if self.auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+            raise malformed(f"auto_pad={self.auto_pad!r}")
+        upper = self.auto_pad == "SAME_UPPER"
+        extents = g.shape(x)[2:]
+        return [
+            same_padding(extents[i], kernel[i], strides[i], dilations[i], upper) for i in range(n)
+        ]
+
+
+def _each(values: Sequence[int], count: int, what: str, least: int = 1) -> tuple[int, ...]:
+    if len(values) != count or any(v < least for v in values):
+        raise malformed(f"{what}={list(values)}: expected {count} of {least} or more")
+    return tuple(values)
+
+
+def _pooled(g: Context, x: Val, windows: Sequence[Window], pool: Pool) -> Val:
+    """x [N, C, ...] pooled along all dimensions, the last two at once."""
+    n = len(windows)
+    shape = list(g.shape(x))
+    first = max(n - 2, 0)
+    rows, cols = (windows[-2], windows[-1]) if n > 1 else (_ALONE, windows[-1])
+    lead = g.dims.product(shape[1 : 2 + first])
+    image = g.reshape(x, (shape[0], lead, *(shape[-2:] if n > 1 else (1, shape[-1]))))
+    y = pool(image, rows, cols)
+    shape[2 + first :] = g.shape(y)[2:] if n > 1 else g.shape(y)[3:]
+    for i in range(first):
+        lead, rest = (g.dims.product(part) for part in (shape[1 : 2 + i], shape[3 + i :]))
+        y = pool(g.reshape(y, (shape[0], lead, shape[2 + i], rest)), windows[i], _ALONE)
+        shape[2 + i] = g.shape(y)[2]
+    return g.reshape(y, shape)
+
+
+def _emit(g: Context, op: str, x: Val, rows: Window, cols: Window, **attrs: bool) -> Val:
+    """The pooling operator `op` on an image."""
+    return g.emit(
+        op,
+        x,
+        kernel=(rows.kernel, cols.kernel),
+        strides=(rows.stride, cols.stride),
+        padding=(rows.before, cols.before, rows.after, cols.after),
+        dilation=(rows.dilation, cols.dilation),
+        ceil_mode=rows.ceil_mode or cols.ceil_mode,
+        **attrs,
+    )
+
+
+def max_pool(
+    g: Context,
+    x: Val,
+    *,
+    kernel_shape: Ints,
+    auto_pad: Str = "NOTSET",
+    ceil_mode: Int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    storage_order: Int = 0,
+    strides: Ints | None = None,
+) -> Val:
+    """Maximum over windows of x [N, C, ...]; the output Indices is not supported."""
+    if any(g.outputs[1:]):
+        raise unsupported("the output Indices")
+    given = Windows(kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    return _pooled(g, x, given.along(g, x), lambda image, h, w: _emit(g, "max_pool2d", image, h, w))
+
+
+def average_pool(
+    g: Context,
+    x: Val,
+    *,
+    kernel_shape: Ints,
+    auto_pad: Str = "NOTSET",
+    ceil_mode: Int = 0,
+    count_include_pad: Int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
+    """Mean over windows of x [N, C, ...]."""
+    given = Windows(kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    include = bool(count_include_pad)
+
+    def pool(image: Val, h: Window, w: Window) -> Val:
+        return _emit(g, "avg_pool2d", image, h, w, count_include_pad=include)
+
+    return _pooled(g, x, given.along(g, x), pool)
+
+
+def lp_pool(
+    g: Context,
+    x: Val,
+    *,
+    kernel_shape: Ints,
+    auto_pad: Str = "NOTSET",
+    ceil_mode: Int = 0,
+    dilations: Ints | None = None,
+    p: Int = 2,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
+    """(sum of |x|**p)**(1/p) over windows of x [N, C, ...]; the sums are convolutions by ones."""
+    given = Windows(kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+
+    def pool(image: Val, h: Window, w: Window) -> Val:
+        shape = g.shape(image)
+        after = [_reach(window, extent) for window, extent in zip((h, w), shape[2:], strict=True)]
+        flat = g.reshape(image, (g.dims.product(shape[:2]), 1, *shape[2:]))
+        ones = g.emit("full", shape=(1, 1, h.kernel, w.kernel), value=1.0, dtype=g.dtype(image))
+        y = g.emit(
+            "conv2d",
+            flat,
+            ones,
+            strides=(h.stride, w.stride),
+            padding=(h.before, w.before, *after),
+            dilation=(h.dilation, w.dilation),
+        )
+        return g.reshape(y, (*shape[:2], *g.shape(y)[2:]))
+
+    powers = _power(g, g.emit("abs", x), p)
+    return _root(g, _pooled(g, powers, given.along(g, x), pool), p)
+
+
+def _reach(w: Window, extent: Expr) -> int:
+    """The padding behind a dimension up to the end of its last window."""
+    if not w.ceil_mode:
+        return w.after
+    size = int_value(extent)
+    if size is None:
+        raise unsupported("ceil_mode over a symbolic dimension", "freeze={name: size}")
+    count = int_value(w.count(size)) or 1
+    return max((count - 1) * w.stride + w.span - size - w.before, 0)
+
+
+def _power(g: Context, x: Val, exponent: int) -> Val:
+    if exponent < 1:
+        raise malformed(f"p={exponent}, expected 1 or more")
+    return x if exponent == 1 else g.emit("pow", x, g.like(exponent, x))
+
+
+def _root(g: Context, x: Val, exponent: int) -> Val:
+    if exponent <= 2:
+        return x if exponent == 1 else g.emit("sqrt", x)
+    return g.emit("pow", x, g.like(1 / exponent, x))
+
+
+def global_average_pool(g: Context, x: Val) -> Val:
+    """Mean over all spatial dimensions, which are kept with extent 1."""
+    return g.emit("mean", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
+
+
+def global_max_pool(g: Context, x: Val) -> Val:
+    """Maximum over all spatial dimensions, which are kept with extent 1."""
+    return g.emit("max", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
+
+
+def global_lp_pool(g: Context, x: Val, *, p: Int = 2) -> Val:
+    """(sum of |x|**p)**(1/p) over all spatial dimensions, which are kept with extent 1."""
+    powers = _power(g, g.emit("abs", x), p)
+    axes = tuple(range(2, g.rank(x)))
+    return _root(g, g.emit("sum", powers, axes=axes, keepdims=True), p)
+
+
+TABLE: Table = {
+    "MaxPool": {1: max_pool},
+    "AveragePool": {7: average_pool},
+    "LpPool": {2: lp_pool},
+    "GlobalAveragePool": {1: global_average_pool},
+    "GlobalMaxPool": {1: global_max_pool},
+    "GlobalLpPool": {2: global_lp_pool},
+}

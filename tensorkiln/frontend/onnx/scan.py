@@ -1,0 +1,107 @@
+"""Scan: a body for each element of a dimension, unrolled.
+
+A graph function has no loops, so the body is imported once for each element. This suits the short
+dimensions for which a model is written out; a long one would be a long compile, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Body, Int, Ints
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import as_expr, int_value
+
+MAX_STEPS = 512
+
+# From a step's number and the body's operands to its results; it may raise BodyRefused.
+Step = Callable[[int, Sequence[Val]], Sequence[Val]]
+
+
+class BodyRefused(Exception):
+    """The body cannot be imported, of which there are issues already."""
+
+
+def scan(
+    g: Context,
+    step: Step,
+    *operands: Val,
+    body: Body,
+    num_scan_inputs: Int,
+    scan_input_axes: Ints | None = None,
+    scan_input_directions: Ints | None = None,
+    scan_output_axes: Ints | None = None,
+    scan_output_directions: Ints | None = None,
+) -> Sequence[Val]:
+    """The last states, then for each further output of the body its results in all steps, stacked.
+
+    The first operands are the states, the others are read element by element. Directions are 0, or
+    1 for from the end.
+    """
+    states, inputs = operands[: len(operands) - num_scan_inputs], operands[-num_scan_inputs:]
+    if not 1 <= num_scan_inputs <= len(operands) or len(body.input) != len(operands):
+        raise malformed(
+            f"{len(operands)} operands, of which num_scan_inputs={num_scan_inputs} are scanned, "
+            f"for a body of {len(body.input)}"
+        )
+    made = len(body.output) - len(states)
+    if made < 0:
+        raise malformed(f"the body has {len(body.output)} outputs for {len(states)} states")
+    axes = _listed(scan_input_axes, num_scan_inputs, "scan_input_axes")
+    turned = _listed(scan_input_directions, num_scan_inputs, "scan_input_directions", 2)
+    out_axes = _listed(scan_output_axes, made, "scan_output_axes")
+    out_turned = _listed(scan_output_directions, made, "scan_output_directions", 2)
+    axes = [g.axis(a, g.rank(x), "scan_input_axes") for a, x in zip(axes, inputs, strict=True)]
+    count = _steps(g, inputs, axes)
+    results: list[Sequence[Val]] = []
+    for t in range(count):
+        parts = [
+            _element(g, x, axis, count - 1 - t if back else t)
+            for x, axis, back in zip(inputs, axes, turned, strict=True)
+        ]
+        outs = step(t, (*states, *parts))
+        states = tuple(outs[: len(states)])
+        results.append(outs[len(states) :])
+    stacked = [
+        _stacked(g, [r[k] for r in results][:: -1 if out_turned[k] else 1], out_axes[k])
+        for k in range(made)
+    ]
+    return (*states, *stacked)
+
+
+def _listed(values: Sequence[int] | None, count: int, what: str, below: int = 0) -> list[int]:
+    """An attribute of `count` entries, 0 if absent; each is less than `below`, if that is given."""
+    given = [0] * count if values is None else list(values)
+    if len(given) != count or (below and not all(0 <= v < below for v in given)):
+        raise malformed(f"{what}={given} for {count}")
+    return given
+
+
+def _steps(g: Context, inputs: Sequence[Val], axes: Sequence[int]) -> int:
+    """The extent that all scanned dimensions have."""
+    extents = [int_value(g.shape(x)[a]) for x, a in zip(inputs, axes, strict=True)]
+    count = extents[0]
+    if count is None or None in extents:
+        raise unsupported("it scans a symbolic dimension", "freeze={name: size} makes it static")
+    if set(extents) != {count}:
+        raise malformed(f"the scanned dimensions have different extents: {extents}")
+    if not 1 <= count <= MAX_STEPS:
+        raise unsupported(f"it scans {count} elements", f"1 to {MAX_STEPS} are unrolled")
+    return count
+
+
+def _element(g: Context, x: Val, axis: int, at: int) -> Val:
+    shape, rank = g.shape(x), g.rank(x)
+    begin = tuple(at if i == axis else 0 for i in range(rank))
+    one = tuple(as_expr(1) if i == axis else d for i, d in enumerate(shape))
+    part = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=one)
+    return g.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
+
+
+def _stacked(g: Context, parts: Sequence[Val], axis: int) -> Val:
+    shape = g.shape(parts[0])
+    at = g.axis(axis, len(shape) + 1, "scan_output_axes")
+    wide = [g.reshape(part, (*shape[:at], 1, *shape[at:])) for part in parts]
+    return wide[0] if len(wide) == 1 else g.emit("concat", *wide, axis=at)

@@ -1,0 +1,95 @@
+"""Metrics of kernels for CUDA: what launches say of them, and what NVIDIA's assembler does where it
+is installed. It runs on the PTX of the artifacts, when its figures are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.artifact.device_functions import DeviceFunctionInfo, device_functions_from
+from tensorkiln.base.errors import TensorkilnError, UserError
+from tensorkiln.inspectors.table import table_lines
+from tensorkiln.target.cuda_tools import KernelMetrics, assembled, instruction_counts
+from tensorkiln.target.occupancy import occupancy
+
+_TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
+# Columns of instructions: products on tensor cores and alone, loads and stores by memory.
+_INSTRUCTIONS = ("HGMMA", "HMMA", "IMMA", "FFMA", "LDS", "STS", "LDG", "STG")
+_HEAD = ("function", "threads", "shared", "registers", "spilled", "blocks", "warps", "for want of")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMetrics:
+    """Of a PTX module: its architecture, metrics and instructions by kernel, and notes: advice of
+    the assembler, or why there are no metrics or instructions."""
+
+    arch: str
+    kernels: Mapping[str, KernelMetrics]
+    instructions: Mapping[str, Counter[str]]
+    notes: tuple[str, ...] = ()
+
+
+def show_metrics(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """For each PTX module a table of its kernels: threads and bytes of shared memory of a block,
+    registers and spilled bytes of a thread, how many blocks a multiprocessor holds at once, the
+    share of its warps that these are, and what there is too little of for more; instructions.
+    Raises UserError (code `no-kernels`) where no table lists device functions."""
+    tables = [a for a in artifacts if a.file_name.endswith(".json")]
+    listed = [(a, device_functions_from(a.view, a.name)) for a in tables]
+    known = {a.target_key: found for a, found in listed if found is not None}
+    modules = [a for a in artifacts if a.file_name.endswith(".ptx") and a.target_key in known]
+    if not modules:
+        raise UserError(
+            "no PTX here has a table of its device functions",
+            code="no-kernels",
+            hint="kernels.<arch>.ptx and kernels.fmap.json of one compile",
+        )
+    for k, module in enumerate(modules):
+        found = metrics_of(module.text())
+        yield f"{'' if k == 0 else chr(10)}# {module.name}, {found.arch or 'no architecture'}\n"
+        yield from metrics_table(found, known[module.target_key])
+
+
+def metrics_table(found: ModuleMetrics, functions: Sequence[DeviceFunctionInfo]) -> Iterator[str]:
+    """Lines for the functions of a module: figures that are not known are `-`, and notes say
+    why."""
+    names = [i for i in _INSTRUCTIONS if any(c[i] for c in found.instructions.values())]
+    rows = []
+    for f in functions:
+        k = found.kernels.get(f.name)
+        cells = [f.name, str(f.threads), str(f.shared_bytes)]
+        cells += [str(k.registers), str(k.spills)] if k else ["-", "-"]
+        own = found.instructions.get(f.name, Counter())
+        rows.append([*cells, *_occupancy(found.arch, f, k), *(str(own[i] or "-") for i in names)])
+    yield from table_lines((*_HEAD, *names), rows, "lrrrrrrl" + "r" * len(names))
+    yield from (f"{note}\n" for note in found.notes)
+
+
+def _occupancy(arch: str, f: DeviceFunctionInfo, k: KernelMetrics | None) -> list[str]:
+    if k is None:
+        return ["-", "-", "-"]
+    try:
+        shared = f.shared_bytes + k.shared_bytes
+        found = occupancy(arch, f.threads, k.registers, shared, k.barriers)
+    except UserError:
+        return ["-", "-", "-"]
+    return [str(found.blocks), f"{found.share:.0%}", found.limit]
+
+
+def metrics_of(ptx: str) -> ModuleMetrics:
+    """What the tools of this machine say of a PTX module; without them, that they are not here."""
+    named = _TARGET.search(ptx)
+    arch = named[1] if named else ""
+    try:
+        code = assembled(ptx, arch)
+    except TensorkilnError as error:
+        return ModuleMetrics(arch, {}, {}, (f"no registers and occupancy: {error}",))
+    notes, counts = list(code.advice), dict[str, Counter[str]]()
+    try:
+        counts = instruction_counts(code.cubin)
+    except TensorkilnError as error:
+        notes.append(f"no counts of instructions: {error}")
+    return ModuleMetrics(arch, code.kernels, counts, tuple(notes))

@@ -1,0 +1,79 @@
+"""DFT against NumPy's transforms in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorkiln.frontend import check_onnx, from_onnx
+from tests.frontend.onnx_models import node_model, ours
+
+R = np.random.default_rng(2)
+
+
+def f(*shape: int) -> np.ndarray:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+def complex_of(x: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return wide[..., 0] + 1j * wide[..., 1] if x.shape[-1] == 2 else wide[..., 0] + 0j
+
+
+def run(x: np.ndarray, length: int | None, axis: int, opset: int, **attrs: int) -> np.ndarray:
+    given = None if length is None else np.array(length)
+    if opset < 20:
+        made, feeds = node_model("DFT", [x, given], opset=opset, fixed=(1,), axis=axis, **attrs)
+    else:
+        operands = [x, given, np.array(axis)]
+        made, feeds = node_model("DFT", operands, opset=opset, fixed=(1, 2), **attrs)
+    return ours(from_onnx(made), feeds)[0]
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("length", [None, 1, 4, 7, 10])
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("inverse", [0, 1])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_whole(parts: int, inverse: int, axis: int, length: int | None, opset: int) -> None:
+    x = f(3, 7, 6, parts)
+    transform = np.fft.ifft if inverse else np.fft.fft
+    want = transform(complex_of(x), length, axis=axis if axis >= 0 else 2)
+    got = run(x, length, axis, opset, inverse=inverse)
+    assert got.shape == (*want.shape, 2)
+    np.testing.assert_allclose(got[..., 0], want.real, atol=1e-5)
+    np.testing.assert_allclose(got[..., 1], want.imag, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [None, 1, 2, 5, 6, 12])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_half(axis: int, length: int | None) -> None:
+    x = f(6, 5, 1)
+    want = np.fft.rfft(x[..., 0].astype(np.float64), length, axis=axis)
+    got = run(x, length, axis, 20, onesided=1)
+    assert got.shape == (*want.shape, 2)
+    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, atol=1e-5)
+    y = f(4, 5, 2)
+    back = np.fft.irfft(complex_of(y), length, axis=axis)
+    np.testing.assert_allclose(
+        run(y, length, axis, 20, onesided=1, inverse=1), back[..., None], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs", "says"),
+    [
+        ((4, 5, 3), {}, "must be 1 or 2"),
+        ((4, 5, 2), {"axis": 2}, "real and imaginary parts"),
+        ((4, 5, 2), {"onesided": 1}, "onesided takes 1 part"),
+        ((4, 5, 1), {"onesided": 1, "inverse": 1}, "onesided takes 2 part"),
+        ((4,), {}, "expected a signal"),
+        ((4, 1, 2), {"onesided": 1, "inverse": 1}, "a transform of 0 elements"),
+    ],
+)
+def test_refusals(shape: tuple[int, ...], attrs: dict[str, Any], says: str) -> None:
+    made, _ = node_model("DFT", [f(*shape)], opset=17, **attrs)
+    (found,) = check_onnx(made)
+    assert says in found.message

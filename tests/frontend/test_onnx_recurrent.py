@@ -1,0 +1,153 @@
+"""RNN, GRU and LSTM, unrolled, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.frontend import check_onnx, from_onnx
+from tests.frontend.onnx_models import agree, node_model, ours, theirs
+
+STEPS, BATCH, IN, HIDDEN = 4, 3, 5, 2
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+R = np.random.default_rng(3)
+
+
+def f(*shape: int) -> np.ndarray:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+def operands(op: str, directions: int, given: str) -> list[np.ndarray | None]:
+    """Those that `given` names, by a letter each: bias, lengths, hidden state, cell, peepholes."""
+    rows = GATES[op] * HIDDEN
+    state = f(directions, BATCH, HIDDEN)
+    more = {
+        "b": f(directions, 2 * rows),
+        "l": np.array([4, 2, 1], np.int32),
+        "h": state,
+        "c": state * 2,
+        "p": f(directions, 3 * HIDDEN),
+    }
+    letters = "blhcp" if op == "LSTM" else "blh"
+    return [
+        f(STEPS, BATCH, IN),
+        f(directions, rows, IN),
+        f(directions, rows, HIDDEN),
+        *(more[k] if k in given else None for k in letters),
+    ]
+
+
+def outputs(op: str) -> int:
+    return 3 if op == "LSTM" else 2
+
+
+@pytest.mark.parametrize("given", ["", "b", "bh", "blhc", "l", "blhcp"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_operands_and_directions(op: str, direction: str, given: str) -> None:
+    given_here = operands(op, 2 if direction == "bidirectional" else 1, given)
+    for linear in (0, 1) if op == "GRU" else (None,):
+        attrs = {} if linear is None else {"linear_before_reset": linear}
+        made, feeds = node_model(
+            op,
+            given_here,
+            opset=14,
+            fixed=(1, 2, 3),
+            outputs=outputs(op),
+            hidden_size=HIDDEN,
+            direction=direction,
+            **attrs,
+        )
+        agree(made, feeds)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("RNN", {"activations": ["Relu"], "clip": 0.7}),
+        ("RNN", {"activations": ["LeakyRelu"], "activation_alpha": [0.3]}),
+        ("GRU", {"activations": ["HardSigmoid", "Softsign"], "clip": 0.5}),
+        (
+            "GRU",
+            {
+                "activations": ["HardSigmoid", "Elu"],
+                "activation_alpha": [0.3, 0.8],
+                "activation_beta": [0.4],
+            },
+        ),
+        ("LSTM", {"activations": ["sigmoid", "Relu", "Softplus"]}),
+        ("LSTM", {"clip": 0.4}),
+        ("LSTM", {"input_forget": 1}),
+    ],
+)
+def test_attributes(op: str, attrs: dict[str, Any]) -> None:
+    made, feeds = node_model(
+        op, operands(op, 1, "bh"), opset=14, outputs=outputs(op), hidden_size=HIDDEN, **attrs
+    )
+    agree(made, feeds)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_layout_of_samples_first(op: str) -> None:
+    """The same numbers as with steps first, which ONNX Runtime has."""
+    given = operands(op, 2, "blhc")
+    attrs = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    made, feeds = node_model(op, given, opset=14, outputs=outputs(op), **attrs)
+    y, *states = theirs(made, feeds)
+    turned = [
+        None if v is None else v.swapaxes(0, 1) if k in (0, 5, 6) else v
+        for k, v in enumerate(given)
+    ]
+    made, feeds = node_model(op, turned, opset=14, outputs=outputs(op), layout=1, **attrs)
+    got = ours(from_onnx(made), feeds)
+    np.testing.assert_allclose(got[0], y.transpose(2, 0, 1, 3), rtol=1e-5, atol=1e-6)
+    for a, b in zip(got[1:], states, strict=True):
+        np.testing.assert_allclose(a, b.swapaxes(0, 1), rtol=1e-5, atol=1e-6)
+
+
+def test_compiled() -> None:
+    made, feeds = node_model(
+        "LSTM",
+        operands("LSTM", 2, "blhc"),
+        opset=14,
+        fixed=(1, 2, 3),
+        outputs=3,
+        hidden_size=HIDDEN,
+        direction="bidirectional",
+    )
+    run = tk.runtime.Executor(tk.compile(from_onnx(made), "native"), tk.cpu())["main"]
+    for a, b in zip(run(*feeds.values()), theirs(made, feeds), strict=True):
+        np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "says"),
+    [
+        ({"direction": "up"}, "direction='up'"),
+        ({"layout": 2}, "layout=2"),
+        ({"hidden_size": 7}, "hidden_size=7"),
+        ({"activations": ["Sigmoid", "Tanh"]}, "2 activations, expected 3"),
+        ({"activations": ["Sigmoid", "Tanh", "Frob"]}, "activation 'Frob'"),
+        ({"activation_alpha": [0.1]}, "activation_alpha has 1 values more"),
+    ],
+)
+def test_refusals(attrs: dict[str, Any], says: str) -> None:
+    made, _ = node_model("LSTM", operands("LSTM", 1, "b"), opset=14, **attrs)
+    (found,) = check_onnx(made)
+    assert says in found.message
+
+
+def test_weights_and_sequences_that_do_not_fit() -> None:
+    given = operands("GRU", 1, "")
+    for k, bad, says in (
+        (0, f(STEPS, IN), "3 dimensions"),
+        (0, f(600, BATCH, IN), "a sequence of 600"),
+        (1, f(1, 5, IN), "W must begin with [1, 6]"),
+        (2, f(2, 6, HIDDEN), "R must begin with [1, 6]"),
+    ):
+        made, _ = node_model("GRU", [*given[:k], bad, *given[k + 1 :]], opset=14)
+        (found,) = check_onnx(made)
+        assert says in found.message
