@@ -61,9 +61,8 @@ class Context(ABC):
     def wait(self, stream: int) -> None:  # noqa: B027 -- a kind without streams has nothing to do
         """Wait for a stream. Where a kind has none, all work is done when a call returns."""
 
-    def order(self, before: int, after: int) -> None:
-        """Let what is queued in a stream from now on wait for what is in another one by now."""
-        raise NotImplementedError(self.driver.kind)
+    def order(self, before: int, after: int) -> None:  # noqa: B027 -- as `wait`
+        """Let what is queued in stream `after` from now on wait for what is in `before` by now."""
 
     @abstractmethod
     def _write(self, handle: int, offset: int, source: int, nbytes: int) -> None: ...
