@@ -94,4 +94,4 @@ def test_families_of_schedules_under_sanitizers() -> None:
     for name in (*QUICK, *FAMILIES):
         for group in groups_of(tk.frontend.from_onnx(str(fetch(name))), target):
             used.add(choose._scheduled(group, target, False)[0].op_class)
-    assert {family.op_class for family in TABLE} - used == NOWHERE
+    assert {f.op_class for f in TABLE if "cpu" in f.devices} - used == NOWHERE
