@@ -116,7 +116,7 @@ ODD = body([helper.make_node("Frob", ["s"], ["t"], name="odd")], "s a", "t")
         (SUM, [4, 3], 17, 1, {"scan_input_axes": [2]}, "scan_input_axes=2"),
         (SUM, [4, 3], 17, 1, {"scan_input_directions": [2]}, "scan_input_directions=[2]"),
         (SUM, [4, 3], 17, 1, {"scan_input_axes": [0, 1]}, "scan_input_axes=[0, 1]"),
-        (SUM, [4, 3], 8, 1, {}, "not supported"),
+        (SUM, [4, 3], 8, 1, {}, "sequence_lens"),
         (SUM, [4, 3], 17, 1, {"directions": [0]}, "'directions' is not supported"),
     ],
 )

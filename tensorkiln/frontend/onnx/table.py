@@ -15,6 +15,7 @@ from tensorkiln.frontend.onnx import (
     ops_reduce,
     ops_resize,
     ops_scatter,
+    ops_sequence,
     ops_shape,
     ops_window,
 )
@@ -35,4 +36,5 @@ IMPORTERS: Table = {
     **ops_attention.TABLE,
     **ops_quantize.TABLE,
     **ops_recurrent.TABLE,
+    **ops_sequence.TABLE,
 }
