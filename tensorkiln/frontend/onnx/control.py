@@ -6,27 +6,47 @@ A graph function has neither, so the nodes of a body are imported in its place, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from tensorkiln.base.errors import Issue
 from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto
 from tensorkiln.frontend.onnx.scan import MAX_STEPS, BodyRefused, scan, scan_8, stacked
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
 
-if TYPE_CHECKING:
-    from tensorkiln.frontend.onnx.importer import Importer
-
 MAX_DEPTH = 32
 Outputs = Sequence[Held | Unknown]
 
 
+class Host(Protocol):
+    """The import of a model, as bodies need it: `importer.Importer`."""
+
+    g: Context
+    source: ParsedModel
+    issues: list[Issue]
+
+    def nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
+        """Import nodes, whose values `results` are read, into the scope."""
+
+    def enter(self, node: NodeProto, scope: GraphScope) -> None:
+        """Let the context describe the node."""
+
+    def operand(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+        """What an operand's name stands for, None for one that is left out."""
+
+    def inner_result(self, name: str, scope: GraphScope) -> Held | Unknown:
+        """What a result of a body stands for."""
+
+
 def _branch(
-    host: Importer, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
     bodies = {a.name: a.g for a in given}
@@ -48,9 +68,7 @@ def _branch(
     return _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
 
 
-def _body(
-    host: Importer, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held]
-) -> Outputs:
+def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held]) -> Outputs:
     """The results of a body, whose nodes are imported in a scope of their own."""
     if scope.depth >= MAX_DEPTH:
         raise malformed("bodies are nested too deep")
@@ -62,7 +80,7 @@ def _body(
 
 
 def _step(
-    host: Importer, node: NodeProto, body: Graph, scope: GraphScope
+    host: Host, node: NodeProto, body: Graph, scope: GraphScope
 ) -> Callable[[int, Sequence[Held]], list[Held]]:
     """From the number of a step and the body's operands to its results; raises BodyRefused."""
     before = len(host.issues)
@@ -77,7 +95,7 @@ def _step(
     return step
 
 
-def _given_operands(host: Importer, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
+def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
     """The operands from number `first` on; BodyRefused if one is unknown."""
     operands = [host.operand(name, scope) for name in node.input[first:]]
     if any(v is None for v in operands):
@@ -88,7 +106,7 @@ def _given_operands(host: Importer, node: NodeProto, scope: GraphScope, first: i
 
 
 def _scan(
-    host: Importer, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `Scan` as the nodes of its body, for one element after another."""
     older = scope.opsets[""] <= 8
@@ -123,7 +141,7 @@ def _fitting(node: NodeProto, outputs: Sequence[Held]) -> Sequence[Held]:
 
 
 def _loop(
-    host: Importer, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `Loop` whose trips are known as the nodes of its body, for one after another.
 
@@ -147,7 +165,7 @@ def _loop(
 
 
 def _unrolled(
-    host: Importer,
+    host: Host,
     node: NodeProto,
     scope: GraphScope,
     body: Graph,
@@ -196,7 +214,7 @@ def _decided(value: Held | Unknown, what: str) -> int:
 
 
 def _sequence_map(
-    host: Importer, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
     """Import a `SequenceMap`: its body for each tensor of the first sequence, with those of further
     sequences, and tensors as they are; its results are sequences."""
@@ -225,7 +243,7 @@ def _sequence_map(
     return _fitting(node, made)
 
 
-Control = Callable[["Importer", NodeProto, Sequence[AttributeProto], GraphScope], Outputs]
+Control = Callable[[Host, NodeProto, Sequence[AttributeProto], GraphScope], Outputs]
 OPERATORS: Mapping[str, Control] = {
     "If": _branch,
     "Scan": _scan,
