@@ -325,7 +325,6 @@ def test_newer_opset_than_the_package_has() -> None:
             "has type FLOAT, expected INT",
         ),
         ("HannWindow", [np.array(4)], 17, {}, "attribute", "of these Range (Range:Range)"),
-        ("Bernoulli", [f(3)], 15, {}, "operator", "of these RandomUniformLike"),
         ("SwiGLU", [f(2, 4)] * 2, 27, {}, "operator", "the operator is not supported"),
     ],
 )

@@ -20,6 +20,8 @@ ROUNDING = {
     "test_causal_conv_with_state_silu_fp16",
     "test_causal_conv_with_state_silu_fp16_expanded",
 }
+# Drawn by a generator that the standard does not name: only shapes and types can agree.
+RANDOM = {"test_bernoulli_seed", "test_bernoulli_seed_expanded"}
 SIZED_BY_THE_FIRST = (
     "BlackmanWindow",
     "ConstantOfShape",
@@ -31,7 +33,7 @@ SIZED_BY_THE_FIRST = (
     "Range",
 )
 # How many of the standard's cases import and agree; may only grow.
-AT_LEAST = 1710
+AT_LEAST = 1750
 
 
 # Element types that are only stored, of package ml_dtypes -> that of the bytes in our tensors.
@@ -100,6 +102,8 @@ def compare(case: Any, got: list[np.ndarray], want: list[Any]) -> str:
             a, b = (v.astype(np.float32) for v in (a.view(b.dtype), b))
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return f"{a.dtype}{a.shape}, expected {b.dtype}{b.shape}"
+        if case.name in RANDOM:
+            continue
         atol = 1e-3 if b.dtype == np.float16 else 1e-6
         if not np.allclose(a, b, rtol=max(case.rtol, 1e-4), atol=atol, equal_nan=True):
             return "the values differ"

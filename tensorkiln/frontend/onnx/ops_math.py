@@ -6,7 +6,7 @@ import math
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Importer, Int, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Format, Narrow, decoded, encoded
 from tensorkiln.frontend.onnx.tensors import dtype_name, element_type
@@ -128,22 +128,6 @@ def bit_shift(g: Context, x: Val, by: Val, *, direction: Str) -> Val:
 def identity(g: Context, x: Val) -> Val:
     """The operand itself; nothing is emitted."""
     return x
-
-
-def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
-    """Dropout at inference: the operand itself, and if the mask is used, a mask of all true."""
-    if not any(g.outputs[1:]):
-        return (x,)
-    return x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")
-
-
-def dropout_12(
-    g: Context, x: Val, ratio: Val | None = None, training: Val | None = None, *, seed: Int = 0
-) -> tuple[Val, ...]:
-    """Dropout with the ratio and the training flag, which must be false, as operands."""
-    if training is not None and g.scalar(training, "training_mode"):
-        raise unsupported("training mode", "export the model for inference")
-    return dropout(g, x)
 
 
 # -- activations ------------------------------------------------------------------------------
@@ -289,7 +273,6 @@ TABLE: Table = {
     "BitCast": {26: bit_cast},
     "BitShift": {11: bit_shift},
     "Identity": {1: identity},
-    "Dropout": {7: dropout, 12: dropout_12},
     "LeakyRelu": {6: leaky_relu},
     "Elu": {6: elu},
     "Selu": {6: selu},

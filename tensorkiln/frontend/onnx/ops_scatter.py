@@ -16,6 +16,7 @@ from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_index import gather_elements, linear, wrapped
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.rules import same_extent
@@ -40,10 +41,14 @@ def _unit(g: Context, x: Val, reduction: str) -> Val:
     if reduction in ("add", "mul"):
         return g.like(reduction == "mul", x)
     dtype = g.type(x).dtype
-    if dtype.is_float:
-        return g.like(-np.inf if reduction == "max" else np.inf, x)
-    info = np.iinfo(dtype.name)
-    return g.const(info.min if reduction == "max" else info.max, dtype)
+    if reduction == "max":
+        return g.const(least(dtype), dtype)
+    return g.like(np.inf, x) if dtype.is_float else g.const(np.iinfo(dtype.name).max, dtype)
+
+
+def least(dtype: DType) -> float:
+    """The least number of an element type."""
+    return -np.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
 
 
 def _check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
@@ -54,7 +59,7 @@ def _check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
         raise malformed(f"updates are of {g.dtype(updates)}, the operand of {g.dtype(x)}")
 
 
-def _scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
+def scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
     """x [..., n] with `updates` [..., m] put to, or combined with, the elements `at` [..., m] of
     the last dimension. The last of several for one element is put there; `at` beyond the dimension
     is nowhere."""
@@ -119,7 +124,7 @@ def scatter_elements(
         updates = g.emit("pad", updates, value=0, **wide)
     order, back = _last(rank, at)
     moved, place, updates = (g.transpose(v, order) for v in (x, place, updates))
-    return g.transpose(_scattered(g, moved, place, updates, reduction), back)
+    return g.transpose(scattered(g, moved, place, updates, reduction), back)
 
 
 def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str = "none") -> Val:
@@ -148,7 +153,7 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
     else:
         turned = [g.transpose(v, (1, 0)) for v in (flat, put)]
         place = g.reshape(place, (1, many))
-        out = g.transpose(_scattered(g, turned[0], place, turned[1], reduction), (1, 0))
+        out = g.transpose(scattered(g, turned[0], place, turned[1], reduction), (1, 0))
     return g.reshape(out, dims)
 
 
@@ -168,7 +173,7 @@ def _rows_put(g: Context, x: Val, place: Val, updates: Val) -> Val:
     rows = g.shape(x)[0]
     number = _iota(g, g.shape(place)[0], 1, 0)
     none = g.emit("broadcast_to", g.const([-1], "int64"), shape=(rows,))
-    last = _scattered(g, none, place, number, "none")
+    last = scattered(g, none, place, number, "none")
     put = g.emit("take", updates, g.emit("maximum", last, g.const(0, "int64")), axis=0)
     found = g.emit("greater_equal", last, g.const(0, "int64"))
     return g.emit("where", g.reshape(found, (rows, 1)), put, x)
@@ -201,7 +206,7 @@ def tensor_scatter(
     place = g.emit("broadcast_to", place, shape=shape)
     order, back = _last(rank, at)
     moved, place, update = (g.transpose(v, order) for v in (past, place, update))
-    return g.transpose(_scattered(g, moved, place, update, "none"), back)
+    return g.transpose(scattered(g, moved, place, update, "none"), back)
 
 
 def reverse_sequence(
