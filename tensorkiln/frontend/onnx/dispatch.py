@@ -22,7 +22,7 @@ from tensorkiln.frontend.onnx.held import Held
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
-from tensorkiln.frontend.onnx.standard import STANDARD
+from tensorkiln.frontend.onnx.standard import HINTS, STANDARD
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array, to_constant
 from tensorkiln.ir.relax import Constant
 
@@ -90,7 +90,7 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
     """
     versions = table.get(op_type)
     if versions is None:
-        hint = "" if op_type in STANDARD else nearest(op_type, table)
+        hint = HINTS.get(op_type, "") if op_type in STANDARD else nearest(op_type, table)
         raise unsupported("the operator is not supported", hint, "operator")
     fitting = [v for v in versions if v <= opset]
     if not fitting:

@@ -26,7 +26,8 @@ from tensorkiln.frontend.onnx.proto import (
     ValueInfo,
 )
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
-from tensorkiln.frontend.onnx.table import IMPORTERS
+from tensorkiln.frontend.onnx.standard import TRAINING
+from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import to_constant
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
@@ -81,7 +82,9 @@ class Importer:
     def _opsets(self, imports: Sequence[OpsetId]) -> dict[str, int]:
         opsets = {_domain(o.domain): o.version for o in imports}
         version = opsets.get("")
-        if version is None and not self.source.model.functions:
+        graph = self.source.model.graph
+        ours = graph is None or any(_domain(n.domain) == "" for n in graph.node)
+        if version is None and ours and not self.source.model.functions:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
             newest = max(NEWEST_OPSET, bodies.newest_opset())
@@ -267,11 +270,16 @@ class Importer:
         self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
     ) -> Sequence[Held | Unknown]:
         """Import a node by the table of importers."""
-        domain, opset = _domain(node.domain), scope.opsets[""]
-        if domain not in ONNX_DOMAINS:
-            raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
-        importer = dispatch.find(IMPORTERS, node.op_type, opset)
-        if opset > NEWEST_OPSET:
+        domain = _domain(node.domain)
+        table = DOMAINS.get(domain)
+        if table is None:
+            hint = "a model for inference has no optimizer" if domain == TRAINING else ""
+            raise NodeProblem(
+                "operator", f"the operator's domain {domain!r} is not supported", hint
+            )
+        opset = scope.opsets.get(domain, 1)
+        importer = dispatch.find(table, node.op_type, opset)
+        if not domain and opset > NEWEST_OPSET:
             bodies.check_known(node.op_type, opset, NEWEST_OPSET)
         values = dispatch.attributes(importer, given, self.source.files)
         dispatch.check_operands(importer, node.operands)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorkiln.frontend.onnx import (
     ops_attention,
     ops_deep,
@@ -12,6 +14,7 @@ from tensorkiln.frontend.onnx import (
     ops_index,
     ops_layer,
     ops_math,
+    ops_ml,
     ops_pool,
     ops_quantize,
     ops_random,
@@ -22,6 +25,7 @@ from tensorkiln.frontend.onnx import (
     ops_scatter,
     ops_sequence,
     ops_shape,
+    ops_trees,
     ops_unpool,
     ops_window,
 )
@@ -50,3 +54,7 @@ IMPORTERS: Table = {
     **ops_recurrent.TABLE,
     **ops_sequence.TABLE,
 }
+
+ML_IMPORTERS: Table = {**ops_ml.TABLE, **ops_trees.TABLE}
+# By domain; the importers of ONNX's own know the opsets that importer.py names.
+DOMAINS: Mapping[str, Table] = {"": IMPORTERS, "ai.onnx.ml": ML_IMPORTERS}
