@@ -331,6 +331,66 @@ def test_refusals(op: str, attrs: dict[str, Any], says: str) -> None:
     assert found.hint or "features" in says or "norm" in says or says.endswith("values")
 
 
+SMALL: dict[str, Any] = {
+    "tree_roots": [0],
+    "nodes_modes": np.array([0], np.uint8),
+    "nodes_featureids": [0],
+    "nodes_splits": np.array([0.5], np.float32),
+    "nodes_truenodeids": [0],
+    "nodes_trueleafs": [1],
+    "nodes_falsenodeids": [1],
+    "nodes_falseleafs": [1],
+    "leaf_targetids": [0, 0],
+    "leaf_weights": np.array([1, 2], np.float32),
+    "n_targets": 1,
+}
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"tree_roots": [3]}, "tree_roots"),
+    ({"nodes_featureids": [-1]}, "feature -1"),
+    ({"nodes_featureids": [3]}, "feature 3 of 3"),
+    ({"nodes_truenodeids": [7]}, "leaf 7, which is not there"),
+    ({"nodes_trueleafs": [0], "nodes_truenodeids": [2]}, "node 2, which is not there"),
+    ({"nodes_trueleafs": [0]}, "128 levels, or a circle"),
+    ({"nodes_modes": np.array([9], np.uint8)}, "no mode"),
+    ({"nodes_modes": np.array([6], np.uint8)}, "0 sets for 1 nodes"),
+    ({"leaf_targetids": [0, 4]}, "beyond 1 targets"),
+    ({"leaf_targetids": [0]}, "differ in length"),
+    ({"nodes_falseleafs": [1, 1]}, "differ in length"),
+    ({"aggregate_function": 9}, "aggregate_function=9"),
+    ({"post_transform": -1}, "post_transform=-1"),
+    ({"post_transform": 4}, "PROBIT"),
+    ({"nodes_missing_value_tracks_true": [1, 1]}, "differ in length"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), BROKEN, ids=[says for _, says in BROKEN])
+def test_trees_that_are_broken(change: dict[str, Any], says: str) -> None:
+    attrs = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in {**SMALL, **change}.items()
+    }
+    made, _ = ml_model("TreeEnsemble", [f(2, 3)], [(FLOAT, 2)], version=5, **attrs)
+    (found,) = check_onnx(made)
+    assert says in found.message
+
+
+def test_one_row_of_coefficients_without_an_intercept() -> None:
+    made, feeds = ml_model(
+        "LinearClassifier",
+        [f(20, 4)],
+        [(INT, 1), (FLOAT, 2)],
+        coefficients=f(4).tolist(),
+        classlabels_ints=[3, 4],
+        post_transform="LOGISTIC",
+    )
+    label, scores = ours(from_onnx(made), feeds)
+    given = {a.name: np.array(a.floats) for a in made.graph.node[0].attribute}
+    coefficients = given["coefficients"]
+    want = 1 / (1 + np.exp(-feeds["x0"] @ coefficients))
+    np.testing.assert_allclose(scores, np.stack([1 - want, want], 1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(label, 3 + (want > 0.5))
+
+
 def test_labels_that_are_strings_may_be_left_unread() -> None:
     forest = trees(3, 3, 4, [0, 1, 2], ("LEQ",), "class")
     made, feeds = ml_model(

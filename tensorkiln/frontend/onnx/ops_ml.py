@@ -273,7 +273,7 @@ def linear_classifier(
     """Labels and scores of a linear model. With one row of coefficients for two classes, the scores
     are that of the second class and its complement."""
     classes = len(classlabels_ints) or len(classlabels_strings)
-    rows = len(intercepts) or classes
+    rows = len(coefficients) // max(int_value(g.shape(x)[-1]) or 1, 1) if g.rank(x) else 0
     scores = _scores(g, x, coefficients, intercepts, rows)
     if rows == 1 and classes == 2:
         return _two_classes(g, scores, post_transform, classlabels_ints, classlabels_strings)
@@ -333,7 +333,7 @@ def svm_regressor(
 
 def _kernel(g: Context, x: Val, vectors: np.ndarray, kind: str, params: Sequence[float]) -> Val:
     """The kernel of x [N, features] and each of the vectors, [N, vectors]."""
-    gamma, shift, degree = (*params, 0.0, 0.0, 3.0)[:3] if len(params) < 3 else params[:3]
+    gamma, shift, degree = (*params[:3], *(0.0, 0.0, 3.0)[len(params) :])
     if kind == "RBF":
         square = np.sum(vectors * vectors, axis=1)
         own = g.emit("sum", g.emit("mul", x, x), axes=(1,), keepdims=True)

@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import as_expr, int_value
 
 MOST_LEVELS = 128
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
+_NEW = ("AVERAGE", "SUM", "MIN", "MAX")  # as TreeEnsemble numbers them
 _JOIN = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}
 
 
@@ -88,6 +89,8 @@ class Forest:
 
     def _split(self, at: int, s: Split, level: int) -> list[tuple[int, int, int]]:
         """Make splits by <= of a node, and return what leads where: (node, the model's, level)."""
+        if s.feature < 0:
+            raise malformed(f"a node has feature {s.feature}")
         value, down = s.values[0], level + 1
         before = float(np.nextafter(self.dtype(value), self.dtype(-np.inf)))
         match s.mode:
@@ -405,6 +408,16 @@ def tree_ensemble(
         raise malformed("lists of nodes differ in length")
     if len(leaf_targetids) != leaf_weights.size or not all(0 <= m < len(MODES) for m in modes):
         raise malformed("lists of leaves differ in length, or a node has no mode of the standard")
+    if not 0 <= aggregate_function < len(_NEW) or not 0 <= post_transform < len(TRANSFORMS):
+        raise malformed(f"aggregate_function={aggregate_function}, {post_transform=}")
+    _check_places(nodes_truenodeids, nodes_trueleafs, leaf_weights.size)
+    _check_places(nodes_falsenodeids, nodes_falseleafs, leaf_weights.size)
+    if not tree_roots or not all(0 <= r < len(modes) for r in tree_roots):
+        raise malformed(f"tree_roots={list(tree_roots)} for {len(modes)} nodes")
+    if n_targets < 1 or not all(0 <= t < n_targets for t in leaf_targetids):
+        raise malformed(f"leaf_targetids beyond {n_targets} targets")
+    if len(nodes_missing_value_tracks_true) not in (0, len(modes)):
+        raise malformed("lists of nodes differ in length")
     members = _members(modes, membership_values)
 
     def node(k: int) -> Split | int:
@@ -424,9 +437,15 @@ def tree_ensemble(
         forest.grow(node, -1 - nodes_truenodeids[root] if alone else root)
     rows = np.full((len(leaf_targetids), n_targets), np.nan)
     rows[np.arange(len(rows)), list(leaf_targetids)] = leaf_weights.ravel()
-    how = ("AVERAGE", "SUM", "MIN", "MAX")[aggregate_function]
-    y = _summed(g, _walk(g, wide, forest), forest, rows, how)
+    y = _summed(g, _walk(g, wide, forest), forest, rows, _NEW[aggregate_function])
     return transformed(g, y, TRANSFORMS[post_transform])
+
+
+def _check_places(to: Sequence[int], leaf: Sequence[int], leaves: int) -> None:
+    """Raise NodeProblem unless nodes lead to nodes, or to leaves where `leaf` says so."""
+    for k, last in zip(to, leaf, strict=True):
+        if not 0 <= k < (leaves if last else len(to)):
+            raise malformed(f"a node leads to {'leaf' if last else 'node'} {k}, which is not there")
 
 
 def _members(modes: Sequence[int], values: Array | None) -> dict[int, tuple[float, ...]]:
