@@ -217,6 +217,27 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
+def test_loops_in_loops_have_a_limit_in_all() -> None:
+    """512 * 512 trips would be imported for minutes."""
+    inner = graph(
+        [N("Identity", ["go"], ["on"]), N("Loop", ["n", "true", "st"], ["next"], body=STEP)],
+        [*TRIP, value("st", np.float32, [3])],
+        ["on", "next"],
+    )
+    nodes = [N("Loop", ["n", "true", "x"], ["y"], body=inner, name="outer")]
+    made = build(nodes, {"x": f(3)}, ["y"], {"n": s(512), **TRUE})
+    found = check_onnx(made)
+    assert any("more than 16384 steps in all" in issue.message for issue in found)
+
+
+def test_a_branch_takes_no_operands() -> None:
+    branch = graph([N("Relu", ["k"], ["z"])], [value("k", np.float32, [3])], ["z"])
+    nodes = [N("If", ["true"], ["y"], then_branch=branch, else_branch=branch)]
+    (found,) = check_onnx(build(nodes, {"x": f(3)}, ["y"], TRUE))
+    assert "a body of 1 operands for 0" in found.message
+
+
 @pytest.mark.parametrize(("nodes", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_refusals(nodes: list[Any], says: str) -> None:
     feeds = {"x": f(3), "k": s(2)}

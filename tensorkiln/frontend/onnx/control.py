@@ -22,6 +22,8 @@ from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
 
 MAX_DEPTH = 32
+# Of all loops of a model: a file of a few bytes must not keep the importer busy for hours.
+MOST_STEPS = 1 << 14
 Outputs = Sequence[Held | Unknown]
 
 
@@ -31,6 +33,7 @@ class Host(Protocol):
     g: Context
     source: ParsedModel
     issues: list[Issue]
+    unrolled: int
 
     def nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
         """Import nodes, whose values `results` are read, into the scope."""
@@ -72,6 +75,8 @@ def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequenc
     """The results of a body, whose nodes are imported in a scope of their own."""
     if scope.depth >= MAX_DEPTH:
         raise malformed("bodies are nested too deep")
+    if len(body.input) != len(args):
+        raise malformed(f"a body of {len(body.input)} operands for {len(args)}")
     inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
     inner.values.update({t.name: t for t in body.initializer})
     inner.values.update(zip((v.name for v in body.input), args, strict=True))
@@ -86,6 +91,9 @@ def _step(
     before = len(host.issues)
 
     def step(number: int, args: Sequence[Held]) -> list[Held]:
+        host.unrolled += 1
+        if host.unrolled > MOST_STEPS:
+            raise unsupported(f"loops of more than {MOST_STEPS} steps in all", "they are unrolled")
         found = _body(host, body, scope, f"{scope.prefix}{node.label}/{number}/", args)
         host.enter(node, scope)
         if before != len(host.issues):

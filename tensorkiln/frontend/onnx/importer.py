@@ -37,7 +37,6 @@ from tensorkiln.ir.subtype import symbols
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
 # them, they import the operators whose definition is not newer, and others by their bodies.
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
-MAX_INLINE_DEPTH = 32
 ONNX_DOMAINS = ("", "ai.onnx")
 
 
@@ -49,6 +48,7 @@ class Importer:
         self.dims = Dims(freeze)
         self.g = Context(self.dims)
         self.issues: list[Issue] = []
+        self.unrolled = 0  # steps of loops so far
         self.functions = {
             (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
         }
@@ -389,7 +389,7 @@ class Importer:
     ) -> Sequence[Held | Unknown]:
         """Import a call of a function as the nodes of its body, in a new scope; with `unused`, also
         those that only outputs need that nothing reads."""
-        if scope.depth >= MAX_INLINE_DEPTH:
+        if scope.depth >= control.MAX_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
             raise NodeProblem(

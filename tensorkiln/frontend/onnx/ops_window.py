@@ -17,15 +17,13 @@ from tensorkiln.ops.window import Window
 
 
 def _spatial(g: Context, x: Val) -> int:
-    """The number of spatial dimensions of [N, C, ...], 1 or 2; NodeProblem for others.
+    """The number of spatial dimensions of [N, C, ...]; NodeProblem if there is none.
 
     Importers treat one dimension as two, with height 1.
     """
     n = g.rank(x) - 2
     if n < 1:
         raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
-    if n > 2:
-        raise unsupported(f"{n} spatial dimensions", "1 and 2 are supported here")
     return n
 
 
