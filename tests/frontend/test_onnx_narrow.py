@@ -85,6 +85,14 @@ def test_every_element_is_read(name: str, to: str) -> None:
         np.testing.assert_array_equal(np.signbit(got)[some], np.signbit(want)[some])
 
 
+@pytest.mark.parametrize("name", ["FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2"])
+def test_bits_beyond_the_type_say_nothing(name: str) -> None:
+    x = codes(name)
+    wide = stored(x) | np.uint8(255 << BITS[name] & 255)
+    got = cast(wide, getattr(TensorProto, name), "FLOAT")
+    np.testing.assert_array_equal(got, x.astype(np.float32))
+
+
 def between(name: str, dtype: Any) -> np.ndarray:
     """All numbers of a type, halfway between two of them, and beside that; and what is far out."""
     # That of half of the bits is enough where it is the same in all binades.

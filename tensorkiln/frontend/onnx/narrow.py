@@ -55,14 +55,9 @@ class Format:
     @property
     def range(self) -> tuple[int, int]:
         """The least and the greatest value of an integer."""
-        return (
-            (-(1 << self.bits - 1), (1 << self.bits - 1) - 1)
-            if self.signed
-            else (
-                0,
-                (1 << self.bits) - 1,
-            )
-        )
+        if self.signed:
+            return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+        return 0, (1 << self.bits) - 1
 
 
 SCALE = Format("float8e8m0", 8, False, bias=127, nan=255)
@@ -98,7 +93,10 @@ class Narrow:
 
 
 def unpacked(data: np.ndarray, format: Format, count: int) -> np.ndarray:
-    """The bytes of `count` elements that are packed in `data`, uint8, from the lowest bit on."""
+    """The bytes of `count` elements that are packed in `data`, uint8, from the lowest bit on; of 8
+    bits a view."""
+    if format.bits == 8:
+        return data[:count].view(format.storage)
     bits = np.unpackbits(data, bitorder="little")[: count * format.bits].reshape(-1, format.bits)
     wide = np.zeros((count, 8), np.uint8)
     wide[:, : format.bits] = bits
@@ -188,7 +186,7 @@ def _from_bits(g: Context, stored: Val, f: Format) -> Val:
     infinite = f.beyond if f.beyond not in (f.greatest, f.nan) else None
     if infinite is not None:
         value = g.emit("where", i("equal", magnitude, infinite), g.const(np.inf, "float32"), value)
-    negative = i("greater_equal", bits, 1 << f.bits - 1)
+    negative = i("not_equal", i("bitwise_and", bits, 1 << f.bits - 1), 0)
     value = g.emit("where", negative, g.emit("neg", value), value)
     if f.nan is None:
         return value
