@@ -85,6 +85,26 @@ def test_transposed_convolution_in_three_dimensions(attrs: dict[str, Any], group
     agree(made, feeds, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("op", "attrs", "says"),
+    [
+        ("Conv", {"strides": [0, 1, 1]}, "strides="),
+        ("Conv", {"pads": [1, 1, 1]}, "pads="),
+        ("Conv", {"group": 3}, "group=3"),
+        ("Conv", {"kernel_shape": [3, 3, 3]}, "kernel_shape="),
+        ("ConvTranspose", {"strides": [0, 1, 1]}, "strides="),
+        ("ConvTranspose", {"dilations": [-1, 1, 1]}, "dilations="),
+        ("ConvTranspose", {"pads": [-1, 0, 0, 0, 0, 0]}, "pads="),
+        ("ConvTranspose", {"strides": [2, 2]}, "another number of dimensions"),
+    ],
+)
+def test_deep_convolutions_that_do_not_fit(op: str, attrs: dict[str, Any], says: str) -> None:
+    made, _ = node_model(op, [f(1, 4, 5, 5, 5), f(4, 4, 2, 2, 2)], fixed=(1,), **attrs)
+    with pytest.raises(UnsupportedError) as caught:
+        from_onnx(made)
+    assert says in str(caught.value)
+
+
 def test_deep_convolutions_compile() -> None:
     made, feeds = node_model(
         "Conv", [f(2, 4, 6, 5, 7), f(8, 2, 3, 2, 3), f(8)], fixed=(1, 2), group=2

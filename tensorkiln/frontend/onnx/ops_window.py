@@ -220,6 +220,9 @@ def _transposed_deep(
     lengths = [len(v) for v in (dilations, output_padding, strides)]
     if lengths != [n] * 3 or len(pads) != 2 * n or len(output_shape or dilations) != n:
         raise malformed(f"attributes of another number of dimensions than {n}")
+    if min(*strides, *dilations) < 1 or min(*pads, *output_padding) < 0:
+        given = f"strides={list(strides)}, dilations={list(dilations)}, pads={list(pads)}"
+        raise malformed(f"{given}, output_padding={list(output_padding)}")
     rest: dict[str, Any] = {
         "auto_pad": auto_pad,
         "dilations": dilations[1:],
