@@ -51,7 +51,9 @@ SIZED_BY_THE_FIRST = (
     "Range",
 )
 # How many of the standard's cases agree; may only grow.
-AT_LEAST = 1760
+AT_LEAST = 1780
+# Those of them that NumPy cannot evaluate.
+OF_BFLOAT16 = 18
 # Seconds that one case may take.
 PATIENCE = 120
 
@@ -268,7 +270,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(outcomes))
     agree = sum(o.kind == "agrees" for o in outcomes)
     wrong = any(o.kind in ("differs", "failed") for o in outcomes)
-    return 1 if wrong or (not args.only and agree < AT_LEAST) else 0
+    floor = 0 if args.only else AT_LEAST - (OF_BFLOAT16 if args.evaluate else 0)
+    return 1 if wrong or agree < floor else 0
 
 
 if __name__ == "__main__":
