@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test tools lint bench gpu compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint bench gpu compare conformance onnx-backend roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
+	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules and 500 for devices, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
@@ -103,6 +104,9 @@ compare: .venv/has-bench
 
 conformance: .venv/has-dev
 	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models tests/cuda/test_networks.py
+
+onnx-backend: .venv/has-dev
+	$(BIN)/python -m tests.frontend.onnx_backend --jobs $(JOBS)
 
 roundtrip: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script

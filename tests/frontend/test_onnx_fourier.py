@@ -77,3 +77,49 @@ def test_refusals(shape: tuple[int, ...], attrs: dict[str, Any], says: str) -> N
     made, _ = node_model("DFT", [f(*shape)], opset=17, **attrs)
     (found,) = check_onnx(made)
     assert says in found.message
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize(("size", "step", "window"), [(8, 4, True), (9, 3, True), (16, 16, False)])
+def test_frames(size: int, step: int, window: bool, onesided: int) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 33, 1)).astype(np.float32)
+    hann = np.hanning(size).astype(np.float32) if window else None
+    operands = [x, np.array(step), hann, np.array(size)]
+    made, feeds = node_model("STFT", operands, opset=17, fixed=(1, 2, 3), onesided=onesided)
+    (got,) = ours(from_onnx(made), feeds)
+    starts = range(0, 33 - size + 1, step)
+    frames = np.stack([x[:, a : a + size, 0].astype(float) for a in starts], 1)
+    frames = frames if hann is None else frames * hann
+    want = np.fft.rfft(frames) if onesided else np.fft.fft(frames)
+    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, rtol=1e-4, atol=1e-4)
+
+
+def test_frames_of_complex_signals() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1, 20, 2)).astype(np.float32)
+    operands = [x, np.array(5), None, np.array(10)]
+    made, feeds = node_model("STFT", operands, opset=17, fixed=(1, 3), onesided=0)
+    (got,) = ours(from_onnx(made), feeds)
+    signal = x[..., 0] + 1j * x[..., 1]
+    want = np.fft.fft(np.stack([signal[:, a : a + 10] for a in (0, 5, 10)], 1))
+    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [1, 11])
+@pytest.mark.parametrize(
+    ("bins", "size", "rate", "low", "high"),
+    [(8, 16, 8192, 0.0, 4096.0), (40, 512, 16000, 20.0, 7600.0), (3, 64, 8000, 300.0, 3400.0)],
+)
+def test_mel_weights(bins: int, size: int, rate: int, low: float, high: float, dtype: int) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    operands = [np.array(v) for v in (bins, size, rate)]
+    operands += [np.array(v, np.float32) for v in (low, high)]
+    made, feeds = node_model(
+        "MelWeightMatrix", operands, opset=17, fixed=(0, 1, 2, 3, 4), output_datatype=dtype
+    )
+    (got,) = ours(from_onnx(made), feeds)
+    (want,) = ReferenceEvaluator(made).run(None, feeds)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)

@@ -6,11 +6,14 @@ import pytest
 
 from tensorkiln.frontend.onnx.dispatch import find
 from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.standard import HINTS
 from tensorkiln.frontend.onnx.standard import STANDARD as OURS
-from tensorkiln.frontend.onnx.table import IMPORTERS
+from tensorkiln.frontend.onnx.table import IMPORTERS, ML_IMPORTERS
 
 defs = pytest.importorskip("onnx.defs")
-STANDARD = sorted({s.name for s in defs.get_all_schemas_with_history() if s.domain == ""})
+SCHEMAS = defs.get_all_schemas_with_history()
+STANDARD = sorted({s.name for s in SCHEMAS if s.domain == ""})
+ML = sorted({s.name for s in SCHEMAS if s.domain == "ai.onnx.ml"})
 
 
 def hint_for(name: str) -> str:
@@ -21,11 +24,22 @@ def hint_for(name: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(set(STANDARD) - set(IMPORTERS)))
 def test_no_real_operator_is_taken_for_a_slip(name: str) -> None:
-    assert hint_for(name) == ""
+    assert hint_for(name) == HINTS.get(name, "")
+
+
+@pytest.mark.parametrize("name", sorted(set(ML) - set(ML_IMPORTERS)))
+def test_what_helps_with_an_operator_of_ml(name: str) -> None:
+    with pytest.raises(NodeProblem) as caught:
+        find(ML_IMPORTERS, name, 5)
+    assert caught.value.hint == HINTS[name]
+
+
+def test_hints_are_for_what_is_not_imported() -> None:
+    assert set(HINTS) <= {*STANDARD, *ML} - {*IMPORTERS, *ML_IMPORTERS}
 
 
 def test_the_table_holds_the_operators_of_the_standard() -> None:
-    assert set(STANDARD) == OURS
+    assert {*STANDARD, *ML} == OURS
 
 
 @pytest.mark.parametrize("name", sorted(n for n in IMPORTERS if len(n) > 4))

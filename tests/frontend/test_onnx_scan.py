@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import tensorkiln as tk
 from tensorkiln.frontend import check_onnx, from_onnx
 from tests.frontend.onnx_models import agree, main, model, ours, value
 
@@ -116,7 +117,7 @@ ODD = body([helper.make_node("Frob", ["s"], ["t"], name="odd")], "s a", "t")
         (SUM, [4, 3], 17, 1, {"scan_input_axes": [2]}, "scan_input_axes=2"),
         (SUM, [4, 3], 17, 1, {"scan_input_directions": [2]}, "scan_input_directions=[2]"),
         (SUM, [4, 3], 17, 1, {"scan_input_axes": [0, 1]}, "scan_input_axes=[0, 1]"),
-        (SUM, [4, 3], 8, 1, {}, "not supported"),
+        (SUM, [4, 3], 8, 1, {}, "sequence_lens"),
         (SUM, [4, 3], 17, 1, {"directions": [0]}, "'directions' is not supported"),
     ],
 )
@@ -135,6 +136,20 @@ def test_refusals(
     (found,) = check_onnx(proto)
     assert (found.node, found.op) == ("scan", "Scan")
     assert says in found.message
+
+
+def test_a_state_without_dimensions_compiles() -> None:
+    """Its results are reshaped from scalars, of which no pass may ask for the last dimension."""
+    made = body(
+        [helper.make_node("Add", ["s", "a"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
+        "s a",
+        "t u",
+    )
+    feeds = {"s": np.float32(0.5).reshape(()), "a": f(4)}
+    proto = scanned(made, feeds, 2, num_scan_inputs=1)
+    module = from_onnx(proto)
+    for mine, want in zip(tk.compile(module)(*feeds.values()), ours(module, feeds), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), want, rtol=1e-6)
 
 
 def test_a_body_that_cannot_be_imported_is_one_issue() -> None:

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.frontend.onnx.held import Held
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
-from tensorkiln.frontend.onnx.standard import STANDARD
-from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
+from tensorkiln.frontend.onnx.standard import HINTS, STANDARD
+from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array, to_constant
+from tensorkiln.ir.relax import Constant
 
 # Types of attributes in importers' annotations, which `parameters_of` reads by name.
 Int = int
@@ -32,13 +34,25 @@ Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 Strs = tuple[str, ...]
 Array = np.ndarray
+Tensor = Constant | Narrow
 Body = Graph
+TypeOf = type(None)  # a type: no importer needs it, since values have theirs
 
-Importer = Callable[..., "Val | Sequence[Val]"]
+Importer = Callable[..., Held | Sequence[Held]]
 Table = Mapping[str, Mapping[int, Importer]]
 
 # AttributeProto.AttributeType -> the annotation of a parameter that accepts it
-_KINDS = {1: "Float", 2: "Int", 3: "Str", 4: "Array", 5: "Body", 6: "Floats", 7: "Ints", 8: "Strs"}
+_KINDS = {
+    1: "Float",
+    2: "Int",
+    3: "Str",
+    4: "Array",
+    5: "Body",
+    6: "Floats",
+    7: "Ints",
+    8: "Strs",
+    13: "TypeOf",
+}
 _MISSING = inspect.Parameter.empty
 
 
@@ -76,7 +90,7 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
     """
     versions = table.get(op_type)
     if versions is None:
-        hint = "" if op_type in STANDARD else nearest(op_type, table)
+        hint = HINTS.get(op_type, "") if op_type in STANDARD else nearest(op_type, table)
         raise unsupported("the operator is not supported", hint, "operator")
     fitting = [v for v in versions if v <= opset]
     if not fitting:
@@ -102,7 +116,8 @@ def attributes(
             raise unsupported(f"attribute {attr.name!r} is not supported", hint)
         expected = schema[attr.name][0]
         kind = attribute_kind(attr)
-        if kind != expected and not _empty_list(attr, expected):
+        same = kind == expected or (kind, expected) == ("Array", "Tensor")
+        if not same and not _empty_list(attr, expected):
             raise malformed(
                 f"attribute {attr.name!r} has type {kind.upper()}, expected {expected.upper()}"
             )
@@ -143,14 +158,16 @@ def attribute_value(attr: AttributeProto, kind: str, files: ExternalFiles) -> An
             return attr.i or 0
         case "Str":
             return _text(attr.s, attr.name)
-        case "Array":
+        case "Array" | "Tensor":
             if not isinstance(attr.t, TensorProto):
                 raise malformed(f"attribute {attr.name!r} holds no tensor")
-            return to_array(attr.t, files)
+            return (to_array if kind == "Array" else to_constant)(attr.t, files)
         case "Body":
             if attr.g is None:
                 raise malformed(f"attribute {attr.name!r} holds no graph")
             return attr.g
+        case "TypeOf":
+            return None
         case "Floats":
             return tuple(attr.floats.tolist())
         case "Ints":

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
-from tensorkiln.frontend.onnx import bodies, dispatch
+from tensorkiln.frontend.onnx import bodies, control, dispatch
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
+from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
+from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.order import execution_order, reads
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
@@ -23,19 +25,18 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
-from tensorkiln.frontend.onnx.scan import BodyRefused, scan
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
-from tensorkiln.frontend.onnx.table import IMPORTERS
-from tensorkiln.frontend.onnx.tensors import to_array
+from tensorkiln.frontend.onnx.standard import TRAINING
+from tensorkiln.frontend.onnx.table import DOMAINS
+from tensorkiln.frontend.onnx.tensors import to_constant
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Function, RVar, Tuple, constant
+from tensorkiln.ir.relax import Constant, Function, RVar, Tuple
 from tensorkiln.ir.subtype import symbols
 
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
 # them, they import the operators whose definition is not newer, and others by their bodies.
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
-MAX_INLINE_DEPTH = 32
 ONNX_DOMAINS = ("", "ai.onnx")
 
 
@@ -47,6 +48,7 @@ class Importer:
         self.dims = Dims(freeze)
         self.g = Context(self.dims)
         self.issues: list[Issue] = []
+        self.unrolled = 0  # steps of loops so far
         self.functions = {
             (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
         }
@@ -71,16 +73,18 @@ class Importer:
             self._issue("dtype", "graph", "", "sparse initializers are not supported")
         inputs = self._params(graph, scope)
         self.dims.check_freeze()
-        self._nodes(graph.node, scope, [o.name for o in graph.output])
-        results = [self._result(o.name, scope) for o in graph.output]
+        self.nodes(graph.node, scope, [o.name for o in graph.output])
+        results = [r for o in graph.output for r in self._results(o.name, scope)]
         if self.issues:
             return None
-        return self._module(graph, inputs, [r for r in results if r is not None])
+        return self._module(graph, inputs, results)
 
     def _opsets(self, imports: Sequence[OpsetId]) -> dict[str, int]:
         opsets = {_domain(o.domain): o.version for o in imports}
         version = opsets.get("")
-        if version is None and not self.source.model.functions:
+        graph = self.source.model.graph
+        ours = graph is None or any(_domain(n.domain) == "" for n in graph.node)
+        if version is None and ours and not self.source.model.functions:
             self._issue("malformed", "model", "", "the model declares no opset of ONNX")
         elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
             newest = max(NEWEST_OPSET, bodies.newest_opset())
@@ -103,13 +107,14 @@ class Importer:
             self._issue("malformed", "graph", "", f"output {name!r} is listed twice")
 
     def _module(
-        self, graph: Graph, inputs: Sequence[ValueInfo], results: Sequence[RVar]
+        self, graph: Graph, inputs: Sequence[ValueInfo], named: Sequence[tuple[str, RVar]]
     ) -> IRModule:
+        results = [value for _, value in named]
         result = results[0] if len(results) == 1 else Tuple(tuple(results))
         f = self.g.builder.finish(result, "main")
         attrs: dict[str, object] = {
             "input_names": tuple(v.name for v in inputs),
-            "output_names": tuple(o.name for o in graph.output),
+            "output_names": tuple(name for name, _ in named),
         }
         sizes = {v for p in f.params for v in symbols(p.type)}
         dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
@@ -133,40 +138,52 @@ class Importer:
                 self._issue("malformed", v.name, "", "an input is listed twice")
                 continue
             try:
-                type_ = input_type(v, plain, self.dims)
+                type_, format = input_type(v, plain, self.dims)
             except NodeProblem as problem:
                 self._issue(problem.kind, v.name, "", problem.message, problem.hint)
                 scope.values[v.name] = UNKNOWN
                 continue
             name = identifier(v.name, taken)
             taken.append(name)
-            scope.values[v.name] = self.g.builder.param(name, type_)
+            made = self.g.builder.param(name, type_)
+            scope.values[v.name] = made if format is None else Narrow(made, format)
         return inputs
 
-    def _result(self, name: str, scope: GraphScope) -> RVar | None:
-        """The output as a variable bound in the function; parameters and constants are copied.
+    def _results(self, name: str, scope: GraphScope) -> list[tuple[str, RVar]]:
+        """The output's name and variable; of a sequence, those of its tensors, `name/0` and so on.
 
-        None if the output is undefined or unsupported, or depends on a node that is.
+        Empty if the output is undefined or unsupported, or depends on a node that is.
         """
         try:
             value = self._lookup(name, scope)
             if value is None:
                 raise NodeProblem("malformed", f"output {name!r} is not made by any node")
             if isinstance(value, Unknown):
-                return None
+                return []
             self.g.span = name
-            out = self.g.value(value)
+            if isinstance(value, TensorList):
+                if not value.items:
+                    raise NodeProblem("attribute", f"output {name!r} is an empty sequence")
+                return [(f"{name}/{k}", self._bound(v)) for k, v in enumerate(value.items)]
+            if isinstance(value, Absent):
+                raise NodeProblem("attribute", f"output {name!r} is an empty optional")
+            return [(name, self._bound(value))]
         except NodeProblem as problem:
             self._issue(problem.kind, "graph", "", problem.message, problem.hint)
-            return None
+            return []
+
+    def _bound(self, value: Val | Narrow) -> RVar:
+        """A tensor as a variable bound in the function; parameters and constants are copied."""
+        out = self.g.value(value.stored if isinstance(value, Narrow) else value)
         if isinstance(out, Constant) or out in self.g.builder.params:
-            out = self.g.builder.emit("identity", out, span=name)
+            out = self.g.builder.emit("identity", out, span=self.g.span)
         assert isinstance(out, RVar)
         return out
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
+    def nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
+        """Import nodes, whose values `results` are read, into the scope."""
         scope.used = {name for n in nodes for name in reads(n)} | set(results)
         ordered, cycle = execution_order(nodes)
         self._check_names(nodes, scope)
@@ -200,7 +217,7 @@ class Importer:
     def _node(self, node: NodeProto, scope: GraphScope) -> None:
         label = scope.prefix + node.label
         try:
-            outputs: Sequence[Val | Unknown] = self._import(node, scope)
+            outputs: Sequence[Held | Unknown] = self._import(node, scope)
         except NodeProblem as problem:
             self._issue(problem.kind, label, node.op_type, problem.message, problem.hint)
             outputs = ()
@@ -227,7 +244,7 @@ class Importer:
             if name:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
 
-    def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[Val | Unknown]:
+    def _import(self, node: NodeProto, scope: GraphScope) -> Sequence[Held | Unknown]:
         """Import a node and return its outputs, which are all UNKNOWN if an operand is.
 
         Raises NodeProblem if the node is malformed or not supported.
@@ -238,10 +255,8 @@ class Importer:
         function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
             return self._inline(function, node, given, scope)
-        if domain in ONNX_DOMAINS and node.op_type == "If":
-            return self._branch(node, given, scope)
-        if domain in ONNX_DOMAINS and node.op_type == "Scan" and scope.opsets[""] > 8:
-            return self._scan(node, given, scope)
+        if domain in ONNX_DOMAINS and node.op_type in control.OPERATORS:
+            return control.OPERATORS[node.op_type](self, node, given, scope)
         assumed = len(self.dims.assumed)
         try:
             return self._by_importer(node, given, scope)
@@ -253,22 +268,30 @@ class Importer:
 
     def _by_importer(
         self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
-    ) -> Sequence[Val | Unknown]:
+    ) -> Sequence[Held | Unknown]:
         """Import a node by the table of importers."""
-        domain, opset = _domain(node.domain), scope.opsets[""]
-        if domain not in ONNX_DOMAINS:
-            raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
-        importer = dispatch.find(IMPORTERS, node.op_type, opset)
-        if opset > NEWEST_OPSET:
+        domain = _domain(node.domain)
+        table = DOMAINS.get(domain)
+        if table is None:
+            hint = "a model for inference has no optimizer" if domain == TRAINING else ""
+            raise NodeProblem(
+                "operator", f"the operator's domain {domain!r} is not supported", hint
+            )
+        opset = scope.opsets.get(domain, 1)
+        importer = dispatch.find(table, node.op_type, opset)
+        if not domain and opset > NEWEST_OPSET:
             bodies.check_known(node.op_type, opset, NEWEST_OPSET)
         values = dispatch.attributes(importer, given, self.source.files)
         dispatch.check_operands(importer, node.operands)
-        operands = self._operands(node, scope)
+        operands = self.operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
-        self._enter(node, scope)
-        out = importer(self.g, *operands, **values)
-        result = [out] if isinstance(out, Val) else list(out)
+        self.enter(node, scope)
+        result = apply(
+            node.op_type,
+            lambda *args: importer(self.g, *args, **values),
+            [v for v in operands if not isinstance(v, Unknown)],
+        )
         if any(self.g.outputs[len(result) :]):
             raise NodeProblem(
                 "malformed", f"it has {len(node.output)} outputs, expected {len(result)}"
@@ -281,7 +304,7 @@ class Importer:
         given: Sequence[AttributeProto],
         scope: GraphScope,
         problem: NodeProblem,
-    ) -> Sequence[Val | Unknown]:
+    ) -> Sequence[Held | Unknown]:
         """Import a node by the function body that the standard defines it by.
 
         `problem` is why no importer does; it is raised if there is no body, or if the body holds
@@ -293,10 +316,12 @@ class Importer:
         if schema is None:
             problem.hint = problem.hint or bodies.hint_for(node.op_type)
             raise problem
-        operands = self._operands(node, scope)
+        operands = self.operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
-        types = [None if v is None or isinstance(v, Unknown) else v.tensor for v in operands]
+        if any(isinstance(v, Narrow | TensorList | Absent) for v in operands):
+            raise problem
+        types = [v.tensor if isinstance(v, Val) else None for v in operands]
         called = replace(node, attribute=tuple(given))
         body = bodies.body_of(schema, called, types, opset)
         if body is None:
@@ -317,17 +342,20 @@ class Importer:
             found[0].hint,
         )
 
-    def _enter(self, node: NodeProto, scope: GraphScope) -> None:
+    def enter(self, node: NodeProto, scope: GraphScope) -> None:
+        """Let the context describe the node."""
         self.g.span = scope.prefix + node.label
         # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
 
-    def _operands(self, node: NodeProto, scope: GraphScope) -> list[Val | Unknown | None]:
+    def operands(self, node: NodeProto, scope: GraphScope) -> list[Held | Unknown | None]:
         """The operands up to the last that is given; None for one that is left out."""
-        return [self._operand(name, scope) for name in node.operands]
+        return [self.operand(name, scope) for name in node.operands]
 
-    def _operand(self, name: str, scope: GraphScope) -> Val | Unknown | None:
+    def operand(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+        """What an operand's name stands for, None for one that is left out; NodeProblem if nothing
+        has the name."""
         if not name:
             return None
         value = self._lookup(name, scope)
@@ -337,10 +365,10 @@ class Importer:
             )
         return value
 
-    def _lookup(self, name: str, scope: GraphScope) -> Val | Unknown | None:
+    def _lookup(self, name: str, scope: GraphScope) -> Held | Unknown | None:
         value = scope.find(name)
         if isinstance(value, TensorProto):
-            made = constant(to_array(value, self.source.files), name)
+            made = to_constant(value, self.source.files, name)
             owner: GraphScope | None = scope
             while owner is not None and name not in owner.values:
                 owner = owner.outer
@@ -358,10 +386,10 @@ class Importer:
         given: Sequence[AttributeProto],
         scope: GraphScope,
         unused: bool = True,
-    ) -> Sequence[Val | Unknown]:
+    ) -> Sequence[Held | Unknown]:
         """Import a call of a function as the nodes of its body, in a new scope; with `unused`, also
         those that only outputs need that nothing reads."""
-        if scope.depth >= MAX_INLINE_DEPTH:
+        if scope.depth >= control.MAX_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
             raise NodeProblem(
@@ -375,7 +403,7 @@ class Importer:
             scope.depth + 1,
             attrs=attrs,
         )
-        operands = [self._operand(n, scope) for n in node.input]
+        operands = [self.operand(n, scope) for n in node.input]
         for name, value in zip(f.input, operands, strict=False):
             if value is not None:
                 inner.values[name] = value
@@ -384,9 +412,9 @@ class Importer:
         results = [n for n, used in zip(f.output, read, strict=False) if used]
         body = f.node if unused else bodies.needed_nodes(f, results)
         nodes = without_optional(body, {*missing, *self._absent(f, operands)})
-        self._nodes(nodes, inner, f.output if unused else results)
+        self.nodes(nodes, inner, f.output if unused else results)
         return [
-            self._inner_result(n, inner) if unused or used else UNKNOWN
+            self.inner_result(n, inner) if unused or used else UNKNOWN
             for n, used in zip(f.output, read, strict=False)
         ]
 
@@ -394,78 +422,12 @@ class Importer:
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
         return [n for n, v in zip(f.input, operands, strict=False) if v is None]
 
-    def _inner_result(self, name: str, scope: GraphScope) -> Val | Unknown:
+    def inner_result(self, name: str, scope: GraphScope) -> Held | Unknown:
+        """As `operand`, for a result of a body in the body's scope."""
         value = self._lookup(name, scope)
         if value is None:
             raise NodeProblem("malformed", f"output {name!r} of the body is not made by any node")
         return value
-
-    def _branch(
-        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
-    ) -> Sequence[Val | Unknown]:
-        """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
-        bodies = {a.name: a.g for a in given}
-        if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
-            raise NodeProblem("malformed", "If needs then_branch and else_branch")
-        if len(node.input) != 1:
-            raise NodeProblem("malformed", f"If takes one condition, got {len(node.input)}")
-        cond = self._operand(node.input[0], scope)
-        if isinstance(cond, Unknown) or cond is None:
-            return [UNKNOWN] * len(node.output)
-        if not isinstance(cond, Constant) or cond.array.size != 1:
-            raise NodeProblem(
-                "operator",
-                "the condition of If is computed from data",
-                "only conditions known at import are supported",
-            )
-        body = bodies["then_branch" if cond.array.item() else "else_branch"]
-        assert body is not None
-        if scope.depth >= MAX_INLINE_DEPTH:
-            raise NodeProblem("malformed", "If is nested too deep")
-        inner = GraphScope(
-            scope.opsets, f"{scope.prefix}{node.label}/", scope.depth + 1, scope, scope.attrs
-        )
-        inner.values.update({t.name: t for t in body.initializer})
-        self._nodes(body.node, inner, [o.name for o in body.output])
-        return [self._inner_result(o.name, inner) for o in body.output]
-
-    def _scan(
-        self, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
-    ) -> Sequence[Val | Unknown]:
-        """Import a `Scan` as the nodes of its body, for one element after another."""
-        values = dispatch.attributes(scan, given, self.source.files)
-        operands = self._operands(node, scope)
-        if scope.depth >= MAX_INLINE_DEPTH:
-            raise NodeProblem("malformed", "Scan is nested too deep")
-        if any(v is None for v in operands):
-            raise NodeProblem("malformed", "an operand is left out, but all are required")
-        if any(isinstance(v, Unknown) for v in operands):
-            return [UNKNOWN] * len(node.output)
-        known = [v for v in operands if v is not None and not isinstance(v, Unknown)]
-        body, before = values["body"], len(self.issues)
-
-        def step(number: int, args: Sequence[Val]) -> list[Val]:
-            prefix = f"{scope.prefix}{node.label}/{number}/"
-            inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
-            inner.values.update({t.name: t for t in body.initializer})
-            inner.values.update(zip((v.name for v in body.input), args, strict=True))
-            self._nodes(body.node, inner, [o.name for o in body.output])
-            found = [self._inner_result(o.name, inner) for o in body.output]
-            self._enter(node, scope)
-            if before != len(self.issues):
-                raise BodyRefused
-            return [v for v in found if not isinstance(v, Unknown)]
-
-        self._enter(node, scope)
-        try:
-            outputs = scan(self.g, step, *known, **values)
-        except BodyRefused:
-            return [UNKNOWN] * len(node.output)
-        if len(node.output) > len(outputs):
-            raise NodeProblem(
-                "malformed", f"it has {len(node.output)} outputs, expected {len(outputs)}"
-            )
-        return outputs
 
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
         self.issues.append(Issue(kind, node, op, message, hint))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tensorkiln.frontend.onnx.dims import Dims, build_dim, parse_dim
 from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.narrow import Format
 from tensorkiln.frontend.onnx.proto import Dim, ValueInfo
-from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.frontend.onnx.tensors import element_type
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.ir.relax import TensorType
@@ -19,8 +20,9 @@ def declared(v: ValueInfo) -> Sequence[Dim]:
     return t.shape.dim if t is not None and t.shape is not None else ()
 
 
-def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
-    """The type of an input; NodeProblem if it is not a tensor of known rank and supported dtype.
+def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, Format | None]:
+    """The type of an input, and its format if its elements are only stored; NodeProblem if it is
+    not a tensor of known rank and supported dtype.
 
     `plain` holds the dimension names that some input has as a whole extent, so that a call
     determines them: `batch` and `seq` of an input [batch, seq], for another of [batch*seq].
@@ -30,7 +32,9 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
             "dtype", f"input {v.name!r} is not a tensor", "only tensors can be inputs"
         )
     t = v.type.tensor
-    dtype = dtype_name(t.elem_type, f"input {v.name!r}")
+    found = element_type(t.elem_type, f"input {v.name!r}")
+    format = found if isinstance(found, Format) else None
+    dtype = found if isinstance(found, str) else found.storage
     if t.shape is None:
         raise NodeProblem(
             "malformed",
@@ -38,7 +42,7 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
             "onnx.shape_inference, or export it with a shape; dimensions may be symbolic",
         )
     shape = [_dim(d, f"{v.name}_d{i}", plain, dims) for i, d in enumerate(t.shape.dim)]
-    return TensorType(tuple(shape), DType(dtype))
+    return TensorType(tuple(shape), DType(dtype)), format
 
 
 def _dim(d: Dim, fresh: str, plain: set[str], dims: Dims) -> Expr:

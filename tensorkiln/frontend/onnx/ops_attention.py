@@ -1,11 +1,11 @@
-"""Attention, RotaryEmbedding and Einsum."""
+"""Attention and RotaryEmbedding."""
 
 from __future__ import annotations
 
 import math
 
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dispatch import Float, Int, Str, Table
+from tensorkiln.frontend.onnx.dispatch import Float, Int, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, IntImm, int_value
@@ -215,71 +215,7 @@ def _cut(g: Context, x: Val, lo: int, hi: int) -> Val:
     return g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=shape)
 
 
-# -- einsum -----------------------------------------------------------------------------------
-
-
-def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
-    """Einsum of one or two operands, without ellipsis and without a letter repeated in an operand.
-
-    Without `->`, the result has the letters that occur once, in alphabetical order, as in NumPy.
-    """
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow:
-        letters = "".join(terms)
-        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    if "." in equation or len(more) > 1 or any(len(set(t)) != len(t) for t in terms):
-        raise unsupported(f"equation={equation!r}")
-    operands = (x, *more)
-    if len(terms) != len(operands) or any(
-        len(t) != g.rank(v) for t, v in zip(terms, operands, strict=False)
-    ):
-        raise malformed(f"equation={equation!r} does not fit the operands")
-    if set(out) - set("".join(terms)) or len(set(out)) != len(out):
-        raise malformed(f"equation={equation!r}: the result names unknown or repeated letters")
-    if not more:
-        x, term = _summed(g, x, terms[0], set(out))
-        return g.transpose(x, [term.index(c) for c in out])
-    return _contract(g, x, more[0], terms[0], terms[1], out)
-
-
-def _summed(g: Context, x: Val, term: str, keep: set[str]) -> tuple[Val, str]:
-    """Sum `x` over the letters of `term` that are not in `keep`; return it with its new term."""
-    axes = tuple(i for i, c in enumerate(term) if c not in keep)
-    if axes:
-        x = g.emit("sum", x, axes=axes, keepdims=False)
-    return x, "".join(c for c in term if c in keep)
-
-
-def _contract(g: Context, a: Val, b: Val, ta: str, tb: str, out: str) -> Val:
-    """Contract two operands with terms `ta` and `tb` as [batch, m, k] @ [batch, k, n].
-
-    In `abij,bjc->baic`, batch is b, m is (a, i), k is j and n is c. The product is reshaped and
-    transposed to the order of `out`.
-    """
-    a, ta = _summed(g, a, ta, set(out) | set(tb))
-    b, tb = _summed(g, b, tb, set(out) | set(ta))
-    batch = [c for c in ta if c in tb and c in out]
-    inner = [c for c in ta if c in tb and c not in out]
-    rows = [c for c in ta if c not in tb]
-    columns = [c for c in tb if c not in ta]
-    size: dict[str, Expr] = dict(zip(tb, g.shape(b), strict=True))
-    size |= dict(zip(ta, g.shape(a), strict=True))
-
-    def grouped(x: Val, term: str, *groups: list[str]) -> Val:
-        order = [c for group in groups for c in group]
-        lead = [size[c] for c in groups[0]]
-        folded = [g.dims.product(size[c] for c in group) for group in groups[1:]]
-        return g.reshape(g.transpose(x, [term.index(c) for c in order]), (*lead, *folded))
-
-    y = g.emit("matmul", grouped(a, ta, batch, rows, inner), grouped(b, tb, batch, inner, columns))
-    letters = [*batch, *rows, *columns]
-    y = g.reshape(y, [size[c] for c in letters])
-    return g.transpose(y, [letters.index(c) for c in out])
-
-
 TABLE: Table = {
     "Attention": {23: attention},
     "RotaryEmbedding": {23: rotary},
-    "Einsum": {12: einsum},
 }

@@ -1,4 +1,4 @@
-"""DFT: discrete Fourier transforms as products with constant matrices.
+"""DFT, STFT: discrete Fourier transforms as products with constant matrices; mel weights.
 
 The time is quadratic in the length. A length must be static.
 """
@@ -11,6 +11,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import int_value
 
 
@@ -119,4 +120,74 @@ def _products(
     return [real, g.emit("add", imag, g.emit("matmul", signals[1], cos))]
 
 
-TABLE: Table = {"DFT": {17: dft_17, 20: dft_20}}
+def stft(
+    g: Context,
+    x: Val,
+    frame_step: Val,
+    window: Val | None = None,
+    frame_length: Val | None = None,
+    *,
+    onesided: Int = 1,
+) -> Val:
+    """The transforms of frames of x [N, length, 1 or 2], each multiplied by the window, as
+    [N, frames, bins, 2]. A frame begins `frame_step` after the one before."""
+    if g.rank(x) != 3:
+        raise malformed(f"expected [N, length, parts], got {g.rank(x)} dimensions")
+    length, parts = int_value(g.shape(x)[1]), int_value(g.shape(x)[2])
+    if length is None or parts is None:
+        raise unsupported("the signal's length is symbolic", "freeze={name: size}")
+    step = int(g.scalar(frame_step, "frame_step"))
+    size = int_value(g.shape(window)[0]) if window is not None and g.rank(window) == 1 else length
+    if frame_length is not None:
+        size = int(g.scalar(frame_length, "frame_length"))
+    if step < 1 or size is None or not 1 <= size <= length:
+        raise malformed(f"frames of {size} elements, {step} apart, of {length}")
+    if window is not None and (g.rank(window) != 1 or int_value(g.shape(window)[0]) != size):
+        raise malformed(f"the window must have the {size} elements of a frame")
+    starts = np.arange(0, length - size + 1, step)
+    index = starts[:, None] + np.arange(size)
+    frames = g.emit("take", x, g.const(index, "int64"), axis=1)
+    if window is not None:
+        frames = g.emit("mul", frames, g.reshape(window, (size, 1)))
+    return _dft(g, frames, None, 2, False, bool(onesided) and parts == 1)
+
+
+def mel_weight_matrix(
+    g: Context,
+    num_mel_bins: Val,
+    dft_length: Val,
+    sample_rate: Val,
+    lower: Val,
+    upper: Val,
+    *,
+    output_datatype: Int = 1,
+) -> Val:
+    """The weights [bins of a transform, num_mel_bins] of triangles that are evenly spaced on the
+    mel scale, which is 2595 * log10(1 + f / 700); a constant."""
+    bins = int(g.scalar(num_mel_bins, "num_mel_bins"))
+    size = int(g.scalar(dft_length, "dft_length"))
+    rate = int(g.scalar(sample_rate, "sample_rate"))
+    edges = [float(g.scalar(v, "an edge")) for v in (lower, upper)]
+    if bins < 1 or size < 1 or rate < 1 or not -700 < edges[0] <= edges[1]:
+        raise malformed(f"{bins} bins of a transform of {size} at {rate} Hz, from {edges}")
+    low, high = (2595 * np.log10(1 + f / 700) for f in edges)
+    mel = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
+    places = ((size + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(int)
+    rows = size // 2 + 1
+    if places[0] < 0 or places[-1] > rows:
+        raise malformed(f"frequencies to {edges[1]} Hz are beyond half of {rate} Hz")
+    line = np.arange(rows)[:, None]
+    left, middle, right = places[:-2], places[1:-1], places[2:]
+    with np.errstate(all="ignore"):
+        rising = np.where((line >= left) & (line <= middle), (line - left) / (middle - left), 0)
+        falling = np.where((line >= middle) & (line < right), (right - line) / (right - middle), 0)
+    rising = np.where(left == middle, line == middle, rising)
+    weights = np.where((line >= middle) & (right > middle) & (line < right), falling, rising)
+    return g.const(weights, dtype_name(output_datatype, "output_datatype"))
+
+
+TABLE: Table = {
+    "DFT": {17: dft_17, 20: dft_20},
+    "STFT": {17: stft},
+    "MelWeightMatrix": {17: mel_weight_matrix},
+}

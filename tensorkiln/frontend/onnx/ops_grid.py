@@ -145,14 +145,14 @@ def grid_sample(
     rows = g.reshape(g.transpose(x, order), (g.dims.product((samples, *extents)), g.shape(x)[1]))
     total: Val | None = None
     for corner in itertools.product(*taps):
-        read = _read(sampler, rows, corner, samples, extents, g.dtype(x))
+        read = read_corner(sampler, rows, corner, samples, extents, g.dtype(x))
         total = read if total is None else g.emit("add", total, read)
     assert total is not None
     channels = g.shape(x)[1]
     return g.reshape(g.transpose(total, (0, 2, 1)), (samples, channels, *points))
 
 
-def _read(
+def read_corner(
     s: Sampler,
     rows: Val,
     corner: Sequence[tuple[Val, Val | None]],

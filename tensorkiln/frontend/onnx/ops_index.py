@@ -228,9 +228,7 @@ def pad(
     if len(pads) != 2 * len(axes):
         raise malformed(f"pads has {len(pads)} entries for {len(axes)} dimensions")
     if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise malformed(f"mode={mode!r}; expected 'constant', 'reflect' or 'edge'")
-    if mode == "wrap":
-        raise unsupported("mode='wrap'")
+        raise malformed(f"mode={mode!r}; expected 'constant', 'reflect', 'edge' or 'wrap'")
     before, after = [0] * g.rank(x), [0] * g.rank(x)
     for k, axis in enumerate(axes):
         before[axis], after[axis] = pads[k], pads[len(axes) + k]
@@ -239,7 +237,21 @@ def pad(
         before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
     if not any(before) and not any(after):
         return x
+    if mode == "wrap":
+        return _wrapped_around(g, x, before, after)
     return g.emit("pad", x, before=tuple(before), after=tuple(after), value=value, mode=mode)
+
+
+def _wrapped_around(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
+    """`x` repeated without end in both directions, of which that many elements are kept."""
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        if low or high:
+            extent = int_value(g.shape(x)[axis])
+            if extent is None:
+                raise unsupported("mode='wrap' of a symbolic dimension", "freeze={name: size}")
+            index = np.arange(-low, extent + high) % max(extent, 1)
+            x = g.emit("take", x, g.const(index, "int64"), axis=axis)
+    return x
 
 
 def _crop(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:

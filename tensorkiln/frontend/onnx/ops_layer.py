@@ -25,13 +25,29 @@ def batch_norm(
     momentum: Float = 0.9,
     spatial: Int = 1,
     training_mode: Int = 0,
-) -> Val:
-    """Batch normalisation for inference, with mean and variance as operands."""
+) -> tuple[Val, ...]:
+    """Batch normalisation: with mean and variance as operands, or in training mode with those of
+    the batch, which the given ones follow by 1 - momentum."""
     if not spatial:
         raise unsupported("spatial=0")
-    if training_mode or any(g.outputs[1:]):
-        raise unsupported("training mode", "export the model for inference")
-    return g.emit("batch_norm", x, scale, bias, mean, var, eps=epsilon)
+    if not training_mode and any(g.outputs[1:]):
+        raise unsupported("the outputs of training (until opset 13)", "export it for inference")
+    if not training_mode:
+        return (g.emit("batch_norm", x, scale, bias, mean, var, eps=epsilon),)
+    axes = tuple(i for i in range(g.rank(x)) if i != 1)
+    wide = g.cast(x, "float32") if g.dtype(x) in ("float16", "bfloat16") else x
+    center = g.emit("mean", wide, axes=axes, keepdims=True)
+    off = g.emit("sub", wide, center)
+    spread = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
+    factor = g.emit("rsqrt", g.emit("add", spread, g.like(epsilon, spread)))
+    scaled, shift = (g.cast(_per_channel(g, v, x), g.dtype(wide)) for v in (scale, bias))
+    y = g.emit("add", g.emit("mul", g.emit("mul", off, factor), scaled), shift)
+    running = []
+    for old, new in ((mean, center), (var, spread)):
+        now = g.cast(g.reshape(new, g.shape(old)), g.dtype(old))
+        kept = g.emit("mul", old, g.like(momentum, old))
+        running.append(g.emit("add", kept, g.emit("mul", now, g.like(1 - momentum, old))))
+    return g.cast(y, g.dtype(x)), *running
 
 
 def layer_norm(

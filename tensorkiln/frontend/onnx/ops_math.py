@@ -6,9 +6,10 @@ import math
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Importer, Int, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.frontend.onnx.narrow import Format, Narrow, decoded, encoded
+from tensorkiln.frontend.onnx.tensors import dtype_name, element_type
 
 
 def unary(name: str) -> Importer:
@@ -83,17 +84,32 @@ def where(g: Context, cond: Val, a: Val, b: Val) -> Val:
     return g.emit("where", cond, a, b)
 
 
-def cast(g: Context, x: Val, *, to: Int, saturate: Int = 1, round_mode: Str = "up") -> Val:
+def cast(
+    g: Context, x: Val | Narrow, *, to: Int, saturate: Int = 1, round_mode: Str = "up"
+) -> Val | Narrow:
     """Convert to ONNX's element type number `to`; floats become integers by truncation.
 
-    `saturate` and `round_mode` concern 8-bit floats only, which are not supported.
+    `saturate` and `round_mode` concern floats of 8 bits and less (narrow.py).
     """
-    return g.cast(x, dtype_name(to, "Cast.to"))
+    return _cast(g, x, element_type(to, "Cast.to"), bool(saturate), round_mode)
 
 
-def cast_like(g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: Str = "up") -> Val:
+def cast_like(
+    g: Context, x: Val | Narrow, like: Val | Narrow, *, saturate: Int = 1, round_mode: Str = "up"
+) -> Val | Narrow:
     """Convert to the element type of the second operand."""
-    return g.cast(x, g.dtype(like))
+    to = like.format if isinstance(like, Narrow) else g.dtype(like)
+    return _cast(g, x, to, bool(saturate), round_mode)
+
+
+def _cast(
+    g: Context, x: Val | Narrow, to: str | Format, saturate: bool, rounding: str
+) -> Val | Narrow:
+    if isinstance(x, Narrow):
+        if x.format == to:
+            return x
+        x = decoded(g, x, to if isinstance(to, str) else "float32")
+    return g.cast(x, to) if isinstance(to, str) else encoded(g, x, to, saturate, rounding)
 
 
 def bit_cast(g: Context, x: Val, *, to: Int) -> Val:
@@ -112,22 +128,6 @@ def bit_shift(g: Context, x: Val, by: Val, *, direction: Str) -> Val:
 def identity(g: Context, x: Val) -> Val:
     """The operand itself; nothing is emitted."""
     return x
-
-
-def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
-    """Dropout at inference: the operand itself, and if the mask is used, a mask of all true."""
-    if not any(g.outputs[1:]):
-        return (x,)
-    return x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")
-
-
-def dropout_12(
-    g: Context, x: Val, ratio: Val | None = None, training: Val | None = None, *, seed: Int = 0
-) -> tuple[Val, ...]:
-    """Dropout with the ratio and the training flag, which must be false, as operands."""
-    if training is not None and g.scalar(training, "training_mode"):
-        raise unsupported("training mode", "export the model for inference")
-    return dropout(g, x)
 
 
 # -- activations ------------------------------------------------------------------------------
@@ -273,7 +273,6 @@ TABLE: Table = {
     "BitCast": {26: bit_cast},
     "BitShift": {11: bit_shift},
     "Identity": {1: identity},
-    "Dropout": {7: dropout, 12: dropout_12},
     "LeakyRelu": {6: leaky_relu},
     "Elu": {6: elu},
     "Selu": {6: selu},

@@ -8,73 +8,19 @@ the last two dimensions are pooled at once, as an image, and each other one on i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_window import same_padding
+from tensorkiln.frontend.onnx.ops_unpool import max_indices
+from tensorkiln.frontend.onnx.windows import Windows
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ops.window import Window
 
 # From an image [N, C, H, W] and the windows along H and W to the pooled image.
 Pool = Callable[[Val, Window, Window], Val]
 _ALONE = Window(1, 1, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The attributes that describe windows, as the model gives them; see `along`."""
-
-    kernel_shape: Sequence[int]
-    strides: Sequence[int] | None
-    dilations: Sequence[int] | None
-    pads: Sequence[int] | None
-    auto_pad: str
-    ceil_mode: bool
-
-    def along(self, g: Context, x: Val) -> list[Window]:
-        """The windows along each spatial dimension of x [N, C, ...]; NodeProblem if malformed."""
-        n = g.rank(x) - 2
-        if n < 1:
-            raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
-        kernel = _each(self.kernel_shape, n, "kernel_shape")
-        strides = _each(self.strides or (1,) * n, n, "strides")
-        dilations = _each(self.dilations or (1,) * n, n, "dilations")
-        pads = self._pads(g, x, kernel, strides, dilations)
-        return [
-            Window(kernel[i], strides[i], *pads[i], dilations[i], self.ceil_mode) for i in range(n)
-        ]
-
-    def _pads(
-        self,
-        g: Context,
-        x: Val,
-        kernel: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-    ) -> list[tuple[int, int]]:
-        """The padding (before, after) of each dimension."""
-        n = len(kernel)
-        if self.auto_pad in ("NOTSET", ""):
-            pads = _each(self.pads or (0,) * (2 * n), 2 * n, "pads", 0)
-            return [(pads[i], pads[n + i]) for i in range(n)]
-        if self.auto_pad == "VALID":
-            return [(0, 0)] * n
-        if self.auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-            raise malformed(f"auto_pad={self.auto_pad!r}")
-        upper = self.auto_pad == "SAME_UPPER"
-        extents = g.shape(x)[2:]
-        return [
-            same_padding(extents[i], kernel[i], strides[i], dilations[i], upper) for i in range(n)
-        ]
-
-
-def _each(values: Sequence[int], count: int, what: str, least: int = 1) -> tuple[int, ...]:
-    if len(values) != count or any(v < least for v in values):
-        raise malformed(f"{what}={list(values)}: expected {count} of {least} or more")
-    return tuple(values)
 
 
 def _pooled(g: Context, x: Val, windows: Sequence[Window], pool: Pool) -> Val:
@@ -119,12 +65,12 @@ def max_pool(
     pads: Ints | None = None,
     storage_order: Int = 0,
     strides: Ints | None = None,
-) -> Val:
-    """Maximum over windows of x [N, C, ...]; the output Indices is not supported."""
-    if any(g.outputs[1:]):
-        raise unsupported("the output Indices")
+) -> Sequence[Val]:
+    """Maximum over windows of x [N, C, ...]; the places of the maxima only if they are used."""
     given = Windows(kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
-    return _pooled(g, x, given.along(g, x), lambda image, h, w: _emit(g, "max_pool2d", image, h, w))
+    windows = given.along(g, x)
+    y = _pooled(g, x, windows, lambda image, h, w: _emit(g, "max_pool2d", image, h, w))
+    return (y, max_indices(g, x, windows, bool(storage_order))) if any(g.outputs[1:]) else (y,)
 
 
 def average_pool(

@@ -12,8 +12,9 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.narrow import SCALE, Format, Narrow, decoded, encoded
 from tensorkiln.frontend.onnx.ops_window import conv
-from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.frontend.onnx.tensors import dtype_name, element_type
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ops.quantise import QUANTISED
 
@@ -38,48 +39,111 @@ def _require_quantised(dtype: str, known: tuple[str, ...] = QUANTISED) -> None:
         raise unsupported(f"quantised type {dtype}", f"supported: {', '.join(known)}", kind="dtype")
 
 
+def _spread(g: Context, v: Val, x: Val, axis: int, block: int) -> Val:
+    """A parameter so that it broadcasts with `x`: per element of `axis`, or per `block` of them."""
+    if not block:
+        return _along(g, v, x, axis)
+    at = g.axis(axis, g.rank(x))
+    shape, extent = g.shape(v), g.shape(x)[at]
+    wide, count = int_value(extent), int_value(shape[at]) if g.rank(v) == g.rank(x) else None
+    if wide is None or count is None or -(-wide // block) != count or block < 1:
+        raise malformed(
+            f"block_size={block} for an extent of {extent}: expected a scale for each block, of "
+            f"the operand's {g.rank(x)} dimensions"
+        )
+    column = g.reshape(v, (*shape[: at + 1], 1, *shape[at + 1 :]))
+    many = g.emit("broadcast_to", column, shape=(*shape[: at + 1], block, *shape[at + 1 :]))
+    flat = g.reshape(many, (*shape[:at], count * block, *shape[at + 1 :]))
+    begin, kept = (0,) * g.rank(x), (*shape[:at], extent, *shape[at + 1 :])
+    if count * block == wide:
+        return flat
+    return g.emit("slice", flat, begin=begin, strides=(1,) * g.rank(x), shape=kept)
+
+
 def quantize(
     g: Context,
     x: Val,
     scale: Val,
-    zero: Val | None = None,
+    zero: Val | Narrow | None = None,
     *,
     axis: Int = 1,
     saturate: Int = 1,
     output_dtype: Int = 0,
     block_size: Int = 0,
     precision: Int = 0,
-) -> Val:
-    """saturate(round_half_even(x / scale) + zero), in float32"""
-    if block_size:
-        raise unsupported(f"block_size={block_size}")
-    if zero is None:
-        wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else "uint8"
-        _require_quantised(wanted)
-        zero = g.const(0, wanted)
-    _require_quantised(g.dtype(zero))
-    scale, zero = (_along(g, v, x, axis) for v in (g.cast(scale, "float32"), zero))
-    return g.emit("quantize", g.cast(x, "float32"), scale, zero)
+) -> Val | Narrow:
+    """saturate(round_half_even(x / scale) + zero), in float32; floats are rounded to their type and
+    have no zero point."""
+    x, scale = _plain(x, "x"), _plain(scale, "scale")
+    if precision and dtype_name(precision, "precision") not in ("float32", "float16", "bfloat16"):
+        raise unsupported("precision=float64", "the quotient is computed in float32")
+    wanted = element_type(output_dtype, "output_dtype") if output_dtype else "uint8"
+    if zero is not None:
+        found = zero.format if isinstance(zero, Narrow) else g.dtype(zero)
+        if output_dtype and wanted != found:
+            raise malformed("output_dtype is not the element type of the zero point")
+        wanted = found
+    scale = _spread(g, g.cast(scale, "float32"), x, axis, block_size)
+    wide = g.cast(x, "float32")
+    if isinstance(wanted, Format) and (wanted.is_float or wanted is SCALE):
+        _require_no_zero(g, zero)
+        return encoded(g, g.emit("div", wide, scale), wanted, bool(saturate))
+    stored = wanted.storage if isinstance(wanted, Format) else wanted
+    _require_quantised(stored)
+    point = zero.stored if isinstance(zero, Narrow) else zero
+    point = g.const(0, stored) if point is None else _spread(g, point, x, axis, block_size)
+    if isinstance(wanted, str):
+        return g.emit("quantize", wide, scale, point)
+    low, high = wanted.range
+    whole = g.emit("round", g.emit("div", wide, scale))
+    whole = g.emit("add", whole, g.cast(point, "float32"))
+    return Narrow(g.cast(g.emit("clip", whole, min=low, max=high), stored), wanted)
+
+
+def _plain(x: Val | Narrow, what: str) -> Val:
+    if isinstance(x, Narrow):
+        raise malformed(
+            f"{what} has element type {x.format.name}, expected a float to compute with"
+        )
+    return x
+
+
+def _require_no_zero(g: Context, zero: Val | Narrow | None) -> None:
+    """Raise NodeProblem unless the zero point of a quantised float, if given, is 0."""
+    if isinstance(zero, Narrow) and g.array(zero.stored, "the zero point of floats").any():
+        raise malformed("the zero point of a quantised float is not 0")
 
 
 def dequantize(
     g: Context,
-    x: Val,
-    scale: Val,
-    zero: Val | None = None,
+    x: Val | Narrow,
+    scale: Val | Narrow,
+    zero: Val | Narrow | None = None,
     *,
     axis: Int = 1,
     block_size: Int = 0,
     output_dtype: Int = 0,
 ) -> Val:
     """(x - zero) * scale, in float32"""
-    if block_size:
-        raise unsupported(f"block_size={block_size}")
-    _require_quantised(g.dtype(x), (*QUANTISED, "int32"))
-    wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else g.dtype(scale)
-    zero = g.const(0, g.dtype(x)) if zero is None else zero
-    scale, zero = (_along(g, v, x, axis) for v in (g.cast(scale, "float32"), zero))
-    return g.cast(g.emit("dequantize", x, scale, zero), wanted)
+    if isinstance(zero, Narrow) != isinstance(x, Narrow) and zero is not None:
+        raise malformed("x and the zero point have different element types")
+    if isinstance(scale, Narrow):
+        scale, own = decoded(g, scale, "float32"), "float32"
+    else:
+        own = g.dtype(scale)
+    wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else own
+    stored = x.stored if isinstance(x, Narrow) else x
+    scale = _spread(g, g.cast(scale, "float32"), stored, axis, block_size)
+    if isinstance(x, Narrow) and (x.format.is_float or x.format is SCALE):
+        _require_no_zero(g, zero)
+        return g.cast(g.emit("mul", decoded(g, x, "float32"), scale), wanted)
+    _require_quantised(g.dtype(stored), (*QUANTISED, "int32"))
+    point = zero.stored if isinstance(zero, Narrow) else zero
+    if point is None:
+        point = g.const(0, g.dtype(stored))
+    else:
+        point = _spread(g, point, stored, axis, block_size)
+    return g.cast(g.emit("dequantize", stored, scale, point), wanted)
 
 
 def _centred(g: Context, x: Val, zero: Val | None, axis: int) -> Val:
@@ -203,7 +267,9 @@ def dynamic_quantize(g: Context, x: Val) -> tuple[Val, Val, Val]:
         "round", g.emit("clip", g.emit("div", g.emit("neg", low), scale), min=0.0, max=255.0)
     )
     point = g.cast(at, "uint8")
-    return quantize(g, x, scale, point), scale, point
+    made = quantize(g, x, scale, point)
+    assert not isinstance(made, Narrow)
+    return made, scale, point
 
 
 TABLE: Table = {

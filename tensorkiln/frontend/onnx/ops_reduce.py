@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Importer, Int, Ints, Table
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import int_value
 
 
 def _reduce(g: Context, name: str, x: Val, axes: tuple[int, ...], keepdims: bool) -> Val:
@@ -119,29 +120,60 @@ def softmax_13(name: str) -> Importer:
     return run
 
 
+# Up to this extent a cumulative sum looks at all pairs of elements; a longer one is made of blocks.
+_BLOCK = 64
+
+
 def cumulative(name: str, unit: int) -> Importer:
     """The importer of CumSum or CumProd, the reduction `name` of x[j] over j <= i; over j < i if
-    `exclusive`, j >= i if `reverse`, j > i if both. Of nothing it is `unit`.
-
-    Computed with a mask over all pairs (i, j), which takes quadratic time in the extent.
-    """
+    `exclusive`, j >= i if `reverse`, j > i if both. Of nothing it is `unit`."""
 
     def run(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
         rank = g.rank(x)
         at = g.axis(int(g.scalar(axis, "axis")), rank)
         last = [i for i in range(rank) if i != at] + [at]
         moved = g.transpose(x, last)
-        n = g.shape(x)[at]
-        index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-        i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
-        less = "less" if exclusive else "less_equal"
-        keep = g.emit(less, i, j) if reverse else g.emit(less, j, i)
-        wide = g.reshape(moved, (*g.shape(moved)[:-1], 1, n))
-        masked = g.emit("where", keep, wide, g.like(unit, x))
-        total = g.emit(name, masked, axes=(rank,), keepdims=False)
+        if reverse:
+            moved = _flipped(g, moved, rank - 1)
+        total = _running(g, name, unit, moved, bool(exclusive))
+        if reverse:
+            total = _flipped(g, total, rank - 1)
         return g.transpose(total, [last.index(i) for i in range(rank)])
 
     return run
+
+
+def _running(g: Context, name: str, unit: int, x: Val, exclusive: bool) -> Val:
+    """The reduction of all elements up to each one along the last dimension, or before it.
+
+    A long dimension is divided into blocks: each element is combined with those before it in its
+    block and with what all blocks before give, so that the time is that of `_BLOCK` elements for
+    each element and not quadratic. A symbolic dimension is not divided.
+    """
+    rank, n = g.rank(x), int_value(g.shape(x)[-1])
+    if n is None or n <= _BLOCK:
+        return _masked(g, name, unit, x, exclusive)
+    lead, blocks = g.shape(x)[:-1], -(-n // _BLOCK)
+    after = (*[0] * (rank - 1), blocks * _BLOCK - n)
+    whole = g.emit("pad", x, before=(0,) * rank, after=after, value=unit)
+    wide = g.reshape(whole, (*lead, blocks, _BLOCK))
+    inside = _masked(g, name, unit, wide, exclusive)
+    each = g.emit(name, wide, axes=(rank,), keepdims=False)
+    before = g.reshape(_running(g, name, unit, each, True), (*lead, blocks, 1))
+    joined = g.emit("add" if name == "sum" else "mul", inside, before)
+    flat = g.reshape(joined, (*lead, blocks * _BLOCK))
+    return g.emit("slice", flat, begin=(0,) * rank, strides=(1,) * rank, shape=(*lead, n))
+
+
+def _masked(g: Context, name: str, unit: int, x: Val, exclusive: bool) -> Val:
+    """`_running` with a mask over all pairs of elements."""
+    n = g.shape(x)[-1]
+    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+    i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
+    keep = g.emit("less" if exclusive else "less_equal", j, i)
+    wide = g.reshape(x, (*g.shape(x)[:-1], 1, n))
+    masked = g.emit("where", keep, wide, g.like(unit, x))
+    return g.emit(name, masked, axes=(g.rank(x),), keepdims=False)
 
 
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:

@@ -1,9 +1,12 @@
-"""Resize and Upsample, one axis at a time: a gather (nearest), or a blend of two (linear)."""
+"""Resize and Upsample, one axis at a time: a gather (nearest), or a blend of two elements (linear),
+of four (cubic), or of all that a smaller picture covers (antialias)."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
@@ -24,13 +27,19 @@ _REPEATS = {
 
 def upsample_7(g: Context, x: Val, *, scales: Floats, mode: Str = "nearest") -> Val:
     """Upsample with its scales as an attribute."""
-    return _resize(g, x, range(g.rank(x)), list(scales), None, mode, "asymmetric", "floor")
+    return _upsampled(g, x, list(scales), mode)
 
 
 def upsample_9(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
     """Upsample with its scales as an operand."""
     factors = g.array(scales, "scales").ravel().tolist()
-    return _resize(g, x, range(g.rank(x)), factors, None, mode, "asymmetric", "floor")
+    return _upsampled(g, x, factors, mode)
+
+
+def _upsampled(g: Context, x: Val, scales: Sequence[float], mode: str) -> Val:
+    if mode not in ("nearest", "linear"):
+        raise malformed(f"mode={mode!r}; expected 'nearest' or 'linear'")
+    return _resize(g, x, range(g.rank(x)), scales, None, Sampling(mode, "asymmetric", "floor"))
 
 
 def resize_10(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
@@ -55,29 +64,74 @@ def resize_11(
     mode: Str = "nearest",
     nearest_mode: Str = "round_prefer_floor",
 ) -> Val:
-    """Resize by `scales` or to `sizes`, which may be symbolic.
-
-    Modes nearest and linear; the coordinate modes of opset 19 except `tf_crop_and_resize`.
-    """
-    if antialias:
-        raise unsupported("antialias=1")
-    if keep_aspect_ratio_policy != "stretch":
-        raise unsupported(f"keep_aspect_ratio_policy={keep_aspect_ratio_policy!r}")
-    where = range(g.rank(x)) if axes is None else g.axes(axes, g.rank(x))
+    """Resize by `scales` or to `sizes`, which may be symbolic but for `antialias`, for
+    `tf_crop_and_resize`, and where the aspect ratio is kept."""
+    where = tuple(range(g.rank(x))) if axes is None else g.axes(axes, g.rank(x))
     factors = [] if scales is None else g.array(scales, "scales").ravel().tolist()
     new = () if sizes is None or factors else g.extents(sizes, "sizes")
     if not factors and not new:
         raise malformed("either scales or sizes must be given")
-    return _resize(
-        g,
-        x,
-        where,
-        factors or None,
-        new or None,
+    crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if crop and roi is None:
+        raise malformed("tf_crop_and_resize needs roi")
+    box = g.array(roi, "roi").ravel().tolist() if crop and roi is not None else None
+    if box is not None and len(box) != 2 * len(where):
+        raise malformed(f"roi has {len(box)} entries for {len(where)} dimensions")
+    if antialias and mode == "nearest":
+        raise malformed("antialias=1 with mode='nearest'")
+    how = Sampling(
         mode,
         coordinate_transformation_mode,
         nearest_mode,
+        cubic_coeff_a,
+        bool(antialias),
+        bool(exclude_outside),
+        extrapolation_value,
+        box,
     )
+    if keep_aspect_ratio_policy != "stretch" and not factors:
+        factors, new = _in_proportion(g, x, where, new, keep_aspect_ratio_policy)
+    return _resize(g, x, where, factors or None, new or None, how)
+
+
+def _in_proportion(
+    g: Context, x: Val, axes: Sequence[int], sizes: Sequence[Expr], policy: str
+) -> tuple[list[float], tuple[Expr, ...]]:
+    """The scale of all dimensions with which none is larger than `sizes`, or none smaller, and the
+    extents that they get."""
+    if policy not in ("not_larger", "not_smaller"):
+        known = "'stretch', 'not_larger' or 'not_smaller'"
+        raise malformed(f"keep_aspect_ratio_policy={policy!r}; expected {known}")
+    old = [int_value(g.shape(x)[a]) for a in axes]
+    new = [int_value(d) for d in sizes]
+    ratios = [n / o for n, o in zip(new, old, strict=False) if n and o]
+    if len(ratios) != len(axes):
+        raise unsupported(
+            f"keep_aspect_ratio_policy={policy!r} of symbolic dimensions", "freeze={name: size}"
+        )
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [scale] * len(axes), tuple(IntImm(int(scale * (n or 0) + 0.5)) for n in old)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How elements are read between elements: the attributes of Resize. `roi`, for
+    `tf_crop_and_resize`, has the starts of all dimensions, then the ends, as parts of them."""
+
+    mode: str
+    coordinates: str
+    rounding: str = "round_prefer_floor"
+    cubic: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    outside: float = 0.0
+    roi: Sequence[float] | None = None
+
+    def cropped(self, k: int) -> tuple[float, float] | None:
+        """Start and end along dimension number `k` of those that are resized."""
+        if self.roi is None:
+            return None
+        return self.roi[k], self.roi[k + len(self.roi) // 2]
 
 
 def _resize(
@@ -86,34 +140,64 @@ def _resize(
     axes: Sequence[int],
     scales: Sequence[float] | None,
     sizes: Sequence[Expr] | None,
-    mode: str,
-    coordinates: str,
-    rounding: str,
+    how: Sampling,
 ) -> Val:
-    if mode not in ("nearest", "linear"):
-        raise unsupported(f"mode={mode!r}", "'nearest' and 'linear' are supported")
-    given: Sequence[float | Expr] = scales if scales is not None else sizes or ()
-    numbers = [int_value(v) if isinstance(v, Expr) else v for v in given]
-    if not given or len(given) != len(axes) or any(v is not None and v <= 0 for v in numbers):
-        raise malformed(f"{numbers} for {len(axes)} dimensions")
+    """Resized along one dimension after another. With scales and sizes, sizes are the extents."""
+    if how.mode not in ("nearest", "linear", "cubic"):
+        raise malformed(f"mode={how.mode!r}; expected 'nearest', 'linear' or 'cubic'")
+    for given in (scales, sizes):
+        numbers = [int_value(v) if isinstance(v, Expr) else v for v in given or ()]
+        wrong = any(v is not None and v <= 0 for v in numbers)
+        if given is not None and (len(given) != len(axes) or wrong):
+            raise malformed(f"{numbers} for {len(axes)} dimensions")
+    dtype = g.dtype(x)
+    whole = how.mode != "nearest" and not g.type(x).dtype.is_float
+    x = g.cast(x, "float32") if whole else x
     for k, axis in enumerate(axes):
         extent, scale = g.shape(x)[axis], scales[k] if scales is not None else None
-        if scale == 1 or (sizes is not None and g.dims.same(sizes[k], extent)):
+        same = scale == 1 if sizes is None else g.dims.same(sizes[k], extent)
+        if same and how.cropped(k) in (None, (0.0, 1.0)):
             continue
         new = sizes[k] if sizes is not None else _scaled(g, extent, scale or 1.0)
-        exact = mode == "nearest" and (coordinates, rounding) in _REPEATS
-        if exact and scale is not None and scale == int(scale) and int_value(extent) is None:
-            x = _repeat(g, x, axis, int(scale))
-            continue
-        n, old = int_value(new), int_value(extent)
-        if n is None or old is None:
-            where = _computed_positions(g, extent, new, scale, coordinates)
-            pick = _pick_computed if mode == "nearest" else _blend_computed
-            x = pick(g, x, axis, where, rounding)
-            continue
-        at = _positions(old, n, scale, coordinates)
-        x = _pick(g, x, axis, at, rounding) if mode == "nearest" else _blend(g, x, axis, at)
-    return x
+        x = _along(g, x, axis, new, scale, how, how.cropped(k))
+    # The blend of integers is rounded, as casting saturates.
+    return g.cast(g.emit("round", x), dtype) if whole else x
+
+
+def _along(
+    g: Context,
+    x: Val,
+    axis: int,
+    new: Expr,
+    scale: float | None,
+    how: Sampling,
+    crop: tuple[float, float] | None,
+) -> Val:
+    """`x` resized along one dimension to the extent `new`."""
+    n, old = int_value(new), int_value(g.shape(x)[axis])
+    exact = how.mode == "nearest" and (how.coordinates, how.rounding) in _REPEATS
+    if exact and scale is not None and scale == int(scale) and old is None:
+        return _repeat(g, x, axis, int(scale))
+    if n is None or old is None:
+        if how.antialias or crop is not None:
+            what = "antialias=1" if how.antialias else f"{how.coordinates!r}"
+            raise unsupported(f"{what} over a symbolic dimension", "freeze={name: size}")
+        where = _computed_positions(g, g.shape(x)[axis], new, scale, how.coordinates)
+        if how.mode == "nearest":
+            return _pick_computed(g, x, axis, where, how.rounding)
+        return _blend_computed(g, x, axis, where, how)
+    at = _positions(old, n, scale, how.coordinates, crop)
+    if how.mode == "nearest":
+        y = _pick(g, x, axis, at, how.rounding)
+    else:
+        y = _blend(g, x, axis, at, how, scale or n / old)
+    if crop is None:
+        return y
+    shape = [-1 if i == axis else 1 for i in range(g.rank(x))]
+    inside = ((at >= 0) & (at <= old - 1)).reshape(shape)
+    return (
+        y if inside.all() else g.emit("where", g.const(inside, "bool"), y, g.like(how.outside, y))
+    )
 
 
 def _scaled(g: Context, extent: Expr, scale: float) -> Expr:
@@ -163,7 +247,7 @@ def _computed_positions(g: Context, old: Expr, new: Expr, scale: float | None, m
         case "half_pixel_symmetric":
             cut = f("sub", 1.0, f("div", made, f("mul", factor, had)))
             return f("add", f("mul", f("div", had, 2.0), cut), half)
-    raise unsupported(f"coordinate_transformation_mode={mode!r}")
+    raise malformed(f"coordinate_transformation_mode={mode!r}")
 
 
 def _number(g: Context, extent: Expr) -> Val:
@@ -201,21 +285,53 @@ def _clipped(g: Context, at: Val, extent: Expr) -> Val:
     return g.emit("minimum", g.emit("maximum", at, g.const(0, "float32")), last)
 
 
-def _blend_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val:
-    """Like `_blend`, for positions computed at run time; `rounding` is not used."""
-    extent, rank, dtype = g.shape(x)[axis], g.rank(x), g.dtype(x)
-    at = _clipped(g, at, extent)
+def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Val:
+    """Like `_blend`, for positions computed at run time."""
+    extent, rank = g.shape(x)[axis], g.rank(x)
+    if how.mode == "linear" and not how.exclude_outside:
+        at = _clipped(g, at, extent)
     low = g.emit("floor", at)
     count = g.shape(at)[0]
-    t = g.reshape(g.emit("sub", at, low), [count if i == axis else 1 for i in range(rank)])
-    rest = g.emit("sub", g.const(1, "float32"), t)
-    high = g.emit("add", low, g.const(1, "float32"))
-    a, b = (g.emit("take", x, _inside(g, v, extent), axis=axis) for v in (low, high))
-    left = g.emit("mul", a, g.cast(rest, dtype))
-    return g.emit("add", left, g.emit("mul", b, g.cast(t, dtype)))
+    t = g.emit("sub", at, low)
+    taps = range(-1, 3) if how.mode == "cubic" else range(2)
+    parts = [g.emit("add", low, g.const(k, "float32")) for k in taps]
+    weights = [_weight(g, t, k, how) for k in taps]
+    if how.exclude_outside:
+        inside = [g.emit("equal", _clipped(g, v, extent), v) for v in parts]
+        weights = [
+            g.emit("mul", w, g.cast(m, "float32")) for w, m in zip(weights, inside, strict=True)
+        ]
+        total = functools.reduce(lambda a, b: g.emit("add", a, b), weights)
+        weights = [g.emit("div", w, total) for w in weights]
+    column = [count if i == axis else 1 for i in range(rank)]
+    read = [
+        g.emit(
+            "mul",
+            g.emit("take", x, _inside(g, v, extent), axis=axis),
+            g.cast(g.reshape(w, column), g.dtype(x)),
+        )
+        for v, w in zip(parts, weights, strict=True)
+    ]
+    return functools.reduce(lambda a, b: g.emit("add", a, b), read)
 
 
-def _positions(old: int, new: int, factor: float | None, mode: str) -> np.ndarray:
+def _weight(g: Context, t: Val, tap: int, how: Sampling) -> Val:
+    """The weight of the element `tap` places after the one before a position, `t` after that."""
+    far = g.emit("abs", g.emit("sub", g.const(tap, "float32"), t))
+    if how.mode == "linear":
+        return g.emit("sub", g.const(1, "float32"), far)
+    a, total = how.cubic, g.const(0, "float32")
+    near = tap in (0, 1)
+    factors = (a + 2, -(a + 3), 0, 1) if near else (a, -5 * a, 8 * a, -4 * a)
+    result: Val = total
+    for factor in factors:
+        result = g.emit("add", g.emit("mul", result, far), g.const(factor, "float32"))
+    return result
+
+
+def _positions(
+    old: int, new: int, factor: float | None, mode: str, crop: tuple[float, float] | None
+) -> np.ndarray:
     """The source position, a fraction, of every output element; `factor` is None if the node gives
     sizes."""
     # In float32, as other runtimes compute it, so that ties round in the same direction.
@@ -234,7 +350,13 @@ def _positions(old: int, new: int, factor: float | None, mode: str) -> np.ndarra
         case "half_pixel_symmetric":
             offset = np.float32(old / 2) * (1 - new / (scale * old))
             return offset + (i + 0.5) / scale - 0.5
-    raise unsupported(f"coordinate_transformation_mode={mode!r}")
+        case "tf_crop_and_resize" if crop is not None:
+            start, size = crop[0] * (old - 1), (crop[1] - crop[0]) * (old - 1)
+            steps = new - 1 if factor is None else factor * old - 1
+            if steps <= 0:
+                return np.full(new, start + size / 2)
+            return start + np.arange(new) * size / steps
+    raise malformed(f"coordinate_transformation_mode={mode!r}")
 
 
 def _pick(g: Context, x: Val, axis: int, at: np.ndarray, rounding: str) -> Val:
@@ -253,16 +375,64 @@ def _pick(g: Context, x: Val, axis: int, at: np.ndarray, rounding: str) -> Val:
     return g.emit("take", x, g.const(np.clip(index, 0, old - 1), "int64"), axis=axis)
 
 
-def _blend(g: Context, x: Val, axis: int, at: np.ndarray) -> Val:
-    """x[low] * (1 - t) + x[low + 1] * t, with low = floor(at) and t = at - low."""
+def _blend(g: Context, x: Val, axis: int, at: np.ndarray, how: Sampling, scale: float) -> Val:
+    """The weighted sum of the elements around each position; beyond its ends `x` goes on with its
+    last elements, which with `exclude_outside` have no weight."""
     old, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
-    at = np.clip(at, 0, old - 1)
+    index, weight = _taps(at, how, scale)
+    if how.exclude_outside:
+        weight = np.where((index >= 0) & (index < old), weight, 0)
+        total = weight.sum(1, keepdims=True)
+        weight = weight / np.where(total == 0, 1, total)
+    index = np.clip(index, 0, old - 1)
+    if index.shape[1] > 4:
+        return _as_product(g, x, axis, index, weight)
+    shape = [-1 if i == axis else 1 for i in range(rank)]
+    parts = [
+        g.emit(
+            "mul",
+            g.emit("take", x, g.const(index[:, k], "int64"), axis=axis),
+            g.const(weight[:, k].reshape(shape), dtype),
+        )
+        for k in range(index.shape[1])
+    ]
+    return functools.reduce(lambda a, b: g.emit("add", a, b), parts)
+
+
+def _as_product(g: Context, x: Val, axis: int, index: np.ndarray, weight: np.ndarray) -> Val:
+    """The sum of many weighted elements as a product with a matrix of the weights."""
+    matrix = np.zeros((int_value(g.shape(x)[axis]) or 1, len(index)))
+    for k in range(index.shape[1]):
+        np.add.at(matrix, (index[:, k], np.arange(len(index))), weight[:, k])
+    order = [i for i in range(g.rank(x)) if i != axis] + [axis]
+    lead = [g.shape(x)[i] for i in order[:-1]]
+    rows = g.reshape(g.transpose(x, order), (g.dims.product(lead), g.shape(x)[axis]))
+    y = g.reshape(g.emit("linear", rows, g.const(matrix, g.dtype(x))), (*lead, len(index)))
+    return g.transpose(y, [order.index(i) for i in range(g.rank(x))])
+
+
+def _taps(at: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Places and weights [positions, taps] of the elements that are read for each position.
+
+    With `antialias` a smaller picture reads all elements that a new one covers.
+    """
     low = np.floor(at)
-    t = (at - low).reshape([-1 if i == axis else 1 for i in range(rank)])
-    a = g.emit("take", x, g.const(low, "int64"), axis=axis)
-    b = g.emit("take", x, g.const(np.minimum(low + 1, old - 1), "int64"), axis=axis)
-    left = g.emit("mul", a, g.const(1 - t, dtype))
-    return g.emit("add", left, g.emit("mul", b, g.const(t, dtype)))
+    t = (at - low)[:, None]
+    reach = 2 if how.mode == "cubic" else 1
+    shrink = min(scale, 1.0) if how.antialias else 1.0
+    first = math.floor(-reach / shrink) + 1
+    taps = np.arange(first, 2 - first)
+    far = np.abs(taps - t) * shrink
+    if how.mode == "linear":
+        weight = np.clip(1 - far, 0, 1)
+    else:
+        a = how.cubic
+        near = ((a + 2) * far - (a + 3)) * far * far + 1
+        more = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+        weight = np.where(far <= 1, near, np.where(far < 2, more, 0))
+    if how.antialias:
+        weight = weight / weight.sum(1, keepdims=True)
+    return (low[:, None] + taps).astype(np.int64), weight
 
 
 TABLE: Table = {

@@ -16,6 +16,7 @@ from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_index import gather_elements, linear, wrapped
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.rules import same_extent
@@ -40,10 +41,14 @@ def _unit(g: Context, x: Val, reduction: str) -> Val:
     if reduction in ("add", "mul"):
         return g.like(reduction == "mul", x)
     dtype = g.type(x).dtype
-    if dtype.is_float:
-        return g.like(-np.inf if reduction == "max" else np.inf, x)
-    info = np.iinfo(dtype.name)
-    return g.const(info.min if reduction == "max" else info.max, dtype)
+    if reduction == "max":
+        return g.const(least(dtype), dtype)
+    return g.like(np.inf, x) if dtype.is_float else g.const(np.iinfo(dtype.name).max, dtype)
+
+
+def least(dtype: DType) -> float:
+    """The least number of an element type."""
+    return -np.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
 
 
 def _check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
@@ -54,7 +59,7 @@ def _check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
         raise malformed(f"updates are of {g.dtype(updates)}, the operand of {g.dtype(x)}")
 
 
-def _scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
+def scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
     """x [..., n] with `updates` [..., m] put to, or combined with, the elements `at` [..., m] of
     the last dimension. The last of several for one element is put there; `at` beyond the dimension
     is nowhere."""
@@ -119,7 +124,7 @@ def scatter_elements(
         updates = g.emit("pad", updates, value=0, **wide)
     order, back = _last(rank, at)
     moved, place, updates = (g.transpose(v, order) for v in (x, place, updates))
-    return g.transpose(_scattered(g, moved, place, updates, reduction), back)
+    return g.transpose(scattered(g, moved, place, updates, reduction), back)
 
 
 def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str = "none") -> Val:
@@ -148,7 +153,7 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
     else:
         turned = [g.transpose(v, (1, 0)) for v in (flat, put)]
         place = g.reshape(place, (1, many))
-        out = g.transpose(_scattered(g, turned[0], place, turned[1], reduction), (1, 0))
+        out = g.transpose(scattered(g, turned[0], place, turned[1], reduction), (1, 0))
     return g.reshape(out, dims)
 
 
@@ -168,7 +173,7 @@ def _rows_put(g: Context, x: Val, place: Val, updates: Val) -> Val:
     rows = g.shape(x)[0]
     number = _iota(g, g.shape(place)[0], 1, 0)
     none = g.emit("broadcast_to", g.const([-1], "int64"), shape=(rows,))
-    last = _scattered(g, none, place, number, "none")
+    last = scattered(g, none, place, number, "none")
     put = g.emit("take", updates, g.emit("maximum", last, g.const(0, "int64")), axis=0)
     found = g.emit("greater_equal", last, g.const(0, "int64"))
     return g.emit("where", g.reshape(found, (rows, 1)), put, x)
@@ -201,7 +206,7 @@ def tensor_scatter(
     place = g.emit("broadcast_to", place, shape=shape)
     order, back = _last(rank, at)
     moved, place, update = (g.transpose(v, order) for v in (past, place, update))
-    return g.transpose(_scattered(g, moved, place, update, "none"), back)
+    return g.transpose(scattered(g, moved, place, update, "none"), back)
 
 
 def reverse_sequence(
@@ -239,9 +244,12 @@ def _precedes(g: Context, a: Val, b: Val, largest: bool) -> Val:
     return g.emit("logical_or", first, g.emit("logical_and", odd[0], g.emit("logical_not", odd[1])))
 
 
+# Up to so many elements are found one after another, which is linear in the extent for each.
+_FEW = 16
+
+
 def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[Val]:
-    """The `count` first elements in order, and their places: an element's place in the order is the
-    number of those before it, which takes quadratic time."""
+    """The `count` first elements in order, and their places."""
     rank = g.rank(x)
     at = g.axis(axis, rank)
     if not rank:
@@ -252,6 +260,62 @@ def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[V
         raise malformed(f"k={count}, expected 0 to the extent {size} of dimension {at}")
     order, back = _last(rank, at)
     moved = g.transpose(x, order)
+    few = 1 <= count <= _FEW and (size is None or size > 2 * count)
+    if few and g.dtype(x) in _KEYS:
+        index = _selected(g, moved, count, largest)
+    else:
+        index = _ranked(g, moved, count, largest)
+    values = gather_elements(g, moved, index, axis=rank - 1)
+    return g.transpose(values, back), g.transpose(index, back)
+
+
+# Element types of which `_key` makes integers that are ordered alike, and the type of these.
+_KEYS = {
+    "float32": "int64",
+    "float16": "int64",
+    "int32": "int64",
+    "int16": "int32",
+    "int8": "int32",
+    "uint16": "int32",
+    "uint8": "int32",
+}
+
+
+def _key(g: Context, x: Val, largest: bool) -> Val:
+    """Integers of the order of `x`, the first in order the greatest: of a float its bits, turned
+    where it is negative, with NaN beyond all numbers. None is the least integer."""
+    key = x
+    if g.type(x).dtype.is_float:
+        wide = g.cast(x, "float32")
+        positive = g.emit("add", wide, g.const(0, "float32"))  # a zero has no sign then
+        bits = g.emit("bitcast", positive, dtype="int32")
+        turned = g.emit("bitwise_xor", bits, g.const(0x7FFFFFFF, "int32"))
+        key = g.emit("where", g.emit("less", bits, g.const(0, "int32")), turned, bits)
+        most = g.const(np.iinfo(np.int32).max, "int32")
+        key = g.emit("where", g.emit("isnan", wide), most, key)
+    key = g.cast(key, _KEYS[g.dtype(x)])
+    return key if largest else g.emit("neg", key)
+
+
+def _selected(g: Context, x: Val, count: int, largest: bool) -> Val:
+    """The places of the first elements along the last dimension: the greatest, then the greatest
+    of the others, and so on."""
+    rank, key = g.rank(x), _key(g, x, largest)
+    none = g.const(np.iinfo(g.type(key).dtype.name).min, g.type(key).dtype)
+    line = _iota(g, g.shape(x)[-1], rank, rank - 1)
+    found = []
+    for k in range(count):
+        best = g.emit("argmax", key, axis=rank - 1, keepdims=True)
+        found.append(best)
+        if k + 1 < count:
+            key = g.emit("where", g.emit("equal", line, best), none, key)
+    return found[0] if count == 1 else g.emit("concat", *found, axis=rank - 1)
+
+
+def _ranked(g: Context, moved: Val, count: int, largest: bool) -> Val:
+    """The places of the first elements along the last dimension: an element's place in the order is
+    the number of those before it, which takes quadratic time."""
+    rank, n = g.rank(moved), g.shape(moved)[-1]
     own, other = g.reshape(moved, (*g.shape(moved), 1)), _row(g, moved)
     i, j = _iota(g, n, rank + 1, rank - 1), _iota(g, n, rank + 1, rank)
     tie = g.emit("logical_not", _precedes(g, own, other, largest))
@@ -260,9 +324,7 @@ def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[V
     places = g.emit("sum", g.cast(before, "int64"), axes=(rank,), keepdims=False)
     wanted = _iota(g, as_expr(count), rank + 1, rank - 1)
     chosen = g.emit("where", g.emit("equal", _row(g, places), wanted), j, g.const(0, "int64"))
-    index = g.emit("sum", chosen, axes=(rank,), keepdims=False)
-    values = gather_elements(g, moved, index, axis=rank - 1)
-    return g.transpose(values, back), g.transpose(index, back)
+    return g.emit("sum", chosen, axes=(rank,), keepdims=False)
 
 
 def top_k_1(g: Context, x: Val, *, k: Int, axis: Int = -1) -> Sequence[Val]:

@@ -8,12 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dispatch import Array, Float, Floats, Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.dispatch import (
+    Array,
+    Float,
+    Floats,
+    Int,
+    Ints,
+    Str,
+    Table,
+    Tensor,
+)
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
-from tensorkiln.ir.relax import constant
+from tensorkiln.ir.relax import Constant, constant
 
 # A tensor of more elements than this that one value or one step describes stays an operator: a
 # file of a few bytes must not make the importer allocate terabytes.
@@ -286,12 +296,12 @@ def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> 
 def constant_node(
     g: Context,
     *,
-    value: Array | None = None,
+    value: Tensor | None = None,
     value_float: Float | None = None,
     value_floats: Floats | None = None,
     value_int: Int | None = None,
     value_ints: Ints | None = None,
-) -> Val:
+) -> Val | Narrow:
     """The value of the one attribute that is given."""
     given = [
         (value, None),
@@ -303,8 +313,10 @@ def constant_node(
     found = [(v, d) for v, d in given if v is not None]
     if len(found) != 1:
         raise malformed(f"expected one value attribute, got {len(found)}")
-    array, dtype = found[0]
-    return constant(np.asarray(array, dtype))
+    given_value, dtype = found[0]
+    if isinstance(given_value, Constant | Narrow):
+        return given_value
+    return constant(np.asarray(given_value, dtype))
 
 
 def eye_like(g: Context, x: Val, *, dtype: Int | None = None, k: Int = 0) -> Val:

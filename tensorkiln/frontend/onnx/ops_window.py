@@ -1,27 +1,29 @@
-"""Convolution in one or two spatial dimensions."""
+"""Convolution; in more than two spatial dimensions by way of ops_deep.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_deep import conv_deep, conv_transpose_deep
 from tensorkiln.frontend.onnx.ops_index import pad
-from tensorkiln.ir.expr import Expr, IntImm, int_value
+from tensorkiln.frontend.onnx.windows import Windows, same_padding
+from tensorkiln.ir.expr import IntImm, int_value
+from tensorkiln.ops.window import Window
 
 
 def _spatial(g: Context, x: Val) -> int:
-    """The number of spatial dimensions of [N, C, ...], 1 or 2; NodeProblem for others.
+    """The number of spatial dimensions of [N, C, ...]; NodeProblem if there is none.
 
     Importers treat one dimension as two, with height 1.
     """
     n = g.rank(x) - 2
     if n < 1:
         raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
-    if n > 2:
-        raise unsupported(f"{n} spatial dimensions", "1 and 2 are supported")
     return n
 
 
@@ -62,25 +64,6 @@ def _padding(
     return (out[0][0], out[1][0], out[0][1], out[1][1])
 
 
-def same_padding(
-    extent: Expr, kernel: int, stride: int, dilation: int, upper: bool
-) -> tuple[int, int]:
-    """Padding (before, after) with which the result has ceil(extent / stride) elements.
-
-    An odd total has its larger half after (`upper`) or before.
-    """
-    size, window = int_value(extent), (kernel - 1) * dilation + 1
-    if size is None and stride != 1:
-        raise unsupported(
-            "auto_pad=SAME with a stride over a symbolic dimension", "freeze it, or use pads"
-        )
-    total = window - 1
-    if size is not None:
-        total = max((-(-size // stride) - 1) * stride + window - size, 0)
-    small = total // 2
-    return (small, total - small) if upper else (total - small, small)
-
-
 def _image(g: Context, x: Val) -> Val:
     """Reshape [N, C, L] to [N, C, 1, L]; return [N, C, H, W] unchanged."""
     if g.rank(x) == 4:
@@ -108,21 +91,38 @@ def conv(
     strides: Ints | None = None,
 ) -> Val:
     """Convolution of x [N, C, (H,) W] with w [M, C/group, (kh,) kw] and bias [M]."""
-    n = _spatial(g, x)
-    if g.rank(w) != n + 2:
-        raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
+    if g.rank(w) != g.rank(x):
+        raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {g.rank(x)}")
     extents = [int_value(d) for d in g.shape(w)[2:]]
     if None in extents:
         raise unsupported("the kernel's extent is symbolic")
     shape = tuple(e for e in extents if e is not None)
     if kernel_shape is not None and tuple(kernel_shape) != shape:
         raise malformed(f"kernel_shape={list(kernel_shape)}, but the weights have {list(shape)}")
+    if g.rank(x) > 4:
+        given = Windows(shape, strides, dilations, pads, auto_pad, False).along(g, x)
+        return conv_deep(g, x, w, b, given[:-2], group, lambda u, v: _flat(g, u, v, given, group))
+    n = _spatial(g, x)
     kernel = _pair(shape, n, "kernel")
     step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
     padding = _padding(g, x, auto_pad, pads, kernel, step, dilation)
     args = [_image(g, x), _image(g, w)] + ([b] if b is not None else [])
     y = g.emit("conv2d", *args, strides=step, padding=padding, dilation=dilation, groups=group)
     return _back(g, y, n)
+
+
+def _flat(g: Context, x: Val, w: Val, windows: Sequence[Window], groups: int) -> Val:
+    """The convolution along the last two of more dimensions."""
+    rows, cols = windows[-2:]
+    return g.emit(
+        "conv2d",
+        x,
+        w,
+        strides=(rows.stride, cols.stride),
+        padding=(rows.before, cols.before, rows.after, cols.after),
+        dilation=(rows.dilation, cols.dilation),
+        groups=groups,
+    )
 
 
 def conv_transpose(
@@ -147,9 +147,24 @@ def conv_transpose(
     convolution computes all phases as output channels; phase r of element q is then moved to
     stride * q + r. w is [C, M/group, (kh,) kw].
     """
-    n = _spatial(g, x)
+    n = g.rank(x) - 2
     if g.rank(w) != n + 2:
         raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
+    if n > 2:
+        return _transposed_deep(
+            g,
+            x,
+            w,
+            b,
+            auto_pad=auto_pad,
+            dilations=dilations or (1,) * n,
+            group=group,
+            output_padding=output_padding or (0,) * n,
+            output_shape=None if output_shape is None else output_shape[-n:],
+            pads=pads or (0,) * (2 * n),
+            strides=strides or (1,) * n,
+        )
+    n = _spatial(g, x)
     image, w = _image(g, x), _image(g, w)
     kernel = tuple(int_value(d) or 1 for d in g.shape(w)[2:])
     step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
@@ -184,6 +199,57 @@ def conv_transpose(
         *(last[i] % step[i] + 1 - step[i] for i in (0, 1)),
     )
     return _back(g, _cropped(g, y, ends), n)
+
+
+def _transposed_deep(
+    g: Context,
+    x: Val,
+    w: Val,
+    b: Val | None,
+    *,
+    auto_pad: str,
+    dilations: Sequence[int],
+    group: int,
+    output_padding: Sequence[int],
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int],
+    strides: Sequence[int],
+) -> Val:
+    """A transposed convolution in three or more dimensions; attributes as for `conv_transpose`."""
+    n = g.rank(x) - 2
+    lengths = [len(v) for v in (dilations, output_padding, strides)]
+    if lengths != [n] * 3 or len(pads) != 2 * n or len(output_shape or dilations) != n:
+        raise malformed(f"attributes of another number of dimensions than {n}")
+    if min(*strides, *dilations) < 1 or min(*pads, *output_padding) < 0:
+        given = f"strides={list(strides)}, dilations={list(dilations)}, pads={list(pads)}"
+        raise malformed(f"{given}, output_padding={list(output_padding)}")
+    rest: dict[str, Any] = {
+        "auto_pad": auto_pad,
+        "dilations": dilations[1:],
+        "group": group,
+        "output_padding": output_padding[1:],
+        "output_shape": None if output_shape is None else output_shape[1:],
+        "pads": (*pads[1:n], *pads[n + 1 :]),
+        "strides": strides[1:],
+    }
+    y = conv_transpose_deep(
+        g, x, w, strides[0], dilations[0], lambda u, v: conv_transpose(g, u, v, **rest)
+    )
+    cut = (pads[0], pads[n])
+    if auto_pad == "VALID":
+        cut = (0, 0)
+    if output_shape is not None or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        size, full = int_value(g.shape(x)[2]), int_value(g.shape(y)[2])
+        if size is None or full is None:
+            raise unsupported("output_shape or auto_pad=SAME over a symbolic dimension")
+        wanted = output_shape[0] if output_shape is not None else size * strides[0]
+        total = full + output_padding[0] - wanted
+        small = total // 2
+        cut = (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
+    y = pad(g, y, (-cut[0], output_padding[0] - cut[1]), (2,), "constant", 0.0)
+    if b is None:
+        return y
+    return g.emit("add", y, g.reshape(b, (g.shape(y)[1], *[1] * n)))
 
 
 def _cropped(g: Context, x: Val, pads: Sequence[int]) -> Val:

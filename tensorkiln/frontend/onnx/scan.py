@@ -64,11 +64,40 @@ def scan(
         outs = step(t, (*states, *parts))
         states = tuple(outs[: len(states)])
         results.append(outs[len(states) :])
-    stacked = [
-        _stacked(g, [r[k] for r in results][:: -1 if out_turned[k] else 1], out_axes[k])
+    joined = [
+        stacked(g, [r[k] for r in results][:: -1 if out_turned[k] else 1], out_axes[k])
         for k in range(made)
     ]
-    return (*states, *stacked)
+    return (*states, *joined)
+
+
+def scan_8(
+    g: Context,
+    step: Step,
+    *operands: Val,
+    body: Body,
+    num_scan_inputs: Int,
+    directions: Ints | None = None,
+) -> Sequence[Val]:
+    """Scan of opset 8: all operands have a dimension of samples, which are scanned one by one."""
+    samples = {int_value(g.shape(x)[0]) for x in operands if g.rank(x)}
+    (count,) = samples if len(samples) == 1 else (None,)
+    if count is None:
+        raise unsupported("the number of samples is symbolic, or not the same for all operands")
+    results = []
+    for b in range(count):
+        parts = [_element(g, x, 0, b) for x in operands]
+        number = b * MAX_STEPS
+        found = scan(
+            g,
+            lambda t, args, number=number: step(number + t, args),  # type: ignore[misc]
+            *parts,
+            body=body,
+            num_scan_inputs=num_scan_inputs,
+            scan_input_directions=directions,
+        )
+        results.append(found)
+    return [stacked(g, column, 0) for column in zip(*results, strict=True)]
 
 
 def _listed(values: Sequence[int] | None, count: int, what: str, below: int = 0) -> list[int]:
@@ -100,7 +129,8 @@ def _element(g: Context, x: Val, axis: int, at: int) -> Val:
     return g.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _stacked(g: Context, parts: Sequence[Val], axis: int) -> Val:
+def stacked(g: Context, parts: Sequence[Val], axis: int) -> Val:
+    """Tensors of one shape side by side along a new dimension."""
     shape = g.shape(parts[0])
     at = g.axis(axis, len(shape) + 1, "scan_output_axes")
     wide = [g.reshape(part, (*shape[:at], 1, *shape[at:])) for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.held import Held
 from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto
 
 
@@ -33,10 +33,10 @@ class GraphScope:
     depth: int = 0
     outer: GraphScope | None = None
     attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
-    values: dict[str, Val | TensorProto | Unknown] = field(default_factory=dict)
+    values: dict[str, Held | TensorProto | Unknown] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
-    def find(self, name: str) -> Val | TensorProto | Unknown | None:
+    def find(self, name: str) -> Held | TensorProto | Unknown | None:
         """The value of a name in this scope or an enclosing one; None if it is not defined.
 
         A TensorProto is an initializer that has not been converted to an array yet.

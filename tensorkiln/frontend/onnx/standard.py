@@ -1,4 +1,5 @@
-"""The operators of ONNX up to opset 28: a message on one that is not imported suggests no other."""
+"""The operators of ONNX up to opset 28 and of ai.onnx.ml: a message on one that is not imported
+suggests no other, but says what helps."""
 
 _NAMES = """
 Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
@@ -22,5 +23,21 @@ SequenceInsert SequenceLength SequenceMap Shape Shrink Sigmoid Sign Sin Sinh Siz
 SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt Squeeze
 StringConcat StringNormalizer StringSplit Sub Sum SwiGLU Swish Tan Tanh TensorScatter
 TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
+ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer FeatureVectorizer Imputer
+LabelEncoder LinearClassifier LinearRegressor Normalizer OneHotEncoder SVMClassifier SVMRegressor
+Scaler TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor ZipMap
 """
 STANDARD = frozenset(_NAMES.split())
+
+_STRINGS = "tensors hold no strings: do this before the model, and give it numbers"
+_OUTSIDE = """StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer CastMap
+CategoryMapper DictVectorizer"""
+# What helps with an operator that is not imported.
+HINTS = {
+    **dict.fromkeys(_OUTSIDE.split(), _STRINGS),
+    "ImageDecoder": "decode pictures before the model, and give it their elements",
+    "Multinomial": "let the model give the probabilities, and draw after it",
+    "MaxRoiPool": "RoiAlign is supported, which detection models are exported with today",
+    "SVMClassifier": "SVMRegressor is supported: export the decision function of each class as one",
+}
+TRAINING = "ai.onnx.preview.training"

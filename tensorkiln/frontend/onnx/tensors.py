@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,19 +15,24 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.narrow import FORMATS, Format, Narrow, packed_size, unpacked
 from tensorkiln.frontend.onnx.proto import TensorProto
 from tensorkiln.ir import dtype as ir_dtype
+from tensorkiln.ir.relax import Constant, constant
 
 # The names of TensorProto.DataType from 1 on. Those that we know too mean the same in NumPy or
 # ml_dtypes.
 _NAMES = (
     "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 "
     "complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 "
-    "int4 float4e2m1 float8e8m0 uint2 int2"
+    "int4 float4e2m1 float8e8m0 uint2 int2 float6e2m3 float6e3m2"
 )
 _NUMBERED = dict(enumerate(_NAMES.split(), 1))
 DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if name in ir_dtype.DTYPES}
 OTHER_DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if n not in DTYPES}
+NARROW_DTYPES: dict[int, Format] = {
+    n: FORMATS[name] for n, name in _NUMBERED.items() if name in FORMATS
+}
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -45,9 +51,20 @@ def dtype_name(code: int, what: str) -> str:
         raise NodeProblem(
             "dtype",
             f"{what} has element type {OTHER_DTYPES[code]}",
-            "supported: " + ", ".join(sorted(DTYPES.values())),
+            _hint(OTHER_DTYPES[code]),
         )
     raise NodeProblem("malformed", f"{what} has element type {code}, which ONNX does not define")
+
+
+def _hint(name: str) -> str:
+    if name in FORMATS:
+        return "tensors of it are cast, quantised, dequantised and moved only; cast it first"
+    return "supported: " + ", ".join(sorted(DTYPES.values()))
+
+
+def element_type(code: int, what: str) -> str | Format:
+    """As `dtype_name`, or the format of a type that is only stored (narrow.py)."""
+    return NARROW_DTYPES.get(code) or dtype_name(code, what)
 
 
 class ExternalFiles:
@@ -129,17 +146,54 @@ def map_path(path: Path) -> memoryview:
     return _map_file(open_plain(path), path)
 
 
+def to_constant(t: TensorProto, files: ExternalFiles, name: str = "") -> Constant | Narrow:
+    """The tensor as a constant called `name`; raises as `to_array`."""
+    format = NARROW_DTYPES.get(t.data_type)
+    if format is None:
+        return constant(to_array(t, files), name)
+    return Narrow(constant(_stored(t, format, files), name), format)
+
+
+def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
+    """The elements of a tensor of a narrow type, a byte each."""
+    what, dims = _checked_dims(t)
+    count = math.prod(dims)
+    size = packed_size(format, count)
+    if t.location == 1:
+        data: np.ndarray = np.frombuffer(_external(t, files, size), np.uint8)
+    elif t.raw_data is not None and (len(t.raw_data) or not t.int32_data.size):
+        data = np.frombuffer(t.raw_data, np.uint8)
+    elif format.bits == 6:
+        # The only type whose elements are packed in raw bytes and not in this field.
+        data, size, format = t.int32_data.astype(np.uint8), count, replace(format, bits=8)
+    else:
+        data = t.int32_data.astype(np.uint8)
+    if data.size != size:
+        raise NodeProblem(
+            "malformed",
+            f"{what} of shape {list(dims)} and type {format.name} needs {size} bytes, "
+            f"got {data.size}",
+        )
+    return unpacked(data, format, count).reshape(dims)
+
+
+def _checked_dims(t: TensorProto) -> tuple[str, tuple[int, ...]]:
+    """What messages call the tensor, and its shape; NodeProblem if an extent is negative."""
+    what = f"tensor {t.name!r}" if t.name else "a tensor"
+    dims = tuple(int(d) for d in t.dims)
+    if any(d < 0 for d in dims):
+        raise NodeProblem("malformed", f"{what} has a negative dimension: {list(dims)}")
+    return what, dims
+
+
 def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
     """The tensor as a read-only array: a view of the file if its elements are stored as raw bytes.
 
     Raises NodeProblem for an unsupported dtype or a number of elements that does not fit the
     shape, UserError if an external file cannot be read.
     """
-    what = f"tensor {t.name!r}" if t.name else "a tensor"
+    what, dims = _checked_dims(t)
     name = dtype_name(t.data_type, what)
-    dims = tuple(int(d) for d in t.dims)
-    if any(d < 0 for d in dims):
-        raise NodeProblem("malformed", f"{what} has a negative dimension: {list(dims)}")
     count, dtype = math.prod(dims), numpy_dtype(name).newbyteorder("<")
     if t.location == 1:
         data: memoryview | None = _external(t, files, count * dtype.itemsize)

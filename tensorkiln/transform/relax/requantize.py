@@ -67,7 +67,8 @@ def _lift(m: Match) -> Value | None:
     not separate integer sums from the operators that convert them."""
     inner, shape = m.producer("y"), m.type.shape
     x, *rest = inner.args
-    last = bool(shape) and same_extent(shape[-1], m.tensor("y").shape[-1])
+    before = m.tensor("y").shape
+    last = bool(shape) and bool(before) and same_extent(shape[-1], before[-1])
     if not m.once("y") or not last or not _of_integers(m, inner):
         return None
     if inner.op == "linear":

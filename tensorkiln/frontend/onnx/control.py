@@ -1,0 +1,260 @@
+"""Control flow whose course is known at import: branches that are taken, loops that are unrolled.
+
+A graph function has neither, so the nodes of a body are imported in its place, once for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tensorkiln.base.errors import Issue
+from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.held import Held, TensorList
+from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.load import ParsedModel
+from tensorkiln.frontend.onnx.narrow import Narrow
+from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto
+from tensorkiln.frontend.onnx.scan import MAX_STEPS, BodyRefused, scan, scan_8, stacked
+from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
+from tensorkiln.ir.relax import Constant
+
+MAX_DEPTH = 32
+# Of all loops of a model: a file of a few bytes must not keep the importer busy for hours.
+MOST_STEPS = 1 << 14
+Outputs = Sequence[Held | Unknown]
+
+
+class Host(Protocol):
+    """The import of a model, as bodies need it: `importer.Importer`."""
+
+    g: Context
+    source: ParsedModel
+    issues: list[Issue]
+    unrolled: int
+
+    def nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
+        """Import nodes, whose values `results` are read, into the scope."""
+
+    def enter(self, node: NodeProto, scope: GraphScope) -> None:
+        """Let the context describe the node."""
+
+    def operand(self, name: str, scope: GraphScope) -> Held | Unknown | None:
+        """What an operand's name stands for, None for one that is left out."""
+
+    def inner_result(self, name: str, scope: GraphScope) -> Held | Unknown:
+        """What a result of a body stands for."""
+
+
+def _branch(
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+) -> Outputs:
+    """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
+    bodies = {a.name: a.g for a in given}
+    if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
+        raise malformed("If needs then_branch and else_branch")
+    if len(node.input) != 1:
+        raise malformed(f"If takes one condition, got {len(node.input)}")
+    cond = host.operand(node.input[0], scope)
+    if isinstance(cond, Unknown) or cond is None:
+        return [UNKNOWN] * len(node.output)
+    if not isinstance(cond, Constant) or cond.array.size != 1:
+        raise NodeProblem(
+            "operator",
+            "the condition of If is computed from data",
+            "only conditions known at import are supported",
+        )
+    body = bodies["then_branch" if cond.array.item() else "else_branch"]
+    assert body is not None
+    return _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
+
+
+def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held]) -> Outputs:
+    """The results of a body, whose nodes are imported in a scope of their own."""
+    if scope.depth >= MAX_DEPTH:
+        raise malformed("bodies are nested too deep")
+    if len(body.input) != len(args):
+        raise malformed(f"a body of {len(body.input)} operands for {len(args)}")
+    inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
+    inner.values.update({t.name: t for t in body.initializer})
+    inner.values.update(zip((v.name for v in body.input), args, strict=True))
+    host.nodes(body.node, inner, [o.name for o in body.output])
+    return [host.inner_result(o.name, inner) for o in body.output]
+
+
+def _step(
+    host: Host, node: NodeProto, body: Graph, scope: GraphScope
+) -> Callable[[int, Sequence[Held]], list[Held]]:
+    """From the number of a step and the body's operands to its results; raises BodyRefused."""
+    before = len(host.issues)
+
+    def step(number: int, args: Sequence[Held]) -> list[Held]:
+        host.unrolled += 1
+        if host.unrolled > MOST_STEPS:
+            raise unsupported(f"loops of more than {MOST_STEPS} steps in all", "they are unrolled")
+        found = _body(host, body, scope, f"{scope.prefix}{node.label}/{number}/", args)
+        host.enter(node, scope)
+        if before != len(host.issues):
+            raise BodyRefused
+        return [v for v in found if not isinstance(v, Unknown)]
+
+    return step
+
+
+def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
+    """The operands from number `first` on; BodyRefused if one is unknown."""
+    operands = [host.operand(name, scope) for name in node.input[first:]]
+    if any(v is None for v in operands):
+        raise malformed("an operand is left out, but all are required")
+    if any(isinstance(v, Unknown) for v in operands):
+        raise BodyRefused
+    return [v for v in operands if v is not None and not isinstance(v, Unknown)]
+
+
+def _scan(
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+) -> Outputs:
+    """Import a `Scan` as the nodes of its body, for one element after another."""
+    older = scope.opsets[""] <= 8
+    run = scan_8 if older else scan
+    values = dispatch.attributes(run, given, host.source.files)
+    try:
+        if older and node.input and node.input[0]:
+            raise unsupported("sequence_lens", "the sequences of all samples must be whole")
+        operands = _given_operands(host, node, scope, int(older))
+        tensors = [v for v in operands if isinstance(v, Val)]
+        if len(tensors) < len(operands):
+            raise malformed("an operand is no tensor of a type to compute with")
+        step = _step(host, node, values["body"], scope)
+
+        def checked(number: int, args: Sequence[Val]) -> list[Val]:
+            found = step(number, args)
+            if not all(isinstance(v, Val) for v in found):
+                raise malformed("a result of the body is no tensor of a type to compute with")
+            return [v for v in found if isinstance(v, Val)]
+
+        host.enter(node, scope)
+        outputs: Sequence[Held] = run(host.g, checked, *tensors, **values)
+    except BodyRefused:
+        return [UNKNOWN] * len(node.output)
+    return _fitting(node, outputs)
+
+
+def _fitting(node: NodeProto, outputs: Sequence[Held]) -> Sequence[Held]:
+    if len(node.output) > len(outputs):
+        raise malformed(f"it has {len(node.output)} outputs, expected {len(outputs)}")
+    return outputs
+
+
+def _loop(
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+) -> Outputs:
+    """Import a `Loop` whose trips are known as the nodes of its body, for one after another.
+
+    Its operands are the greatest number of trips and the condition, of which each may be left out,
+    and the states. The body takes the trip's number, the condition and the states; its results are
+    the condition, the states, and what is stacked over the trips.
+    """
+    bodies = {a.name: a.g for a in given}
+    body = bodies.pop("body", None)
+    if body is None or bodies:
+        raise malformed("Loop needs the attribute body, and takes no other")
+    names = (*node.input, "", "")[:2]
+    limits = [host.operand(name, scope) for name in names]
+    try:
+        states = _given_operands(host, node, scope, 2)
+        if any(isinstance(v, Unknown) for v in limits):
+            raise BodyRefused
+        return _fitting(node, _unrolled(host, node, scope, body, (limits[0], limits[1]), states))
+    except BodyRefused:
+        return [UNKNOWN] * len(node.output)
+
+
+def _unrolled(
+    host: Host,
+    node: NodeProto,
+    scope: GraphScope,
+    body: Graph,
+    limits: tuple[Held | Unknown | None, Held | Unknown | None],
+    states: Sequence[Held],
+) -> Sequence[Held]:
+    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
+        raise malformed(
+            f"a body of {len(body.input)} operands and {len(body.output)} results for "
+            f"{len(states)} states"
+        )
+    most = None if limits[0] is None else _decided(limits[0], "its number of trips")
+    host.enter(node, scope)
+    g = host.g
+    cond: Held | Unknown = g.const(True, "bool") if limits[1] is None else limits[1]
+    step, trip = _step(host, node, body, scope), 0
+    rows: list[Sequence[Held]] = []
+    count = len(states)
+    while most is None or trip < most:
+        if isinstance(cond, Unknown) or not _decided(cond, "its condition"):
+            break
+        if trip == MAX_STEPS:
+            raise unsupported(f"it makes more than {MAX_STEPS} trips", "up to that are unrolled")
+        found = step(trip, (g.const(trip, "int64"), cond, *states))
+        cond, states = found[0], found[1 : 1 + count]
+        rows.append(found[1 + count :])
+        trip += 1
+    made = len(body.output) - 1 - count
+    if made and not rows:
+        raise unsupported("it makes no trip, but results of trips are stacked")
+    columns = [[v for v in column if isinstance(v, Val)] for column in zip(*rows, strict=True)]
+    if any(len(column) != trip for column in columns):
+        raise malformed("what is stacked over the trips is no tensor of a type to compute with")
+    return (*states, *(stacked(g, column, 0) for column in columns))
+
+
+def _decided(value: Held | Unknown, what: str) -> int:
+    """The one element of a constant; NodeProblem if it is computed."""
+    if not isinstance(value, Constant) or value.array.size != 1:
+        raise NodeProblem(
+            "operator",
+            f"{what} is computed from data",
+            "only loops whose trips are known at import are supported",
+        )
+    return int(value.array.item())
+
+
+def _sequence_map(
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+) -> Outputs:
+    """Import a `SequenceMap`: its body for each tensor of the first sequence, with those of further
+    sequences, and tensors as they are; its results are sequences."""
+    bodies = {a.name: a.g for a in given}
+    body = bodies.pop("body", None)
+    if body is None or bodies:
+        raise malformed("SequenceMap needs the attribute body, and takes no other")
+    try:
+        operands = _given_operands(host, node, scope, 0)
+        lengths = {len(v.items) for v in operands if isinstance(v, TensorList)}
+        if len(lengths) != 1 or not isinstance(operands[0], TensorList):
+            raise malformed("the first operand must be a sequence, and all of one length")
+        if len(body.input) != len(operands):
+            raise malformed(f"a body of {len(body.input)} operands for {len(operands)}")
+        step = _step(host, node, body, scope)
+        rows = [
+            step(k, [v.items[k] if isinstance(v, TensorList) else v for v in operands])
+            for k in range(lengths.pop())
+        ]
+    except BodyRefused:
+        return [UNKNOWN] * len(node.output)
+    columns = [[row[k] for row in rows] for k in range(len(body.output))]
+    if not all(isinstance(v, Val | Narrow) for column in columns for v in column):
+        raise malformed("a result of the body is no tensor")
+    made = [TensorList(tuple(v for v in c if isinstance(v, Val | Narrow))) for c in columns]
+    return _fitting(node, made)
+
+
+Control = Callable[[Host, NodeProto, Sequence[AttributeProto], GraphScope], Outputs]
+OPERATORS: Mapping[str, Control] = {
+    "If": _branch,
+    "Scan": _scan,
+    "Loop": _loop,
+    "SequenceMap": _sequence_map,
+}

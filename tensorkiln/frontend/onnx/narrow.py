@@ -1,0 +1,311 @@
+"""Element types that are stored and not computed with: floats of 4 to 8 bits, integers of 2 and 4.
+
+Programs have no such types. A tensor of one is a tensor of bytes in graphs: each element takes a
+byte, which holds the bits of a float (uint8), or the value of an integer (uint8 or int8). Casts and
+quantisation convert; operators that only move elements move the bytes; all others refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.issues import malformed
+from tensorkiln.ir.relax import TensorType
+
+if TYPE_CHECKING:
+    from tensorkiln.frontend.onnx.context import Context
+    from tensorkiln.frontend.onnx.known import Known, Val
+    from tensorkiln.ir.relax import Constant, RVar
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An element type of `bits` bits.
+
+    A float has `mantissa` bits of fraction below the exponent with this `bias`, and the magnitude
+    `greatest` as bits. What is beyond is `beyond`: the bits of an infinity, of NaN, or `greatest`
+    where the type has neither. `nan` is None without one. With `fnuz` there is no negative zero,
+    and its bits are NaN. An integer has neither field and is `signed` or not.
+    """
+
+    name: str
+    bits: int
+    signed: bool = True
+    mantissa: int = 0
+    bias: int = 0
+    greatest: int = 0
+    beyond: int = 0
+    nan: int | None = None
+    fnuz: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a float with a sign; `float8e8m0` is a power of two and has none."""
+        return self.greatest > 0
+
+    @property
+    def storage(self) -> str:
+        """The element type of the bytes."""
+        return "int8" if self.signed and not self.is_float else "uint8"
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer."""
+        if self.signed:
+            return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+        return 0, (1 << self.bits) - 1
+
+
+SCALE = Format("float8e8m0", 8, False, bias=127, nan=255)
+_ALL = (
+    Format("float8e4m3fn", 8, True, 3, 7, 0x7E, 0x7F, 0x7F),
+    Format("float8e4m3fnuz", 8, True, 3, 8, 0x7F, 0x80, 0x80, True),
+    Format("float8e5m2", 8, True, 2, 15, 0x7B, 0x7C, 0x7E),
+    Format("float8e5m2fnuz", 8, True, 2, 16, 0x7F, 0x80, 0x80, True),
+    Format("float6e2m3", 6, True, 3, 1, 0x1F, 0x1F),
+    Format("float6e3m2", 6, True, 2, 3, 0x1F, 0x1F),
+    Format("float4e2m1", 4, True, 1, 1, 0x07, 0x07),
+    SCALE,
+    Format("uint4", 4, False),
+    Format("int4", 4),
+    Format("uint2", 2, False),
+    Format("int2", 2),
+)
+FORMATS = {f.name: f for f in _ALL}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Narrow:
+    """A tensor of a narrow type: its bytes in a graph."""
+
+    stored: RVar | Constant | Known
+    format: Format
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of the bytes."""
+        found: TensorType = self.stored.tensor
+        return found
+
+
+def unpacked(data: np.ndarray, format: Format, count: int) -> np.ndarray:
+    """The bytes of `count` elements that are packed in `data`, uint8, from the lowest bit on; of 8
+    bits a view."""
+    if format.bits == 8:
+        return data[:count].view(format.storage)
+    bits = np.unpackbits(data, bitorder="little")[: count * format.bits].reshape(-1, format.bits)
+    wide = np.zeros((count, 8), np.uint8)
+    wide[:, : format.bits] = bits
+    if format.storage == "int8":
+        wide[:, format.bits :] = bits[:, -1:]
+    return np.packbits(wide, axis=1, bitorder="little").reshape(count).view(format.storage)
+
+
+def packed_size(format: Format, count: int) -> int:
+    """The bytes that `count` packed elements take."""
+    return -(-count * format.bits // 8)
+
+
+# -- conversions ------------------------------------------------------------------------------
+
+
+def decoded(g: Context, x: Narrow, dtype: str) -> Val:
+    """The elements as numbers of another type; floats by way of float32, which has them all."""
+    f = x.format
+    if f.is_float:
+        return g.cast(_from_bits(g, x.stored, f), dtype)
+    if f is SCALE:
+        return g.cast(_from_exponent(g, x.stored), dtype)
+    return g.cast(x.stored, dtype)
+
+
+def encoded(g: Context, x: Val, f: Format, saturate: bool, rounding: str = "up") -> Narrow:
+    """Numbers as a narrow type. Floats are rounded to the nearest, halves to even; those beyond the
+    greatest become it with `saturate`, else an infinity or NaN as far as the type has one. Integers
+    keep their lowest bits. `rounding` is how float8e8m0 is: up, down or nearest."""
+    if f.is_float:
+        return Narrow(_to_bits(g, _single(g, x), f, saturate), f)
+    if f is SCALE:
+        return Narrow(_to_exponent(g, _single(g, x), saturate, rounding), f)
+    i = _Ints(g)
+    whole: Val = g.cast(x, "int32")
+    if f.signed:
+        up = 32 - f.bits
+        whole = i("right_shift", i("left_shift", whole, up), up)
+    else:
+        whole = i("bitwise_and", whole, (1 << f.bits) - 1)
+    return Narrow(g.cast(whole, f.storage), f)
+
+
+class _Ints:
+    """Applies operators, to operands of which some are Python's integers."""
+
+    def __init__(self, g: Context) -> None:
+        self.g = g
+
+    def __call__(self, op: str, *args: Val | int) -> Val:
+        return self.g.emit(
+            op, *(self.g.const(a, "int32") if isinstance(a, int) else a for a in args)
+        )
+
+    def bits(self, x: Val) -> Val:
+        """The bits of float32."""
+        return self.g.emit("bitcast", x, dtype="int32")
+
+    def number(self, bits: Val) -> Val:
+        """float32 of these bits."""
+        return self.g.emit("bitcast", bits, dtype="float32")
+
+
+def _single(g: Context, x: Val) -> Val:
+    """`x` as float32. float64 is rounded to odd, so that rounding again gives what rounding once
+    would."""
+    if g.dtype(x) != "float64":
+        return g.cast(x, "float32")
+    i, near = _Ints(g), g.cast(x, "float32")
+    back = g.cast(near, "float64")
+    over = g.emit("greater", g.emit("abs", back), g.emit("abs", x))
+    exact = g.emit("logical_or", g.emit("equal", back, x), g.emit("isnan", x))
+    cut = i("sub", i.bits(near), g.cast(over, "int32"))
+    return g.emit("where", exact, near, i.number(i("bitwise_or", cut, 1)))
+
+
+def _from_bits(g: Context, stored: Val, f: Format) -> Val:
+    i = _Ints(g)
+    bits = g.cast(stored, "int32")
+    magnitude = i("bitwise_and", bits, (1 << f.bits - 1) - 1)
+    exponent = i("left_shift", magnitude, 23 - f.mantissa)
+    normal = i.number(i("add", exponent, (127 - f.bias) << 23))
+    unit = g.const(2.0 ** (1 - f.bias - f.mantissa), "float32")
+    small = g.emit("mul", g.cast(magnitude, "float32"), unit)
+    value = g.emit("where", i("less", magnitude, 1 << f.mantissa), small, normal)
+    infinite = f.beyond if f.beyond not in (f.greatest, f.nan) else None
+    if infinite is not None:
+        value = g.emit("where", i("equal", magnitude, infinite), g.const(np.inf, "float32"), value)
+    negative = i("not_equal", i("bitwise_and", bits, 1 << f.bits - 1), 0)
+    value = g.emit("where", negative, g.emit("neg", value), value)
+    if f.nan is None:
+        return value
+    none = i("equal", bits, f.nan)
+    if not f.fnuz:
+        none = i("greater", magnitude, f.greatest if infinite is None else infinite)
+    return g.emit("where", none, g.const(np.nan, "float32"), value)
+
+
+def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
+    i, drop = _Ints(g), 23 - f.mantissa
+    bits = i.bits(x)
+    magnitude = i("bitwise_and", bits, 0x7FFFFFFF)
+    sign = i("left_shift", g.cast(i("less", bits, 0), "int32"), f.bits - 1)
+    odd = i("bitwise_and", i("right_shift", magnitude, drop), 1)
+    half = i("add", i("add", magnitude, (1 << drop - 1) - 1), odd)
+    normal = i("sub", i("right_shift", half, drop), (127 - f.bias) << f.mantissa)
+    unit = g.const(2.0 ** (f.bias + f.mantissa - 1), "float32")
+    size = i.number(magnitude)
+    least = g.const(2.0 ** (1 - f.bias), "float32")
+    below = g.emit("less", size, least)
+    # Chosen before it is scaled: what is far greater would be no integer.
+    small = g.emit("where", below, size, g.const(0, "float32"))
+    small = g.cast(g.emit("round", g.emit("mul", small, unit)), "int32")
+    code = g.emit("where", below, small, normal)
+    beyond = f.greatest if saturate else f.beyond
+    code = g.emit("where", i("greater", code, f.greatest), g.const(beyond, "int32"), code)
+    if f.nan is None:
+        # As other libraries have it: NaN becomes a negative zero.
+        nan: Val = g.const(1 << f.bits - 1, "int32")
+    else:
+        nan = g.const(f.nan, "int32") if f.fnuz else i("bitwise_or", sign, f.nan)
+    signed = i("bitwise_or", code, sign)
+    if f.fnuz:
+        empty = g.emit("logical_or", i("equal", code, 0), i("equal", code, f.nan or 0))
+        signed = g.emit("where", empty, code, signed)
+    found = g.emit("where", i("greater", magnitude, 0x7F800000), nan, signed)
+    return g.cast(found, "uint8")
+
+
+def _from_exponent(g: Context, stored: Val) -> Val:
+    """2**(stored - 127); NaN for 255."""
+    i, bits = _Ints(g), g.cast(stored, "int32")
+    # 2**-127 has no exponent of float32: it is half of the least normal number.
+    normal = i.number(i("left_shift", bits, 23))
+    least = g.const(np.ldexp(np.float32(1), -127), "float32")
+    value = g.emit("where", i("equal", bits, 0), least, normal)
+    return g.emit("where", i("equal", bits, 255), g.const(np.nan, "float32"), value)
+
+
+def _to_exponent(g: Context, x: Val, saturate: bool, rounding: str) -> Val:
+    """The exponents of numbers, whose signs are ignored; 255 of infinities and NaN."""
+    i = _Ints(g)
+    bits = i("bitwise_and", i.bits(x), 0x7FFFFFFF)
+    exponent = i("right_shift", bits, 23)
+    fraction = i("bitwise_and", bits, 0x7FFFFF)
+    match rounding:
+        case "up":
+            more = i("greater", fraction, 0)
+        case "down":
+            more = i("less", fraction, 0)
+        case "nearest":
+            # A tie rounds away from an exponent that is not the least.
+            least = g.cast(i("equal", exponent, 0), "int32")
+            more = g.emit("greater_equal", fraction, i("add", least, 1 << 22))
+        case _:
+            raise malformed(f"round_mode={rounding!r}; expected 'up', 'down' or 'nearest'")
+    rounded = i("add", exponent, g.cast(more, "int32"))
+    code = i("minimum", rounded, 254) if saturate else rounded
+    return g.cast(g.emit("where", i("equal", exponent, 255), g.const(255, "int32"), code), "uint8")
+
+
+# -- operators --------------------------------------------------------------------------------
+
+# Operators that move elements, and need not know what the bytes mean.
+MOVEMENT = frozenset(
+    [
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "ReverseSequence",
+        "Transpose",
+        "Unsqueeze",
+    ]
+)
+# Operators that say nothing of elements.
+SHAPES = frozenset({"Shape", "Size"})
+# Operators whose importers take Narrow operands.
+CONVERSIONS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
+
+
+def moved(
+    op: str,
+    run: Callable[[Sequence[Val | None]], Sequence[Val]],
+    operands: Sequence[Val | Narrow | None],
+) -> Sequence[Val | Narrow]:
+    """What an operator that moves elements gives for operands of which some are Narrow. The data
+    are the first operand, of Concat all; NodeProblem if their types differ."""
+    data = operands if op == "Concat" else operands[:1]
+    names = {element_type(v) for v in data if v is not None}
+    if len(names) > 1 or not isinstance(operands[0], Narrow):
+        listed = ", ".join(sorted({element_type(v) for v in operands if v is not None}))
+        raise malformed(f"operands have different element types: {listed}")
+    format = operands[0].format
+    plain = [v.stored if isinstance(v, Narrow) else v for v in operands]
+    return [Narrow(v, format) for v in run(plain)]
+
+
+def element_type(x: Val | Narrow) -> str:
+    """The name of the element type."""
+    return x.format.name if isinstance(x, Narrow) else x.tensor.dtype.name

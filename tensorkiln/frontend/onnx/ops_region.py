@@ -1,0 +1,245 @@
+"""Operators that read a picture at computed places: RoiAlign and DeformConv."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_grid import Sampler, read_corner
+from tensorkiln.frontend.onnx.ops_index import linear
+from tensorkiln.frontend.onnx.windows import Windows
+from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ops.rules import same_extent
+from tensorkiln.ops.window import Window
+
+
+def roi_align_10(
+    g: Context,
+    x: Val,
+    rois: Val,
+    batch_indices: Val,
+    *,
+    mode: Str = "avg",
+    output_height: Int = 1,
+    output_width: Int = 1,
+    sampling_ratio: Int = 0,
+    spatial_scale: Float = 1.0,
+) -> Val:
+    """RoiAlign whose coordinates are of the corners of elements (until opset 15)."""
+    return roi_align_16(
+        g,
+        x,
+        rois,
+        batch_indices,
+        coordinate_transformation_mode="output_half_pixel",
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )
+
+
+def roi_align_16(
+    g: Context,
+    x: Val,
+    rois: Val,
+    batch_indices: Val,
+    *,
+    coordinate_transformation_mode: Str = "half_pixel",
+    mode: Str = "avg",
+    output_height: Int = 1,
+    output_width: Int = 1,
+    sampling_ratio: Int = 0,
+    spatial_scale: Float = 1.0,
+) -> Val:
+    """Boxes rois [R, 4] of x [N, C, H, W] as pictures [R, C, oh, ow]: each element is the mean or
+    the maximum of sampling_ratio**2 points, at which x is blended of four elements."""
+    modes = ("half_pixel", "output_half_pixel")
+    if coordinate_transformation_mode not in modes:
+        given = coordinate_transformation_mode
+        raise malformed(f"coordinate_transformation_mode={given!r}; expected one of {modes}")
+    if mode not in ("avg", "max"):
+        raise malformed(f"mode={mode!r}; expected 'avg' or 'max'")
+    if sampling_ratio < 1:
+        raise unsupported(
+            "sampling_ratio=0, with which each box has its own number of points",
+            "export the model with a sampling_ratio of 1 or more",
+        )
+    if g.rank(x) != 4 or g.rank(rois) != 2 or not same_extent(g.shape(rois)[1], 4):
+        raise malformed("expected x [N, C, H, W] and rois [R, 4]")
+    half = coordinate_transformation_mode == "half_pixel"
+    samples, channels, *extents = g.shape(x)
+    count = g.shape(rois)[0]
+    shift = g.const(0.5 if half else 0.0, g.dtype(rois))
+    scaled = g.emit("sub", g.emit("mul", rois, g.like(spatial_scale, rois)), shift)
+    edges = [_column(g, scaled, k) for k in range(4)]
+    lines = []
+    for axis, size in ((1, output_height), (0, output_width)):
+        length = g.emit("sub", edges[axis + 2], edges[axis])
+        if not half:
+            length = g.emit("maximum", length, g.like(1, length))
+        lines.append(_line(g, edges[axis], length, size, sampling_ratio, extents[1 - axis]))
+    rows = g.reshape(g.transpose(x, (0, 2, 3, 1)), (g.dims.product((samples, *extents)), channels))
+    batch = g.reshape(g.cast(batch_indices, "int64"), (count, 1, 1))
+    parts = []
+    for (y, wy), (at, wx) in itertools.product(*lines):
+        tall, wide = g.shape(y)[1], g.shape(at)[1]
+        places = (batch, g.reshape(y, (count, tall, 1)), g.reshape(at, (count, 1, wide)))
+        read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0)
+        weight = g.emit("mul", g.reshape(wy, (count, tall, 1)), g.reshape(wx, (count, 1, wide)))
+        weight = g.cast(g.reshape(weight, (count, tall, wide, 1)), g.dtype(x))
+        parts.append(g.emit("mul", read, weight))
+    # The maximum is of the weighted elements, not of their sums.
+    join = "add" if mode == "avg" else "maximum"
+    points = functools.reduce(lambda a, b: g.emit(join, a, b), parts)
+    shape = (count, output_height, sampling_ratio, output_width, sampling_ratio, channels)
+    over = "mean" if mode == "avg" else "max"
+    y = g.emit(over, g.reshape(points, shape), axes=(2, 4), keepdims=False)
+    return g.transpose(y, (0, 3, 1, 2))
+
+
+def _column(g: Context, x: Val, k: int) -> Val:
+    return g.emit("slice", x, begin=(0, k), strides=(1, 1), shape=(g.shape(x)[0], as_expr(1)))
+
+
+def _line(
+    g: Context, start: Val, length: Val, size: int, ratio: int, extent: Expr
+) -> list[tuple[Val, Val]]:
+    """(places, weights) [R, size * ratio] of the two elements that each point along one dimension
+    of boxes reads; the weights of points that are an element or more outside are 0."""
+    dtype = g.dtype(start)
+    steps = np.arange(size)[:, None] + (np.arange(ratio) + 0.5) / ratio
+    unit = g.emit("mul", length, g.const(1 / size, dtype))
+    points = g.emit("mul", unit, g.const(steps.reshape(1, -1), dtype))
+    points = g.emit("add", start, points)
+    n = g.cast(g.reshape(g.shape_value([extent]), ()), dtype)
+    last = g.emit("sub", n, g.const(1, dtype))
+    inside = g.emit("greater_equal", points, g.const(-1, dtype))
+    inside = g.emit("logical_and", inside, g.emit("less_equal", points, n))
+    at = g.emit("minimum", g.emit("maximum", points, g.const(0, dtype)), last)
+    low = g.emit("floor", at)
+    high = g.emit("minimum", g.emit("add", low, g.const(1, dtype)), last)
+    far = g.emit("sub", at, low)
+    near = g.emit("sub", g.const(1, dtype), far)
+    found = []
+    for place, weight in ((low, near), (high, far)):
+        kept = g.emit("where", inside, weight, g.const(0, dtype))
+        found.append((g.cast(g.emit("where", inside, place, g.const(0, dtype)), "int64"), kept))
+    return found
+
+
+def deform_conv(
+    g: Context,
+    x: Val,
+    w: Val,
+    offset: Val,
+    b: Val | None = None,
+    mask: Val | None = None,
+    *,
+    dilations: Ints | None = None,
+    group: Int = 1,
+    kernel_shape: Ints | None = None,
+    offset_group: Int = 1,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
+    """A convolution of x [N, C, H, W] with w [M, C/g, kh, kw] whose taps are moved by offset
+    [N, offset_group * kh * kw * 2, oh, ow], row before column, and weighted by mask; x is blended
+    between elements, and 0 outside."""
+    if g.rank(x) != 4 or g.rank(w) != 4 or g.rank(offset) != 4:
+        raise unsupported("other than two spatial dimensions")
+    samples, channels = g.shape(x)[:2]
+    outputs, inner, *kernel = g.static(w, "the weights")
+    height, width = g.shape(offset)[2:]
+    if kernel_shape is not None and list(kernel_shape) != kernel:
+        raise malformed(f"kernel_shape={list(kernel_shape)}, but the weights have {kernel}")
+    count = int_value(channels)
+    if count is None or count != inner * group or count % offset_group or outputs % group:
+        raise malformed(f"group={group}, offset_group={offset_group} for {count} channels")
+    windows = Windows(kernel, strides, dilations, pads, "NOTSET", False).along(g, x)
+    for window, extent, given in zip(windows, g.shape(x)[2:], (height, width), strict=True):
+        if not same_extent(window.count(extent), given):
+            raise malformed("the extents of offset are not those of the result")
+    taps = kernel[0] * kernel[1]
+    if not same_extent(g.shape(offset)[1], offset_group * taps * 2):
+        raise malformed(f"offset has not {offset_group * taps * 2} channels")
+    several = g.dims.product((samples, as_expr(offset_group)))
+    points = g.dims.product((as_expr(taps), height, width))
+    moved = g.reshape(offset, (several, taps, 2, height, width))
+    sampler = Sampler(g, g.dtype(offset), "zeros", False)
+    read = []
+    for axis in range(2):
+        begin, part = (0, 0, axis, 0, 0), (several, taps, 1, height, width)
+        one = g.emit("slice", moved, begin=begin, strides=(1,) * 5, shape=part)
+        one = g.reshape(one, (several, taps, height, width))
+        place = g.emit("add", one, _grid(g, windows, axis, (height, width), g.dtype(offset)))
+        flat = g.reshape(place, (several, points))
+        read.append(sampler.taps(flat, g.shape(x)[2 + axis], "linear"))
+    extents = g.shape(x)[2:]
+    each = count // offset_group
+    split = g.transpose(g.reshape(x, (several, each, *extents)), (0, 2, 3, 1))
+    rows = g.reshape(split, (g.dims.product((several, *extents)), each))
+    values = functools.reduce(
+        lambda a, b: g.emit("add", a, b),
+        [
+            read_corner(sampler, rows, corner, several, extents, g.dtype(x))
+            for corner in itertools.product(*read)
+        ],
+    )
+    if mask is not None:
+        values = g.emit("mul", values, g.reshape(mask, (several, points, 1)))
+    return _weighted(g, values, w, b, samples, group, (taps, height, width))
+
+
+def _grid(
+    g: Context, windows: Sequence[Window], axis: int, extents: Sequence[Expr], dtype: str
+) -> Val:
+    """Where the taps lie along one dimension if they are not moved: [taps, oh, ow], or with extents
+    of 1 where that is the same."""
+    window = windows[axis]
+    line = g.emit("arange", start=0, step=window.stride, count=extents[axis], dtype="int64")
+    line = g.reshape(line, [1, *_at(extents[axis], axis)])
+    steps = np.arange(window.kernel) * window.dilation - window.before
+    others = windows[1 - axis].kernel
+    column = np.repeat(steps, others) if axis == 0 else np.tile(steps, others)
+    return g.cast(g.emit("add", line, g.const(column.reshape(-1, 1, 1), "int64")), dtype)
+
+
+def _at(extent: Expr, axis: int) -> list[Expr]:
+    return [extent, as_expr(1)] if axis == 0 else [as_expr(1), extent]
+
+
+def _weighted(
+    g: Context,
+    values: Val,
+    w: Val,
+    b: Val | None,
+    samples: Expr,
+    group: int,
+    shape: tuple[int, Expr, Expr],
+) -> Val:
+    """The products of what was read, [N * offset groups, taps * oh * ow, channels of one], with the
+    weights."""
+    taps, height, width = shape
+    outputs, inner, *_ = g.static(w, "the weights")
+    place = g.dims.product((height, width))
+    several, _, each = g.shape(values)
+    wide = g.reshape(values, (several, taps, place, each))
+    columns = g.reshape(g.transpose(wide, (0, 3, 1, 2)), (samples, group, inner * taps, place))
+    weights = g.reshape(w, (1, group, outputs // group, inner * taps))
+    y = g.reshape(g.emit("matmul", weights, columns), (samples, outputs, height, width))
+    return y if b is None else g.emit("add", y, g.reshape(b, (outputs, 1, 1)))
+
+
+TABLE: Table = {
+    "RoiAlign": {10: roi_align_10, 16: roi_align_16},
+    "DeformConv": {19: deform_conv},
+}

@@ -1,0 +1,164 @@
+"""Sequences and optionals, which graphs do not have: their operators are done at import.
+
+A sequence is a list of tensors whose length is known; positions in it must be constants. An
+optional is its tensor or sequence, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Int, Table, TypeOf
+from tensorkiln.frontend.onnx.held import ABSENT, Absent, Held, TensorList
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.narrow import Narrow, element_type
+from tensorkiln.frontend.onnx.scan import stacked
+from tensorkiln.ir.expr import as_expr, int_value
+
+
+def _items(x: Held) -> tuple[Val | Narrow, ...]:
+    if not isinstance(x, TensorList):
+        raise malformed("the operand is no sequence")
+    return x.items
+
+
+def _tensor(x: Held) -> Val | Narrow:
+    if isinstance(x, TensorList | Absent):
+        raise malformed("an operand is no tensor")
+    return x
+
+
+def _plain(x: Held) -> Val:
+    if not isinstance(x, Val):
+        raise malformed("an operand is no tensor of a type to compute with")
+    return x
+
+
+def _place(g: Context, at: Held, count: int, most: int) -> int:
+    """A position, from the end when negative, as 0 to `most`; the sequence has `count` tensors."""
+    place = int(g.scalar(_plain(at), "a position in a sequence"))
+    if not -count <= place <= most:
+        raise malformed(f"position {place} is outside of a sequence of {count}")
+    return place + count if place < 0 else place
+
+
+def _same_type(items: Sequence[Val | Narrow]) -> TensorList:
+    names = sorted({element_type(v) for v in items})
+    if len(names) > 1:
+        raise malformed(f"tensors of a sequence have different element types: {', '.join(names)}")
+    return TensorList(tuple(items))
+
+
+def sequence_construct(g: Context, x: Held, *more: Held) -> Held:
+    """The operands, one or more tensors of one element type, as a sequence."""
+    return _same_type([_tensor(v) for v in (x, *more)])
+
+
+def sequence_empty(g: Context, *, dtype: Int = 1) -> Held:
+    """A sequence of no tensors."""
+    return TensorList(())
+
+
+def sequence_at(g: Context, xs: Held, at: Held) -> Held:
+    """The tensor at a constant position."""
+    items = _items(xs)
+    return items[_place(g, at, len(items), len(items) - 1)]
+
+
+def sequence_insert(g: Context, xs: Held, x: Held, at: Held | None = None) -> Held:
+    """The sequence with a tensor more, before a constant position or at the end."""
+    items = list(_items(xs))
+    items.insert(len(items) if at is None else _place(g, at, len(items), len(items)), _tensor(x))
+    return _same_type(items)
+
+
+def sequence_erase(g: Context, xs: Held, at: Held | None = None) -> Held:
+    """The sequence without the tensor at a constant position, or without the last."""
+    items = list(_items(xs))
+    if not items:
+        raise malformed("the sequence is empty")
+    del items[-1 if at is None else _place(g, at, len(items), len(items) - 1)]
+    return TensorList(tuple(items))
+
+
+def sequence_length(g: Context, xs: Held) -> Held:
+    """The number of tensors, which is known."""
+    return g.const(len(_items(xs)), "int64")
+
+
+def concat_from_sequence(g: Context, xs: Held, *, axis: Int, new_axis: Int = 0) -> Held:
+    """The tensors joined along a dimension, with `new_axis` along one that they have not yet."""
+    items = [_plain(v) for v in _items(xs)]
+    if not items:
+        raise malformed("the sequence is empty")
+    if new_axis:
+        return stacked(g, items, axis)
+    at = g.axis(axis, g.rank(items[0]))
+    return items[0] if len(items) == 1 else g.emit("concat", *items, axis=at)
+
+
+def split_to_sequence(
+    g: Context, x: Held, split: Held | None = None, *, axis: Int = 0, keepdims: Int = 1
+) -> Held:
+    """Parts of `split` elements along a dimension, or of as many as its entries say; without it of
+    one, and then `keepdims` = 0 removes the dimension."""
+    x = _plain(x)
+    at = g.axis(axis, g.rank(x))
+    extent = int_value(g.shape(x)[at])
+    if extent is None:
+        raise unsupported("a symbolic dimension is split", "freeze={name: size} makes it static")
+    if split is None:
+        parts = [1] * extent
+    elif g.rank(_plain(split)) == 0:
+        (each,) = g.ints(_plain(split), "split")
+        if each < 1:
+            raise malformed(f"split={each}, expected 1 or more")
+        parts = [min(each, extent - k) for k in range(0, extent, each)]
+    else:
+        parts = list(g.ints(_plain(split), "split"))
+    if any(n < 0 for n in parts) or sum(parts) != extent:
+        raise malformed(f"parts {parts} do not add up to the extent {extent}")
+    found, start = [], 0
+    for n in parts:
+        begin = tuple(start if i == at else 0 for i in range(g.rank(x)))
+        shape = [as_expr(n) if i == at else d for i, d in enumerate(g.shape(x))]
+        part = g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=tuple(shape))
+        if split is None and not keepdims:
+            part = g.reshape(part, [*shape[:at], *shape[at + 1 :]])
+        found.append(part)
+        start += n
+    return TensorList(tuple(found))
+
+
+def optional(g: Context, x: Held | None = None, *, type: TypeOf = None) -> Held:
+    """An optional that holds the operand, or without one is empty."""
+    return ABSENT if x is None else x
+
+
+def optional_has_element(g: Context, x: Held | None = None) -> Held:
+    """Whether there is an operand and it is not empty, which is known."""
+    return g.const(x is not None and not isinstance(x, Absent), "bool")
+
+
+def optional_get_element(g: Context, x: Held) -> Held:
+    """What the optional holds."""
+    if isinstance(x, Absent):
+        raise malformed("the optional is empty")
+    return x
+
+
+TABLE: Table = {
+    "SequenceConstruct": {11: sequence_construct},
+    "SequenceEmpty": {11: sequence_empty},
+    "SequenceAt": {11: sequence_at},
+    "SequenceInsert": {11: sequence_insert},
+    "SequenceErase": {11: sequence_erase},
+    "SequenceLength": {11: sequence_length},
+    "ConcatFromSequence": {11: concat_from_sequence},
+    "SplitToSequence": {11: split_to_sequence},
+    "Optional": {15: optional},
+    "OptionalHasElement": {15: optional_has_element},
+    "OptionalGetElement": {15: optional_get_element},
+}

@@ -1,0 +1,97 @@
+"""Where the maxima of windows lie, and pictures made of maxima and these places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Ints, Table
+from tensorkiln.frontend.onnx.issues import malformed
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_index import pad
+from tensorkiln.frontend.onnx.ops_scatter import least, scattered
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ops.window import Window
+
+
+def max_indices(g: Context, x: Val, windows: Sequence[Window], column_major: bool) -> Val:
+    """The places in x [N, C, ...], as if it were flat, of the first maximum of each window;
+    `column_major` counts within a picture with the first spatial dimension fastest."""
+    shape = g.static(x, "the operand")
+    extents, n = shape[2:], len(windows)
+    flat = np.zeros((1,) * (2 * n), np.int64)
+    named = np.zeros((1,) * (2 * n), np.int64)
+    inside = np.ones((1,) * (2 * n), bool)
+    counts = []
+    for i, (w, size) in enumerate(zip(windows, extents, strict=True)):
+        counts.append(int_value(w.count(size)) or 0)
+        at = np.arange(counts[i])[:, None] * w.stride - w.before
+        at = at + np.arange(w.kernel) * w.dilation
+        at = at.reshape(
+            [counts[i] if j == i else w.kernel if j == n + i else 1 for j in range(2 * n)]
+        )
+        inside = inside & (at >= 0) & (at < size)
+        flat = flat + at * int(np.prod(extents[i + 1 :]))
+        named = named + at * int(
+            np.prod(extents[:i]) if column_major else np.prod(extents[i + 1 :])
+        )
+    size, places = int(np.prod(extents)), int(np.prod(counts))
+    table = np.where(inside, flat, size).reshape(places, -1)
+    wide = pad(
+        g, g.reshape(x, (*shape[:2], size)), (0, 1), (2,), "constant", least(g.type(x).dtype)
+    )
+    read = g.emit("take", wide, g.const(table, "int64"), axis=2)
+    first = g.emit("argmax", read, axis=3, keepdims=False)
+    starts = np.arange(places).reshape(1, 1, -1) * table.shape[1]
+    names = g.const(named.reshape(-1), "int64")
+    own = g.emit("take", names, g.emit("add", first, g.const(starts, "int64")), axis=0)
+    planes = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * size
+    return g.reshape(g.emit("add", own, g.const(planes, "int64")), (*shape[:2], *counts))
+
+
+def max_unpool(
+    g: Context,
+    x: Val,
+    indices: Val,
+    output_shape: Val | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Val:
+    """Pictures of zeros with the elements of x [N, C, ...] at the places `indices`, which count
+    through all pictures of the extents that follow from the windows; each element lies in its own
+    picture, as MaxPool has it. `output_shape` may be larger, with zeros behind."""
+    shape, n = g.static(x, "the operand"), g.rank(x) - 2
+    steps, around = strides or (1,) * n, pads or (0,) * (2 * n)
+    if n < 1 or not (len(kernel_shape) == len(steps) == n and len(around) == 2 * n):
+        raise malformed("kernel_shape, strides and pads differ in length from the picture")
+    if g.shape(indices) != g.shape(x):
+        raise malformed("x and indices differ in shape")
+    extents = [
+        (shape[2 + i] - 1) * steps[i] + kernel_shape[i] - around[i] - around[n + i]
+        for i in range(n)
+    ]
+    if min(extents) < 1:
+        raise malformed(f"pictures of {extents}")
+    size, count = int(np.prod(extents)), int(np.prod(shape[2:]))
+    planes = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * size
+    places = g.reshape(g.cast(indices, "int64"), (*shape[:2], count))
+    local = g.emit("sub", places, g.const(planes, "int64"))
+    zeros = g.emit("full", shape=(*shape[:2], size), value=0.0, dtype=g.dtype(x))
+    y = scattered(g, zeros, local, g.reshape(x, (*shape[:2], count)), "none")
+    y = g.reshape(y, (*shape[:2], *extents))
+    if output_shape is None:
+        return y
+    wanted = g.ints(output_shape, "output_shape")
+    if wanted[:2] != shape[:2] or len(wanted) != n + 2:
+        raise malformed(f"output_shape={list(wanted)} for pictures {[*shape[:2], *extents]}")
+    more = [a - b for a, b in zip(wanted[2:], extents, strict=True)]
+    if min(more) < 0:
+        raise malformed(f"output_shape={list(wanted)} is less than {[*shape[:2], *extents]}")
+    return pad(g, y, (*[0] * n, *more), range(2, n + 2), "constant", 0.0)
+
+
+TABLE: Table = {"MaxUnpool": {9: max_unpool}}

@@ -1,0 +1,85 @@
+"""The attributes that describe the windows of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ops.window import Window
+
+
+def same_padding(
+    extent: Expr, kernel: int, stride: int, dilation: int, upper: bool
+) -> tuple[int, int]:
+    """Padding (before, after) with which the result has ceil(extent / stride) elements.
+
+    An odd total has its larger half after (`upper`) or before.
+    """
+    size, window = int_value(extent), (kernel - 1) * dilation + 1
+    if size is None and stride != 1:
+        raise unsupported(
+            "auto_pad=SAME with a stride over a symbolic dimension", "freeze it, or use pads"
+        )
+    total = window - 1
+    if size is not None:
+        total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    small = total // 2
+    return (small, total - small) if upper else (total - small, small)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The attributes that describe windows, as the model gives them; see `along`."""
+
+    kernel_shape: Sequence[int]
+    strides: Sequence[int] | None
+    dilations: Sequence[int] | None
+    pads: Sequence[int] | None
+    auto_pad: str
+    ceil_mode: bool
+
+    def along(self, g: Context, x: Val) -> list[Window]:
+        """The windows along each spatial dimension of x [N, C, ...]; NodeProblem if malformed."""
+        n = g.rank(x) - 2
+        if n < 1:
+            raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
+        kernel = _each(self.kernel_shape, n, "kernel_shape")
+        strides = _each(self.strides or (1,) * n, n, "strides")
+        dilations = _each(self.dilations or (1,) * n, n, "dilations")
+        pads = self._pads(g, x, kernel, strides, dilations)
+        return [
+            Window(kernel[i], strides[i], *pads[i], dilations[i], self.ceil_mode) for i in range(n)
+        ]
+
+    def _pads(
+        self,
+        g: Context,
+        x: Val,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+    ) -> list[tuple[int, int]]:
+        """The padding (before, after) of each dimension."""
+        n = len(kernel)
+        if self.auto_pad in ("NOTSET", ""):
+            pads = _each(self.pads or (0,) * (2 * n), 2 * n, "pads", 0)
+            return [(pads[i], pads[n + i]) for i in range(n)]
+        if self.auto_pad == "VALID":
+            return [(0, 0)] * n
+        if self.auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+            raise malformed(f"auto_pad={self.auto_pad!r}")
+        upper = self.auto_pad == "SAME_UPPER"
+        extents = g.shape(x)[2:]
+        return [
+            same_padding(extents[i], kernel[i], strides[i], dilations[i], upper) for i in range(n)
+        ]
+
+
+def _each(values: Sequence[int], count: int, what: str, least: int = 1) -> tuple[int, ...]:
+    if len(values) != count or any(v < least for v in values):
+        raise malformed(f"{what}={list(values)}: expected {count} of {least} or more")
+    return tuple(values)

@@ -1,0 +1,100 @@
+"""Einsum with any equation against NumPy, determinants against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.frontend import from_onnx
+from tests.frontend.onnx_models import node_model, ours
+
+R = np.random.default_rng(13)
+
+
+def f(*shape: int) -> np.ndarray:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+# equation, shapes
+EQUATIONS = [
+    ("...ij,...jk->...ik", [(2, 3, 4, 5), (3, 5, 6)]),
+    ("...ij,...jk", [(2, 1, 4, 5), (3, 5, 6)]),
+    ("b...,b...->...b", [(2, 3, 4), (2, 1, 4)]),
+    ("i...->...", [(2, 3, 4)]),
+    ("...", [(2, 3)]),
+    ("...ii->...i", [(2, 3, 3)]),
+    ("...ii->...", [(2, 4, 4)]),
+    ("ii", [(4, 4)]),
+    ("iij,j->ij", [(3, 3, 4), (4,)]),
+    ("iii->i", [(3, 3, 3)]),
+    ("iji,jkk->ik", [(3, 4, 3), (4, 5, 5)]),
+    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+    ("ij,jk,kl,lm->mi", [(2, 3), (3, 4), (4, 5), (5, 2)]),
+    ("i,j,k->kji", [(2,), (3,), (4,)]),
+    ("i,i,i->", [(5,), (5,), (5,)]),
+    ("i,->i", [(5,), ()]),
+    (",", [(), ()]),
+    ("ij,ij->ij", [(1, 4), (3, 1)]),
+    ("ab,ab->", [(3, 4), (3, 1)]),
+    ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+    ("ij -> ji", [(3, 4)]),
+    ("ba", [(3, 4)]),
+    ("Aa,aB", [(3, 4), (4, 2)]),
+    ("...a,...b->...ab", [(4,), (2, 3, 5)]),
+]
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS, ids=[e for e, _ in EQUATIONS])
+def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    operands = [f(*shape) for shape in shapes]
+    made, feeds = node_model("Einsum", operands, opset=12, equation=equation)
+    (got,) = ours(from_onnx(made), feeds)
+    want = np.einsum(equation, *(x.astype(np.float64) for x in operands))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "says"),
+    [
+        ("ij,jk", [(2, 3)], "is of 2 operands, not 1"),
+        ("ij->ik", [(2, 3)], "unknown or repeated"),
+        ("ij->ii", [(2, 3)], "unknown or repeated"),
+        ("ijk->i", [(2, 3)], "does not fit operand 0"),
+        ("i...j->", [(2,)], "does not fit operand 0"),
+        ("i.j->i", [(2, 3, 4)], "unknown or repeated"),
+        ("ii->i", [(2, 3)], "diagonal"),
+    ],
+)
+def test_equations_that_do_not_fit(equation: str, shapes: list[tuple[int, ...]], says: str) -> None:
+    made, _ = node_model("Einsum", [f(*shape) for shape in shapes], opset=12, equation=equation)
+    with pytest.raises(UnsupportedError, match=says):
+        from_onnx(made)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+def test_determinants(n: int, lead: tuple[int, ...]) -> None:
+    x = f(*lead, n, n)
+    if lead and n > 1:
+        x[0, ..., 0, :] = 0  # a determinant of 0, and pivots that are elsewhere
+        x[-1, ..., 0, 0] = 0
+    made, feeds = node_model("Det", [x], opset=11)
+    (got,) = ours(from_onnx(made), feeds)
+    want = np.linalg.det(x.astype(np.float64))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_determinant_compiles() -> None:
+    x = f(3, 4, 4)
+    exe = tk.compile(from_onnx(node_model("Det", [x], opset=11)[0]))
+    np.testing.assert_allclose(np.asarray(exe(x)), np.linalg.det(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_matrix_that_is_not_square() -> None:
+    made, _ = node_model("Det", [f(3, 4)], opset=11)
+    with pytest.raises(UnsupportedError, match="square"):
+        from_onnx(made)

@@ -1,0 +1,256 @@
+"""Windows, boxes and pictures in any number of dimensions, against ONNX Runtime, and where it has
+no such kernel against the standard's reference."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.frontend import from_onnx
+from tests.frontend.onnx_models import agree, node_model, ours
+
+R = np.random.default_rng(9)
+
+
+def f(*shape: int) -> np.ndarray:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+def i(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def as_reference(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
+    module = from_onnx(made)
+    got, want = ours(module, feeds), ReferenceEvaluator(made).run(None, feeds)
+    for a, b in zip(got, want, strict=True):
+        b = np.asarray(b)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5)
+
+
+DEEP: list[dict[str, Any]] = [
+    {},
+    {"pads": [1, 0, 2, 0, 1, 1]},
+    {"strides": [2, 1, 3], "pads": [1, 1, 1, 1, 1, 1]},
+    {"dilations": [2, 1, 2]},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]},
+    {"auto_pad": "SAME_LOWER"},
+    {"auto_pad": "VALID", "strides": [1, 2, 2]},
+]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("attrs", DEEP)
+def test_convolution_in_three_dimensions(attrs: dict[str, Any], groups: int, bias: bool) -> None:
+    operands = [f(2, 4, 6, 5, 7), f(8, 4 // groups, 3, 2, 3), *([f(8)] if bias else [])]
+    made, feeds = node_model("Conv", operands, fixed=(1, 2), group=groups, **attrs)
+    agree(made, feeds, rtol=1e-4, atol=1e-5)
+
+
+def test_convolution_in_four_dimensions() -> None:
+    """Against sums in float64, as nobody else has it."""
+    x, w = f(1, 2, 4, 3, 5, 4), f(3, 2, 2, 2, 3, 2)
+    made, feeds = node_model("Conv", [x, w], strides=[2, 1, 1, 2], pads=[0, 1, 0, 0, 1, 0, 0, 1])
+    (got,) = ours(from_onnx(made), feeds)
+    wide = np.pad(x.astype(float), ((0, 0), (0, 0), (0, 1), (1, 0), (0, 0), (0, 1)))
+    views = np.lib.stride_tricks.sliding_window_view(wide, w.shape[2:], axis=(2, 3, 4, 5))
+    want = np.einsum("ncabdeijkl,ocijkl->noabde", views[:, :, ::2, :, :, ::2], w.astype(float))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"strides": [2, 1, 3]},
+        {"strides": [2, 2, 2], "pads": [1, 0, 1, 0, 1, 1], "output_padding": [1, 0, 1]},
+        {"dilations": [2, 1, 1], "strides": [1, 2, 1]},
+        {"strides": [2, 2, 2], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 2, 2], "auto_pad": "SAME_LOWER"},
+        {"strides": [3, 2, 2], "output_shape": [10, 9, 8]},
+    ],
+)
+def test_transposed_convolution_in_three_dimensions(attrs: dict[str, Any], groups: int) -> None:
+    operands = [f(2, 4, 3, 4, 3), f(4, 6 // groups, 3, 2, 3), f(6)]
+    made, feeds = node_model("ConvTranspose", operands, fixed=(1, 2), group=groups, **attrs)
+    agree(made, feeds, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "says"),
+    [
+        ("Conv", {"strides": [0, 1, 1]}, "strides="),
+        ("Conv", {"pads": [1, 1, 1]}, "pads="),
+        ("Conv", {"group": 3}, "group=3"),
+        ("Conv", {"kernel_shape": [3, 3, 3]}, "kernel_shape="),
+        ("ConvTranspose", {"strides": [0, 1, 1]}, "strides="),
+        ("ConvTranspose", {"dilations": [-1, 1, 1]}, "dilations="),
+        ("ConvTranspose", {"pads": [-1, 0, 0, 0, 0, 0]}, "pads="),
+        ("ConvTranspose", {"strides": [2, 2]}, "another number of dimensions"),
+    ],
+)
+def test_deep_convolutions_that_do_not_fit(op: str, attrs: dict[str, Any], says: str) -> None:
+    made, _ = node_model(op, [f(1, 4, 5, 5, 5), f(4, 4, 2, 2, 2)], fixed=(1,), **attrs)
+    with pytest.raises(UnsupportedError) as caught:
+        from_onnx(made)
+    assert says in str(caught.value)
+
+
+def test_deep_convolutions_compile() -> None:
+    made, feeds = node_model(
+        "Conv", [f(2, 4, 6, 5, 7), f(8, 2, 3, 2, 3), f(8)], fixed=(1, 2), group=2
+    )
+    module = from_onnx(made)
+    (want,) = ours(module, feeds)
+    np.testing.assert_allclose(
+        np.asarray(tk.compile(module)(feeds["x0"])), want, rtol=1e-4, atol=1e-5
+    )
+
+
+COLS = [
+    ((5, 5), (1, 5), {}),
+    ((5, 6), (2, 3), {"strides": [1, 2]}),
+    ((6, 6), (2, 2), {"dilations": [1, 3], "pads": [1, 0, 2, 1]}),
+    ((4, 5, 3), (2, 1, 3), {"strides": [2, 1, 1], "pads": [0, 1, 0, 1, 0, 1]}),
+    ((7,), (3,), {"strides": [2], "dilations": [2], "pads": [1, 1]}),
+]
+
+
+@pytest.mark.parametrize(("image", "block", "attrs"), COLS)
+def test_col2im(image: Any, block: Any, attrs: dict[str, Any]) -> None:
+    n = len(image)
+    steps, apart = attrs.get("strides", [1] * n), attrs.get("dilations", [1] * n)
+    pads = attrs.get("pads", [0] * (2 * n))
+    count = 1
+    for k in range(n):
+        room = image[k] + pads[k] + pads[n + k] - apart[k] * (block[k] - 1) - 1
+        count *= room // steps[k] + 1
+    x = f(2, 3 * int(np.prod(block)), count)
+    made, feeds = node_model("Col2Im", [x, i(*image), i(*block)], opset=18, fixed=(1, 2), **attrs)
+    as_reference(made, feeds)
+
+
+POOLS: list[dict[str, Any]] = [
+    {"kernel_shape": [2, 3]},
+    {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 1, 0, 1]},
+    {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+    {"kernel_shape": [2, 2], "dilations": [2, 3]},
+    {"kernel_shape": [3, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]},
+]
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("attrs", POOLS)
+def test_where_the_maxima_are(attrs: dict[str, Any], order: int) -> None:
+    """Of random numbers, and of few different ones: then the first counts."""
+    for x in (f(2, 3, 7, 8), R.integers(0, 3, (2, 3, 7, 8)).astype(np.float32)):
+        made, feeds = node_model("MaxPool", [x], opset=12, outputs=2, storage_order=order, **attrs)
+        agree(made, feeds)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_where_the_maxima_are_in_other_dimensions(dims: int) -> None:
+    attrs = {"kernel_shape": [2, 3, 2][:dims], "strides": [2, 1, 2][:dims]}
+    made, feeds = node_model("MaxPool", [f(2, 3, *[6, 5, 7][:dims])], opset=12, outputs=2, **attrs)
+    agree(made, feeds)
+
+
+@pytest.mark.parametrize("more", [None, (1, 0)])
+@pytest.mark.parametrize(
+    "attrs",
+    [{"kernel_shape": [2, 2], "strides": [2, 2]}, {"kernel_shape": [3, 2], "strides": [3, 2]}],
+)
+def test_unpooling_what_was_pooled(attrs: dict[str, Any], more: Any) -> None:
+    pooled, feeds = node_model("MaxPool", [f(2, 3, 6, 6)], opset=12, outputs=2, **attrs)
+    y, where = ours(from_onnx(pooled), feeds)
+    extents = [
+        (n - 1) * s + k
+        for n, s, k in zip(y.shape[2:], attrs["strides"], attrs["kernel_shape"], strict=True)
+    ]
+    given = [] if more is None else [i(2, 3, *(a + b for a, b in zip(extents, more, strict=True)))]
+    made, feeds = node_model("MaxUnpool", [y, where, *given], opset=11, fixed=(2,), **attrs)
+    as_reference(made, feeds)
+
+
+BOXES = np.array(
+    [[0, 0, 6, 5], [1.3, 2.1, 4.4, 7.9], [-3, -2, 12, 3], [5, 5, 5.2, 5.1]], np.float32
+)
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize(("size", "ratio", "scale"), [((2, 3), 2, 1.0), ((1, 1), 3, 0.5)])
+def test_boxes_of_a_picture(
+    size: tuple[int, int], ratio: int, scale: float, mode: str, coordinates: str
+) -> None:
+    attrs = {
+        "output_height": size[0],
+        "output_width": size[1],
+        "sampling_ratio": ratio,
+        "spatial_scale": scale,
+        "mode": mode,
+        "coordinate_transformation_mode": coordinates,
+    }
+    made, feeds = node_model("RoiAlign", [f(2, 3, 7, 8), BOXES, i(0, 1, 0, 1)], opset=16, **attrs)
+    as_reference(made, feeds)
+
+
+def test_boxes_need_a_number_of_points() -> None:
+    made, _ = node_model("RoiAlign", [f(2, 3, 7, 8), BOXES, i(0, 1, 0, 1)], opset=16)
+    with pytest.raises(UnsupportedError, match="sampling_ratio of 1 or more"):
+        from_onnx(made)
+
+
+@pytest.mark.parametrize("offsets", [1, 2])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    "attrs", [{}, {"pads": [1, 0, 1, 2], "strides": [2, 1]}, {"dilations": [1, 2]}]
+)
+def test_moved_taps(attrs: dict[str, Any], groups: int, offsets: int) -> None:
+    x, w = f(2, 4, 5, 4), f(4, 4 // groups, 3, 2)
+    plain, feeds = node_model("Conv", [x, w], group=groups, **attrs)
+    height, width = ours(from_onnx(plain), feeds)[0].shape[2:]
+    offset = 2 * f(2, offsets * 3 * 2 * 2, height, width)
+    for more in ([], [f(4), f(2, offsets * 3 * 2, height, width)]):
+        made, feeds = node_model(
+            "DeformConv",
+            [x, w, offset, *more],
+            opset=19,
+            group=groups,
+            offset_group=offsets,
+            **attrs,
+        )
+        as_reference(made, feeds)
+
+
+def test_taps_that_stay_are_a_convolution() -> None:
+    x, w = f(1, 3, 6, 5), f(4, 3, 3, 3)
+    made, feeds = node_model("DeformConv", [x, w, np.zeros((1, 18, 4, 3), np.float32)], opset=19)
+    plain, given = node_model("Conv", [x, w])
+    want = ours(from_onnx(plain), given)[0]
+    np.testing.assert_allclose(ours(from_onnx(made), feeds)[0], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("pads", "axes"), [((1, 2, 3, 4), None), ((7, 9), (1,)), ((-1, 5), (0,))])
+def test_padding_that_goes_round(pads: Any, axes: Any) -> None:
+    operands = [f(3, 4), i(*pads), None, None if axes is None else i(*axes)]
+    made, feeds = node_model("Pad", operands, opset=19, fixed=(1, 3), mode="wrap")
+    x = feeds["x0"]
+    before = dict(zip(axes or (0, 1), pads[: len(pads) // 2], strict=True))
+    after = dict(zip(axes or (0, 1), pads[len(pads) // 2 :], strict=True))
+    for axis, n in product(range(2), [0]):
+        low, high = before.get(axis, n), after.get(axis, n)
+        kept = x.take(range(max(-low, 0), x.shape[axis] - max(-high, 0)), axis)
+        x = np.pad(
+            kept, [(max(low, 0), max(high, 0)) if k == axis else (0, 0) for k in (0, 1)], "wrap"
+        )
+    np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], x)

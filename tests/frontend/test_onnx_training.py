@@ -1,0 +1,129 @@
+"""What models hold that were exported in training: statistics of the batch, dropout, random
+numbers with a seed. Against the standard's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.frontend import from_onnx
+from tests.frontend.onnx_models import model, node_model, ours, value
+
+R = np.random.default_rng(17)
+
+
+def f(*shape: int) -> np.ndarray:
+    return R.standard_normal(shape).astype(np.float32)
+
+
+def pos(*shape: int) -> np.ndarray:
+    return (R.random(shape) + 0.5).astype(np.float32)
+
+
+def as_reference(made: Any, feeds: Any) -> list[np.ndarray]:
+    got, want = ours(from_onnx(made), feeds), ReferenceEvaluator(made).run(None, feeds)
+    for a, b in zip(got, want, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    return got
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 7), (2, 3, 5, 6), (2, 3, 2, 4, 3)])
+@pytest.mark.parametrize("attrs", [{}, {"epsilon": 0.01, "momentum": 0.6}])
+def test_statistics_of_the_batch(shape: tuple[int, ...], attrs: dict[str, float]) -> None:
+    operands = [f(*shape), f(3), f(3), f(3), pos(3)]
+    made, feeds = node_model(
+        "BatchNormalization", operands, opset=15, outputs=3, training_mode=1, **attrs
+    )
+    as_reference(made, feeds)
+
+
+def test_outputs_of_training_before_it_had_a_mode() -> None:
+    operands = [f(2, 3, 4), f(3), f(3), f(3), pos(3)]
+    made, _ = node_model("BatchNormalization", operands, opset=9, outputs=5)
+    with pytest.raises(UnsupportedError, match="outputs of training"):
+        from_onnx(made)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout(training: bool, ratio: float, outputs: int) -> None:
+    operands = [f(20, 30), np.float32(ratio), np.array(training)]
+    made, feeds = node_model("Dropout", operands, opset=13, fixed=(1, 2), outputs=outputs, seed=4)
+    got = as_reference(made, feeds)
+    if training and ratio:
+        assert abs(float((got[0] == 0).mean()) - ratio) < 0.1
+
+
+def test_dropout_drops_half_if_nothing_is_said() -> None:
+    x, results = f(20, 30), []
+    for ratio in (None, np.float32(0.5)):
+        operands = [x, ratio, np.array(True)]
+        made, feeds = node_model("Dropout", operands, opset=13, fixed=(1, 2), seed=4)
+        results.append(ours(from_onnx(made), feeds)[0])
+    np.testing.assert_array_equal(*results)
+
+
+RANDOM: list[tuple[str, bool, dict[str, Any]]] = [
+    ("RandomUniform", False, {"shape": [3, 50], "low": -2.0, "high": 3.0}),
+    ("RandomUniform", False, {"shape": [7], "dtype": 11}),
+    ("RandomUniformLike", True, {"high": 0.5}),
+    ("RandomNormal", False, {"shape": [40, 5], "mean": 1.0, "scale": 0.5}),
+    ("RandomNormalLike", True, {}),
+]
+
+
+@pytest.mark.parametrize("seed", [0.0, 3.0, 2.0**20])
+@pytest.mark.parametrize(("op", "like", "attrs"), RANDOM)
+def test_numbers_of_a_seed(op: str, like: bool, attrs: dict[str, Any], seed: float) -> None:
+    """The reference's numbers, or where it divides otherwise, RandomState's."""
+    names = ["x"] if like else []
+    made = model(
+        [
+            helper.make_node(op, names, ["r"], seed=seed, **attrs),
+            helper.make_node("Neg", ["r"], ["y"]),
+        ],
+        [value("x", np.float32, [4, 6])],
+        ["y"],
+        opset=17,
+    )
+    (got,) = ours(from_onnx(made), {"x": f(4, 6)})
+    state = np.random.RandomState(int(seed))
+    shape = (4, 6) if like else tuple(attrs["shape"])
+    if "Uniform" in op:
+        low = attrs.get("low", 0.0)
+        want = low + (attrs.get("high", 1.0) - low) * state.rand(*shape)
+    else:
+        want = attrs.get("mean", 0.0) + attrs.get("scale", 1.0) * state.randn(*shape)
+    assert got.dtype == (np.float64 if attrs.get("dtype") == 11 else np.float32)
+    np.testing.assert_allclose(-got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_bernoulli_follows_its_operand() -> None:
+    x = np.array([[0.0, 1.0] * 50, [0.25, 0.75] * 50], np.float32)
+    made, feeds = node_model("Bernoulli", [x], opset=15, seed=3.0, dtype=7)
+    (got,) = ours(from_onnx(made), feeds)
+    assert got.dtype == np.int64 and set(got.ravel()) == {0, 1}
+    np.testing.assert_array_equal(got[0], x[0])
+    assert 0.1 < got[1, ::2].mean() < 0.4 and 0.6 < got[1, 1::2].mean() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs"),
+    [
+        ("RandomNormalLike", [f(2)], {}),
+        ("RandomUniformLike", [f(2)], {}),
+        ("Bernoulli", [pos(2)], {}),
+        ("Dropout", [f(2), np.float32(0.5), np.array(True)], {}),
+    ],
+)
+def test_without_a_seed_there_are_no_numbers(op: str, operands: Any, attrs: Any) -> None:
+    made, _ = node_model(op, operands, opset=15, fixed=(1, 2), **attrs)
+    with pytest.raises(UnsupportedError, match="attribute seed"):
+        from_onnx(made)
