@@ -254,7 +254,8 @@ MATH: list[Row] = [
     *_scalars("add.Scalar mul.Scalar eq.Scalar lt.Scalar ge.Scalar", ALL, 1, 2.5),
     *_scalars("ne.Scalar le.Scalar gt.Scalar sub.Scalar rsub.Scalar", SIGNED, 1, -2),
     *_scalars("div.Scalar div.Tensor remainder.Scalar fmod.Scalar", NUMBERS, 2, 1.5),
-    *_scalars("floor_divide", NUMBERS, 2),
+    *_scalars("floor_divide floor_divide.Scalar", NUMBERS, 2),
+    ("rsub.Tensor", SIGNED, t(2, 3), t(3), {"alpha": 2}),
     *_scalars("pow.Tensor_Scalar", NUMBERS, 2, 1, 3),
     *_scalars("pow.Scalar", ()),
     ("pow.Scalar", WIDE, 2, t(3, 4)),
@@ -304,6 +305,8 @@ MAKE: list[Row] = [
     ("full", ("float32",), [0, 2], True),
     ("full_like", ALL, t(2, 3), 2),
     ("full_like", ALL, t(2, 3), 2, {"dtype": torch.float64}),
+    ("fill.Tensor", ALL, t(2, 3), t()),
+    ("lift_fresh_copy", ALL, t(2, 3)),
     ("fill.Scalar", ALL, t(2, 3), 1),
     ("zeros", ("float32",), [2, 0]),
     ("ones", ("float32",), [2, 2], {"dtype": torch.int32}),
@@ -410,6 +413,7 @@ INDEX: list[Row] = [
     ("index_put", NUMBERS, t(2, 4, 3), [i([0, 1]), None, i([2, 0])], t(2, 4)),
     ("index_put", ALL, t(4, 3), [mask(4, 3)], t()),
     ("index_put", ALL, t(4, 3), [mask(4)], t(3)),
+    ("_unsafe_index_put", NUMBERS, t(4, 3), [i([0, 2])], t(2, 3)),
     ("gather", ALL, t(3, 4), 1, i([[0, 3], [1, 1], [2, 0]])),
     ("gather", ALL, t(3, 4), 0, i([[0, 2, 1]])),
     ("gather", ALL, t(), 0, i([0])),
@@ -534,6 +538,8 @@ NN: list[Row] = [
     ("max_pool2d_with_indices", WIDE, t(1, 2, 7, 8), [3, 3], [2, 2], [0, 0], [1, 1], True),
     ("max_pool3d_with_indices", WIDE, t(1, 2, 5, 6, 7), [2, 2, 2]),
     ("max_pool1d", WIDE, t(2, 3, 9), [3]),
+    ("max_pool3d", WIDE, t(1, 2, 5, 6, 7), [2, 3, 2], [2], [0], [1], True),
+    *[("grid_sampler_3d", WIDE, t(1, 2, 3, 4, 5), t(1, 2, 3, 2, 3), m, 0, True) for m in (0, 1)],
     ("max_pool2d", WIDE, t(2, 3, 9, 5), [3]),
     ("avg_pool1d", WIDE, t(2, 3, 9), [3], [2], [1]),
     ("avg_pool2d", WIDE, t(2, 3, 7, 8), [3, 2], [2, 1], [1, 1], False, False),
@@ -544,6 +550,8 @@ NN: list[Row] = [
     ("_adaptive_avg_pool2d", WIDE, t(2, 3, 7, 8), [1, 1]),
     ("_adaptive_avg_pool2d", WIDE, t(2, 3, 7, 8), [3, 4]),
     ("_adaptive_avg_pool2d", WIDE, t(3, 2, 5), [4, 7]),
+    ("adaptive_avg_pool2d", WIDE, t(2, 3, 7, 8), [2, 4]),
+    ("adaptive_avg_pool3d", WIDE, t(2, 3, 4, 6, 2), [1, 1, 1]),
     ("_adaptive_avg_pool3d", WIDE, t(1, 2, 4, 6, 5), [2, 3, 2]),
     ("_native_batch_norm_legit_no_training", WIDE, t(2, 3, 4), t(3), t(3), *_STATISTICS, 0.1, 1e-5),
     ("_native_batch_norm_legit_no_training", WIDE, t(2, 3), None, None, *_STATISTICS, 0.1, 1e-3),
@@ -575,6 +583,24 @@ NN: list[Row] = [
 ]  # fmt: skip
 
 RESIZE: list[Row] = [
+    ("upsample_nearest1d", WIDE, t(2, 3, 5), [9], 1.8),
+    ("upsample_nearest3d", WIDE, t(1, 2, 3, 2, 4), [6, 3, 4]),
+    *[
+        (f"_upsample_nearest_exact{n}d", WIDE, T((1, 2, 5, 3, 4)[: n + 2]), [7, 6, 8][:n])
+        for n in (1, 2, 3)
+    ],
+    *[
+        (f"_upsample_nearest_exact{n}d.vec", WIDE, T((1, 2, 5, 3, 4)[: n + 2]), None, [1.6] * n)
+        for n in (1, 3)
+    ],
+    ("upsample_linear1d", WIDE, t(2, 3, 5), [9], False, 1.8),
+    *[
+        (name, WIDE, t(1, 2, 5, 4), [8, 3], corners)
+        for name in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa")
+        for corners in (False, True)
+    ],
+    ("_upsample_bicubic2d_aa", WIDE, t(1, 2, 5, 4), [8, 3], False),
+    ("upsample_trilinear3d", WIDE, t(1, 2, 3, 2, 4), [5, 4, 6], True),
     ("upsample_nearest1d.vec", WIDE, t(2, 3, 5), [8], None),
     ("upsample_nearest2d.vec", WIDE, t(2, 3, 5, 4), [7, 9], None),
     ("upsample_nearest2d.vec", WIDE, t(2, 3, 5, 4), None, [2.0, 1.7]),

@@ -412,6 +412,7 @@ TABLE: AtenTable = {
     "masked_fill.Scalar": masked_fill,
     "masked_fill.Tensor": masked_fill,
     "_to_copy": to_copy,
+    "prims::convert_element_type": lambda g, x, dtype: g.cast(x, dtype_name(dtype)),
     "clone": same,
     "alias": same,
     "detach": same,

@@ -63,16 +63,20 @@ def _scaled(g: AtenContext, x: Val, factor: Operand) -> Val:
 
 
 def linear(g: AtenContext, x: Val, weight: Val, bias: Val | None = None) -> Val:
-    """x W^T + b"""
+    """x W^T + b, also of vectors."""
     if g.rank(weight) == 1:
         return g.reshape(matmul(g, x, weight), g.out.shape)
     wide = g.reshape(x, (1, *g.shape(x))) if g.rank(x) == 1 else x
+    return g.reshape(linear_of(g, wide, weight, bias), g.out.shape)
+
+
+def linear_of(g: AtenContext, x: Val, weight: Val, bias: Val | None) -> Val:
+    """x W^T + b, of rows and a matrix."""
     if isinstance(weight, Constant):
-        args = [wide, g.transpose(weight, (1, 0))] + ([bias] if bias is not None else [])
-        return g.reshape(g.emit("linear", *args), g.out.shape)
-    made = g.emit("matmul", wide, weight, transpose_b=True)
-    made = made if bias is None else g.emit("add", made, bias)
-    return g.reshape(made, g.out.shape)
+        args = [x, g.transpose(weight, (1, 0))] + ([bias] if bias is not None else [])
+        return g.emit("linear", *args)
+    made = g.emit("matmul", x, weight, transpose_b=True)
+    return made if bias is None else g.emit("add", made, bias)
 
 
 def cdist(g: AtenContext, a: Val, b: Val, p: float, mode: int | None) -> Val:
@@ -468,8 +472,8 @@ TABLE: AtenTable = {
     "max_pool3d": max_pool(3, False),
     **{f"avg_pool{n}d": average_pool(n) for n in (1, 2, 3)},
     "adaptive_avg_pool1d": adaptive_average_pool(1),
-    "_adaptive_avg_pool2d": adaptive_average_pool(2),
-    "_adaptive_avg_pool3d": adaptive_average_pool(3),
+    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), adaptive_average_pool(2)),
+    **dict.fromkeys(("adaptive_avg_pool3d", "_adaptive_avg_pool3d"), adaptive_average_pool(3)),
     "_native_batch_norm_legit_no_training": batch_norm,
     "_native_batch_norm_legit": batch_norm_legit,
     "_native_batch_norm_legit.no_stats": batch_norm_no_stats,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -200,11 +201,17 @@ def as_strided(
     stride: Sequence[Operand],
     storage_offset: Operand = None,
 ) -> Val:
-    """The elements at computed places of the operand's memory, if that is row-major."""
+    """The elements at computed places of the operand's memory. Here memory is row-major: what torch
+    says of the operand's must be the same, or the result is the operand itself."""
+    memory = g.fakes[0]
+    if _same_place(g, memory, x, size, stride, storage_offset):
+        return x
     extents = [int_value(as_expr(v)) for v in (*size, *stride, storage_offset or 0)]
     shape = g.type(x).static_shape()
     if None in extents or shape is None:
         raise unsupported("as_strided of symbolic sizes")
+    if not memory.is_contiguous() or memory.storage_offset():
+        raise unsupported("as_strided of memory that is not row-major", "x.contiguous() before it")
     numbers = [v for v in extents if v is not None]
     sizes, strides, first = numbers[: len(size)], numbers[len(size) : -1], numbers[-1]
     place = np.full((1,) * len(sizes), first, np.int64)
@@ -219,6 +226,26 @@ def as_strided(
     if not place.size:
         return g.emit("full", shape=tuple(sizes), value=0.0, dtype=g.dtype(x))
     return g.emit("take", g.reshape(x, (total,)), g.const(place, "int64"), axis=0)
+
+
+def _same_place(
+    g: AtenContext,
+    memory: Any,
+    x: Val,
+    size: Sequence[Operand],
+    stride: Sequence[Operand],
+    storage_offset: Operand,
+) -> bool:
+    """Whether a view has the shape and strides of the operand, whose `memory` torch describes."""
+    shape = g.shape(x)
+    offset = as_expr(0 if storage_offset is None else storage_offset)
+    if len(size) != len(shape) or not g.dims.same(offset, g.sizes.expr(memory.storage_offset())):
+        return False
+    return all(
+        g.dims.same(as_expr(n), extent)
+        and (int_value(extent) == 1 or g.dims.same(as_expr(by), g.sizes.expr(own)))
+        for n, extent, by, own in zip(size, shape, stride, memory.stride(), strict=True)
+    )
 
 
 def slice_scatter(
@@ -310,7 +337,7 @@ TABLE: AtenTable = {
     **dict.fromkeys(
         (
             "view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims",
-            "unsqueeze", "flatten.using_ints", "_reshape_alias", "view_copy",
+            "unsqueeze",
         ),
         to_result,
     ),

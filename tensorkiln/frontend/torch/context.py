@@ -7,6 +7,7 @@ from typing import Any
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims
+from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.sizes import Sizes
 from tensorkiln.frontend.torch.values import dtype_name
@@ -21,7 +22,9 @@ class AtenContext(Context):
     """The first argument, `g`, of every importer of an ATen operator.
 
     `results` are the types that torch finds for the node's results, None for one that is no tensor,
-    and `used` tells which of them are read. Sizes among arguments are expressions.
+    and `used` tells which of them are read. `fakes` are the node's operands as torch describes
+    them, with strides. Sizes among arguments are expressions. `numbers` are parameters that are
+    numbers of Python, by their SymPy symbols.
     """
 
     def __init__(self, dims: Dims, sizes: Sizes) -> None:
@@ -29,6 +32,8 @@ class AtenContext(Context):
         self.sizes = sizes
         self.results: tuple[TensorType | None, ...] = ()
         self.used: frozenset[int] = frozenset()
+        self.fakes: tuple[Any, ...] = ()
+        self.numbers: dict[Any, Val] = {}
 
     @property
     def out(self) -> TensorType:
@@ -44,6 +49,31 @@ class AtenContext(Context):
         if isinstance(value, bool | int | float):
             return self.const(value, dtype)
         return self.cast(value, dtype)
+
+    def computed(self, e: Any, dtype: str) -> Val:
+        """A number that is computed from sizes and `numbers`, a SymPy expression, as a scalar."""
+        kind = type(e).__name__
+        if e in self.numbers:
+            return self.cast(self.numbers[e], dtype)
+        if e.is_number:
+            return self.const(float(e) if "float" in dtype else int(e), dtype)
+        if e.is_integer and kind not in ("Add", "Mul"):
+            return self.number(self.sizes.convert(e), dtype)
+        binary = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "Pow": "pow"}
+        folded = {"Add": "add", "Mul": "mul"}
+        if kind in binary | folded:
+            first, *rest = (self.computed(part, dtype) for part in e.args)
+            for part in rest:
+                first = self.emit((binary | folded)[kind], first, part)
+            return first
+        if kind == "OpaqueUnaryFn_sqrt":
+            return self.emit("sqrt", self.computed(e.args[0], dtype))
+        if kind in ("ToFloat", "Identity"):
+            return self.computed(e.args[0], dtype)
+        raise unsupported(
+            f"the number {e} is computed from sizes or data",
+            "a tensor instead of a number of Python can hold it",
+        )
 
     def promoted(self, *operands: Operand) -> list[Val]:
         """Operands in the element type that torch computes with them in: tensors count before

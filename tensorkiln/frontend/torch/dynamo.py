@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError, nearest
 
 Boxed = Callable[[list[Any]], Any]
@@ -213,12 +215,21 @@ class _Graph:
 
     def _imported(self, args: Sequence[Any]) -> tuple[Any, list[int]]:
         from tensorkiln.frontend.torch.importer import Interface, import_graph
+        from tensorkiln.frontend.torch.sizes import symbolic
 
         self.weights = {k: (args[k], _version(args[k])) for k in self.static}
+        fakes = [node.meta["val"] for node in self.places]
+        shapes = [getattr(fake, "shape", ()) for fake in fakes]
+        told = {symbolic(size) for shape in shapes for size in shape}
         self.inputs = [
             k
-            for k, node in enumerate(self.places)
-            if k not in self.weights and hasattr(node.meta["val"], "shape")
+            for k, fake in enumerate(fakes)
+            if k not in self.weights
+            # Numbers of Python are inputs unless they are the size of a tensor.
+            and (
+                hasattr(fake, "shape")
+                or (symbolic(fake) is not None and symbolic(fake) not in told)
+            )
         ]
         named = {self.places[k].name: f"x{k}" for k in self.inputs}
         places = [k for k, r in enumerate(self.results) if hasattr(r, "meta")]
@@ -270,7 +281,9 @@ def _version(x: Any) -> int:
 
 
 def _given(x: Any) -> Any:
-    """A tensor of torch as an argument: dense, row-major and without gradient."""
+    """A tensor of torch as an argument: dense, row-major and without gradient; or a number."""
+    if isinstance(x, int):
+        return np.asarray(x, np.int64)
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -279,7 +292,10 @@ def _returned(made: Any, order: Sequence[int] | None) -> Any:
     row-major, a copy whose dimensions lie in memory in `order`. None is for a size: a number."""
     import torch
 
-    tensor = torch.from_dlpack(made)
+    if made.dtype == "bfloat16":  # which NumPy's DLPack does not know
+        tensor = torch.from_numpy(made.numpy().view("int16")).view(torch.bfloat16)
+    else:
+        tensor = torch.from_dlpack(made)
     if order is None:
         return tensor.item()
     if list(order) == list(range(tensor.ndim)):

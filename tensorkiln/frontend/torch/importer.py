@@ -35,13 +35,18 @@ from tensorkiln.ir.subtype import symbols
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
+# The type of a number of Python.
+NUMBER = TensorType((), DType("int64"))
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """What the placeholders and results of a graph are to its user.
 
     `constants` are tensors by placeholder. `inputs` are names by placeholder, of those that become
-    parameters, in order. `outputs` are names by the place among the graph's results. `dims` are
-    names of extents by their SymPy expressions, `ranges` torch's ranges of symbols.
+    parameters, in order; one that is a number of Python, a SymInt, becomes a scalar. `outputs` are
+    names by the place among the graph's results. `dims` are names of extents by their SymPy
+    expressions, `ranges` torch's ranges of symbols.
     """
 
     constants: Mapping[str, Any]
@@ -119,7 +124,8 @@ class Importer:
     def _params(self, placeholders: Sequence[Any]) -> None:
         by_name = {n.name: n for n in placeholders}
         inputs = [(by_name[n], name) for n, name in self.interface.inputs.items()]
-        shapes = {name: node.meta["val"].shape for node, name in inputs}
+        fakes = {name: node.meta["val"] for node, name in inputs}
+        shapes = {name: fake.shape for name, fake in fakes.items() if hasattr(fake, "shape")}
         try:
             self.sizes.bind(shapes)
         except NodeProblem as problem:
@@ -128,13 +134,15 @@ class Importer:
         taken: list[str] = []
         for node, name in inputs:
             try:
-                type_ = self._type(node.meta["val"])
+                type_ = NUMBER if name not in shapes else self._type(node.meta["val"])
             except NodeProblem as problem:
                 self._issue(problem, name)
                 continue
             word = identifier(name, taken)
             taken.append(word)
             self.values[node] = self.g.builder.param(word, type_)
+            if name not in shapes:
+                self.g.numbers[symbolic(fakes[name])] = self.values[node]
         for name, tensor in self.interface.constants.items():
             self._constant(by_name[name], tensor, name)
 
@@ -234,7 +242,10 @@ class Importer:
         if name == "_assert_scalar":
             condition = node.args[0]
             value = condition.meta["val"] if hasattr(condition, "meta") else condition
-            cond = self.sizes.condition(value)
+            try:
+                cond = self.sizes.condition(value)
+            except NodeProblem:
+                return  # of a size that data decides, and the node that makes it is refused
             if not self.dims.holds(cond):
                 self.dims.assume(cond)
 
@@ -243,6 +254,7 @@ class Importer:
         many = isinstance(value, tuple | list)
         fakes = list(value) if many else [value]
         self.g.span = node.name
+        self.g.fakes = tuple(n.meta.get("val") for n in node.all_input_nodes)
         self.g.results = tuple(
             self._type(v) if hasattr(v, "shape") and hasattr(v, "dtype") else None for v in fakes
         )
@@ -286,13 +298,15 @@ class Importer:
         size = value.meta.get("val")
         if isinstance(size, bool | float):
             return size
+        if _name_of(value) in ("_local_scalar_dense", "item"):
+            return self.values.get(value.args[0])  # a scalar tensor instead of Python's number
         if type(size).__name__ == "SymFloat":
-            raise unsupported(
-                f"the number {size} is computed from sizes or data",
-                "a tensor instead of a number of Python can hold it",
-            )
+            return self.g.computed(symbolic(size), "float64")
         if type(size).__name__ == "SymBool":
             return self.sizes.condition(size)
+        e = symbolic(size)
+        if e is not None and e.free_symbols & set(self.g.numbers):
+            return self.g.computed(e, "int64")
         return self.sizes.expr(size)
 
     def _issue(self, problem: NodeProblem, label: str, node: Any = None) -> None:
@@ -302,6 +316,11 @@ class Importer:
         issue = Issue(problem.kind, label, op, message, problem.hint)
         if issue not in self.issues:
             self.issues.append(issue)
+
+
+def _name_of(node: Any) -> str:
+    known = node.op == "call_function" and hasattr(node.target, "_schema")
+    return dispatch.operator_name(node.target) if known else ""
 
 
 def _is_tensor(node: Any) -> bool:

@@ -105,6 +105,10 @@ class Sizes:
         e = symbolic(size)
         if e is None:
             raise unsupported(f"{size!r} is no size")
+        return self.convert(e)
+
+    def convert(self, e: Any) -> Expr:
+        """A SymPy expression of sizes as ours."""
         return self.dims.simplify(self._convert(e.subs(self._solved) if self._solved else e))
 
     def condition(self, value: Any) -> Expr:

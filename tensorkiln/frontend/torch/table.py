@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.torch import (
+    aten_fused,
     aten_index,
     aten_make,
     aten_math,
@@ -21,6 +22,7 @@ IMPORTERS: AtenTable = {
     **aten_reduce.TABLE,
     **aten_nn.TABLE,
     **aten_resize.TABLE,
+    **aten_fused.TABLE,
 }
 
 # Operators without a result that is used: checks, and what only sizes depend on.
@@ -62,12 +64,12 @@ REASONS = {
     "masked_select": _DECIDED,
     "unique_dim": _DECIDED,
     "_unique2": _DECIDED,
-    "_local_scalar_dense": "a number of Python is computed from data",
+    "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
     "resize_": "it changes a tensor in place, which torch.export replaces",
     "atan2.out": "it writes into a tensor of the caller, which torch.export replaces",
     "_fft_c2r": "there are no complex numbers",
     "_fft_r2c": "there are no complex numbers",
     "_embedding_bag": "bags of rows have computed ends; embedding and sum do the same",
     "_pdist_forward": "the pairs of one tensor; torch.cdist has the distances of all",
-    "col2im": "overlapping windows are added up",
+    "col2im": "it adds up overlapping windows; conv_transpose with an identity does the same",
 }
