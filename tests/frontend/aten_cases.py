@@ -564,15 +564,24 @@ NN: list[Row] = [
     *[
         (_SDPA, WIDE, t(2, 4, 3, 8), t(2, 4, 5, 8), t(2, 4, 5, 6), m, 0.0, c, {"scale": s})
         for m, c, s in (
-            (None, False, None), (None, True, 0.3),
-            (mask(3, 5), False, None), (mask(2, 1, 3, 5), False, None),
+            (None, False, None),
+            (None, True, 0.3),
+            (mask(3, 5), False, None),
+            (mask(2, 1, 3, 5), False, None),
         )
     ],
     (_SDPA, WIDE, t(4, 3, 8), t(4, 5, 8), t(4, 5, 8), t(4, 3, 5)),
     (_SDPA, WIDE, t(3, 8), t(5, 8), t(5, 8)),
     (
-        _SDPA, WIDE, t(1, 4, 3, 8), t(1, 2, 3, 8), t(1, 2, 3, 8),
-        None, 0.0, True, {"enable_gqa": True},
+        _SDPA,
+        WIDE,
+        t(1, 4, 3, 8),
+        t(1, 2, 3, 8),
+        t(1, 2, 3, 8),
+        None,
+        0.0,
+        True,
+        {"enable_gqa": True},
     ),
     *[
         ("grid_sampler_2d", WIDE, t(2, 3, 4, 5), T((2, 6, 3, 2), -1.2, 1.2), mode, pad, corners)
@@ -580,7 +589,7 @@ NN: list[Row] = [
         for pad in (0, 1, 2)
         for corners in (False, True)
     ],
-]  # fmt: skip
+]
 
 RESIZE: list[Row] = [
     ("upsample_nearest1d", WIDE, t(2, 3, 5), [9], 1.8),

@@ -93,6 +93,9 @@ def test_page(golden: Callable[[Path, str], None]) -> None:
         assert set(overloads(core=True)) & set(IMPORTERS), "another torch has the same operators"
         return
     golden(PAGE, page())
+    core = overloads(core=True)
+    count = f"{len(core.keys() & IMPORTERS)} of {len(core)} operators of core ATen"
+    assert count in (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_operator_of_core_aten_is_imported_or_has_a_reason() -> None:

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tensorkiln.base.errors import UnsupportedError, UserError  # noqa: E402 - after the skip
-from tensorkiln.frontend.torch import FallbackWarning, backend, report  # noqa: E402
+from tensorkiln.dynamo import FallbackWarning, backend, report  # noqa: E402
 
 nn = torch.nn
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,8 +50,14 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
     ),
     "convolutions": (
         lambda: nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 8, 3, groups=4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, groups=4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
         ),
         lambda: torch.randn(2, 3, 17, 17),
     ),
@@ -68,7 +74,7 @@ NETWORKS: dict[str, tuple[Any, Any]] = {
         lambda: nn.Sequential(nn.InstanceNorm1d(4, affine=True), nn.GroupNorm(2, 4), nn.Softplus()),
         lambda: torch.randn(2, 4, 9),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -271,7 +277,7 @@ def test_the_target_is_an_option() -> None:
 _SCRIPT = """
 import torch
 assert "tensorkiln" in torch.compiler.list_backends(exclude_tags=())
-from tensorkiln.frontend.torch import report
+from tensorkiln.dynamo import report
 with torch.no_grad():
     x = torch.ones(3)
     assert torch.compile(lambda x: x + 1, backend="tensorkiln")(x).tolist() == [2, 2, 2]

@@ -1,4 +1,4 @@
-"""Convert PyTorch modules to IRModule: `from_torch`; `backend` is the one of `torch.compile`."""
+"""Convert PyTorch modules and programs to IRModule: `from_torch`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from tensorkiln.frontend.torch.arguments import (
     check_names,
     check_open,
 )
-from tensorkiln.frontend.torch.dynamo import Fallback, FallbackWarning, Report, backend, report
 from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.quiet import quiet
 from tensorkiln.ir.module import IRModule
-
-__all__ = ["Fallback", "FallbackWarning", "Report", "backend", "from_torch", "report"]
 
 _ROUTES = ("export", "onnx")
 _STATES = ("refuse", "arguments")

@@ -336,7 +336,12 @@ def _padded(g: AtenContext, x: Val, widths: Sequence[Operand], mode: str, value:
 TABLE: AtenTable = {
     **dict.fromkeys(
         (
-            "view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims",
+            "view",
+            "_unsafe_view",
+            "reshape",
+            "squeeze",
+            "squeeze.dim",
+            "squeeze.dims",
             "unsqueeze",
         ),
         to_result,
@@ -362,4 +367,4 @@ TABLE: AtenTable = {
     "constant_pad_nd": constant_pad_nd,
     **{f"reflection_pad{n}d": padding("reflect") for n in (1, 2, 3)},
     **{f"replication_pad{n}d": padding("edge") for n in (1, 2, 3)},
-}  # fmt: skip
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -63,7 +62,8 @@ class Sizes:
             self._solve(at, e)
 
     def _solve(self, at: str, e: Any) -> None:
-        sympy = importlib.import_module("sympy")  # a package that torch needs
+        import sympy
+
         unknown = sorted(set(e.free_symbols) - set(self.symbols), key=str)
         if not unknown:
             return
@@ -174,7 +174,8 @@ class Sizes:
     def _exact(self, e: Any) -> Expr:
         """A sum or product. Fractions in it come from solved symbols, and the whole is an integer:
         it is n // d for the numerator n over the common denominator d."""
-        sympy = importlib.import_module("sympy")
+        import sympy
+
         scale = math.lcm(*(int(r.q) for r in e.atoms(sympy.Rational)))
         if scale != 1:
             return self._convert(sympy.expand(e * scale)) // scale

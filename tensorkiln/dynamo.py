@@ -241,11 +241,12 @@ class _Graph:
         return import_graph(self.graph, interface, name=f"graph_{self.number}"), places
 
     def _linked(self, module: Any, places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
-        import tensorkiln as tk
+        from tensorkiln.pipeline import compile as compile_module
+        from tensorkiln.runtime.module import Executor
 
         target = self.options.get("target")
-        compiled = tk.compile(module) if target is None else tk.compile(module, target)
-        function = tk.runtime.Executor(compiled)["main"]
+        compiled = compile_module(module) if target is None else compile_module(module, target)
+        function = Executor(compiled)["main"]
         with _lock:
             _report.compiled += 1
         orders = [_memory_order(self.results[k].meta["val"]) for k in places]
