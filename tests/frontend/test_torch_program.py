@@ -218,6 +218,10 @@ def test_training_is_not_imported() -> None:
         program = torch.export.export(net.train(), (X,))
     with pytest.raises(UnsupportedError, match="dropout in training mode"):
         from_torch(program)
+    with torch.no_grad():
+        program = torch.export.export(nn.BatchNorm1d(3).train(), (X,))
+    with pytest.raises(UnsupportedError, match="training|changes it"):
+        from_torch(program, state="arguments")
 
 
 # -- memory ---------------------------------------------------------------------------------------

@@ -101,7 +101,10 @@ class Importer:
         outs = [self._result(results[k], out) for k, out in self.interface.outputs.items()]
         if self.issues:
             return None
-        return self._module([o for o in outs if o is not None], name)
+        made = [o for o in outs if o is not None]
+        if len(made) != len(outs):
+            raise InternalError("a result has no value, and no node says why", code="import-failed")
+        return self._module(made, name)
 
     def _module(self, results: Sequence[RVar], name: str) -> IRModule:
         result = results[0] if len(results) == 1 else Tuple(tuple(results))

@@ -40,6 +40,7 @@ NOTHING = {
     "sym_is_contiguous",
 }
 
+_TRAINING = "it changes running statistics, in training mode: module.eval()"
 _GRADIENT = "it computes a gradient, and inference has none"
 _RANDOM = "its result is random; pass random numbers as an input"
 _DECIDED = "the data decides the shape of its result"
@@ -53,6 +54,8 @@ REASONS = {
     "max_pool2d_with_indices_backward": _GRADIENT,
     "native_group_norm_backward": _GRADIENT,
     "native_layer_norm_backward": _GRADIENT,
+    "_native_batch_norm_legit_functional": _TRAINING,
+    "_batch_norm_with_update_functional": _TRAINING,
     "rand": _RANDOM,
     "randn": _RANDOM,
     "randint": _RANDOM,
