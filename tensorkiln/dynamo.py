@@ -182,8 +182,7 @@ class _Graph:
             if self.function is None or self._changed(args):
                 self.function = self._compiled(args)
             function = self.function
-        outs = function([args[k] for k in self.inputs])
-        return tuple(outs)
+        return tuple(function(args))
 
     # -- weights --------------------------------------------------------------------------
 
@@ -253,8 +252,10 @@ class _Graph:
         single = len(places) == 1
         constants = [None if hasattr(r, "meta") else r for r in self.results]
 
-        def run(inputs: list[Any]) -> list[Any]:
-            found = function(*map(_given, inputs))
+        inputs = list(self.inputs)  # another thread may compile again with others
+
+        def run(args: list[Any]) -> list[Any]:
+            found = function(*(_given(args[k]) for k in inputs))
             outs = list(constants)
             several = [found] if single else found
             for k, made, order in zip(places, several, orders, strict=True):
@@ -272,8 +273,8 @@ class _Graph:
             FallbackWarning,
             stacklevel=2,
         )
-        self.inputs, self.static, self.weights = list(range(len(self.places))), [], {}
-        return lambda inputs: list(self.graph(*inputs))
+        self.static, self.weights = [], {}
+        return lambda args: list(self.graph(*args))
 
 
 def _version(x: Any) -> int:

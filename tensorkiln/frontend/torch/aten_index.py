@@ -50,7 +50,7 @@ def _spots(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[int]:
 
 def _common(g: AtenContext, parts: Sequence[Val]) -> tuple[Expr, ...]:
     names = [f"indices[{k}]" for k in range(len(parts))]
-    return broadcast_shapes("index", names, [g.shape(p) for p in parts])
+    return broadcast_shapes("index", names, [g.shape(part) for part in parts])
 
 
 def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
@@ -66,7 +66,7 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
     extents = g.shape(x)
     places = linear(
         g,
-        [wrapped(g, p, extents[s]) for p, s in zip(parts, spots, strict=True)],
+        [wrapped(g, part, extents[s]) for part, s in zip(parts, spots, strict=True)],
         [extents[s] for s in spots],
     )
     rows = g.reshape(
@@ -102,8 +102,8 @@ def index_put(
     turned = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
     updates = g.transpose(wide, turned)
     columns = [
-        g.reshape(g.spread(wrapped(g, p, extents[s]), common), (*common, 1))
-        for p, s in zip(parts, spots, strict=True)
+        g.reshape(g.spread(wrapped(g, part, extents[s]), common), (*common, 1))
+        for part, s in zip(parts, spots, strict=True)
     ]
     stacked = g.emit("concat", *columns, axis=lead) if len(columns) > 1 else columns[0]
     made = ops_scatter.scatter_nd(

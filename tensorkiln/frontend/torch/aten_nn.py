@@ -79,26 +79,30 @@ def linear_of(g: AtenContext, x: Val, weight: Val, bias: Val | None) -> Val:
     return made if bias is None else g.emit("add", made, bias)
 
 
-def cdist(g: AtenContext, a: Val, b: Val, p: float, mode: int | None) -> Val:
-    """The p-norm of the differences of all pairs of rows."""
+def cdist(g: AtenContext, a: Val, b: Val, norm: float, mode: int | None) -> Val:
+    """The norm of the differences of all pairs of rows."""
     *lead, n, m = g.shape(a)
     x = g.reshape(a, (*lead, n, 1, m))
     *lead, k, m = g.shape(b)
     y = g.reshape(b, (*lead, 1, k, m))
     off = g.emit("abs", g.emit("sub", x, y))
     last = (g.rank(off) - 1,)
-    if p == math.inf:
+    if norm == math.inf:
         return g.emit("max", off, axes=last, keepdims=False)
-    if p == 0:
+    if norm == 0:
         off = g.cast(g.emit("not_equal", off, g.like(0, off)), g.dtype(off))
         return g.emit("sum", off, axes=last, keepdims=False)
     powers = (
-        g.emit("mul", off, off) if p == 2 else off if p == 1 else g.emit("pow", off, g.like(p, off))
+        g.emit("mul", off, off)
+        if norm == 2
+        else off
+        if norm == 1
+        else g.emit("pow", off, g.like(norm, off))
     )
     total = g.emit("sum", powers, axes=last, keepdims=False)
-    if p in (1, 2):
-        return total if p == 1 else g.emit("sqrt", total)
-    return g.emit("pow", total, g.like(1 / p, total))
+    if norm in (1, 2):
+        return total if norm == 1 else g.emit("sqrt", total)
+    return g.emit("pow", total, g.like(1 / norm, total))
 
 
 # -- convolutions and pooling -----------------------------------------------------------------

@@ -63,10 +63,6 @@ def stack(g: AtenContext, parts: Sequence[Val], axis: int = 0) -> Val:
     return cat(g, wide, at)
 
 
-def _part(g: AtenContext, x: Val, axis: int, begin: Operand, end: Operand, step: int) -> Val:
-    return g.sliced(x, axis, begin, end, step)
-
-
 def slice_(
     g: AtenContext,
     x: Val,
