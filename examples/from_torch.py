@@ -1,5 +1,5 @@
-"""Export a torch network with a symbolic batch size to ONNX, compile it to one library, and call
-the library with torch tensors.
+"""Compile a torch network with a symbolic batch size to one library, and call the library with
+torch tensors.
 
 python examples/from_torch.py
 """
@@ -17,20 +17,13 @@ import tensorkiln as tk
 
 def main() -> None:
     network = nn.Sequential(nn.Linear(784, 256), nn.GELU(), nn.Linear(256, 10)).eval()
-    folder = Path(tempfile.mkdtemp(prefix="kiln-"))
-    path, library = folder / "network.onnx", folder / "network.so"
-    batch = torch.export.Dim("batch", min=1, max=1024)
-    torch.onnx.export(
-        network,
-        (torch.zeros(2, 784),),
-        str(path),
-        dynamo=True,
-        input_names=["x"],
-        dynamic_shapes=({0: batch},),
-        verbose=False,
+    library = Path(tempfile.mkdtemp(prefix="kiln-")) / "network.so"
+    batch = torch.export.Dim("batch", max=1024)
+    module = tk.frontend.from_torch(
+        network, (torch.zeros(2, 784),), dynamic_shapes=({0: batch},), input_names=["x"]
     )
 
-    tk.compile(tk.frontend.from_onnx(str(path))).export_library(str(library))
+    tk.compile(module).export_library(str(library))
     loaded = tk.runtime.load_module(str(library))
     run = tk.runtime.Executor(loaded, tk.cpu())["main"]
 

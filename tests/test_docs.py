@@ -1,13 +1,14 @@
 """Every code block of the README and of docs/ runs, in order, each page in one folder.
 
 A block is skipped only by a comment `<!-- not run: why -->` on the line before it. One after
-`<!-- needs: tool -->` is left out where the tool is missing, and then the page is reported as
-skipped when the rest of it has run. Blocks of C, C++ and Rust are files; their first line names
-them.
+`<!-- needs: tool -->` is left out where the tool, or package of Python, is missing, and then the
+page is reported as skipped when the rest of it has run. Blocks of C, C++ and Rust are files; their
+first line names them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -48,6 +49,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in found]
 
 
+def lacks(tool: str) -> bool:
+    """Whether a block needs a program or a package of Python that is not here."""
+    return bool(tool) and shutil.which(tool) is None and importlib.util.find_spec(tool) is None
+
+
 def script(found: list[Block]) -> list[tuple[str, str]]:
     """(kind, text) to run, in order; a python block begins with all those before it.
 
@@ -57,7 +63,7 @@ def script(found: list[Block]) -> list[tuple[str, str]]:
     python = ""
     for block in found:
         assert block.kind in ("python", "sh", *FILES), block.kind
-        if block.skipped or (block.tool and shutil.which(block.tool) is None):
+        if block.skipped or lacks(block.tool):
             continue
         if block.kind != "python":
             steps.append((block.kind, block.text))
@@ -93,9 +99,10 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-    missing = {b.tool for b in blocks(page) if b.tool and shutil.which(b.tool) is None}
+    missing = {b.tool for b in blocks(page) if lacks(b.tool)}
     if missing:
-        left_out = f"{page.name} ran but for blocks that need {' and '.join(sorted(missing))}"
+        tools = sorted(missing)
+        left_out = f"{tools[0]} is not installed: {page.name} ran but for its blocks of {tools}"
         (pytest.fail if os.environ.get("REQUIRE_HOSTS") else pytest.skip)(left_out)
 
 

@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"executable"}),
     frozenset({"assemble", "kernel_code"}),
     frozenset({"pipeline"}),
-    frozenset({"measure"}),
+    frozenset({"measure", "dynamo"}),
     frozenset({"report"}),
     frozenset({"cli"}),
 )

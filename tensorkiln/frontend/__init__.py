@@ -39,8 +39,14 @@ def check_onnx(
     return onnx.check_onnx(model, freeze, external_roots=external_roots)
 
 
-def from_torch(module: Any, example_inputs: Sequence[Any], **options: Any) -> IRModule:
-    """Import a `torch.nn.Module`; see `tensorkiln.frontend.torch.from_torch`."""
+def from_torch(
+    module: Any,
+    example_inputs: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> IRModule:
+    """Import a `torch.nn.Module` or a `torch.export.ExportedProgram`; see
+    `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
-    return torch.from_torch(module, example_inputs, **options)
+    return torch.from_torch(module, example_inputs, kwargs, **options)

@@ -228,7 +228,7 @@ _DATA_ONLY = {
     "codegen/host/weights.py": "weights, in a file without a name",
     "codegen/llvm/compile.py": "what a person runs again after a failure",
     "passes/failure.py": "what a person runs again after a failure",
-    "frontend/torch/__init__.py": "a model",
+    "frontend/torch/via_onnx.py": "a model",
 }
 _STARTS = {"run", "Popen", "call", "check_call", "check_output", "system", "popen", "execv"}
 # Who starts programs, and which.

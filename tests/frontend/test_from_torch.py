@@ -30,7 +30,8 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("large", [1 << 29, 0])
 def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small modules go through memory, large ones through a file."""
-    monkeypatch.setattr("tensorkiln.frontend.torch._LARGE", large)
+    pytest.importorskip("torch")
+    monkeypatch.setattr("tensorkiln.frontend.torch.via_onnx._LARGE", large)
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
     net = torch.nn.Sequential(
@@ -39,7 +40,8 @@ def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPa
     net[0].eval()
     x = torch.randn(3, 4)
     rows = torch.export.Dim("rows", min=1)
-    module = from_torch(net, (x,), dynamic_shapes=({0: rows},), input_names=["x"])
+    options = {"dynamic_shapes": ({0: rows},), "input_names": ["x"]}
+    module = from_torch(net, (x,), via="onnx", **options)
     assert [m.training for m in net] == [False, True, True, True]
     net.eval()
     for count in (1, 5):
@@ -50,10 +52,12 @@ def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_sizes_out_of_the_range_of_their_dim() -> None:
+@pytest.mark.parametrize("via", ["export", "onnx"])
+def test_sizes_out_of_the_range_of_their_dim(via: str) -> None:
     """By name, by hint, of an expression, of two inputs; one that is frozen."""
     torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
+    if via == "onnx":
+        pytest.importorskip("onnxscript")
     dim = torch.export.Dim
 
     class Add(torch.nn.Module):
@@ -66,7 +70,8 @@ def test_sizes_out_of_the_range_of_their_dim() -> None:
         )
         inputs = inputs if len(dims) == 1 else (inputs[0], torch.ones(()))
         net = torch.nn.ReLU() if len(dims) == 1 else Add()
-        run = tk.runtime.Executor(tk.compile(from_torch(net, inputs, dynamic_shapes=dims)))["main"]
+        made = from_torch(net, inputs, dynamic_shapes=dims, via=via)
+        run = tk.runtime.Executor(tk.compile(made))["main"]
         rest = [np.float32(1)] if len(dims) == 2 else []
         for shape in good:
             run(np.ones(shape, np.float32), *rest)
@@ -89,6 +94,7 @@ def test_sizes_out_of_the_range_of_their_dim() -> None:
             (torch.ones(4),),
             dynamic_shapes=({0: dim("n", max=8)},),
             freeze={"n": 9},
+            via=via,
         )
 
 
@@ -163,7 +169,44 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "arrays": (Sum(), (X, [X.numpy()]), {}, "bad-inputs", "[1] is a ndarray", "from_numpy"),
     "too few": (Sum(), (X,), {}, "bad-inputs", "Sum.forward(x, y) does not take 1", "one call"),
     "too many": (LINEAR, (X, X), {}, "bad-inputs", "too many positional", "one call"),
-    "by name only": (Named(), (X,), {}, "bad-inputs", "argument: 'scale'", "with names"),
+    "by name only": (Named(), (X,), {}, "bad-inputs", "argument: 'scale'", "kwargs those"),
+    **{
+        what: (Named() if "kwargs" in given else LINEAR, (X,), given, *told)
+        for what, given, *told in [
+            ("kwargs, a list", {"kwargs": [X]}, "bad-inputs", "kwargs is a list", ""),
+            (
+                "kwargs, an array",
+                {"kwargs": {"scale": X.numpy()}},
+                "bad-inputs",
+                "kwargs['scale'] is a ndarray",
+                "from_numpy",
+            ),
+            ("kwargs, a name", {"kwargs": {"scal": X}}, "bad-inputs", "and scal: ", ""),
+            ("via", {"via": "onx"}, "bad-option", "via is 'onx'", "did you mean 'onnx'"),
+            ("state", {"state": 5}, "bad-option", "state is 5", ""),
+            (
+                "state by onnx",
+                {"state": "arguments", "via": "onnx"},
+                "bad-option",
+                'needs via="export"',
+                "",
+            ),
+            (
+                "shapes for names",
+                {"kwargs": {"scale": X}, "dynamic_shapes": ({0: "b"},)},
+                "bad-dynamic-shapes",
+                "a dict by the names",
+                "",
+            ),
+            (
+                "no identifier",
+                {"dynamic_shapes": ({0: "a b"},)},
+                "bad-dynamic-shapes",
+                "'a b' is no identifier",
+                "",
+            ),
+        ]
+    },
     "names, a number": (LINEAR, (X,), {"input_names": 5}, "bad-names", "input_names is 5", ""),
     "names, a text": (LINEAR, (X,), {"output_names": "y"}, "bad-names", "names is 'y'", ""),
     "names twice": (Sum(), (X, X), {"input_names": ["a", "a"]}, "bad-names", "'a' twice", ""),
@@ -212,18 +255,21 @@ FAILURES: dict[str, tuple[Any, Any, dict[str, Any], str, str]] = {
     "none": (LINEAR, (None,), {}, "must be Tensor, not NoneType", "TypeError"),
     "devices": (Sum(), (X, X.to("meta")), {}, "at least two devices", "Device"),
     "script": (torch.jit.trace(LINEAR, X), (X,), {}, "ScriptModule", "Error"),
-    "fixed": (LINEAR, (X,), {"dynamic_shapes": {"input": (None, "b")}}, "conflicts", "ValueError"),
     "shapes entry": (LINEAR, (X,), {"dynamic_shapes": (5,)}, "dynamic_shapes", "Error"),
 }
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("via", ["export", "onnx"])
 @pytest.mark.parametrize("case", FAILURES)
-def test_failures_of_torch(case: str, capfd: Any, recwarn: pytest.WarningsRecorder) -> None:
-    pytest.importorskip("onnxscript")
+def test_failures_of_torch(
+    case: str, via: str, capfd: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    if via == "onnx":
+        pytest.importorskip("onnxscript")
     module, inputs, options, says, cause = FAILURES[case]
     with pytest.raises(UserError, match="torch cannot export") as caught:
-        from_torch(module, inputs, **options)
+        from_torch(module, inputs, via=via, **options)
     assert caught.value.code == "export-failed"
     text = str(caught.value)
     assert says in text
@@ -242,7 +288,7 @@ def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) 
         (nn.Linear(3, 2, dtype=torch.complex64), torch.complex64),
     ):
         with pytest.raises(UnsupportedError) as caught:
-            from_torch(module, (X.to(dtype),))
+            from_torch(module, (X.to(dtype),), via="onnx")
         (issue,) = caught.value.issues
         assert (issue.kind, issue.op[:5]) == ("operator", "aten.")
         assert "torch cannot export it to ONNX" in issue.message
@@ -259,19 +305,23 @@ def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) 
         ({"output_names": ["a", "b"]}, "output_names holds 2 names, expected at most 1: 'b'"),
     ],
 )
-def test_what_the_module_has_no_use_for(options: dict[str, Any], says: str) -> None:
-    pytest.importorskip("onnxscript")
+@pytest.mark.parametrize("via", ["export", "onnx"])
+def test_what_the_module_has_no_use_for(options: dict[str, Any], says: str, via: str) -> None:
+    if via == "onnx":
+        pytest.importorskip("onnxscript")
     with pytest.raises(UserError, match=re.escape(says)):
-        from_torch(LINEAR, (X,), **options)
+        from_torch(LINEAR, (X,), via=via, **options)
 
 
 @pytest.mark.slow
-def test_success_says_nothing(capfd: Any, recwarn: pytest.WarningsRecorder) -> None:
-    pytest.importorskip("onnxscript")
+@pytest.mark.parametrize("via", ["export", "onnx"])
+def test_success_says_nothing(via: str, capfd: Any, recwarn: pytest.WarningsRecorder) -> None:
+    if via == "onnx":
+        pytest.importorskip("onnxscript")
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), Branchless()
     )
-    from_torch(net, [torch.ones(1, 3, 8, 8)])
+    from_torch(net, [torch.ones(1, 3, 8, 8)], via=via)
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
     assert not logging.root.manager.disable
@@ -290,6 +340,6 @@ def test_without_the_exporter_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch.onnx, "export", lacking)
     with pytest.raises(UserError, match="not installed: onnxscript") as caught:
-        from_torch(LINEAR, (X,))
+        from_torch(LINEAR, (X,), via="onnx")
     assert caught.value.code == "missing-package"
     assert "tensorkiln[torch]" in caught.value.hint

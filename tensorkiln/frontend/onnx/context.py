@@ -207,6 +207,8 @@ class Context:
             types = [a.tensor for a in args]
             full = op.complete(attrs)
             result = op.infer(types, full)
+            if result.static_shape() is None:
+                return None
             return known.evaluate(name, arrays, full, result.dtype, self.dims)  # type: ignore[arg-type]
         constants = [a for a in args if isinstance(a, Constant)]
         if sum(c.array.size for c in constants) > FOLD_LIMIT:

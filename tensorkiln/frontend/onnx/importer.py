@@ -124,7 +124,7 @@ class Importer:
             attrs["assumes"] = tuple(self.dims.assumed)
         f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
         # The file name comes first: exporters give every graph the same name.
-        return IRModule((_live(f),), self.source.file_name or graph.name or "model")
+        return IRModule((live(f),), self.source.file_name or graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _live(f: Function) -> Function:
+def live(f: Function) -> Function:
     """`f` without unused bindings, which shape arithmetic that was folded later leaves behind."""
     needed: set[RVar] = set()
 

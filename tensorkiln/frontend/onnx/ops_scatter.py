@@ -36,7 +36,7 @@ def _iota(g: Context, count: Expr, rank: int, axis: int) -> Val:
     return g.reshape(line, [count if i == axis else as_expr(1) for i in range(rank)])
 
 
-def _unit(g: Context, x: Val, reduction: str) -> Val:
+def unit(g: Context, x: Val, reduction: str) -> Val:
     """What changes nothing when it is combined, in the element type of `x`."""
     if reduction in ("add", "mul"):
         return g.like(reduction == "mul", x)
@@ -70,7 +70,7 @@ def scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
     hit = g.emit("equal", _row(g, at), _iota(g, n, rank + 1, rank - 1))
     if reduction != "none":
         pair, over = _REDUCTIONS[reduction]
-        put = g.emit("where", hit, _row(g, updates), _unit(g, x, reduction))
+        put = g.emit("where", hit, _row(g, updates), unit(g, x, reduction))
         return g.emit(pair, x, g.emit(over, put, axes=(rank,), keepdims=False))
     order = g.emit("add", _iota(g, m, rank + 1, rank), g.const(1, "int64"))
     found = g.emit("where", hit, order, g.const(0, "int64"))

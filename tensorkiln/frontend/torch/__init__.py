@@ -1,14 +1,12 @@
-"""Convert PyTorch modules to IRModule through torch's own ONNX exporter."""
+"""Convert PyTorch modules and programs to IRModule: `from_torch`."""
 
 from __future__ import annotations
 
-import tempfile
+import inspect
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.frontend.onnx import from_onnx
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.frontend.torch.arguments import (
     check_count,
     check_dynamic_shapes,
@@ -19,88 +17,205 @@ from tensorkiln.frontend.torch.arguments import (
 )
 from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.quiet import quiet
-from tensorkiln.frontend.torch.ranges import with_ranges
 from tensorkiln.ir.module import IRModule
 
-_LARGE = 1 << 29
+_ROUTES = ("export", "onnx")
+_STATES = ("refuse", "arguments")
 
 
 def from_torch(
     module: Any,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
     freeze: Mapping[str, int] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    state: str = "refuse",
+    via: str = "export",
 ) -> IRModule:
-    """Import a `torch.nn.Module` as a module with one function, `main`, in evaluation mode.
+    """Import a `torch.nn.Module` as a module with one function, `main`, in evaluation mode; or a
+    `torch.export.ExportedProgram`, which has its example inputs and dynamic shapes already.
 
-    `example_inputs` are the positional arguments of one call. Tensors among them become parameters
-    of the same shape, except for dimensions that `dynamic_shapes` (in the form `torch.export`
-    takes) leaves open; a later call with a size outside the range of its `torch.export.Dim` is
-    refused. Arguments that are not tensors become constants. `freeze` gives open dimensions a size;
-    `input_names` and `output_names` rename inputs and outputs. The training flags of the module and
-    its submodules are set to evaluation during the export and restored after it.
+    `example_inputs` and `kwargs` are the arguments of one call. Tensors among them become
+    parameters of the same shape, except for dimensions that `dynamic_shapes` (in the form
+    `torch.export` takes; a name stands for a `Dim` of that name) leaves open; a later call with a
+    size outside the range of its `torch.export.Dim` is refused. Arguments that are not tensors
+    become constants. `freeze` gives open dimensions a size.
+
+    Inputs have the names of the parameters of `forward`, outputs those of keys and fields:
+    `logits`, `cache.0.1`; `output` or `output_0` where there are none. `input_names` and
+    `output_names` rename them, from the first on. Weights are views of the module's memory. The
+    training flags of the module and its submodules are set to evaluation during the export and
+    restored after it.
+
+    Buffers that the model changes are refused by name, or with `state="arguments"` they are
+    parameters after the inputs, and their new values results after the outputs, `new_<name>`.
+    `via="onnx"` goes through torch's ONNX exporter instead, and names are the exporter's.
 
     Raises UserError for wrong arguments, if torch is not installed, or if it cannot export the
-    module (code `export-failed`); UnsupportedError if torch cannot export an operator, or where
-    `from_onnx` raises it. The `__cause__` of a failed export is torch's own exception.
+    module (code `export-failed`); UnsupportedError with all operators that are not supported, each
+    with the module and the line of the model's code. The `__cause__` of a failed export is torch's
+    own exception.
     """
     try:
-        import torch  # noqa: F401 - only to know whether it is installed
+        import torch
     except ImportError:
         raise UserError(
             "from_torch needs PyTorch, which is not installed",
             code="missing-package",
             hint="pip install 'tensorkiln[torch]', or export to ONNX and use from_onnx",
         ) from None
-    check_module(module)
-    args = check_inputs(module, example_inputs)
-    check_dynamic_shapes(module, args, dynamic_shapes)
+    _check_choice("via", via, _ROUTES)
+    _check_choice("state", state, _STATES)
     names = {
         "input_names": check_names("input_names", input_names),
         "output_names": check_names("output_names", output_names),
     }
+    if isinstance(module, torch.export.ExportedProgram):
+        return _from_program(
+            module, example_inputs, kwargs, dynamic_shapes, freeze, names, state, via
+        )
+    check_module(module)
+    args, named = check_inputs(module, example_inputs, kwargs)
+    check_dynamic_shapes(module, args, named, dynamic_shapes)
     modes = [(m, m.training) for m in module.modules()]
     module.eval()
     try:
-        program = _export(module, args, dynamic_shapes=dynamic_shapes, **names)
+        if via == "onnx":
+            if state != "refuse":
+                raise UserError('state="arguments" needs via="export"', code="bad-option")
+            return _by_onnx(module, args, named, dynamic_shapes, freeze, names)
+        return _by_export(module, args, named, dynamic_shapes, freeze, names, state)
     finally:
         for m, training in modes:
             m.training = training
+
+
+def _check_choice(option: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UserError(
+            f"{option} is {value!r}, expected {' or '.join(map(repr, known))}",
+            code="bad-option",
+            hint=nearest(str(value), known),
+        )
+
+
+def _from_program(
+    program: Any,
+    example_inputs: Sequence[Any],
+    kwargs: Any,
+    dynamic_shapes: Any,
+    freeze: Mapping[str, int] | None,
+    names: dict[str, list[str] | None],
+    state: str,
+    via: str,
+) -> IRModule:
+    given = {"example_inputs": bool(example_inputs), "kwargs": bool(kwargs)}
+    given |= {"dynamic_shapes": dynamic_shapes is not None, 'via="onnx"': via != "export"}
+    for option, set_ in given.items():
+        if set_:
+            raise UserError(f"{option} has no use for an ExportedProgram", code="bad-option")
+    return _imported(program, program, {}, freeze, names, state)
+
+
+def _by_export(
+    module: Any,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    dynamic_shapes: Any,
+    freeze: Mapping[str, int] | None,
+    names: dict[str, list[str] | None],
+    state: str,
+) -> IRModule:
+    import torch
+
+    from tensorkiln.frontend.torch.program import dimension_names
+
+    shapes = _with_dims(dynamic_shapes)
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        told, cause = export_error(module, error)
+        raise told from cause
+    bound = _bound(module, args, named)
+    dims = dimension_names(program, list(bound), list(bound.values()), dynamic_shapes)
+    return _imported(module, program, dims, freeze, names, state)
+
+
+def _bound(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of parameters, in torch's order: those by position first."""
+    try:
+        words = list(inspect.signature(module.forward).parameters)
+    except ValueError:
+        words = []
+    words += [f"args_{k}" for k in range(len(words), len(args))]
+    return {**dict(zip(words, args, strict=False)), **named}
+
+
+def _imported(
+    module: Any,
+    program: Any,
+    dims: Mapping[Any, str],
+    freeze: Mapping[str, int] | None,
+    names: dict[str, list[str] | None],
+    state: str,
+) -> IRModule:
+    import torch
+
+    from tensorkiln.frontend.torch.program import decomposed, import_program
+
+    try:
+        with quiet(), torch.no_grad():
+            plain = decomposed(program)
+    except Exception as error:
+        told, cause = export_error(module, error)
+        raise told from cause
+    kind = "model" if module is program else type(module).__name__
+    return import_program(
+        plain,
+        name=kind,
+        dims=dims,
+        freeze=freeze,
+        state=state,
+        input_names=names["input_names"],
+        output_names=names["output_names"],
+    )
+
+
+def _with_dims(given: Any) -> Any:
+    """`dynamic_shapes` with a `torch.export.Dim` for each name; one name is one dimension."""
+    import torch
+
+    known: dict[str, Any] = {}
+
+    def walk(entry: Any) -> Any:
+        if isinstance(entry, str):
+            if not entry.isidentifier():
+                raise UserError(f"dimension {entry!r} is no identifier", code="bad-dynamic-shapes")
+            return known.setdefault(entry, torch.export.Dim(entry))
+        if isinstance(entry, Mapping):
+            return {k: walk(v) for k, v in entry.items()}
+        return type(entry)(map(walk, entry)) if isinstance(entry, tuple | list) else entry
+
+    return walk(given)
+
+
+def _by_onnx(
+    module: Any,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    dynamic_shapes: Any,
+    freeze: Mapping[str, int] | None,
+    names: dict[str, list[str] | None],
+) -> IRModule:
+    from tensorkiln.frontend.torch.via_onnx import exported, imported
+
+    program = exported(module, args, named, dynamic_shapes=dynamic_shapes, **names)
     graph = program.model.graph
     check_count("input_names", names["input_names"], graph.inputs)
     check_count("output_names", names["output_names"], graph.outputs)
     check_open(args, dynamic_shapes, graph.inputs)
-    if _bytes(module) < _LARGE:
-        return with_ranges(from_onnx(program.model_proto, freeze=freeze), program)
-    # Protobuf messages hold at most 2 GB; of a file, the weights are mapped and not copied.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = Path(folder, "model.onnx")
-        program.save(path, external_data=True)
-        return with_ranges(from_onnx(path, freeze=freeze), program)
-
-
-def _bytes(module: Any) -> int:
-    return sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
-
-
-def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
-    """Run torch's exporter without its output, logs and warnings; `export_error` turns what it
-    raises into a UserError or UnsupportedError."""
-    import torch
-
-    given = {k: v for k, v in options.items() if v is not None}
-    try:
-        with quiet(), torch.no_grad():
-            return torch.onnx.export(module, args, dynamo=True, verbose=False, **given)
-    except ImportError as error:
-        raise UserError(
-            f"torch's ONNX exporter needs a package that is not installed: {error.name}",
-            code="missing-package",
-            hint="pip install 'tensorkiln[torch]'",
-        ) from error
-    except Exception as error:
-        told, cause = export_error(module, error)
-        raise told from cause
+    return imported(module, program, freeze)

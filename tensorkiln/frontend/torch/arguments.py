@@ -28,9 +28,11 @@ def check_module(module: Any) -> None:
             )
 
 
-def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
-    """Return `given` as a tuple of positional arguments that fit the signature of
-    `module.forward`.
+def check_inputs(
+    module: Any, given: Any, kwargs: Any = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return `given` as a tuple of positional arguments, and `kwargs` as a dict of named ones, that
+    fit the signature of `module.forward`.
 
     Raises UserError (code `bad-inputs`) if they do not, if `given` is not a sequence, or if it
     holds an array that is not a torch.Tensor, such as one of NumPy.
@@ -44,27 +46,37 @@ def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
             code="bad-inputs",
             hint="(x,) for one argument",
         )
-    args = tuple(given)
-    for i, leaf in ((i, leaf) for i, arg in enumerate(args) for leaf in _leaves(arg)):
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UserError(
+            f"kwargs is a {type(kwargs).__name__}, expected arguments by name in a dict",
+            code="bad-inputs",
+        )
+    args, named = tuple(given), dict(kwargs or {})
+    places = [(f"example_inputs[{i}]", arg) for i, arg in enumerate(args)]
+    places += [(f"kwargs[{name!r}]", arg) for name, arg in named.items()]
+    for place, leaf in ((place, leaf) for place, arg in places for leaf in _leaves(arg)):
         if hasattr(leaf, "__array__") and not isinstance(leaf, torch.Tensor):
             raise UserError(
-                f"example_inputs[{i}] is a {type(leaf).__name__}, expected a torch.Tensor",
+                f"{place} is a {type(leaf).__name__}, expected a torch.Tensor",
                 code="bad-inputs",
                 hint="torch.from_numpy(array)",
             )
     try:
-        inspect.signature(module.forward).bind(*args)
+        inspect.signature(module.forward).bind(*args, **named)
     except TypeError as error:
         raise UserError(
             f"{type(module).__name__}.forward{_parameters(module)} does not take {len(args)} "
-            f"positional argument(s): {error}",
+            f"positional argument(s){_also(named)}: {error}",
             code="bad-inputs",
-            hint="example_inputs are the positional arguments of one call; a module of your own "
-            "can pass those with names",
+            hint="example_inputs are the positional arguments of one call, kwargs those with names",
         ) from error
     except ValueError:  # `forward` is a built-in without a signature
         pass
-    return args
+    return args, named
+
+
+def _also(named: Mapping[str, Any]) -> str:
+    return f" and {', '.join(named)}" if named else ""
 
 
 def _parameters(module: Any) -> inspect.Signature:
@@ -109,7 +121,9 @@ def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> N
         )
 
 
-def check_dynamic_shapes(module: Any, args: tuple[Any, ...], given: Any) -> None:
+def check_dynamic_shapes(
+    module: Any, args: tuple[Any, ...], named: Mapping[str, Any], given: Any
+) -> None:
     """Raise UserError (code `bad-dynamic-shapes`) if `given` does not fit the arguments.
 
     A tuple or list needs one entry for each argument; a dict may only have names of arguments; an
@@ -125,8 +139,15 @@ def check_dynamic_shapes(module: Any, args: tuple[Any, ...], given: Any) -> None
                 hint = nearest(str(name), names) or f"it takes {', '.join(names)}"
                 message = f"{type(module).__name__}.forward has no argument {name!r}"
                 raise UserError(message, code="bad-dynamic-shapes", where=where, hint=hint)
-        pairs = [(f"[{n!r}]", a, given[n]) for n, a in zip(names, args, strict=False) if n in given]
+        known = {**dict(zip(names, args, strict=False)), **named}
+        pairs = [(f"[{n!r}]", a, given[n]) for n, a in known.items() if n in given]
     elif isinstance(given, tuple | list):
+        if named:
+            raise UserError(
+                "expected a dict by the names of all arguments, since some are given by name",
+                code="bad-dynamic-shapes",
+                where=where,
+            )
         if len(given) != len(args):
             raise UserError(
                 f"{len(given)} entries for {len(args)} example input(s)",

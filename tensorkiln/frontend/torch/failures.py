@@ -14,6 +14,9 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _NODE = re.compile(r"translating node %(\S+)")
 _ADVICE = ("Caused by:", "For more", "For extended", "The error above", "(Refer to")
+_FIXED = re.compile(
+    r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)"
+)
 _MOST = 4  # lines of torch's message that an error repeats
 
 
@@ -40,6 +43,10 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
         why = texts[-1].partition("Failure message: ")[2]
         text = f"torch cannot export it to ONNX ({why})" if why else "torch cannot export it"
         return UnsupportedError([Issue("operator", node, operator[1], text)], where=name), cause
+    fixed = _FIXED.search(texts[-1])
+    if fixed:
+        text = f"dimension {fixed[1]!r} cannot stay open: the module takes {fixed[2]} only"
+        return UserError(text, code="bad-dynamic-shapes", where="dynamic_shapes"), cause
     said = "\n  ".join(_without_advice(texts[-1])) or "no reason given"
     at = _place(module, cause)
     return UserError(

@@ -37,20 +37,29 @@ def _conditions(param: RVar, shape: Any, exported: Any) -> Iterator[Expr]:
     assert isinstance(param.type, TensorType)
     for axis, (size, symbol) in enumerate(zip(param.type.shape, shape, strict=True)):
         known = exported.range_constraints.get(getattr(getattr(symbol, "node", None), "expr", None))
-        if known is None:
+        if known is not None:
+            yield from conditions(size, known, 1, 0, f"dimension {axis} of {param.name}")
+
+
+def conditions(size: Expr, known: Any, a: int, b: int, what: str, least: int = 2) -> Iterator[Expr]:
+    """What the range `known` (torch's `lower` and `upper`) of s says of `size`, which is a * s + b.
+    A lower bound of s below `least` says nothing.
+
+    Raises UserError (code `bad-freeze`) if `size` is a number outside of it.
+    """
+    for op, end in (("ge", _number(known.lower)), ("le", _number(known.upper))):
+        if end is None or (op == "ge" and end < least):  # every size is at least 1 anyway
             continue
-        for op, bound in (("ge", _number(known.lower)), ("le", _number(known.upper))):
-            if bound is None or (op == "ge" and bound < 2):  # every size is at least 1 anyway
-                continue
-            number = int_value(size)
-            if number is None:
-                yield binary(op, size, IntImm(bound))
-            elif number < bound if op == "ge" else number > bound:
-                raise UserError(
-                    f"dimension {axis} of {param.name} is frozen to {number}, which its Dim does "
-                    f"not allow: expected {'at least' if op == 'ge' else 'at most'} {bound}",
-                    code="bad-freeze",
-                )
+        bound = a * end + b
+        number = int_value(size)
+        if number is None:
+            yield binary(op, size, IntImm(bound))
+        elif number < bound if op == "ge" else number > bound:
+            raise UserError(
+                f"{what} is frozen to {number}, which its Dim does not allow: expected "
+                f"{'at least' if op == 'ge' else 'at most'} {bound}",
+                code="bad-freeze",
+            )
 
 
 def _number(bound: Any) -> int | None:

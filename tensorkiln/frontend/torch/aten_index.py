@@ -1,0 +1,271 @@
+"""Operators of ATen that read and write at computed places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.frontend.onnx import ops_index, ops_scatter
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_index import linear, wrapped
+from tensorkiln.frontend.torch.aten_math import floored
+from tensorkiln.frontend.torch.aten_reduce import cumulated
+from tensorkiln.frontend.torch.context import AtenContext, Operand
+from tensorkiln.frontend.torch.dispatch import AtenTable
+from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ops.broadcast import broadcast_shapes
+
+
+def index_select(g: AtenContext, x: Val, axis: int, index: Val) -> Val:
+    """Slices of one dimension, by number."""
+    if not g.rank(x):
+        return x
+    return g.emit(
+        "take", x, g.reshape(index, (g.dims.product(g.shape(index)),)), axis=g.axis(axis, g.rank(x))
+    )
+
+
+def embedding(
+    g: AtenContext,
+    weight: Val,
+    indices: Val,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Val:
+    """Rows of a table. The row of padding has no meaning but for gradients."""
+    return g.emit("take", weight, indices, axis=0)
+
+
+def _spots(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[int]:
+    """The dimensions that are indexed; NodeProblem for masks, whose count data decides."""
+    for index in indices:
+        if index is not None and g.type(index).dtype.is_bool:
+            raise unsupported(
+                "an index that is a mask selects as many elements as the data says",
+                "torch.where keeps all of them",
+            )
+    return [k for k, index in enumerate(indices) if index is not None]
+
+
+def _common(g: AtenContext, parts: Sequence[Val]) -> tuple[Expr, ...]:
+    names = [f"indices[{k}]" for k in range(len(parts))]
+    return broadcast_shapes("index", names, [g.shape(part) for part in parts])
+
+
+def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
+    """x[i, :, j]: the elements at indices that broadcast. Dimensions of indexed elements stand
+    where the first index was, or in front if the indices are not neighbours."""
+    spots = _spots(g, x, indices)
+    parts = [v for v in indices if v is not None]
+    if len(parts) == 1:
+        return g.emit("take", x, parts[0], axis=spots[0])
+    common = _common(g, parts)
+    rest = [d for d in range(g.rank(x)) if d not in spots]
+    moved = g.transpose(x, [*spots, *rest])
+    extents = g.shape(x)
+    places = linear(
+        g,
+        [wrapped(g, part, extents[s]) for part, s in zip(parts, spots, strict=True)],
+        [extents[s] for s in spots],
+    )
+    rows = g.reshape(
+        moved, (g.dims.product(extents[s] for s in spots), *(extents[d] for d in rest))
+    )
+    read = g.emit("take", rows, g.spread(places, common), axis=0)
+    if spots != list(range(spots[0], spots[-1] + 1)):
+        return read
+    lead = len(common)
+    before = spots[0]
+    order = [*range(lead, lead + before), *range(lead), *range(lead + before, g.rank(read))]
+    return g.transpose(read, order)
+
+
+def index_put(
+    g: AtenContext, x: Val, indices: Sequence[Val | None], values: Val, accumulate: bool = False
+) -> Val:
+    """`x` with values put to, or added at, x[i, :, j]."""
+    first = next((v for v in indices if v is not None), None)
+    if first is not None and g.type(first).dtype.is_bool:
+        return _put_masked(g, x, indices, values, accumulate)
+    spots = _spots(g, x, indices)
+    parts = [v for v in indices if v is not None]
+    common = _common(g, parts)
+    extents = g.shape(x)
+    rest = [d for d in range(g.rank(x)) if d not in spots]
+    order = [*spots, *rest]
+    neighbours = spots == list(range(spots[0], spots[-1] + 1))
+    before = spots[0] if neighbours else 0
+    shape = (*(extents[d] for d in rest[:before]), *common, *(extents[d] for d in rest[before:]))
+    wide = g.spread(values, shape)
+    lead = len(common)
+    turned = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
+    updates = g.transpose(wide, turned)
+    columns = [
+        g.reshape(g.spread(wrapped(g, part, extents[s]), common), (*common, 1))
+        for part, s in zip(parts, spots, strict=True)
+    ]
+    stacked = g.emit("concat", *columns, axis=lead) if len(columns) > 1 else columns[0]
+    made = ops_scatter.scatter_nd(
+        g, g.transpose(x, order), stacked, updates, reduction="add" if accumulate else "none"
+    )
+    return g.transpose(made, [order.index(d) for d in range(g.rank(x))])
+
+
+def _put_masked(
+    g: AtenContext, x: Val, indices: Sequence[Val | None], values: Val, accumulate: bool
+) -> Val:
+    """x[mask] = value, for a single mask of leading dimensions and values that are all one."""
+    mask = indices[0]
+    if mask is None or len(indices) != 1 or accumulate:
+        raise unsupported("a mask among other indices", "torch.where")
+    rest = g.rank(x) - g.rank(mask)
+    fits = g.rank(values) <= rest or int_value(g.shape(values)[0]) == 1
+    if not fits:
+        raise unsupported("values for a mask, whose count data decides", "torch.masked_scatter")
+    if g.rank(values) > rest:
+        values = g.reshape(values, g.shape(values)[g.rank(values) - rest :])
+    thin = g.reshape(mask, (*g.shape(mask), *(as_expr(1),) * rest))
+    return g.emit("where", thin, g.spread(values, g.shape(x)), x)
+
+
+def gather(g: AtenContext, x: Val, axis: int, indices: Val, *, sparse_grad: bool = False) -> Val:
+    """out[i][j] = x[indices[i][j]][j] (for axis 0)."""
+    if not g.rank(x):
+        return g.spread(x, g.shape(indices))
+    if not g.rank(indices):
+        return g.emit("take", x, indices, axis=0)
+    return ops_index.gather_elements(g, x, indices, axis=axis)
+
+
+def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, reduction: str) -> Val:
+    """The rule of ONNX, but indices may cover a part of the source too."""
+    if not g.rank(x):
+        made = _scattered(
+            g,
+            *(g.reshape(x, (1,)), 0, g.reshape(indices, (1,)), g.reshape(source, (1,))),
+            reduction,
+        )
+        return g.reshape(made, ())
+    for d, extent in enumerate(g.shape(indices)):
+        source = g.sliced(source, d, 0, extent)
+    if any(int_value(e) == 0 for e in g.shape(indices)):
+        return x
+    return ops_scatter.scatter_elements(g, x, indices, source, axis=axis, reduction=reduction)
+
+
+def scatter_src(g: AtenContext, x: Val, axis: int, indices: Val, source: Val) -> Val:
+    """`x` with elements of the source put to computed places of one dimension."""
+    return _scattered(g, x, axis, indices, source, "none")
+
+
+def scatter_value(g: AtenContext, x: Val, axis: int, indices: Val, value: Operand) -> Val:
+    """`x` with a number put to computed places of one dimension."""
+    source = g.spread(g.number(value, g.dtype(x)), g.shape(indices))
+    return _scattered(g, x, axis, indices, source, "none")
+
+
+def scatter_add(g: AtenContext, x: Val, axis: int, indices: Val, source: Val) -> Val:
+    """`x` with elements of the source added at computed places of one dimension."""
+    return _scattered(g, x, axis, indices, source, "add")
+
+
+def scatter_reduce(
+    g: AtenContext,
+    x: Val,
+    axis: int,
+    indices: Val,
+    source: Val,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Val:
+    """`x` combined with elements of the source at computed places of one dimension."""
+    known = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+    if reduce not in known:
+        raise malformed(f"reduce={reduce!r}; expected one of {', '.join(known)}")
+    ones = g.spread(g.like(1, x), g.shape(indices))
+    count = _scattered(g, g.spread(g.like(0, x), g.shape(x)), axis, indices, ones, "add")
+    base = x
+    if not include_self:
+        unit = ops_scatter.unit(g, x, known[reduce])
+        hit = g.emit("greater", count, g.like(0, x))
+        base = g.emit("where", hit, g.spread(unit, g.shape(x)), x)
+    made = _scattered(g, base, axis, indices, source, known[reduce])
+    if reduce != "mean":
+        return made
+    total = g.emit("add", count, g.like(1, x)) if include_self else count
+    total = g.emit("maximum", total, g.like(1, x))
+    return g.emit("div", made, total) if g.type(x).dtype.is_float else floored(g, made, total)
+
+
+def masked_scatter(g: AtenContext, x: Val, mask: Val, source: Val) -> Val:
+    """`x` with elements of the source, in order, where the mask is true."""
+    shape = g.shape(x)
+    total = (g.dims.product(shape),)
+    hit = g.reshape(g.spread(mask, shape), total)
+    order = cumulated(g, "sum", g.cast(hit, "int64"), 0)
+    place = g.emit("maximum", g.emit("sub", order, g.const(1, "int64")), g.const(0, "int64"))
+    flat = g.reshape(source, (g.dims.product(g.shape(source)),))
+    read = g.emit("take", flat, place, axis=0)
+    return g.reshape(g.emit("where", hit, read, g.reshape(x, total)), shape)
+
+
+# -- order ------------------------------------------------------------------------------------
+
+
+def topk(
+    g: AtenContext, x: Val, k: Operand, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> Sequence[Val]:
+    """The k greatest or least elements along a dimension, sorted, and their places."""
+    count = int_value(as_expr(k))
+    if count is None:
+        raise unsupported("a symbolic k")
+    return _ordered(g, x, count, axis, largest)
+
+
+def sort(
+    g: AtenContext, x: Val, axis: int = -1, descending: bool = False, **options: bool
+) -> Sequence[Val]:
+    """All elements along a dimension in order, and their places; equal ones keep their order."""
+    count = int_value(g.shape(x)[g.axis(axis, g.rank(x))]) if g.rank(x) else 1
+    if count is None:
+        raise unsupported("a symbolic dimension is sorted", "freeze={name: size}")
+    return _ordered(g, x, count, axis, descending)
+
+
+def sort_stable(
+    g: AtenContext, x: Val, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Sequence[Val]:
+    """`sort`, with the options by name."""
+    return sort(g, x, dim, descending)
+
+
+def _ordered(g: AtenContext, x: Val, count: int, axis: int, largest: bool) -> Sequence[Val]:
+    if not g.rank(x):
+        return x, g.const(0, "int64")
+    boolean = g.type(x).dtype.is_bool
+    y = g.cast(x, "uint8") if boolean else x
+    values, places = ops_scatter.top_k_10(
+        g, y, g.const([count], "int64"), axis=axis, largest=int(largest)
+    )
+    return g.cast(values, "bool") if boolean else values, places
+
+
+TABLE: AtenTable = {
+    "index_select": index_select,
+    "embedding": embedding,
+    "index.Tensor": index,
+    "_unsafe_index.Tensor": index,
+    "index_put": index_put,
+    "_unsafe_index_put": index_put,
+    "gather": gather,
+    "scatter.src": scatter_src,
+    "scatter.value": scatter_value,
+    "scatter_add": scatter_add,
+    "scatter_reduce.two": scatter_reduce,
+    "masked_scatter": masked_scatter,
+    "topk": topk,
+    "sort": sort,
+    "sort.stable": sort_stable,
+}

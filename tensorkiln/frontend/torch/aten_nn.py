@@ -1,0 +1,494 @@
+"""Layers of ATen: products, convolutions, pooling, normalisation, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.frontend.onnx import ops_attention, ops_grid, ops_layer, ops_pool, ops_window
+from tensorkiln.frontend.onnx.issues import unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.torch.aten_reduce import variance
+from tensorkiln.frontend.torch.context import AtenContext, Operand
+from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
+from tensorkiln.ir.expr import as_expr, int_value
+from tensorkiln.ir.relax import Constant
+
+Numbers = Sequence[Operand]
+
+
+# -- products ---------------------------------------------------------------------------------
+
+
+def _of_floats(g: AtenContext, a: Val, b: Val) -> Val:
+    """A product of two matrices, or of many; weights become those of `linear`."""
+    return ops_layer.matmul(g, a, b)
+
+
+def mm(g: AtenContext, a: Val, b: Val) -> Val:
+    """The product of two matrices."""
+    return _of_floats(g, a, b)
+
+
+def matmul(g: AtenContext, a: Val, b: Val) -> Val:
+    """A product in which a vector is a row on the left and a column on the right."""
+    x = g.reshape(a, (1, *g.shape(a))) if g.rank(a) == 1 else a
+    y = g.reshape(b, (*g.shape(b), 1)) if g.rank(b) == 1 else b
+    return g.reshape(_of_floats(g, x, y), g.out.shape)
+
+
+def addmm(
+    g: AtenContext, bias: Val, a: Val, b: Val, *, beta: Operand = 1, alpha: Operand = 1
+) -> Val:
+    """beta * bias + alpha * a b"""
+    if g.type(a).dtype.is_float:
+        made = ops_layer.gemm(g, a, b, bias, alpha=float(alpha), beta=float(beta))
+        return g.spread(made, g.out.shape)
+    made = _scaled(g, g.emit("matmul", a, b), alpha)
+    return g.emit("add", made, _scaled(g, bias, beta)) if beta != 0 else made
+
+
+def baddbmm(
+    g: AtenContext, bias: Val, a: Val, b: Val, *, beta: Operand = 1, alpha: Operand = 1
+) -> Val:
+    """beta * bias + alpha * a b, for many matrices."""
+    made = _scaled(g, g.emit("matmul", a, b), alpha)
+    return g.emit("add", made, _scaled(g, bias, beta)) if beta != 0 else made
+
+
+def _scaled(g: AtenContext, x: Val, factor: Operand) -> Val:
+    return x if factor == 1 else g.emit("mul", x, g.number(factor, g.dtype(x)))
+
+
+def linear(g: AtenContext, x: Val, weight: Val, bias: Val | None = None) -> Val:
+    """x W^T + b, also of vectors."""
+    if g.rank(weight) == 1:
+        return g.reshape(matmul(g, x, weight), g.out.shape)
+    wide = g.reshape(x, (1, *g.shape(x))) if g.rank(x) == 1 else x
+    return g.reshape(linear_of(g, wide, weight, bias), g.out.shape)
+
+
+def linear_of(g: AtenContext, x: Val, weight: Val, bias: Val | None) -> Val:
+    """x W^T + b, of rows and a matrix."""
+    if isinstance(weight, Constant):
+        args = [x, g.transpose(weight, (1, 0))] + ([bias] if bias is not None else [])
+        return g.emit("linear", *args)
+    made = g.emit("matmul", x, weight, transpose_b=True)
+    return made if bias is None else g.emit("add", made, bias)
+
+
+def cdist(g: AtenContext, a: Val, b: Val, norm: float, mode: int | None) -> Val:
+    """The norm of the differences of all pairs of rows."""
+    *lead, n, m = g.shape(a)
+    x = g.reshape(a, (*lead, n, 1, m))
+    *lead, k, m = g.shape(b)
+    y = g.reshape(b, (*lead, 1, k, m))
+    off = g.emit("abs", g.emit("sub", x, y))
+    last = (g.rank(off) - 1,)
+    if norm == math.inf:
+        return g.emit("max", off, axes=last, keepdims=False)
+    if norm == 0:
+        off = g.cast(g.emit("not_equal", off, g.like(0, off)), g.dtype(off))
+        return g.emit("sum", off, axes=last, keepdims=False)
+    powers = (
+        g.emit("mul", off, off)
+        if norm == 2
+        else off
+        if norm == 1
+        else g.emit("pow", off, g.like(norm, off))
+    )
+    total = g.emit("sum", powers, axes=last, keepdims=False)
+    if norm in (1, 2):
+        return total if norm == 1 else g.emit("sqrt", total)
+    return g.emit("pow", total, g.like(1 / norm, total))
+
+
+# -- convolutions and pooling -----------------------------------------------------------------
+
+
+def _each(values: Numbers | None, count: int, default: int = 1) -> tuple[int, ...]:
+    """A list with an entry for each spatial dimension; one entry counts for all."""
+    numbers = [int_value(as_expr(v)) for v in values or ()]
+    if None in numbers:
+        raise unsupported("a symbolic window")
+    known = [n for n in numbers if n is not None] or [default]
+    return tuple(known * count if len(known) == 1 else known)
+
+
+def convolution(
+    g: AtenContext,
+    x: Val,
+    weight: Val,
+    bias: Val | None,
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    transposed: bool,
+    output_padding: Numbers,
+    groups: int,
+) -> Val:
+    """Convolution, or its transpose, of [N, C, ...]."""
+    n = g.rank(weight) - 2
+    pads = _each(padding, n, 0)
+    steps, gaps = _each(stride, n), _each(dilation, n)
+    if transposed:
+        return ops_window.conv_transpose(
+            g,
+            x,
+            weight,
+            bias,
+            dilations=gaps,
+            group=groups,
+            output_padding=_each(output_padding, n, 0),
+            pads=(*pads, *pads),
+            strides=steps,
+        )
+    return ops_window.conv(
+        g, x, weight, bias, dilations=gaps, group=groups, pads=(*pads, *pads), strides=steps
+    )
+
+
+def _batched(g: AtenContext, x: Val, n: int) -> Val:
+    """[C, ...] as [1, C, ...]; a batch as it is."""
+    return g.reshape(x, (1, *g.shape(x))) if g.rank(x) == n + 1 else x
+
+
+def max_pool(n: int, places: bool) -> AtenImporter:
+    """The maximum over windows; where `places`, beside the places in each plane."""
+
+    def run(
+        g: AtenContext,
+        x: Val,
+        kernel: Numbers,
+        stride: Numbers = (),
+        padding: Numbers = (0,),
+        dilation: Numbers = (1,),
+        ceil_mode: bool = False,
+    ) -> Val | list[Val | None]:
+        wants = places and 1 in g.used
+        g.outputs = ("y", "places" if wants else "")
+        size, pads = _each(kernel, n), _each(padding, n, 0)
+        images = _batched(g, x, n)
+        made, *rest = ops_pool.max_pool(
+            g,
+            images,
+            kernel_shape=size,
+            strides=_each(stride, n) if stride else size,
+            pads=(*pads, *pads),
+            dilations=_each(dilation, n),
+            ceil_mode=int(ceil_mode),
+        )
+        made = g.reshape(made, g.out.shape)
+        if not wants:
+            return [made, None] if places else made
+        # ONNX counts elements of the whole tensor, torch those of a plane.
+        plane = g.shape_value([g.dims.product(g.shape(images)[2:])])
+        return [made, g.reshape(g.emit("mod", rest[0], plane), g.out.shape)]
+
+    return run
+
+
+def average_pool(n: int) -> AtenImporter:
+    """The mean over windows."""
+
+    def run(
+        g: AtenContext,
+        x: Val,
+        kernel: Numbers,
+        stride: Numbers = (),
+        padding: Numbers = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Val:
+        size, pads = _each(kernel, n), _each(padding, n, 0)
+        if divisor_override is not None and ceil_mode:
+            raise unsupported("divisor_override with ceil_mode")
+        made = ops_pool.average_pool(
+            g,
+            _batched(g, x, n),
+            kernel_shape=size,
+            strides=_each(stride, n) if stride else size,
+            pads=(*pads, *pads),
+            ceil_mode=int(ceil_mode),
+            count_include_pad=int(count_include_pad or divisor_override is not None),
+        )
+        if divisor_override is not None:
+            made = g.emit("mul", made, g.like(math.prod(size) / divisor_override, made))
+        return g.reshape(made, g.out.shape)
+
+    return run
+
+
+def adaptive_average_pool(n: int) -> AtenImporter:
+    """The mean over windows by which each spatial dimension gets a given extent."""
+
+    def run(g: AtenContext, x: Val, sizes: Numbers) -> Val:
+        rank = g.rank(x)
+        axes = tuple(range(rank - n, rank))
+        if all(int_value(g.out.shape[d]) == 1 for d in axes):
+            return g.emit("mean", x, axes=axes, keepdims=True)
+        for axis in axes:
+            x = _adapted(g, x, axis, g.out.shape[axis])
+        return x
+
+    return run
+
+
+def _adapted(g: AtenContext, x: Val, axis: int, wanted: Operand) -> Val:
+    """One dimension averaged to an extent: element i is the mean of the elements from
+    floor(i * n / m) to ceil((i + 1) * n / m) - 1."""
+    n, m = int_value(g.shape(x)[axis]), int_value(as_expr(wanted))
+    if n is None or m is None:
+        raise unsupported("adaptive pooling of a symbolic dimension", "freeze={name: size}")
+    if n == m:
+        return x
+    if n % m == 0:
+        shape = g.shape(x)
+        split = g.reshape(x, (*shape[:axis], m, n // m, *shape[axis + 1 :]))
+        return g.emit("mean", split, axes=(axis + 1,), keepdims=False)
+    weights = np.zeros((n, m))
+    for i in range(m):
+        first, end = i * n // m, -(-(i + 1) * n // m)
+        weights[first:end, i] = 1 / (end - first)
+    return along(g, x, axis, weights)
+
+
+def along(g: AtenContext, x: Val, axis: int, weights: np.ndarray) -> Val:
+    """One dimension multiplied by a constant matrix [n, m]."""
+    order = [d for d in range(g.rank(x)) if d != axis] + [axis]
+    made = g.emit("linear", g.transpose(x, order), g.const(weights, g.dtype(x)))
+    return g.transpose(made, [order.index(d) for d in range(len(order))])
+
+
+# -- normalisation ----------------------------------------------------------------------------
+
+
+def _ones(g: AtenContext, x: Val, extent: Operand, value: float) -> Val:
+    return g.spread(g.like(value, x), (as_expr(extent),))
+
+
+def batch_norm(
+    g: AtenContext,
+    x: Val,
+    weight: Val | None,
+    bias: Val | None,
+    mean: Val,
+    var: Val,
+    momentum: float,
+    eps: float,
+) -> list[Val | None]:
+    """Batch normalisation with given statistics."""
+    channels = g.shape(x)[1]
+    scale = _ones(g, x, channels, 1) if weight is None else weight
+    shift = _ones(g, x, channels, 0) if bias is None else bias
+    args = [g.cast(v, g.dtype(x)) for v in (scale, shift, mean, var)]
+    return [g.emit("batch_norm", x, *args, eps=float(eps)), None, None]
+
+
+def batch_norm_no_stats(
+    g: AtenContext,
+    x: Val,
+    weight: Val | None,
+    bias: Val | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Val]:
+    """Batch normalisation by the statistics of the batch itself, as instance normalisation has."""
+    axes = [d for d in range(g.rank(x)) if d != 1]
+    spread, center = variance(g, x, axes, 0, True)
+    return _normalised(g, x, weight, bias, center, spread, eps)
+
+
+def batch_norm_legit(
+    g: AtenContext,
+    x: Val,
+    weight: Val | None,
+    bias: Val | None,
+    mean: Val,
+    var: Val,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Val | None]:
+    """Batch normalisation with given statistics; in training they would change."""
+    if training:
+        raise unsupported("batch normalisation in training mode", "module.eval()", "training")
+    return batch_norm(g, x, weight, bias, mean, var, momentum, eps)
+
+
+def _normalised(
+    g: AtenContext,
+    x: Val,
+    weight: Val | None,
+    bias: Val | None,
+    center: Val,
+    spread: Val,
+    eps: float,
+) -> list[Val]:
+    factor = g.emit("rsqrt", g.emit("add", spread, g.like(eps, spread)))
+    made = g.emit("mul", g.emit("sub", x, center), factor)
+    for name, v in (("mul", weight), ("add", bias)):
+        if v is not None:
+            thin = g.reshape(v, (g.shape(x)[1], *(1 for _ in g.shape(x)[2:])))
+            made = g.emit(name, made, thin)
+    lead = [g.reshape(v, (g.shape(x)[1],)) for v in (center, factor)]
+    return [made, *lead]
+
+
+def layer_norm(
+    g: AtenContext,
+    x: Val,
+    shape: Numbers,
+    weight: Val | None,
+    bias: Val | None,
+    eps: float,
+) -> list[Val | None]:
+    """Normalisation over the last dimensions; mean and 1 / deviation only if they are used."""
+    normalised = g.shape(x)[g.rank(x) - len(shape) :]
+    scale = g.spread(g.like(1, x), normalised) if weight is None else weight
+    made = ops_layer.layer_norm(
+        g, x, scale, bias, axis=-len(shape), epsilon=float(eps), stash_type=0
+    )
+    rest = [None, None] if len(made) == 1 else made[1:]
+    return [made[0], *rest]
+
+
+def group_norm(
+    g: AtenContext,
+    x: Val,
+    weight: Val | None,
+    bias: Val | None,
+    n: Operand,
+    c: Operand,
+    hxw: Operand,
+    groups: int,
+    eps: float,
+) -> list[Val | None]:
+    """Normalisation over groups of channels of each sample."""
+    channels = g.shape(x)[1]
+    scale = _ones(g, x, channels, 1) if weight is None else weight
+    shift = _ones(g, x, channels, 0) if bias is None else bias
+    made = ops_layer.group_norm(g, x, scale, shift, num_groups=groups, epsilon=float(eps))
+    if not g.used & {1, 2}:
+        return [made, None, None]
+    rows = g.reshape(
+        x,
+        (
+            g.shape(x)[0],
+            groups,
+            g.dims.divide(g.dims.product(g.shape(x)[1:]), as_expr(groups)) or 1,
+        ),
+    )
+    spread, center = variance(g, rows, [2], 0, False)
+    return [made, center, g.emit("rsqrt", g.emit("add", spread, g.like(eps, spread)))]
+
+
+# -- attention, sampling ----------------------------------------------------------------------
+
+
+def attention(
+    g: AtenContext,
+    q: Val,
+    k: Val,
+    v: Val,
+    mask: Val | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Val:
+    """softmax(q k^T * scale + mask) v over [..., S, D]; a query that sees no key gets 0."""
+    if dropout:
+        raise unsupported("dropout in training mode", "module.eval()", "training")
+    y = _attended(g, q, k, v, mask, is_causal, scale)
+    return g.reshape(y, g.out.shape)
+
+
+def _attended(
+    g: AtenContext, q: Val, k: Val, v: Val, mask: Val | None, causal: bool, scale: float | None
+) -> Val:
+    rank = g.rank(q)
+    lead = g.out.shape[:-2]
+    if rank == 4:
+        flat = [q, k, v]
+    else:
+        many = g.dims.product(lead)
+        wide = [g.spread(x, (*lead, *g.shape(x)[-2:])) for x in (q, k, v)]
+        flat = [g.reshape(x, (many, 1, *g.shape(x)[-2:])) for x in wide]
+        if mask is not None and g.rank(mask) > 2:
+            mask = g.spread(mask, (*lead, *g.shape(mask)[-2:]))
+            mask = g.reshape(mask, (many, 1, *g.shape(mask)[-2:]))
+    if mask is not None and not g.type(mask).dtype.is_bool:
+        mask = g.cast(mask, g.dtype(q))
+    g.outputs = ("y",)
+    made: Val = ops_attention.attention(
+        g, flat[0], flat[1], flat[2], mask, is_causal=int(causal), scale=scale
+    )[0]
+    return made
+
+
+def flash_attention(
+    g: AtenContext,
+    q: Val,
+    k: Val,
+    v: Val,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Val | None = None,
+    scale: float | None = None,
+) -> list[Val | None]:
+    """The attention of torch's kernel for CPUs; its logarithms of sums are for gradients only."""
+    return [attention(g, q, k, v, attn_mask, dropout, is_causal, scale=scale), None]
+
+
+def grid_sampler(
+    g: AtenContext, x: Val, grid: Val, interpolation: int, padding: int, align_corners: bool
+) -> Val:
+    """A picture read at computed coordinates."""
+    modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    return ops_grid.grid_sample(
+        g,
+        x,
+        grid,
+        mode=modes[interpolation],
+        padding_mode=paddings[padding],
+        align_corners=int(align_corners),
+    )
+
+
+TABLE: AtenTable = {
+    "mm": mm,
+    "bmm": mm,
+    "matmul": matmul,
+    "mv": matmul,
+    "dot": matmul,
+    "addmm": addmm,
+    "baddbmm": baddbmm,
+    "linear": linear,
+    "_cdist_forward": cdist,
+    "convolution": convolution,
+    "max_pool2d_with_indices": max_pool(2, True),
+    "max_pool3d_with_indices": max_pool(3, True),
+    "max_pool1d": max_pool(1, False),
+    "max_pool2d": max_pool(2, False),
+    "max_pool3d": max_pool(3, False),
+    **{f"avg_pool{n}d": average_pool(n) for n in (1, 2, 3)},
+    "adaptive_avg_pool1d": adaptive_average_pool(1),
+    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), adaptive_average_pool(2)),
+    **dict.fromkeys(("adaptive_avg_pool3d", "_adaptive_avg_pool3d"), adaptive_average_pool(3)),
+    "_native_batch_norm_legit_no_training": batch_norm,
+    "_native_batch_norm_legit": batch_norm_legit,
+    "_native_batch_norm_legit.no_stats": batch_norm_no_stats,
+    "native_layer_norm": layer_norm,
+    "native_group_norm": group_norm,
+    "scaled_dot_product_attention": attention,
+    "_scaled_dot_product_flash_attention_for_cpu": flash_attention,
+    "grid_sampler_2d": grid_sampler,
+    "grid_sampler_3d": grid_sampler,
+}

@@ -1,0 +1,134 @@
+"""What the importer of an ATen operator works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dims import Dims
+from tensorkiln.frontend.onnx.issues import unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.torch.sizes import Sizes
+from tensorkiln.frontend.torch.values import dtype_name
+from tensorkiln.ir.expr import Expr, as_expr
+from tensorkiln.ir.relax import TensorType
+
+# A tensor, a number of Python, or an expression of sizes.
+Operand = Any
+
+
+class AtenContext(Context):
+    """The first argument, `g`, of every importer of an ATen operator.
+
+    `results` are the types that torch finds for the node's results, None for one that is no tensor,
+    and `used` tells which of them are read. `fakes` are the node's operands as torch describes
+    them, with strides. Sizes among arguments are expressions. `numbers` are parameters that are
+    numbers of Python, by their SymPy symbols.
+    """
+
+    def __init__(self, dims: Dims, sizes: Sizes) -> None:
+        super().__init__(dims)
+        self.sizes = sizes
+        self.results: tuple[TensorType | None, ...] = ()
+        self.used: frozenset[int] = frozenset()
+        self.fakes: tuple[Any, ...] = ()
+        self.numbers: dict[Any, Val] = {}
+
+    @property
+    def out(self) -> TensorType:
+        """The type of the first result."""
+        first = self.results[0]
+        assert first is not None
+        return first
+
+    def number(self, value: Operand, dtype: str) -> Val:
+        """A tensor, or a number or size as a scalar, of the given element type."""
+        if isinstance(value, Expr):
+            return self.cast(self.reshape(self.shape_value([value]), ()), dtype)
+        if isinstance(value, bool | int | float):
+            return self.const(value, dtype)
+        return self.cast(value, dtype)
+
+    def computed(self, e: Any, dtype: str) -> Val:
+        """A number that is computed from sizes and `numbers`, a SymPy expression, as a scalar."""
+        kind = type(e).__name__
+        if e in self.numbers:
+            return self.cast(self.numbers[e], dtype)
+        if e.is_number:
+            return self.const(float(e) if "float" in dtype else int(e), dtype)
+        if e.is_integer and kind not in ("Add", "Mul"):
+            return self.number(self.sizes.convert(e), dtype)
+        binary = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "Pow": "pow"}
+        folded = {"Add": "add", "Mul": "mul"}
+        if kind in binary | folded:
+            first, *rest = (self.computed(part, dtype) for part in e.args)
+            for part in rest:
+                first = self.emit((binary | folded)[kind], first, part)
+            return first
+        if kind == "OpaqueUnaryFn_sqrt":
+            return self.emit("sqrt", self.computed(e.args[0], dtype))
+        if kind in ("ToFloat", "Identity"):
+            return self.computed(e.args[0], dtype)
+        raise unsupported(
+            f"the number {e} is computed from sizes or data",
+            "a tensor instead of a number of Python can hold it",
+        )
+
+    def promoted(self, *operands: Operand) -> list[Val]:
+        """Operands in the element type that torch computes with them in: tensors count before
+        scalar tensors, and these before numbers."""
+        dtype = self.common(*operands)
+        return [self.number(x, dtype) for x in operands]
+
+    def common(self, *operands: Operand) -> str:
+        """The element type to which torch promotes the operands."""
+        import torch
+
+        def stand(x: Operand) -> Any:
+            if isinstance(x, Expr):
+                return 1
+            if isinstance(x, bool | int | float):
+                return x
+            dtype = getattr(torch, self.dtype(x))
+            return torch.empty((1,) * self.rank(x), dtype=dtype, device="meta")
+
+        stands = [stand(x) for x in operands]
+        total = stands[0]
+        for other in stands[1:]:
+            dtype = torch.result_type(total, other)
+            ranks = [getattr(x, "ndim", -1) for x in (total, other)]
+            total = torch.empty((1,) * max(*ranks, 0), dtype=dtype, device="meta")
+        if isinstance(total, torch.Tensor):
+            return dtype_name(total.dtype)
+        return dtype_name(torch.result_type(total, total))
+
+    def floating(self, x: Val) -> Val:
+        """`x` in the element type of the result, which is float32 for integers."""
+        return self.cast(x, self.out.dtype.name)
+
+    def extents_of(self, sizes: Sequence[Operand]) -> tuple[Expr, ...]:
+        """Sizes among arguments as expressions."""
+        return tuple(as_expr(s) for s in sizes)
+
+    def spread(self, x: Val, shape: Sequence[Expr]) -> Val:
+        """`x` broadcast to exactly `shape`."""
+        target = tuple(self.dims.simplify(d) for d in shape)
+        if target == self.shape(x):
+            return x
+        return self.emit("broadcast_to", x, shape=target)
+
+    def sliced(self, x: Val, axis: int, begin: Operand, count: Operand, step: int = 1) -> Val:
+        """`count` elements of one dimension, from `begin` on."""
+        rank, shape = self.rank(x), list(self.shape(x))
+        first = [as_expr(0)] * rank
+        first[axis], shape[axis] = as_expr(begin), self.dims.simplify(as_expr(count))
+        if first[axis] == as_expr(0) and step == 1 and tuple(shape) == self.shape(x):
+            return x
+        steps = tuple(step if i == axis else 1 for i in range(rank))
+        return self.emit("slice", x, begin=tuple(first), strides=steps, shape=tuple(shape))
+
+    def iota(self, count: Operand, rank: int = 1, axis: int = 0, dtype: str = "int64") -> Val:
+        """0, 1, ... along one dimension of `rank`, the others of extent 1."""
+        line = self.emit("arange", start=0, step=1, count=as_expr(count), dtype=dtype)
+        return self.reshape(line, [as_expr(count if i == axis else 1) for i in range(rank)])

@@ -1,0 +1,358 @@
+"""Import a graph of ATen operators (torch.fx) node by node, and collect every issue."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.errors import (
+    InternalError,
+    Issue,
+    TensorkilnError,
+    UnsupportedError,
+    UserError,
+)
+from tensorkiln.frontend.onnx.dims import Dims, identifier
+from tensorkiln.frontend.onnx.importer import live
+from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
+from tensorkiln.frontend.onnx.known import Known
+from tensorkiln.frontend.torch import dispatch
+from tensorkiln.frontend.torch.context import AtenContext
+from tensorkiln.frontend.torch.sizes import Sizes, symbolic
+from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
+from tensorkiln.frontend.torch.values import as_constant, dtype_name
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Constant, RVar, TensorType, Tuple
+from tensorkiln.ir.subtype import symbols
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+# The type of a number of Python.
+NUMBER = TensorType((), DType("int64"))
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What the placeholders and results of a graph are to its user.
+
+    `constants` are tensors by placeholder. `inputs` are names by placeholder, of those that become
+    parameters, in order; one that is a number of Python, a SymInt, becomes a scalar. `outputs` are
+    names by the place among the graph's results. `dims` are names of extents by their SymPy
+    expressions, `ranges` torch's ranges of symbols.
+    """
+
+    constants: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    outputs: Mapping[int, str]
+    dims: Mapping[Any, str] = field(default_factory=dict)
+    ranges: Mapping[Any, Any] = field(default_factory=dict)
+
+
+def import_graph(
+    module: Any, interface: Interface, *, freeze: Mapping[str, int] | None = None, name: str
+) -> IRModule:
+    """The graph of a `torch.fx.GraphModule` as a module with one function, `main`.
+
+    Every node needs torch's fake result, `node.meta["val"]`. Raises UnsupportedError with all
+    issues; UserError for a wrong `freeze`.
+    """
+    importer = Importer(module, interface, freeze)
+    made = importer.run(name)
+    if made is None:
+        raise UnsupportedError(importer.issues, where=name)
+    return made
+
+
+class Importer:
+    """One import of one graph; call `run` once. `issues` lists what cannot be imported."""
+
+    def __init__(
+        self, module: Any, interface: Interface, freeze: Mapping[str, int] | None = None
+    ) -> None:
+        self.module, self.interface = module, interface
+        self.dims = Dims(freeze)
+        self.sizes = Sizes(self.dims, interface.dims, interface.ranges)
+        self.g = AtenContext(self.dims, self.sizes)
+        self.issues: list[Issue] = []
+        # By node: a value, several of an operator with several results, or None if unknown.
+        self.values: dict[Any, Any] = {}
+
+    def run(self, name: str) -> IRModule | None:
+        """The module, or None if there are `issues`."""
+        nodes = list(self.module.graph.nodes)
+        self._params([n for n in nodes if n.op == "placeholder"])
+        self.dims.check_freeze()
+        results: Sequence[Any] = ()
+        for node in nodes:
+            if node.op == "call_function":
+                self._node(node)
+            elif node.op == "get_attr":
+                self._attribute(node)
+            elif node.op == "output":
+                results = node.args[0]
+        outs = [self._result(results[k], out) for k, out in self.interface.outputs.items()]
+        if self.issues:
+            return None
+        made = [o for o in outs if o is not None]
+        if len(made) != len(outs):
+            raise InternalError("a result has no value, and no node says why", code="import-failed")
+        return self._module(made, name)
+
+    def _module(self, results: Sequence[RVar], name: str) -> IRModule:
+        result = results[0] if len(results) == 1 else Tuple(tuple(results))
+        f = self.g.builder.finish(result, "main")
+        attrs: dict[str, object] = {
+            "input_names": tuple(self.interface.inputs.values()),
+            "output_names": tuple(self.interface.outputs.values()),
+        }
+        used = {v for p in f.params for v in symbols(p.type)}
+        dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in used)
+        if dim_names:  # as pairs, since an attribute cannot be a mapping
+            attrs["dim_names"] = dim_names
+        if self.dims.assumed:
+            attrs["assumes"] = tuple(self.dims.assumed)
+        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
+        return IRModule((live(f),), name)
+
+    # -- inputs, constants and outputs --------------------------------------------------------
+
+    def _params(self, placeholders: Sequence[Any]) -> None:
+        by_name = {n.name: n for n in placeholders}
+        inputs = [(by_name[n], name) for n, name in self.interface.inputs.items()]
+        fakes = {name: node.meta["val"] for node, name in inputs}
+        shapes = {name: fake.shape for name, fake in fakes.items() if hasattr(fake, "shape")}
+        try:
+            self.sizes.bind(shapes)
+        except NodeProblem as problem:
+            self._issue(problem, "inputs")
+            return
+        taken: list[str] = []
+        for node, name in inputs:
+            try:
+                type_ = NUMBER if name not in shapes else self._type(node.meta["val"])
+            except NodeProblem as problem:
+                self._issue(problem, name)
+                continue
+            word = identifier(name, taken)
+            taken.append(word)
+            self.values[node] = self.g.builder.param(word, type_)
+            if name not in shapes:
+                self.g.numbers[symbolic(fakes[name])] = self.values[node]
+        for name, tensor in self.interface.constants.items():
+            self._constant(by_name[name], tensor, name)
+
+    def _constant(self, node: Any, tensor: Any, name: str) -> None:
+        try:
+            self.values[node] = as_constant(tensor, name)
+        except NodeProblem as problem:
+            if node.users:
+                self._issue(problem, name)
+
+    def _attribute(self, node: Any) -> None:
+        """A tensor that the graph's module holds, such as a constant of the model's code."""
+        found = self.module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        if hasattr(found, "detach"):
+            self._constant(node, found, node.target)
+
+    def _type(self, fake: Any) -> TensorType:
+        if fake.device.type != "cpu":
+            hint = "module.cpu(), and example inputs on the host"
+            raise NodeProblem("device", f"a tensor on device {fake.device}", hint)
+        shape = tuple(self.sizes.expr(d) for d in fake.shape)
+        return TensorType(shape, DType(dtype_name(fake.dtype)))
+
+    def _result(self, given: Any, name: str) -> RVar | None:
+        """A result as a variable bound in the function; None if it depends on a refused node."""
+        try:
+            value = self._argument(given)
+            if value is None:
+                return None
+            if isinstance(value, Expr | bool | int | float):
+                kind = "bool" if isinstance(value, bool) else "float32"
+                whole = not isinstance(value, bool | float)
+                value = self.g.number(value, "int64" if whole else kind)
+            out = self.g.value(value)
+        except NodeProblem as problem:
+            self._issue(problem, name)
+            return None
+        if isinstance(out, Constant) or out in self.g.builder.params:
+            out = self.g.builder.emit("identity", out, span=name)
+        assert isinstance(out, RVar)
+        return out
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def _node(self, node: Any) -> None:
+        value = node.meta.get("val")
+        if symbolic(value) is not None or isinstance(value, bool | int | float):
+            return  # a size, which `_argument` reads from torch's own expression
+        if node.target is operator.getitem:
+            source = self.values.get(node.args[0])
+            self.values[node] = None if source is None else source[node.args[1]]
+            return
+        label = f"{node.name}"
+        try:
+            self.values[node] = self._import(node)
+        except NodeProblem as problem:
+            self._issue(problem, label, node)
+        except UserError as error:
+            # Raised by an operator's type rule: the operands do not fit each other.
+            kind = "dtype" if error.code.startswith("dtype") else "malformed"
+            self._issue(NodeProblem(kind, error.message, error.hint), label, node)
+        except (TensorkilnError, MemoryError):
+            raise
+        except Exception as error:
+            raise InternalError(
+                f"importing node {label!r} ({node.target}) failed: {type(error).__name__}: {error}",
+                code="import-failed",
+                where=_place(node),
+            ) from error
+
+    def _import(self, node: Any) -> Any:
+        """The node's value or values; None if an operand is unknown, and for checks."""
+        if not hasattr(node.target, "_schema"):
+            raise unsupported(
+                f"{getattr(node.target, '__name__', node.target)} is no operator of ATen",
+                "branches and loops that data decides: see docs/howto/torch.md",
+                "operator",
+            )
+        name = dispatch.operator_name(node.target)
+        if name in NOTHING:
+            self._checked(name, node)
+            return None
+        importer = dispatch.find(IMPORTERS, REASONS, name)
+        if any(self.values.get(n) is None and _is_tensor(n) for n in node.all_input_nodes):
+            return None
+        args = [self._argument(a) for a in node.args]
+        named = {k: self._argument(v) for k, v in node.kwargs.items()}
+        positional, options = dispatch.arguments(importer, node.target._schema, args, named)
+        self._enter(node)
+        out = importer(self.g, *positional, **options)
+        return self._agreed(node, out)
+
+    def _checked(self, name: str, node: Any) -> None:
+        """Assertions on sizes become assumptions; those on data are refused with what makes it."""
+        if name == "_assert_scalar":
+            condition = node.args[0]
+            value = condition.meta["val"] if hasattr(condition, "meta") else condition
+            try:
+                cond = self.sizes.condition(value)
+            except NodeProblem:
+                return  # of a size that data decides, and the node that makes it is refused
+            if not self.dims.holds(cond):
+                self.dims.assume(cond)
+
+    def _enter(self, node: Any) -> None:
+        value = node.meta.get("val")
+        many = isinstance(value, tuple | list)
+        fakes = list(value) if many else [value]
+        self.g.span = node.name
+        self.g.fakes = tuple(n.meta.get("val") for n in node.all_input_nodes)
+        self.g.results = tuple(
+            self._type(v) if hasattr(v, "shape") and hasattr(v, "dtype") else None for v in fakes
+        )
+        self.g.used = frozenset(
+            {n.args[1] for n in node.users if n.target is operator.getitem} if many else {0}
+        )
+        # The names by which importers of ONNX operators know which of their results are read.
+        self.g.outputs = tuple("y" if k in self.g.used else "" for k in range(len(fakes)))
+
+    def _agreed(self, node: Any, out: Any) -> Any:
+        """`out`, if its types are those that torch finds; InternalError otherwise."""
+        made = [out] if isinstance(out, RVar | Constant | Known) else list(out)
+        for k, (value, want) in enumerate(zip(made, self.g.results, strict=False)):
+            if value is None or want is None or k not in self.g.used:
+                continue
+            got = value.tensor
+            numbers = (got.static_shape(), want.static_shape())
+            if (
+                got.dtype != want.dtype
+                or got.ndim != want.ndim
+                or (None not in numbers and numbers[0] != numbers[1])
+            ):
+                raise InternalError(
+                    f"importing {node.target} gives {got}, torch says {want}",
+                    code="import-failed",
+                    where=_place(node),
+                )
+        missing = [k for k in self.g.used if k >= len(made) or made[k] is None]
+        if missing:
+            raise unsupported(f"result {missing[0]} of it is used")
+        return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
+
+    def _argument(self, value: Any) -> Any:
+        """An argument of a node: tensors as values, sizes as expressions, the rest as it is."""
+        if isinstance(value, list | tuple):
+            return [self._argument(v) for v in value]
+        if not hasattr(value, "meta") or not hasattr(value, "op"):
+            return value
+        if _is_tensor(value):
+            return self.values.get(value)
+        size = value.meta.get("val")
+        if isinstance(size, bool | float):
+            return size
+        if _name_of(value) in ("_local_scalar_dense", "item"):
+            return self.values.get(value.args[0])  # a scalar tensor instead of Python's number
+        if type(size).__name__ == "SymFloat":
+            return self.g.computed(symbolic(size), "float64")
+        if type(size).__name__ == "SymBool":
+            return self.sizes.condition(size)
+        e = symbolic(size)
+        if e is not None and e.free_symbols & set(self.g.numbers):
+            return self.g.computed(e, "int64")
+        return self.sizes.expr(size)
+
+    def _issue(self, problem: NodeProblem, label: str, node: Any = None) -> None:
+        op = "" if node is None else str(node.target)
+        place = "" if node is None else _place(node)
+        message = f"{problem.message} (in {place})" if place else problem.message
+        issue = Issue(problem.kind, label, op, message, problem.hint)
+        if issue not in self.issues:
+            self.issues.append(issue)
+
+
+def _name_of(node: Any) -> str:
+    known = node.op == "call_function" and hasattr(node.target, "_schema")
+    return dispatch.operator_name(node.target) if known else ""
+
+
+def _is_tensor(node: Any) -> bool:
+    value = node.meta.get("val")
+    if isinstance(value, tuple | list):
+        return True
+    return node.op == "get_attr" or hasattr(value, "shape")
+
+
+def _place(node: Any) -> str:
+    """Where in the model's code a node comes from: `layers.0 (Block), model.py:12`."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    parts = []
+    if stack:
+        path, kind = stack[-1][:2]
+        # Before `forward` has a name, torch calls the module itself `L['self']` or `L__self__`.
+        path = re.sub(r"^L(?:\['\w+'\]|__self__)\.?", "", str(path))
+        kind = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+        kind = kind.rsplit(".", 1)[-1]
+        parts.append(f"{path} ({kind})" if path else kind)
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not _of_torch(f[0])] or frames
+    if own:
+        parts.append(f"{Path(own[-1][0]).name}:{own[-1][1]}")
+    return ", ".join(parts)
+
+
+def _of_torch(file: str) -> bool:
+    """Whether a file of a stack belongs to torch itself."""
+    import torch
+
+    return file.startswith(("torch/", str(Path(torch.__file__).parent)))

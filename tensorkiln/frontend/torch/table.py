@@ -1,0 +1,78 @@
+"""All importers of ATen operators, and why others have none."""
+
+from __future__ import annotations
+
+from tensorkiln.frontend.torch import (
+    aten_fused,
+    aten_index,
+    aten_make,
+    aten_math,
+    aten_nn,
+    aten_reduce,
+    aten_resize,
+    aten_shape,
+)
+from tensorkiln.frontend.torch.dispatch import AtenTable
+
+IMPORTERS: AtenTable = {
+    **aten_math.TABLE,
+    **aten_make.TABLE,
+    **aten_shape.TABLE,
+    **aten_index.TABLE,
+    **aten_reduce.TABLE,
+    **aten_nn.TABLE,
+    **aten_resize.TABLE,
+    **aten_fused.TABLE,
+}
+
+# Operators without a result that is used: checks, and what only sizes depend on.
+NOTHING = {
+    "_assert_scalar",
+    "_assert_async",
+    "_assert_async.msg",
+    "_assert_tensor_metadata",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+    "sym_size.int",
+    "sym_stride.int",
+    "sym_numel",
+    "sym_storage_offset",
+    "sym_is_contiguous",
+}
+
+_TRAINING = "it changes running statistics, in training mode: module.eval()"
+_GRADIENT = "it computes a gradient, and inference has none"
+_RANDOM = "its result is random; pass random numbers as an input"
+_DECIDED = "the data decides the shape of its result"
+
+# Operators of core ATen that are not imported, by name or by name without the overload.
+REASONS = {
+    "_adaptive_avg_pool2d_backward": _GRADIENT,
+    "avg_pool2d_backward": _GRADIENT,
+    "convolution_backward": _GRADIENT,
+    "embedding_dense_backward": _GRADIENT,
+    "max_pool2d_with_indices_backward": _GRADIENT,
+    "native_group_norm_backward": _GRADIENT,
+    "native_layer_norm_backward": _GRADIENT,
+    "_native_batch_norm_legit_functional": _TRAINING,
+    "_batch_norm_with_update_functional": _TRAINING,
+    "rand": _RANDOM,
+    "randn": _RANDOM,
+    "randint": _RANDOM,
+    "randperm": _RANDOM,
+    "bernoulli": _RANDOM,
+    "multinomial": _RANDOM,
+    "normal_functional": _RANDOM,
+    "nonzero": _DECIDED,
+    "masked_select": _DECIDED,
+    "unique_dim": _DECIDED,
+    "_unique2": _DECIDED,
+    "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
+    "resize_": "it changes a tensor in place, which torch.export replaces",
+    "atan2.out": "it writes into a tensor of the caller, which torch.export replaces",
+    "_fft_c2r": "there are no complex numbers",
+    "_fft_r2c": "there are no complex numbers",
+    "_embedding_bag": "bags of rows have computed ends; embedding and sum do the same",
+    "_pdist_forward": "the pairs of one tensor; torch.cdist has the distances of all",
+    "col2im": "it adds up overlapping windows; conv_transpose with an identity does the same",
+}

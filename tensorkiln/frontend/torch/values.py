@@ -1,0 +1,43 @@
+"""Tensors of torch as constants, and torch's element types as ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.ir.dtype import DTYPES
+from tensorkiln.ir.relax import Constant, constant
+
+
+def dtype_name(dtype: Any) -> str:
+    """Our name of a torch.dtype, such as "float32"; NodeProblem for complex, quantised and packed
+    element types."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise NodeProblem("dtype", f"the element type {name} is not supported")
+    return name
+
+
+def as_constant(tensor: Any, name: str = "") -> Constant:
+    """A constant that is a view of the tensor's memory, whatever its strides.
+
+    NodeProblem if the tensor is not a dense one in the memory of the host.
+    """
+    import torch
+
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise NodeProblem("dtype", f"{name or 'a constant'} is a sparse or quantised tensor")
+    if tensor.device.type != "cpu":
+        raise NodeProblem(
+            "device", f"{name or 'a constant'} is on device {tensor.device}", "module.cpu()"
+        )
+    dtype = dtype_name(tensor.dtype)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if dtype != "bfloat16":
+        return constant(plain.numpy(), name)
+    # NumPy has no bfloat16 of its own: the bits are read as int16, and named again.
+    bits: np.ndarray = plain.view(torch.int16).numpy()
+    return constant(bits.view(ml_dtypes.bfloat16), name)

@@ -1,0 +1,114 @@
+"""docs/torch-operators.md is written from the table of importers: `pytest --bless` renews it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tensorkiln.frontend.torch.dispatch import operator_name  # noqa: E402 - after the skip
+from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS  # noqa: E402
+from tests.frontend.test_aten_operators import BY_OPERATOR, OTHERWISE  # noqa: E402
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/torch-operators.md"
+WRITTEN_WITH = "2.13"
+
+
+def overloads(core: bool) -> dict[str, Any]:
+    """torch's ATen operators by their names in tables; those of core ATen, or all."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if space != "aten":
+            continue
+        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if op is not None and (not core or torch.Tag.core in op.tags):
+            found[operator_name(op)] = op
+    return found
+
+
+def reason(name: str) -> str:
+    return REASONS.get(name) or REASONS.get(name.partition(".")[0], "")
+
+
+def listed(names: list[str]) -> str:
+    """`add` (`Tensor`, `Scalar`), ...: overloads beside their operator."""
+    by_base: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        base, _, overload = name.partition(".")
+        by_base[base].append(overload)
+    parts = []
+    for base, several in by_base.items():
+        named = ", ".join(f"`{one}`" for one in several if one)
+        parts.append(f"`{base}`" + (f" ({named})" if named else ""))
+    return ", ".join(parts)
+
+
+def page() -> str:
+    core = overloads(core=True)
+    done = [n for n in core if n in IMPORTERS]
+    checks = [n for n in core if n in NOTHING]
+    lacking = [n for n in core if n not in IMPORTERS and n not in NOTHING]
+    others = [n for n in IMPORTERS if n not in core]
+    rows = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(lacking))
+    return f"""# Operators of PyTorch
+
+Written by `pytest tests/frontend/test_aten_coverage.py --bless` with torch {WRITTEN_WITH}; how
+programs of torch are imported is in [howto/torch.md](howto/torch.md). Of the {len(core)} operators
+(with their overloads) of core ATen, to which `torch.export` and `torch.compile` decompose others,
+{len(done)} are imported, {len(checks)} only concern sizes, and {len(lacking)} are refused. Every
+importer is tested against torch in float64, for several element types and shapes
+(`tests/frontend/aten_cases.py`).
+
+## Core ATen, imported
+
+{listed(done)}
+
+## Core ATen, about sizes
+
+Sizes are expressions in the compiled function, and need no operators: {listed(checks)}.
+
+## Core ATen, refused
+
+| operator | why |
+|---|---|
+{rows}
+
+## Beyond core ATen, imported
+
+These are kept whole where torch would decompose them, or come from other decompositions:
+
+{listed(others)}
+"""
+
+
+def test_page(golden: Callable[[Path, str], None]) -> None:
+    if not torch.__version__.startswith(WRITTEN_WITH + "."):
+        assert set(overloads(core=True)) & set(IMPORTERS), "another torch has the same operators"
+        return
+    golden(PAGE, page())
+    core = overloads(core=True)
+    count = f"{len(core.keys() & IMPORTERS)} of {len(core)} operators of core ATen"
+    assert count in (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_operator_of_core_aten_is_imported_or_has_a_reason() -> None:
+    known = IMPORTERS.keys() | NOTHING
+    silent = [n for n in overloads(core=True) if n not in known and not reason(n)]
+    if torch.__version__.startswith(WRITTEN_WITH + "."):
+        assert not silent
+
+
+def test_every_importer_is_tested_and_its_operator_exists() -> None:
+    assert BY_OPERATOR.keys() | OTHERWISE == IMPORTERS.keys()
+    if torch.__version__.startswith(WRITTEN_WITH + "."):
+        every = overloads(core=False)
+        assert {n for n in IMPORTERS if "::" not in n} <= every.keys()
+        assert {n.partition(".")[0] for n in REASONS} <= {n.partition(".")[0] for n in every}
+    assert not IMPORTERS.keys() & (REASONS.keys() | NOTHING)

@@ -1,0 +1,70 @@
+"""Every importer of an ATen operator against torch: element types, shapes, options."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.frontend import aten_cases as cases  # noqa: E402 - after the skip
+
+# Results that importers do not compute, since only gradients need them.
+_LEFT_OUT = {
+    "_native_batch_norm_legit_no_training": [0],
+    "_native_batch_norm_legit": [0],
+}
+# What new memory holds is not specified; the others are in tests/frontend/test_torch_compile.py.
+OTHERWISE = {
+    "empty.memory_format",
+    "empty_strided",
+    "empty_like",
+    "empty_permuted",
+    "new_empty",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+    "prims::convert_element_type",
+}
+_TOLERANCE = {"float16": (4e-3, 4e-3), "float32": (2e-5, 1e-5), "float64": (1e-7, 1e-8)}
+
+BY_OPERATOR: dict[str, list[cases.Case]] = defaultdict(list)
+for _case in cases.CASES:
+    BY_OPERATOR[_case.op].append(_case)
+
+
+def _places(case: cases.Case, dtype: str) -> list[int]:
+    if case.op in _LEFT_OUT:
+        return _LEFT_OUT[case.op]
+    args, options = cases.arguments(case, dtype)
+    result = case.target(*args, **options)
+    return list(range(len(result))) if isinstance(result, tuple | list) else [0]
+
+
+def check(case: cases.Case, dtype: str) -> None:
+    places = _places(case, dtype)
+    got = cases.run(case, dtype, places)
+    plain, wide = cases.expected(case, dtype, places)
+    assert len(got) == len(plain)
+    for mine, theirs, exact in zip(got, plain, wide, strict=True):
+        assert str(mine.dtype) == str(theirs.dtype).removeprefix("torch.")
+        assert mine.shape == tuple(theirs.shape)
+        if theirs.is_floating_point():
+            rtol, atol = _TOLERANCE[str(mine.dtype)]
+            np.testing.assert_allclose(mine, exact.double().numpy(), rtol=rtol, atol=atol)
+        else:
+            np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+@pytest.mark.parametrize("op", BY_OPERATOR)
+def test_values(op: str) -> None:
+    for case in BY_OPERATOR[op]:
+        for dtype in case.dtypes:
+            try:
+                check(case, dtype)
+            except Exception as error:
+                raise AssertionError(
+                    f"{case.op}{case.args} {dict(case.options)} of {dtype}"
+                ) from error

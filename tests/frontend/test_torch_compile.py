@@ -1,0 +1,305 @@
+"""`torch.compile(backend="tensorkiln")`: values, graph breaks, sizes, weights, what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tensorkiln.base.errors import UnsupportedError, UserError  # noqa: E402 - after the skip
+from tensorkiln.dynamo import FallbackWarning, backend, report  # noqa: E402
+
+nn = torch.nn
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing of other graphs is kept, and warnings are not swallowed as repeated."""
+    torch._dynamo.reset()
+    report(reset=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        yield
+    torch._dynamo.reset()
+
+
+def close(got: Any, want: Any) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def attention_block() -> Any:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=True)
+    return nn.Sequential(nn.Embedding(50, 16), layer, nn.Linear(16, 50))
+
+
+NETWORKS: dict[str, tuple[Any, Any]] = {
+    "perceptron": (
+        lambda: nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 3)),
+        lambda: torch.randn(4, 5),
+    ),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, groups=4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
+        ),
+        lambda: torch.randn(2, 3, 17, 17),
+    ),
+    "channels last": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last),
+        lambda: torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),
+    ),
+    "attention": (attention_block, lambda: torch.randint(0, 50, (2, 6))),
+    "after": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True),
+        lambda: torch.randn(3, 5, 8),
+    ),
+    "normalised": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(4, affine=True), nn.GroupNorm(2, 4), nn.Softplus()),
+        lambda: torch.randn(2, 4, 9),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name: str) -> None:
+    """One graph each, right at two inputs, compiled once; results lie in memory as torch's do."""
+    torch.manual_seed(0)
+    make, example = NETWORKS[name]
+    net = make().eval()
+    compiled = torch.compile(net, backend=backend)
+    for _ in range(2):
+        x = example()
+        got, want = compiled(x), net(x)
+        close(got, want)
+        assert got.stride() == want.stride()
+    found = report()
+    assert (found.graphs, found.compiled, found.fallbacks) == (1, 1, [])
+
+
+class Broken(nn.Module):
+    """Three graph breaks: one that is asked for, a branch, and a check of a number from data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        first, second, third, fourth = self.layers
+        x = torch.relu(first(x))
+        torch._dynamo.graph_break()
+        x = torch.tanh(second(x))
+        if x.sum() > 1e9:
+            x = x * 2
+        x = torch.sigmoid(third(x))
+        assert not torch.isnan(x).any().item()
+        x = fourth(x)
+        return {"x": x, "sum": x.sum(1)}
+
+
+@pytest.mark.slow
+def test_three_graph_breaks() -> None:
+    net = Broken().eval()
+    compiled = torch.compile(net, backend=backend)
+    x = torch.randn(3, 6)
+    for _ in range(2):
+        got, want = compiled(x), net(x)
+        close(got["x"], want["x"])
+        close(got["sum"], want["sum"])
+    found = report()
+    assert (found.graphs, found.compiled, found.fallbacks) == (4, 4, [])
+
+
+@pytest.mark.slow
+def test_sizes_change_and_nothing_is_compiled_again() -> None:
+    """Of the batch, of a sequence in attention, and of sizes that are computed from them."""
+
+    def forward(x: Any, y: Any) -> Any:
+        both = torch.cat([x, y]) * x.shape[0]
+        scores = torch.softmax(both @ both.T, -1)
+        return scores @ both, both.reshape(-1)[: both.shape[0]], x.shape[0] + y.shape[0]
+
+    compiled = torch.compile(forward, backend=backend, dynamic=True)
+    for a, b in ((2, 3), (5, 4), (7, 2), (4, 9)):
+        x, y = torch.randn(a, 4), torch.randn(b, 4)
+        got, want = compiled(x, y), forward(x, y)
+        close(got[:2], want[:2])
+        assert got[2] == want[2]
+    found = report()
+    assert (found.graphs, found.compiled, found.fallbacks) == (1, 1, [])
+
+
+@pytest.mark.slow
+def test_weights_that_change() -> None:
+    """Weights are constants; a change that torch sees compiles again, a second makes arguments."""
+    net = nn.Linear(4, 4)
+    compiled = torch.compile(net, backend=backend)
+    x = torch.randn(2, 4)
+    counts = []
+    for _ in range(5):
+        close(compiled(x), net(x))
+        counts.append(report().compiled)
+        net.weight.mul_(1.5)
+    assert counts == [1, 2, 3, 3, 3]
+    net.load_state_dict({"weight": torch.eye(4), "bias": torch.zeros(4)})
+    close(compiled(x), x)
+
+
+@pytest.mark.slow
+def test_mutation_views_and_aliases() -> None:
+    """What AOTAutograd takes apart is put together again: buffers and inputs that change, results
+    that are inputs and views of inputs."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Any, y: Any) -> Any:
+            self.seen.add_(1)
+            y.mul_(2)
+            z = x + self.seen
+            return z, z.T, x[1:], y, x
+
+    ours, theirs = Counts(), Counts()
+    compiled = torch.compile(ours, backend=backend)
+    for _ in range(3):
+        x = torch.randn(2, 3)
+        y = torch.randn(3)
+        mine, own = x.clone(), y.clone()
+        got, want = compiled(mine, own), theirs(x, y)
+        close(list(got), list(want))
+        close([own, ours.seen], [y, theirs.seen])
+        assert got[2].data_ptr() == mine[1:].data_ptr() and got[4].data_ptr() == mine.data_ptr()
+
+
+@pytest.mark.slow
+def test_numbers_types_and_operands_that_are_not_dense() -> None:
+    def forward(x: Any, m: Any, n: int, scale: float) -> Any:
+        half = x.bfloat16()
+        torch._dynamo.graph_break()
+        return torch.where(m, x * scale, x.T.flip(0)), half + n, m.sum(), x > n
+
+    compiled = torch.compile(forward, backend=backend)
+    for n in (1, 2, 3):
+        x = torch.randn(8, 6)[::2, ::2][:3].mT.contiguous().mT
+        m = torch.rand(3, 3) > 0.5
+        got, want = compiled(x, m, n, 0.5 * n), forward(x, m, n, 0.5 * n)
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype
+            close(a, b)
+    assert report().fallbacks == []
+
+
+# -- what is refused, and what torch runs ---------------------------------------------------------
+
+
+def test_training_is_refused() -> None:
+    net = nn.Linear(4, 4)
+    compiled = torch.compile(net, backend=backend)
+    x = torch.randn(2, 4)
+    with torch.enable_grad(), pytest.raises(UserError, match="inference") as caught:
+        compiled(x)
+    assert caught.value.code == "training"
+    assert "torch.no_grad()" in caught.value.hint
+
+
+@pytest.mark.slow
+def test_training_is_refused_only_where_torch_would_record() -> None:
+    net = nn.Linear(4, 4).requires_grad_(False)
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        close(torch.compile(net, backend=backend)(x), net(x))
+
+
+def test_a_graph_that_torch_runs_is_counted_and_named() -> None:
+    def forward(x: Any) -> Any:
+        return torch.linalg.svdvals(x) + torch.rand(2) * 0
+
+    compiled = torch.compile(forward, backend=backend)
+    x = torch.randn(2, 2)
+    with pytest.warns(FallbackWarning, match="_linalg_svd"):
+        close(compiled(x), forward(x))
+    close(compiled(x), forward(x))
+    found = report()
+    (fallback,) = found.fallbacks
+    assert {i.op for i in fallback.issues} == {
+        "aten._linalg_svd.default",
+        "aten.rand.default",
+    }
+    assert "test_torch_compile.py:" in str(found)
+    assert str(report(reset=True)) == str(found)
+    assert str(report()) == "0 graphs, compiled 0 times"
+
+
+def test_strict_is_an_error() -> None:
+    compiled = torch.compile(
+        lambda x: torch.linalg.svdvals(x), backend=backend, options={"strict": True}
+    )
+    with pytest.raises(UnsupportedError, match="_linalg_svd"):
+        compiled(torch.randn(2, 2))
+
+
+@pytest.mark.parametrize("options", [{"targets": "llvm"}, {"strikt": True}])
+def test_options_that_are_not_known(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="there is no") as caught:
+        backend(None, (), options=options)
+    assert "did you mean" in caught.value.hint
+
+
+@pytest.mark.slow
+def test_the_target_is_an_option() -> None:
+    compiled = torch.compile(torch.relu, backend=backend, options={"target": "c"})
+    x = torch.randn(5)
+    close(compiled(x), torch.relu(x))
+    assert report().compiled == 1
+
+
+# -- how torch finds it ---------------------------------------------------------------------------
+
+_SCRIPT = """
+import torch
+assert "tensorkiln" in torch.compiler.list_backends(exclude_tags=())
+from tensorkiln.dynamo import report
+with torch.no_grad():
+    x = torch.ones(3)
+    assert torch.compile(lambda x: x + 1, backend="tensorkiln")(x).tolist() == [2, 2, 2]
+assert report().compiled == 1, report()
+"""
+
+
+@pytest.mark.slow
+def test_torch_finds_it_by_the_entry_point(tmp_path: Path) -> None:
+    """As installed: the metadata of the package, in a process of its own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    group = "torch_dynamo_backends"
+    (name, place), *others = project["entry-points"][group].items()
+    assert (name, others) == ("tensorkiln", [])
+    module, _, attribute = place.partition(":")
+    assert getattr(import_module(module), attribute) is backend
+    info = tmp_path / "tensorkiln-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorkiln\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {place}\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
