@@ -8,6 +8,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
+from tensorkiln.ir.expr import Var
 from tests.capabilities import opencl_devices
 from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Build, c, graph, main, rand
@@ -55,6 +56,48 @@ def test_empty(name: str, target: str) -> None:
 def test_empty_is_compiled(name: str, target: str) -> None:
     build, shape = CASES[name]
     assert tk.compile(graph(build, x=shape), target).functions
+
+
+N, S = Var("N"), Var("S")
+SYMBOLIC: dict[str, tuple[Build, tuple[object, ...]]] = {
+    "elementwise": (lambda g, x: g.exp(x), (N, 3)),
+    "broadcast": (lambda g, x: g.mul(x, g.sum(x, axes=(0,))), (N, S)),
+    "linear": (lambda g, x: g.relu(g.linear(x, rand(8, 5), rand(5))), (N, 8)),
+    "sum": (lambda g, x: g.sum(x, axes=(0,)), (N, 4)),
+    "sum, then more": (lambda g, x: g.add(g.sum(x, axes=(0,)), 1.0), (N, 4)),
+    "max": (lambda g, x: g.max(x, axes=(1,)), (4, N)),
+    "softmax": (lambda g, x: g.softmax(x, axis=-1), (N, S)),
+    "layer norm": (lambda g, x: g.layer_norm(x, rand(6), rand(6)), (N, S, 6)),
+    "convolution": (lambda g, x: g.relu(g.conv2d(x, rand(4, 3, 3, 3), rand(4))), (N, 3, 8, 8)),
+    "pooling": (lambda g, x: g.max_pool2d(x, kernel=(2, 2)), (N, 3, 8, 8)),
+    "product": (lambda g, x: g.matmul(x, x, transpose_b=True), (2, N, S)),
+    "attention": (lambda g, x: g.attention(x, x, x, scale=1.0), (N, 2, S, 16)),
+    "concat": (lambda g, x: g.concat(x, g.relu(x), axis=0), (N, 3)),
+    "concat with others": (
+        lambda g, x: g.concat(x, c(np.ones((2, 3), np.float32)), axis=0),
+        (N, 3),
+    ),
+    "transpose": (lambda g, x: g.transpose(x, axes=(1, 0)), (N, S)),
+}
+
+
+@pytest.mark.parametrize("target", ["native", "c", "opencl"])
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_sizes_of_0(name: str, target: str) -> None:
+    """Compiled once, for all sizes."""
+    if target == "opencl" and not opencl_devices():
+        pytest.skip("no device of OpenCL")
+    build, shape = SYMBOLIC[name]
+    mod = graph(build, x=shape)
+    run = tk.compile(mod, target)
+    for n, s in ((0, 5), (3, 0), (0, 0), (2, 3)):
+        sizes = [{N: n, S: s}.get(d, d) for d in shape]  # type: ignore[call-overload]
+        x = np.random.default_rng(1).random(sizes, np.float32)
+        with np.errstate(all="ignore"):
+            (want,) = evaluate(main(mod), {"x": x}, {})
+        found = np.asarray(run(x))
+        assert (found.shape, found.dtype) == (want.shape, want.dtype), (n, s)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 
 
 def test_convolution_of_no_channels_is_refused() -> None:

@@ -20,7 +20,7 @@ int main(void)
         return fprintf(stderr, "%s\n", mlp_last_error()), 1;
     for (int i = 0; i < ROWS * OUTPUTS; i++)
         printf("%.5f ", (double)logits[i]);
-    const int code = mlp_main(0, image, logits); /* no rows: an error, as an example */
+    const int code = mlp_main(-1, image, logits); /* rows: an error, as an example */
     printf("\nerror %d: %s\n", code, mlp_last_error());
     return 0;
 }

@@ -17,6 +17,6 @@ int main()
         return std::fprintf(stderr, "%s\n", mlp_last_error()), 1;
     for (const float value : logits)
         std::printf("%.5f ", static_cast<double>(value));
-    const int code = mlp_main(0, image.data(), logits.data()); // no rows: an error, as an example
+    const int code = mlp_main(-1, image.data(), logits.data()); // rows: an error, as an example
     std::printf("\nerror %d: %s\n", code, mlp_last_error());
 }

@@ -19,14 +19,16 @@ const OUTPUTS: usize = 10;
 fn run(image: &[f32], logits: &mut [f32]) -> Result<(), (i32, String)> {
     let rows = image.len() / INPUTS;
     assert_eq!((image.len(), logits.len()), (rows * INPUTS, rows * OUTPUTS));
-    // SAFETY: the library reads and writes exactly the elements that the assertion counts; its text
-    // is valid until this thread's next failure.
-    unsafe {
-        match mlp_main(rows as i64, image.as_ptr(), logits.as_mut_ptr()) {
-            0 => Ok(()),
-            code => Err((code, CStr::from_ptr(mlp_last_error()).to_string_lossy().into_owned())),
-        }
+    // SAFETY: the library reads and writes exactly the elements that the assertion counts.
+    said(unsafe { mlp_main(rows as i64, image.as_ptr(), logits.as_mut_ptr()) })
+}
+
+fn said(code: i32) -> Result<(), (i32, String)> {
+    if code == 0 {
+        return Ok(());
     }
+    // SAFETY: the text is valid until this thread's next failure.
+    Err((code, unsafe { CStr::from_ptr(mlp_last_error()) }.to_string_lossy().into_owned()))
 }
 
 fn main() {
@@ -35,6 +37,8 @@ fn main() {
     unsafe { mlp_set_num_threads(1) } // no thread is ever created
     run(&image, &mut logits).expect("the sizes are the model's");
     logits.iter().for_each(|value| print!("{value:.5} "));
-    let (code, sentence) = run(&[], &mut []).expect_err("no rows");
+    // SAFETY: sizes are checked before any memory is read.
+    let nothing = unsafe { mlp_main(-1, std::ptr::null(), std::ptr::null_mut()) };
+    let (code, sentence) = said(nothing).expect_err("-1 rows");
     println!("\nerror {code}: {sentence}");
 }

@@ -152,13 +152,12 @@ def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], w
 
 
 def same_extent(a: ExprLike, b: ExprLike) -> bool:
-    """Whether two extents are provably equal. Symbols are taken to be 1 or more, because no
-    graph function runs with a smaller one."""
+    """Whether two extents are provably equal for all sizes, 0 included."""
     x, y = int_value(a), int_value(b)
     if x is not None and y is not None:
         return x == y
     a, b = as_expr(a), as_expr(b)
-    return a == b or prove_equal(a, b, Bounds.dims((*free_vars(a), *free_vars(b)), least=1))
+    return a == b or prove_equal(a, b, Bounds.dims((*free_vars(a), *free_vars(b))))
 
 
 def extents(values: Iterable[ExprLike]) -> Shape:

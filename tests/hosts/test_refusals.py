@@ -100,12 +100,6 @@ CALLS = {
         "split",
         "in:float32:2x8 out:float32:2x4 out:float32:9",
     ),
-    "too small": Call(
-        3,
-        "pair: input 'a' has 0 for n in shape [n], expected at least 1",
-        "pair",
-        "in:float32:0 in:float32:0 out:float32:0",
-    ),
     "tensor function": Call(
         3,
         "add_one: argument 'y' must have shape [n], received [2]: dimension 0 is 2, expected 1",

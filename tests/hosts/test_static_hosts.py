@@ -42,7 +42,7 @@ def link_line(model: Path) -> list[str]:
 
 
 def says_the_same(program: Path, model: Path) -> None:
-    """The numbers of the shared library in Python, and the sentence for no rows."""
+    """The numbers of the shared library in Python, and the sentence for -1 rows."""
     done = run(program)
     assert done.returncode == 0, done.stderr
     numbers, error = done.stdout.splitlines()
@@ -50,7 +50,7 @@ def says_the_same(program: Path, model: Path) -> None:
     logits = tk.runtime.Executor(tk.runtime.load_module(model / "mlp.so"))["main"](image)
     found = np.array(numbers.split(), np.float64)
     np.testing.assert_allclose(found, logits.numpy().reshape(-1), atol=1e-5)
-    assert error == "error 3: main: 'batch' is 0, expected at least 1"
+    assert error == "error 3: main: 'batch' is -1, expected at least 0"
 
 
 @pytest.mark.parametrize("language", SOURCES)

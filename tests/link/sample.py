@@ -109,7 +109,6 @@ def _mlp(name: str, rows: int | str) -> HostFunction:
         inputs=(tensor("x", "float32", (rows, 8)),),
         outputs=(tensor("out", "float32", (rows, 4), "out"),),
         symbols=own("n") if symbolic else {},
-        least={"n": 0},
         workspace_bytes=size(N * 64 + 64) if symbolic else 128,
         calls=(
             KernelCall("dense", first, "fc1: Gemm */ Relu"),

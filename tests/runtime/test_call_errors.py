@@ -77,13 +77,6 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         "split: output 'right' must have shape [n * 4], received [9]: dimension 0 is 9, expected 8",
     ),
     (
-        "too small",
-        lambda e: e["pair"](f32(0), f32(0)),
-        ValueError,
-        "shape-mismatch",
-        "pair: input 'a' has 0 for n in shape [n], expected at least 1",
-    ),
-    (
         "dtype",
         lambda e: e["main"](np.zeros((2, 8))),
         TypeError,

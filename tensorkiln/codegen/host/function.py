@@ -168,7 +168,7 @@ class HostFunction:
     devices: tuple[str, ...] = ()
 
     def least(self, symbol: str) -> int:
-        """The least legal value of a symbol; 0 allows empty tensors."""
+        """The least legal value of a symbol: 0, which makes tensors empty."""
         return self.info.symbols[self.symbols[symbol]]
 
 
@@ -179,21 +179,20 @@ def host_function(
     inputs: Sequence[Param] = (),
     outputs: Sequence[Param] = (),
     symbols: Mapping[str, str] | None = None,
-    least: Mapping[str, int] | None = None,
     workspace_bytes: Size = 0,
     calls: tuple[KernelCall, ...] = (),
     requires: tuple[Condition, ...] = (),
     storages: tuple[HostStorage, ...] = (),
     devices: tuple[str, ...] = (),
 ) -> HostFunction:
-    """A host function and its description. `least` has least values of symbols that are not 1."""
-    symbols, least = symbols or {}, least or {}
+    """A host function and its description."""
+    symbols = symbols or {}
     info = FunctionInfo(
         name,
         kind,
         tuple(p.info for p in inputs),
         tuple(p.info for p in outputs),
-        symbols={model_name: least.get(symbol, 1) for symbol, model_name in symbols.items()},
+        symbols=dict.fromkeys(symbols.values(), 0),
         workspace_bytes=shown_size(workspace_bytes, symbols),
         kernel_calls=len(calls),
         requires=tuple(c.sentence for c in requires),

@@ -111,7 +111,7 @@ def _shim(
         code = DTYPES[dtype.name]
         used.update(v for e in shape for v in free_vars(e))
         declared.append(f"void *p{i}")
-        dims = ", ".join(sizes_of.name(size_of(e, names, least=0)) for e in shape)
+        dims = ", ".join(sizes_of.name(size_of(e, names)) for e in shape)
         if shape:
             shapes.append(f"    int64_t shape_{i}[] = {{{dims}}};")
         at = f"shape_{i}" if shape else "NULL"

@@ -32,8 +32,8 @@ _C_OPS = {
 _CHECKED = {"add": "kiln_add", "sub": "kiln_sub", "mul": "kiln_mul"}
 
 
-def size_of(e: Expr, names: Mapping[Var, str], least: int = 1) -> Size:
-    """A size, or a condition over sizes, in which every dimension is at least `least`.
+def size_of(e: Expr, names: Mapping[Var, str]) -> Size:
+    """A size, or a condition over sizes, in which every dimension is at least 0.
 
     Raises UnsupportedError for operators that sizes do not have.
     """
@@ -42,11 +42,11 @@ def size_of(e: Expr, names: Mapping[Var, str], least: int = 1) -> Size:
         return n
     if isinstance(e, Var):
         return f"s_{names[e]}"
-    text, checked = _texts(e, names, least)
+    text, checked = _texts(e, names)
     return Formula(_without_parentheses(text), checked)
 
 
-def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
+def _texts(e: Expr, names: Mapping[Var, str]) -> tuple[str, str]:
     """C text of an expression, and the same with arithmetic that is checked."""
     match e:
         case IntImm(value):
@@ -54,33 +54,33 @@ def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
         case Var():
             return (f"s_{names[e]}",) * 2
         case Binary("min" | "max" as op, a, b):
-            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+            (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
             sign = "<" if op == "min" else ">"
             return f"({x} {sign} {y} ? {x} : {y})", f"(({cx} {sign} {cy}) ? {cx} : {cy})"
-        case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b, least):
-            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+        case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b):
+            (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
             noting = f"kiln_divide({cx}, {cy}, &large)"  # INT64_MIN // -1
             return f"kiln_{op}({x}, {y})", noting if op == "floordiv" else f"kiln_{op}({cx}, {cy})"
         case Binary(op, a, b) if op in _C_OPS:
-            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+            (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
             call = f"{_CHECKED[op]}({cx}, {cy}, &large)" if op in _CHECKED else ""
             return f"({x} {_C_OPS[op]} {y})", call or f"({cx} {_C_OPS[op]} {cy})"
         case Unary("not", a):
-            x, cx = _texts(a, names, least)
+            x, cx = _texts(a, names)
             return f"!{x}", f"!({cx})"
         case Unary("neg", a):
-            x, cx = _texts(a, names, least)
+            x, cx = _texts(a, names)
             return f"(-{x})", f"kiln_sub(0, {cx}, &large)"
         case Unary("abs", a):
-            x, cx = _texts(a, names, least)
+            x, cx = _texts(a, names)
             return f"({x} < 0 ? -{x} : {x})", f"(({cx} < 0) ? kiln_sub(0, {cx}, &large) : {cx})"
         case Unary("floor" | "ceil" | "round" | "trunc", a):
-            return _texts(a, names, least)
+            return _texts(a, names)
         case Select(c, a, b):
-            (x, cx), (y, cy), (z, cz) = (_texts(part, names, least) for part in (c, a, b))
+            (x, cx), (y, cy), (z, cz) = (_texts(part, names) for part in (c, a, b))
             return f"({x} ? {y} : {z})", f"({cx} ? {cy} : {cz})"
         case Cast(a, dtype) if dtype.is_int:
-            return _texts(a, names, least)
+            return _texts(a, names)
     raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
 
 
@@ -95,10 +95,10 @@ def _without_parentheses(words: str) -> str:
     return words[1:-1] if words[:1] == "(" else words
 
 
-def _divides_in_c(a: Expr, b: Expr, least: int) -> bool:
+def _divides_in_c(a: Expr, b: Expr) -> bool:
     """Whether `a / b` in C, which rounds towards zero and traps at 0, is safe and rounds down:
     `b` is a positive constant and `a` is provably not negative."""
-    bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=least)
+    bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)])
     positive = (int_value(b) or 0) > 0  # not a dimension, which may be 0
     return positive and prove(binary("ge", a, 0), bounds)
 

@@ -86,16 +86,16 @@ def _check_sizes(sizes: Mapping[str, int], known: set[str]) -> None:
                 code="unknown-dimension",
                 hint=nearest(str(name), sorted(known)),
             )
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise UserError(
-                f"sizes[{name!r}] is {size!r}, expected a whole number from 1", code="bad-argument"
+                f"sizes[{name!r}] is {size!r}, expected a whole number from 0", code="bad-argument"
             )
 
 
 class GraphMemory:
     """The memory of one planned graph function.
 
-    `bounds` are what is known of its symbolic dimensions: at least 1, and what it `assumes`.
+    `bounds` are what is known of its symbolic dimensions: at least 0, and what it `assumes`.
     """
 
     def __init__(self, f: Function, mod: IRModule, pools: Sequence[MemoryPool]):
@@ -104,7 +104,7 @@ class GraphMemory:
         types = [*(p.tensor for p in f.params), *result_types(f)]
         self.symbols = Symbols(types, printed_names(f), dict(f.attrs.get("dim_names", ())))
         self.names = {v: self.symbols.model_name(v) for v in self.symbols.names}
-        self.bounds = Bounds.dims(self.names, least=1)
+        self.bounds = Bounds.dims(self.names)
         for condition in f.attrs.get("assumes", ()):
             self.bounds = self.bounds.given(condition)
         self.calls = accesses(self.plan, mod)

@@ -107,7 +107,7 @@ class Frame:
                     where=self.f.name,
                     hint=f"a parameter or a match_cast whose type has {v.name} alone as a size",
                 )
-        size = size_of(e, self.symbols, least=0)
+        size = size_of(e, self.symbols)
         if not isinstance(size, Formula):
             return str(size)
         name, self._sizes = f"size_{self._sizes}", self._sizes + 1

@@ -41,14 +41,14 @@ def _conditions(param: RVar, shape: Any, exported: Any) -> Iterator[Expr]:
             yield from conditions(size, known, 1, 0, f"dimension {axis} of {param.name}")
 
 
-def conditions(size: Expr, known: Any, a: int, b: int, what: str, least: int = 2) -> Iterator[Expr]:
+def conditions(size: Expr, known: Any, a: int, b: int, what: str, least: int = 1) -> Iterator[Expr]:
     """What the range `known` (torch's `lower` and `upper`) of s says of `size`, which is a * s + b.
     A lower bound of s below `least` says nothing.
 
     Raises UserError (code `bad-freeze`) if `size` is a number outside of it.
     """
     for op, end in (("ge", _number(known.lower)), ("le", _number(known.upper))):
-        if end is None or (op == "ge" and end < least):  # every size is at least 1 anyway
+        if end is None or (op == "ge" and end < least):
             continue
         bound = a * end + b
         number = int_value(size)

@@ -271,5 +271,5 @@ def _not_negative(f: Function) -> list[Expr]:
         for d in b.var.type.shape
         if not isinstance(d, IntImm | Var)
     }
-    bounds = Bounds.dims([v for d in sizes for v in free_vars(d)], least=1)
+    bounds = Bounds.dims([v for d in sizes for v in free_vars(d)])
     return [c for c in (binary("ge", d, 0) for d in sizes) if not prove(c, bounds)]

@@ -102,7 +102,7 @@ class _Bytes:
     def __init__(self, f: Function):
         types = [p.tensor for p in f.params] + [b.var.type for b in f.bindings]
         dims = [d for t in types if isinstance(t, TensorType) for d in t.shape]
-        self.bounds = Bounds.dims([v for d in dims for v in free_vars(d)], least=1)
+        self.bounds = Bounds.dims([v for d in dims for v in free_vars(d)])
         for condition in f.attrs.get("assumes", ()):
             self.bounds = self.bounds.given(condition)
 
