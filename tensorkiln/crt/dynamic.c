@@ -1,4 +1,4 @@
-/* The operators nonzero, compress and slice_dynamic, whose result sizes depend on the data. */
+/* The operators nonzero, compress, slice_dynamic and sized, whose result sizes depend on the data. */
 #include "element.h"
 
 static const kiln_dtype index_dtype = {KILN_CODE_INT, 64, 1};
@@ -127,7 +127,8 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
 
 /* Read at most KILN_MAX_RANK integers of a shape, a tuple or a tensor; *count is -1 for
  * KILN_NONE. */
-static int read_integers(const kiln_value *value, const char *what, int64_t *to, int *count)
+static int read_integers(const kiln_value *value, const char *op, const char *what, int64_t *to,
+                         int *count)
 {
     const int64_t *sizes = kiln_shape_of(value, count);
     const kiln_value *items = kiln_items_of(value, count);
@@ -145,8 +146,8 @@ static int read_integers(const kiln_value *value, const char *what, int64_t *to,
     if (items != NULL && *count <= KILN_MAX_RANK) {
         for (int i = 0; i < *count; i++) {
             if (items[i].kind != KILN_INT)
-                return kiln_fail(KILN_ERROR_ARGUMENT, "slice: %s must be integers, received %s",
-                                 what, kiln_kind_name(&items[i]));
+                return kiln_fail(KILN_ERROR_ARGUMENT, "%s: %s must be integers, received %s",
+                                 op, what, kiln_kind_name(&items[i]));
             to[i] = items[i].as.integer;
         }
         return KILN_OK;
@@ -156,8 +157,8 @@ static int read_integers(const kiln_value *value, const char *what, int64_t *to,
         return code;
     const int64_t n = kiln_element_count(t);
     if (t->dtype.code != KILN_CODE_INT || !kiln_is_number(t->dtype) || n > KILN_MAX_RANK)
-        code = kiln_fail(KILN_ERROR_DTYPE, "slice: %s must be at most %d integers", what,
-                         KILN_MAX_RANK);
+        code = kiln_fail(KILN_ERROR_DTYPE, "%s: %s must be at most %d signed integers", op,
+                         what, KILN_MAX_RANK);
     for (int64_t i = 0; code == KILN_OK && i < n; i++)
         to[i] = kiln_load_int(t->dtype, kiln_data(t) + i * kiln_element_bytes(t->dtype));
     *count = (int)n;
@@ -199,7 +200,7 @@ static int plan_slices(const kiln_tensor *x, const kiln_value *const *operands, 
     int64_t values[4][KILN_MAX_RANK];
     int counts[4];
     for (int k = 0; k < 4; k++) {
-        const int code = read_integers(operands[k], names[k], values[k], &counts[k]);
+        const int code = read_integers(operands[k], "slice", names[k], values[k], &counts[k]);
         if (code != KILN_OK)
             return code;
         if (k > 0 && counts[k] != counts[0] && (k == 1 || counts[k] >= 0))
@@ -257,4 +258,23 @@ int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const 
         copy_slice(x, &s, 0, kiln_data(x), kiln_data(kiln_tensor_of(result)));
     kiln_release(&packed);
     return code;
+}
+
+/* ---- sized -------------------------------------------------------------------------------- */
+
+int kiln_sized(const kiln_value *x, kiln_value *result)
+{
+    int64_t shape[KILN_MAX_RANK + 1];
+    int count = 0;
+    const int code = read_integers(x, "sized", "x", shape, &count);
+    if (code != KILN_OK)
+        return code;
+    if (count < 0 || count >= KILN_MAX_RANK)
+        return kiln_fail(KILN_ERROR_RANK, "sized: expected at most %d sizes", KILN_MAX_RANK - 1);
+    for (int i = 0; i < count; i++)
+        if (shape[i] < 0)
+            return kiln_fail(KILN_ERROR_SHAPE, "sized: size %d is %lld, expected 0 or more", i,
+                             (long long)shape[i]);
+    shape[count] = 0;
+    return kiln_make_tensor(shape, count + 1, (kiln_dtype){KILN_CODE_BOOL, 8, 1}, result);
 }

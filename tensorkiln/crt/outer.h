@@ -170,6 +170,8 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
 /* `axes` and `steps` may be KILN_NONE. */
 int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
                        const kiln_value *axes, const kiln_value *steps, kiln_value *result);
+/* A tensor without elements, of shape [x[0], x[1], ..., 0]. */
+int kiln_sized(const kiln_value *x, kiln_value *result);
 /* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
  * them for each input row, and counts. */
 int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);

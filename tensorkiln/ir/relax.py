@@ -300,7 +300,14 @@ IMPURE_OPS = (
 # at most 8 bytes, and the runtime aligns its workspace to 64.
 STORAGE_ALIGNS, STORAGE_ALIGN = (8, 16, 32, 64), 64
 # Operators whose result shape depends on the values of their operands, not only on their shapes.
-DYNAMIC_OPS = ("nonzero", "unique", "non_max_suppression", "slice_dynamic", "compress")
+DYNAMIC_OPS = (
+    "nonzero",
+    "unique",
+    "non_max_suppression",
+    "slice_dynamic",
+    "compress",
+    "sized",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import Binding, Bound, Function, RVar, Type, Value
@@ -51,6 +54,15 @@ class GraphBuilder:
         var = RVar(self._fresh(name), type)
         self.bindings.append(Binding(var, value))
         return var
+
+    @contextmanager
+    def inner(self) -> Iterator[list[Binding]]:
+        """Yield the list to which bindings are appended inside: those of a branch or a closure."""
+        outer, self.bindings = self.bindings, []
+        try:
+            yield self.bindings
+        finally:
+            self.bindings = outer
 
     def finish(self, result: Value, name: str = "main", **attrs: AttrValue) -> Function:
         """Return the graph function of the parameters and bindings so far, which returns

@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import AnyTensorType, PrimType, ShapeType, TensorType, TupleType, Type
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops import attribute as at
@@ -195,6 +196,25 @@ def _overlap(corners: np.ndarray, i: int, k: int) -> float:
     return float(shared / whole) if whole > 0 else 0.0
 
 
+# --- sized ---------------------------------------------------------------------------------------
+
+
+def _infer_sized(types: Sequence[Type], a: Attrs) -> Type:
+    x = _tensor("sized", "x", types[0], ndim=1)
+    if x.dtype is not None and not (x.dtype.is_int and not x.dtype.is_unsigned):
+        raise mismatch("sized", "x", "signed integers", show(x), code="dtype-mismatch")
+    count = int_value(x.shape[0]) if isinstance(x, TensorType) else None
+    return AnyTensorType(None if count is None else count + 1, BOOL)
+
+
+def _np_sized(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """Return a tensor of shape [x[0], x[1], ..., 0], which has no elements. A `MatchCast` of it
+    binds the elements of x to symbolic dimensions."""
+    if min(arrays[0], default=0) < 0:
+        raise ValueError(f"a size is {min(arrays[0])}")
+    return np.empty((*map(int, arrays[0]), 0), np.bool_)
+
+
 _ALL = (
     DynamicOp("nonzero", ("x",), {}, _infer_nonzero, _np_nonzero),
     DynamicOp(
@@ -214,6 +234,7 @@ _ALL = (
     DynamicOp(
         "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
     ),
+    DynamicOp("sized", ("x",), {}, _infer_sized, _np_sized),
     DynamicOp(
         "non_max_suppression",
         ("boxes", "scores", "max_output_boxes?", "iou_threshold?", "score_threshold?"),

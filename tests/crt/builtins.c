@@ -13,6 +13,7 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
                   kiln_value *result);
 int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const kiln_value *ends,
                        const kiln_value *axes, const kiln_value *steps, kiln_value *result);
+int kiln_sized(const kiln_value *x, kiln_value *result);
 int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
                              const kiln_value *max_output, const kiln_value *iou_threshold,
                              const kiln_value *score_threshold, int center, kiln_value *result);
@@ -63,6 +64,7 @@ static void operators(kiln_dtype dtype, int form, int offset)
     CHECK(gave(kiln_compress(&v, &k, 0, 0, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
     CHECK(gave(kiln_slice_dynamic(&g, &i, &i, &kiln_nothing, &kiln_nothing, &r),
                is_number && dtype.code == KILN_CODE_INT, &r));
+    CHECK(gave(kiln_sized(&i, &r), is_number && dtype.code == KILN_CODE_INT, &r));
     CHECK(gave(kiln_non_max_suppression(&v, &v, &i, &i, &i, 0, &r), 0, &r));
 }
 

@@ -105,6 +105,19 @@ def test_non_max_suppression(center: bool, limit: int, overlap: float, score: fl
     np.testing.assert_array_equal(have, want.reshape(-1, 3))
 
 
+@pytest.mark.parametrize("sizes", [[], [3], [0, 2], [1 << 40, 7]])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sized(sizes: list[int], dtype: str) -> None:
+    if dtype == "int32" and max(sizes, default=0) > 1 << 31:
+        return
+    assert ours("sized", [np.array(sizes, dtype)]).shape == (*sizes, 0)
+
+
+def test_sized_by_a_negative_number() -> None:
+    with pytest.raises(ValueError, match="a size is -1"):
+        ours("sized", [np.array([2, -1])])
+
+
 def given(*types: Type) -> list[RVar]:
     return [RVar(f"v{i}", t) for i, t in enumerate(types)]
 
@@ -122,6 +135,8 @@ def test_types() -> None:
     assert ops.infer(ops.call("unique", *given(x))) == TupleType(
         (AnyTensorType(1, FLOAT32), index, index, index)
     )
+    assert ops.infer(ops.call("sized", *given(tensor((2,), "int64")))) == AnyTensorType(3, BOOL)
+    assert ops.infer(ops.call("sized", *given(unknown))) == AnyTensorType(None, BOOL)
     bounds = tensor((1,), "int64")
     cut = ops.call("slice_dynamic", *given(x, bounds, bounds))
     assert ops.infer(cut) == AnyTensorType(2, FLOAT32)
@@ -146,6 +161,9 @@ def test_types() -> None:
         ("slice_dynamic", [tensor((3,), "float32")] * 3, "dtype-mismatch", "'starts'"),
         ("non_max_suppression", [tensor((3, 4), "float32")] * 2, "rank-mismatch", "'boxes'"),
         ("unique", [], "operand-count", "unique"),
+        ("sized", [tensor((2,), "float32")], "dtype-mismatch", "'x'"),
+        ("sized", [tensor((2,), "uint64")], "dtype-mismatch", "'x'"),
+        ("sized", [tensor((2, 1), "int64")], "rank-mismatch", "'x'"),
     ],
 )
 def test_operands_that_do_not_fit(op: str, types: list[Type], code: str, operand: str) -> None:

@@ -52,7 +52,7 @@ def _positive_part() -> Any:
 
 
 def _sum_of_part() -> list[Any]:
-    """A result that is not empty when what is left is: that kernel cannot be left out."""
+    """A result that is not empty when what is left is."""
     m, n = Var("m"), Var("n")
     row = tensor((m,), "float32")
     f = F("sum_of_nonzero", x=AnyTensorType(1, row.dtype))
@@ -91,6 +91,8 @@ def run() -> Any:
         _op("slice4", "slice_dynamic", {k: ANY if k == "x" else INDEX for k in "xseat"}),
         _op("slice_shape", "slice_dynamic", {"x": ANY, "s": ShapeType(1), "e": ShapeType(1)}),
         _slice_by_numbers(),
+        _op("sized", "sized", {"x": INDEX}),
+        _op("sized_narrow", "sized", {"x": AnyTensorType(1, tensor((), "int32").dtype)}),
         _op("nms2", "non_max_suppression", boxes),
         _op("nms4", "non_max_suppression", boxes | limits),
         _op("nms5", "non_max_suppression", boxes | limits | {"score": ANY}),
@@ -227,9 +229,31 @@ def test_sizes_go_on_into_kernels(run: Any) -> None:
     assert y.numpy().tolist() == [-3, -5, -7] and where.numpy().tolist() == [[1, 3, 4]]
     y, where = run["negated_nonzero"](np.zeros(3, np.float32))
     assert (y.shape, where.shape) == ((0,), (1, 0))
-    with pytest.raises(ValueError, match=r"total: input 'x' has 0 for n.*expected at least 1"):
-        run["sum_of_nonzero"](np.zeros(3, np.float32))
+    assert run["sum_of_nonzero"](np.zeros(3, np.float32)).numpy() == 0
     assert run["sum_of_nonzero"](x).numpy() == 15
+
+
+@pytest.mark.parametrize("sizes", [[], [3], [0, 5], [2, 1, 4], [1] * 15])
+def test_sized(run: Any, sizes: list[int]) -> None:
+    for name, dtype in (("sized", np.int64), ("sized_narrow", np.int32)):
+        x = np.array(sizes, dtype)
+        check(run[name](x), "sized", (x,))
+        wide = np.zeros(2 * len(sizes), dtype)
+        wide[::2] = sizes
+        check(run[name](wide[::2]), "sized", (x,))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([2, -3], "sized: size 1 is -3, expected 0 or more [in sized, at y]"),
+        ([1] * 16, "sized: expected at most 15 sizes"),
+    ],
+)
+def test_sizes_that_no_tensor_has(run: Any, sizes: list[int], words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        run["sized"](np.array(sizes))
+    assert words in str(caught.value)
 
 
 MUST_FAIL = [

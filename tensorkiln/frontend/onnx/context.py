@@ -14,7 +14,7 @@ from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
-from tensorkiln.ir.relax import Constant, RVar, TensorType, Value, constant
+from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
 from tensorkiln.ops.builder import GraphBuilder
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on
@@ -35,6 +35,8 @@ class Context:
         self.span = ""
         self.outputs: tuple[str, ...] = ()
         self.opset = 0
+        # Sizes that were read from tensors, in the function or branch that is being imported.
+        self.bound_sizes: dict[RVar, tuple[Expr, ...]] = {}
 
     # -- queries --------------------------------------------------------------------------
 
@@ -169,11 +171,23 @@ class Context:
                 if want is not None:
                     shape = self.shape(args[1])
                     args[1] = self._cut(args[1], (*shape[:-2], want, shape[-1]))
+                return self._met_inside(args)
         elif name == "concat" or ops.get(name).pattern in ("elementwise", "broadcast"):
             skip = attrs["axis"] if name == "concat" else None
             for i, x in enumerate(args[1:], 1):
                 args[i] = self._met_by(args[0], x, skip)
+            return self._matched(args, skip)
         return args
+
+    def _met_inside(self, args: list[Val]) -> list[Val]:
+        """The operands of a product, whose inner extents are checked if one of both is computed."""
+        left, right = map(self.shape, args)
+        a, b = left[-1], right[-2]
+        if self.dims.same(a, b) or not (self.dims.is_computed(a) or self.dims.is_computed(b)):
+            return args
+        if int_value(b) is not None:
+            return [self.checked(args[0], (*left[:-1], b)), args[1]]
+        return [args[0], self.checked(args[1], (*right[:-2], a, right[-1]))]
 
     def _met_by(self, first: Val, x: Val, skip: object) -> Val:
         new = list(self.shape(x))
@@ -181,6 +195,34 @@ class Context:
             if self.rank(x) - back != skip:
                 new[-back] = self.dims.unified(self.shape(first)[-back], new[-back]) or new[-back]
         return x if tuple(new) == self.shape(x) else self._cut(x, new)
+
+    def _matched(self, args: list[Val], skip: object) -> list[Val]:
+        """The operands, with extents that must agree with those of another operand checked when the
+        function runs, where one of both is computed. A number is what both are then; extents of 1
+        are left to broadcasting."""
+        rank = max(map(self.rank, args))
+        for back in range(1, rank + 1):
+            if rank - back == skip:
+                continue
+            at = [k for k, x in enumerate(args) if self.rank(x) >= back]
+            extents = [self.shape(args[k])[-back] for k in at]
+            extents = [e for e in extents if int_value(e) != 1]
+            if not any(map(self.dims.is_computed, extents)):
+                continue
+            want = next((e for e in extents if int_value(e) is not None), extents[0])
+            for k in at:
+                shape = list(self.shape(args[k]))
+                if int_value(shape[-back]) != 1 and not self.dims.same(shape[-back], want):
+                    shape[-back] = want
+                    args[k] = self.checked(args[k], shape)
+        return args
+
+    def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val:
+        """`x` as a tensor of this shape, which is checked when the function runs."""
+        wanted = TensorType(tuple(map(as_expr, shape)), x.tensor.dtype)
+        if wanted.shape == self.shape(x):
+            return x
+        return self.builder.bind(MatchCast(self.value(x), wanted), wanted, "checked")
 
     def _cut(self, x: Val, shape: Sequence[Expr]) -> Val:
         rank = self.rank(x)

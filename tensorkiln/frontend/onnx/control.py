@@ -1,4 +1,5 @@
-"""Control flow whose course is known at import: branches that are taken, loops that are unrolled.
+"""Control flow: branches that are taken and loops that are unrolled where their course is known at
+import, else branches and loops of host code (`flow.py`).
 
 A graph function has neither, so the nodes of a body are imported in its place, once for each step.
 """
@@ -6,11 +7,13 @@ A graph function has neither, so the nodes of a body are imported in its place, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from tensorkiln.base.errors import Issue
 from tensorkiln.frontend.onnx import dispatch
 from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.flow import branches, loop
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
@@ -48,10 +51,14 @@ class Host(Protocol):
         """What a result of a body stands for."""
 
 
+class _Computed(NodeProblem):
+    """The course of a loop is known when the function runs."""
+
+
 def _branch(
     host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
-    """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
+    """Import an `If`; if its condition is constant, as the nodes of the branch that is taken."""
     bodies = {a.name: a.g for a in given}
     if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
         raise malformed("If needs then_branch and else_branch")
@@ -60,15 +67,18 @@ def _branch(
     cond = host.operand(node.input[0], scope)
     if isinstance(cond, Unknown) or cond is None:
         return [UNKNOWN] * len(node.output)
-    if not isinstance(cond, Constant) or cond.array.size != 1:
-        raise NodeProblem(
-            "operator",
-            "the condition of If is computed from data",
-            "only conditions known at import are supported",
-        )
-    body = bodies["then_branch" if cond.array.item() else "else_branch"]
-    assert body is not None
-    return _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
+    sides = [body for name in ("then_branch", "else_branch") if (body := bodies[name])]
+    if isinstance(cond, Constant) and cond.array.size == 1:
+        body = sides[0 if cond.array.item() else 1]
+        return _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
+    if not isinstance(cond, Val):
+        raise malformed("the condition of If is no tensor")
+    host.enter(node, scope)
+    steps = [_tensors_only(_step(host, node, body, scope, False)) for body in sides]
+    try:
+        return branches(host.g, cond, [partial(step, 0, ()) for step in steps])
+    except BodyRefused:
+        return [UNKNOWN] * len(node.output)
 
 
 def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held]) -> Outputs:
@@ -85,22 +95,39 @@ def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequenc
 
 
 def _step(
-    host: Host, node: NodeProto, body: Graph, scope: GraphScope
+    host: Host, node: NodeProto, body: Graph, scope: GraphScope, numbered: bool = True
 ) -> Callable[[int, Sequence[Held]], list[Held]]:
     """From the number of a step and the body's operands to its results; raises BodyRefused."""
     before = len(host.issues)
 
     def step(number: int, args: Sequence[Held]) -> list[Held]:
-        host.unrolled += 1
-        if host.unrolled > MOST_STEPS:
-            raise unsupported(f"loops of more than {MOST_STEPS} steps in all", "they are unrolled")
-        found = _body(host, body, scope, f"{scope.prefix}{node.label}/{number}/", args)
+        at = f"{number}/" if numbered else ""
+        host.unrolled += numbered
+        if numbered and host.unrolled > MOST_STEPS:
+            raise _Computed(
+                "operator", f"loops of more than {MOST_STEPS} steps in all", "they are unrolled"
+            )
+        found = _body(host, body, scope, f"{scope.prefix}{node.label}/{at}", args)
         host.enter(node, scope)
         if before != len(host.issues):
             raise BodyRefused
         return [v for v in found if not isinstance(v, Unknown)]
 
     return step
+
+
+def _tensors_only(
+    step: Callable[[int, Sequence[Held]], list[Held]],
+) -> Callable[[int, Sequence[Val]], list[Val]]:
+    """A step whose results are tensors; NodeProblem if one is not."""
+
+    def checked(number: int, args: Sequence[Val]) -> list[Val]:
+        found = step(number, args)
+        if not all(isinstance(v, Val) for v in found):
+            raise malformed("a result of the body is no tensor of a type to compute with")
+        return [v for v in found if isinstance(v, Val)]
+
+    return checked
 
 
 def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
@@ -127,16 +154,9 @@ def _scan(
         tensors = [v for v in operands if isinstance(v, Val)]
         if len(tensors) < len(operands):
             raise malformed("an operand is no tensor of a type to compute with")
-        step = _step(host, node, values["body"], scope)
-
-        def checked(number: int, args: Sequence[Val]) -> list[Val]:
-            found = step(number, args)
-            if not all(isinstance(v, Val) for v in found):
-                raise malformed("a result of the body is no tensor of a type to compute with")
-            return [v for v in found if isinstance(v, Val)]
-
+        step = _tensors_only(_step(host, node, values["body"], scope))
         host.enter(node, scope)
-        outputs: Sequence[Held] = run(host.g, checked, *tensors, **values)
+        outputs: Sequence[Held] = run(host.g, step, *tensors, **values)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
     return _fitting(node, outputs)
@@ -151,7 +171,7 @@ def _fitting(node: NodeProto, outputs: Sequence[Held]) -> Sequence[Held]:
 def _loop(
     host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
 ) -> Outputs:
-    """Import a `Loop` whose trips are known as the nodes of its body, for one after another.
+    """Import a `Loop`; if its trips are known and few, as the nodes of its body, one after another.
 
     Its operands are the greatest number of trips and the condition, of which each may be left out,
     and the states. The body takes the trip's number, the condition and the states; its results are
@@ -167,9 +187,44 @@ def _loop(
         states = _given_operands(host, node, scope, 2)
         if any(isinstance(v, Unknown) for v in limits):
             raise BodyRefused
-        return _fitting(node, _unrolled(host, node, scope, body, (limits[0], limits[1]), states))
+        return _fitting(node, _any_loop(host, node, scope, body, (limits[0], limits[1]), states))
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
+
+
+def _any_loop(
+    host: Host,
+    node: NodeProto,
+    scope: GraphScope,
+    body: Graph,
+    limits: tuple[Held | Unknown | None, Held | Unknown | None],
+    states: Sequence[Held],
+) -> Sequence[Held]:
+    """The results of a loop that is unrolled or, where that cannot be, one of host code."""
+    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
+        raise malformed(
+            f"a body of {len(body.input)} operands and {len(body.output)} results for "
+            f"{len(states)} states"
+        )
+    g, assumed = host.g, len(host.g.dims.assumed)
+    known = dict(g.bound_sizes)
+    try:
+        with g.builder.inner() as bindings:
+            found = _unrolled(host, node, scope, body, limits, states)
+        g.builder.bindings += bindings
+        return found
+    except _Computed as problem:
+        g.bound_sizes = known
+        del g.dims.assumed[assumed:]
+        values = (*limits, *states)
+        tensors = [v for v in values if isinstance(v, Val)]
+        if len(tensors) != sum(v is not None for v in values):
+            raise problem  # what is no tensor cannot be the state of a loop of host code
+    trips, cond = (v if isinstance(v, Val) else None for v in limits)
+    made = tensors[len(tensors) - len(states) :]
+    host.enter(node, scope)
+    step = _tensors_only(_step(host, node, body, scope, False))
+    return loop(g, partial(step, 0), trips, cond, made, len(body.output) - 1 - len(states))
 
 
 def _unrolled(
@@ -180,11 +235,6 @@ def _unrolled(
     limits: tuple[Held | Unknown | None, Held | Unknown | None],
     states: Sequence[Held],
 ) -> Sequence[Held]:
-    if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
-        raise malformed(
-            f"a body of {len(body.input)} operands and {len(body.output)} results for "
-            f"{len(states)} states"
-        )
     most = None if limits[0] is None else _decided(limits[0], "its number of trips")
     host.enter(node, scope)
     g = host.g
@@ -195,15 +245,17 @@ def _unrolled(
     while most is None or trip < most:
         if isinstance(cond, Unknown) or not _decided(cond, "its condition"):
             break
-        if trip == MAX_STEPS:
-            raise unsupported(f"it makes more than {MAX_STEPS} trips", "up to that are unrolled")
+        if trip == MAX_STEPS or (most or 0) > MAX_STEPS:
+            raise _Computed(
+                "operator", f"it makes more than {MAX_STEPS} trips", "up to that are unrolled"
+            )
         found = step(trip, (g.const(trip, "int64"), cond, *states))
         cond, states = found[0], found[1 : 1 + count]
         rows.append(found[1 + count :])
         trip += 1
     made = len(body.output) - 1 - count
     if made and not rows:
-        raise unsupported("it makes no trip, but results of trips are stacked")
+        raise _Computed("operator", "it makes no trip, but results of trips are stacked")
     columns = [[v for v in column if isinstance(v, Val)] for column in zip(*rows, strict=True)]
     if any(len(column) != trip for column in columns):
         raise malformed("what is stacked over the trips is no tensor of a type to compute with")
@@ -213,10 +265,10 @@ def _unrolled(
 def _decided(value: Held | Unknown, what: str) -> int:
     """The one element of a constant; NodeProblem if it is computed."""
     if not isinstance(value, Constant) or value.array.size != 1:
-        raise NodeProblem(
+        raise _Computed(
             "operator",
             f"{what} is computed from data",
-            "only loops whose trips are known at import are supported",
+            "loops of sequences must have trips that are known at import",
         )
     return int(value.array.item())
 

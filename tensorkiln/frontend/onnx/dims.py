@@ -40,7 +40,7 @@ def identifier(name: str, taken: Iterable[str] = ()) -> str:
 
 
 class Dims:
-    """The symbolic dimensions of one import. Each is assumed to be at least 1.
+    """The symbolic dimensions of one import. Each is 0 or more.
 
     `freeze` maps names to sizes that replace them. `assumed` collects conditions that the import
     relied on and that no type expresses, such as `seq <= 512` for a table of 512 positions; they
@@ -53,7 +53,8 @@ class Dims:
         self.vars: dict[str, Var] = {}
         self.assumed: list[Expr] = []
         self.seen: list[str] = []
-        self._bounds = Bounds({})
+        self.computed: set[Var] = set()
+        self._bounds = self._proper = Bounds({})
         for name, value in self.freeze.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise UserError(
@@ -70,8 +71,33 @@ class Dims:
         if name not in self.vars:
             taken = [v.name for v in self.vars.values()]
             self.vars[name] = Var(identifier(name, taken))
-            self._bounds = Bounds.dims(self.vars.values(), least=1)
+            self._learn()
         return self.vars[name]
+
+    def fresh(self, name: str) -> Var:
+        """A new dimension that a value binds when the function runs (`computed.py`)."""
+        taken = {v.name for v in (*self.vars.values(), *self.computed)}
+        made = Var(identifier(name, taken))
+        self.computed.add(made)
+        self._learn()
+        return made
+
+    def _learn(self) -> None:
+        """`_bounds` hold for all sizes; `_proper` where no dimension of an input is 0."""
+        self._bounds = Bounds.dims((*self.vars.values(), *self.computed))
+        proper = dict.fromkeys(self.computed, (0, None)) | dict.fromkeys(
+            self.vars.values(), (1, None)
+        )
+        self._proper = Bounds(proper)
+
+    def _assume_proper(self, e: Expr) -> None:
+        for v in free_vars(e):
+            if v not in self.computed:
+                self.assume(binary("ge", v, 1))
+
+    def is_computed(self, e: Expr) -> bool:
+        """Whether an extent depends on a dimension that `fresh` made."""
+        return not self.computed.isdisjoint(free_vars(e))
 
     def check_freeze(self) -> None:
         """Raise UserError if `freeze` names a dimension that the model does not have.
@@ -88,14 +114,26 @@ class Dims:
                 )
 
     def simplify(self, e: Expr) -> Expr:
-        """An equal expression, simplified with every dimension at least 1."""
-        return e if isinstance(e, (IntImm, Var)) else simplify(e, self._bounds)
+        """An equal expression, simplified. If it is simpler for sizes of at least 1, such as h - 1
+        for max(h - 1, 0), these are assumed for its dimensions."""
+        if isinstance(e, (IntImm, Var)):
+            return e
+        plain, proper = simplify(e, self._bounds), simplify(e, self._proper)
+        if plain != proper:
+            self._assume_proper(e)
+        return proper
 
     def holds(self, cond: Expr) -> bool:
-        """Whether `cond` is proved for all sizes; False if it does not hold or cannot be proved."""
+        """Whether `cond` is proved for all sizes; False if it does not hold or cannot be proved.
+        Sizes of at least 1 are assumed for its dimensions, if it is proved only then."""
         if isinstance(cond, IntImm):
             return bool(cond.value)
-        return prove(cond, self._bounds)
+        if prove(cond, self._bounds):
+            return True
+        if not prove(cond, self._proper):
+            return False
+        self._assume_proper(cond)
+        return True
 
     def same(self, a: Expr, b: Expr) -> bool:
         """Whether two extents are proved equal for all sizes."""
@@ -126,10 +164,13 @@ class Dims:
     def unified(self, a: Expr, b: Expr) -> Expr | None:
         """Assume that the extents `a` and `b`, which must agree, are equal, and return `a`.
 
-        Return None, and assume nothing, unless both are symbolic, mention a common dimension, and
-        are neither proved equal nor proved different. An example: `(h // 4) * 2` and `h // 2`.
+        Return None, and assume nothing, unless both are symbolic, mention a common dimension, none
+        that is computed, and are neither proved equal nor proved different. An example: `(h // 4) *
+        2` and `h // 2`.
         """
         if int_value(a) is not None or int_value(b) is not None or self.same(a, b):
+            return None
+        if self.is_computed(a) or self.is_computed(b):
             return None
         if not set(free_vars(a)) & set(free_vars(b)) or not self._may_be_equal(a, b):
             return None

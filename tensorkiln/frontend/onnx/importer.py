@@ -31,8 +31,9 @@ from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import to_constant
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Function, RVar, Tuple
+from tensorkiln.ir.relax import Constant, Function, MatchCast, RVar, Tuple
 from tensorkiln.ir.subtype import symbols
+from tensorkiln.ir.visit_graph import variables
 
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
 # them, they import the operators whose definition is not newer, and others by their bodies.
@@ -439,20 +440,10 @@ def _domain(domain: str) -> str:
 
 def live(f: Function) -> Function:
     """`f` without unused bindings, which shape arithmetic that was folded later leaves behind."""
-    needed: set[RVar] = set()
-
-    def mark(value: object) -> None:
-        if isinstance(value, RVar):
-            needed.add(value)
-        elif isinstance(value, Tuple):
-            for item in value.fields:
-                mark(item)
-
-    mark(f.result)
+    needed = set(variables(f.result))
     kept = []
     for binding in reversed(f.bindings):
-        if binding.var in needed:
+        if binding.var in needed or isinstance(binding.value, MatchCast):
             kept.append(binding)
-            for arg in getattr(binding.value, "args", ()):
-                mark(arg)
+            needed.update(variables(binding.value))
     return f if len(kept) == len(f.bindings) else replace(f, bindings=tuple(reversed(kept)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.frontend.onnx.computed import dynamic, is_computed, number
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -28,7 +29,10 @@ def slice_1(g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None =
 def slice_10(
     g: Context, x: Val, starts: Val, ends: Val, axes: Val | None = None, steps: Val | None = None
 ) -> Val:
-    """Slice with its bounds as operands, which may be symbolic; steps may be negative."""
+    """Slice with its bounds as operands, which may be symbolic or computed; steps may be
+    negative."""
+    if any(v is not None and is_computed(g, v) for v in (starts, ends, steps)):
+        return _computed_slice(g, x, starts, ends, axes, steps)
     return _slice(
         g,
         x,
@@ -37,6 +41,20 @@ def slice_10(
         None if axes is None else g.ints(axes, "axes"),
         None if steps is None else g.ints(steps, "steps"),
     )
+
+
+def _computed_slice(
+    g: Context, x: Val, starts: Val, ends: Val, axes: Val | None, steps: Val | None
+) -> Val:
+    """Slice with bounds that data decides."""
+    rank, count = g.rank(x), int_value(g.shape(starts)[0])
+    if count is None:
+        raise unsupported("starts has a number of elements that is not known")
+    where = g.axes(range(count) if axes is None else g.ints(axes, "axes"), rank)
+    by = g.const([1] * count, "int64") if steps is None else steps
+    shape = [None if i in where else d for i, d in enumerate(g.shape(x))]
+    axes = g.const(where, "int64")
+    return dynamic(g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape])[0]
 
 
 def _slice(
@@ -179,12 +197,15 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
     """`values[1]` where the position along a new dimension is the index, else `values[0]`."""
-    n = int(g.scalar(depth, "depth"))
+    if isinstance(depth, Constant):
+        n = as_expr(int(g.scalar(depth, "depth")))
+    else:
+        n = number(g, g.cast(depth, "int64"), "depth")
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
     lead = list(g.shape(indices))
-    index = g.reshape(wrapped(g, indices, as_expr(n)), [*lead[:at], 1, *lead[at:]])
-    count = g.const(np.arange(n), "int64")
+    index = g.reshape(wrapped(g, indices, n), [*lead[:at], 1, *lead[at:]])
+    count = g.emit("arange", start=0, step=1, count=n, dtype="int64")
     line = g.reshape(count, [n if i == at else 1 for i in range(rank)])
     pick = [
         g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ()) for i in (0, 1)

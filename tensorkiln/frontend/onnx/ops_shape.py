@@ -7,6 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.frontend.onnx.computed import (
+    extents_of,
+    is_computed,
+    number,
+    reshaped,
+    resolved_shape,
+)
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import (
     Array,
@@ -51,6 +58,8 @@ def reshape_5(g: Context, x: Val, shape: Val, *, allowzero: Int = 0) -> Val:
     0 copies the operand's extent (with `allowzero` it is the extent 0); -1, at most once, takes
     what is left of the number of elements.
     """
+    if is_computed(g, shape):
+        return reshaped(g, x, resolved_shape(g, x, shape, bool(allowzero)))
     return _reshape(g, x, list(g.extents(shape, "the shape of Reshape")), bool(allowzero))
 
 
@@ -75,7 +84,8 @@ def _reshape(g: Context, x: Val, target: list[Expr], allowzero: bool) -> Val:
         new, old_count = int_value(g.dims.product(target)), int_value(total)
         if new is not None and old_count is not None and new != old_count:
             raise malformed(f"{old_count} elements cannot take a shape of {new}")
-    return g.reshape(x, target)
+    computed = any(map(g.dims.is_computed, (*old, *target)))
+    return reshaped(g, x, target) if computed else g.reshape(x, target)
 
 
 def _count(e: Expr) -> object:
@@ -100,8 +110,9 @@ def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
     for i in drop:
         if int_value(dims[i]) not in (1, None):
             raise malformed(f"dimension {i} of extent {int_value(dims[i])} cannot be squeezed")
-        if int_value(dims[i]) is None:
+        if int_value(dims[i]) is None and not g.dims.is_computed(dims[i]):
             raise unsupported(f"dimension {i} is symbolic and must be 1", "freeze it to 1")
+    x = g.checked(x, [1 if i in drop else d for i, d in enumerate(dims)])
     return g.reshape(x, [d for i, d in enumerate(dims) if i not in drop])
 
 
@@ -193,7 +204,7 @@ def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: in
 def expand(g: Context, x: Val, shape: Val) -> Val:
     """Broadcast to the common shape of `x` and `shape`: in ONNX, `shape` may have extents of 1
     where `x` has larger ones."""
-    target = g.extents(shape, "the shape of Expand")
+    target = extents_of(g, shape, "the shape of Expand")
     return broadcast(g, x, target)
 
 
@@ -224,7 +235,7 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
 
 def tile(g: Context, x: Val, repeats: Val) -> Val:
     """Repeat the whole operand along every dimension; the counts may be symbolic."""
-    counts = g.extents(repeats, "repeats")
+    counts = extents_of(g, repeats, "repeats")
     numbers = [int_value(c) for c in counts]
     if len(counts) != g.rank(x) or any(n is not None and n < 0 for n in numbers):
         raise malformed(f"repeats={list(map(_count, counts))} for {g.rank(x)} dimensions")
@@ -247,6 +258,8 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
     Floating bounds must be constants; integer bounds may be symbolic, but not delta.
     """
     dtype = g.dtype(start)
+    if any(not isinstance(v, Constant) and g.known(v) is None for v in (start, limit, delta)):
+        return _computed_range(g, start, limit, delta)
     if g.type(start).dtype.is_float:
         lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
         if by == 0 or not math.isfinite((hi - lo) / by):
@@ -274,9 +287,29 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
     return g.emit("arange", start=g.dims.simplify(bounds[0]), step=step, count=count, dtype=dtype)
 
 
+def _computed_range(g: Context, start: Val, limit: Val, delta: Val) -> Val:
+    """Range with bounds that data decides: start + i * delta."""
+    dtype = g.dtype(start)
+    lo, hi, by = (g.reshape(v, ()) for v in (start, limit, delta))
+    span = g.emit("sub", hi, lo)
+    if g.type(start).dtype.is_float:
+        steps = g.cast(g.emit("ceil", g.emit("div", span, by)), "int64")
+    else:  # rounded up, for steps of both signs: -(span // -by)
+        steps = g.cast(g.emit("neg", _floor_div(g, span, g.emit("neg", by))), "int64")
+    count = number(g, g.emit("maximum", steps, g.const(0, "int64")), "the length of Range")
+    place = g.cast(g.emit("arange", start=0, step=1, count=count, dtype="int64"), dtype)
+    return g.emit("add", lo, g.emit("mul", place, by))
+
+
+def _floor_div(g: Context, a: Val, b: Val) -> Val:
+    """The quotient of integers, rounded down."""
+    rest = g.emit("mod", a, b)
+    return g.emit("div", g.emit("sub", a, rest), b)
+
+
 def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
     """A tensor with all elements equal: a constant if its shape is static and not too large."""
-    dims = [g.dims.simplify(d) for d in g.extents(shape, "the shape of ConstantOfShape")]
+    dims = [g.dims.simplify(d) for d in extents_of(g, shape, "the shape of ConstantOfShape")]
     if value is not None and value.size != 1:
         raise malformed(f"value must have one element, got {value.size}")
     fill = np.zeros((), np.float32) if value is None else value.reshape(())

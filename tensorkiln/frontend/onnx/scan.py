@@ -1,7 +1,7 @@
-"""Scan: a body for each element of a dimension, unrolled.
+"""Scan: a body for each element of a dimension.
 
-A graph function has no loops, so the body is imported once for each element. This suits the short
-dimensions for which a model is written out; a long one would be a long compile, and is refused.
+Over a few elements the body is imported once for each, which gives one graph function without host
+steps. A long or symbolic dimension becomes a loop of host code (`control.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Body, Int, Ints
+from tensorkiln.frontend.onnx.flow import loop
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.ir.expr import as_expr, int_value
+from tensorkiln.frontend.onnx.ops_index import gather
+from tensorkiln.ir.expr import Expr, as_expr, int_value
 
-MAX_STEPS = 512
+MAX_STEPS = 64
 
 # From a step's number and the body's operands to its results; it may raise BodyRefused.
 Step = Callable[[int, Sequence[Val]], Sequence[Val]]
@@ -54,7 +56,15 @@ def scan(
     out_axes = _listed(scan_output_axes, made, "scan_output_axes")
     out_turned = _listed(scan_output_directions, made, "scan_output_directions", 2)
     axes = [g.axis(a, g.rank(x), "scan_input_axes") for a, x in zip(axes, inputs, strict=True)]
-    count = _steps(g, inputs, axes)
+    extent = _extent(g, inputs, axes)
+    count = int_value(extent)
+    if count is None or not 1 <= count <= MAX_STEPS:
+        stacks = _looped(g, step, states, inputs, axes, turned, extent, made)
+        rows = [
+            _placed(g, x, axis, bool(back))
+            for x, axis, back in zip(stacks[len(states) :], out_axes, out_turned, strict=True)
+        ]
+        return (*stacks[: len(states)], *rows)
     results: list[Sequence[Val]] = []
     for t in range(count):
         parts = [
@@ -108,17 +118,63 @@ def _listed(values: Sequence[int] | None, count: int, what: str, below: int = 0)
     return given
 
 
-def _steps(g: Context, inputs: Sequence[Val], axes: Sequence[int]) -> int:
+def _extent(g: Context, inputs: Sequence[Val], axes: Sequence[int]) -> Expr:
     """The extent that all scanned dimensions have."""
-    extents = [int_value(g.shape(x)[a]) for x, a in zip(inputs, axes, strict=True)]
-    count = extents[0]
-    if count is None or None in extents:
-        raise unsupported("it scans a symbolic dimension", "freeze={name: size} makes it static")
-    if set(extents) != {count}:
-        raise malformed(f"the scanned dimensions have different extents: {extents}")
-    if not 1 <= count <= MAX_STEPS:
-        raise unsupported(f"it scans {count} elements", f"1 to {MAX_STEPS} are unrolled")
-    return count
+    first, *others = [g.shape(x)[a] for x, a in zip(inputs, axes, strict=True)]
+    for other in others:
+        if not g.dims.same(first, other):
+            shown = [d if int_value(d) is None else int_value(d) for d in (first, other)]
+            raise malformed(f"the scanned dimensions have different extents: {shown}")
+    return first
+
+
+def _looped(
+    g: Context,
+    step: Step,
+    states: Sequence[Val],
+    inputs: Sequence[Val],
+    axes: Sequence[int],
+    turned: Sequence[int],
+    extent: Expr,
+    made: int,
+) -> list[Val]:
+    """The last states, then the results of all steps in order, stacked along a first dimension."""
+
+    def body(args: Sequence[Val]) -> list[Val]:
+        number, _, *now = args
+        last = g.reshape(g.shape_value([extent - 1]), ())
+        if int_value(extent) == 0:  # there is nothing to take
+            parts = [
+                _element(g, _nothing(g, x, axis), axis, 0)
+                for x, axis in zip(inputs, axes, strict=True)
+            ]
+            return [g.const(True, "bool"), *step(0, (*now, *parts))]
+        parts = [
+            gather(g, x, g.emit("sub", last, number) if back else number, axis=axis)
+            for x, axis, back in zip(inputs, axes, turned, strict=True)
+        ]
+        return [g.const(True, "bool"), *step(0, (*now, *parts))]
+
+    return loop(g, body, g.shape_value([extent]), None, states, made)
+
+
+def _nothing(g: Context, x: Val, axis: int) -> Val:
+    """Zeros in place of an empty tensor, with one element along `axis`."""
+    shape = tuple(as_expr(1) if i == axis else d for i, d in enumerate(g.shape(x)))
+    return g.emit("full", shape=shape, value=0, dtype=g.dtype(x))
+
+
+def _placed(g: Context, x: Val, axis: int, back: bool) -> Val:
+    """A stack with its first dimension moved to `axis`, from the last to the first if `back`."""
+    rank, shape = g.rank(x), g.shape(x)
+    if back:
+        begin = (as_expr(shape[0] - 1), *[as_expr(0)] * (rank - 1))
+        strides = (-1, *[1] * (rank - 1))
+        x = g.emit("slice", x, begin=begin, strides=strides, shape=shape)
+    at = g.axis(axis, rank, "scan_output_axes")
+    order = list(range(1, rank))
+    order.insert(at, 0)
+    return g.transpose(x, order)
 
 
 def _element(g: Context, x: Val, axis: int, at: int) -> Val:

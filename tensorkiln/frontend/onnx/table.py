@@ -8,6 +8,7 @@ from tensorkiln.frontend.onnx import (
     ops_attention,
     ops_deep,
     ops_determinant,
+    ops_dynamic,
     ops_einsum,
     ops_fourier,
     ops_grid,
@@ -53,6 +54,7 @@ IMPORTERS: Table = {
     **ops_quantize.TABLE,
     **ops_recurrent.TABLE,
     **ops_sequence.TABLE,
+    **ops_dynamic.TABLE,
 }
 
 ML_IMPORTERS: Table = {**ops_ml.TABLE, **ops_trees.TABLE}

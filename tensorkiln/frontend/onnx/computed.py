@@ -1,0 +1,140 @@
+"""Extents that data decides: of the results of NonZero and the like, and sizes that a model
+computes.
+
+Such an extent is a symbolic dimension which a `MatchCast` binds when the function runs. From there
+on it is a dimension like any other, which type rules, shape arithmetic and kernels know; a function
+that has one is an outer function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
+from tensorkiln.ir.relax import (
+    AnyTensorType,
+    MatchCast,
+    RVar,
+    TensorType,
+    TupleItem,
+    TupleType,
+    Value,
+)
+
+# Sizes that one `sized` binds: a tensor has up to 16 dimensions.
+_AT_ONCE = 8
+
+
+def shaped(g: Context, x: Value, shape: Sequence[ExprLike | None], dtype: DType) -> RVar:
+    """`x` as a tensor of the given shape, which is checked when the function runs. None stands for
+    an extent that is known only then: it becomes a new dimension."""
+    dims = tuple(g.dims.fresh("size") if d is None else as_expr(d) for d in shape)
+    kind = TensorType(dims, dtype)
+    return g.builder.bind(MatchCast(x, kind), kind, "sized")
+
+
+def dynamic(
+    g: Context, op: str, *args: Val, shapes: Sequence[Sequence[ExprLike | None]], **attrs: object
+) -> list[RVar]:
+    """The results of an operator of `ops.DYNAMIC`, each of one of `shapes` (as `shaped` takes
+    them)."""
+    values = [g.value(a) for a in args]
+    made = g.builder.emit(op, *values, span=g.span, **attrs)  # type: ignore[arg-type]
+    if not isinstance(made.type, TupleType):
+        return [_tensor(g, made, shapes[0])]
+    items = [g.builder.bind(TupleItem(made, k), t, op) for k, t in enumerate(made.type.fields)]
+    return [_tensor(g, item, shape) for item, shape in zip(items, shapes, strict=True)]
+
+
+def _tensor(g: Context, x: RVar, shape: Sequence[ExprLike | None]) -> RVar:
+    assert isinstance(x.type, AnyTensorType) and x.type.dtype is not None
+    return shaped(g, x, shape, x.type.dtype)
+
+
+def extents_of(g: Context, x: Val, what: str) -> tuple[Expr, ...]:
+    """The elements of a 1-D integer operand as extents. Those that are computed from data become
+    new dimensions, and a negative one is an error when the function runs."""
+    if g.known(x) is not None or not isinstance(x, RVar):
+        return g.extents(x, what)
+    count = int_value(x.tensor.shape[0]) if x.tensor.ndim == 1 else None
+    if not x.tensor.dtype.is_int or x.tensor.ndim != 1:
+        raise malformed(
+            f"{what} must be a 1-D integer tensor, got {x.tensor.dtype} of rank {g.rank(x)}"
+        )
+    if count is None:
+        raise unsupported(
+            f"{what} has a number of elements that is not known", "its length is a rank"
+        )
+    found = g.bound_sizes.get(x)
+    if found is None:
+        found = g.bound_sizes[x] = tuple(d for part in _parts(g, x, count) for d in part)
+    return found
+
+
+def _parts(g: Context, x: RVar, count: int) -> list[tuple[Expr, ...]]:
+    whole = g.cast(x, "int64")
+    found = []
+    for first in range(0, count, _AT_ONCE):
+        n = min(_AT_ONCE, count - first)
+        part = whole
+        if n != count:
+            part = g.emit("slice", whole, begin=(first,), strides=(1,), shape=(n,))
+        made = g.builder.emit("sized", g.value(part), span=g.span)
+        found.append(shaped(g, made, (*[None] * n, 0), BOOL).tensor.shape[:-1])
+    return found
+
+
+def number(g: Context, x: Val, what: str) -> Expr:
+    """As `extents_of`, of an operand with one element."""
+    if g.known(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
+        raise malformed(f"{what} must have one element")
+    (found,) = extents_of(g, g.reshape(x, (1,)), what)
+    return found
+
+
+def resolved_shape(g: Context, x: Val, shape: Val, allowzero: bool) -> tuple[Expr, ...]:
+    """The new shape that Reshape's operand `shape` asks for, where data decides some of it: 0
+    copies an extent of `x` (unless `allowzero`), and -1 is what is left of the number of
+    elements."""
+    old, total = g.shape(x), g.shape_value([g.dims.product(g.shape(x))])
+    count = int_value(g.shape(shape)[0])
+    if count is None:
+        raise unsupported("the shape of Reshape has a number of elements that is not known")
+    asked = g.cast(shape, "int64")
+    zero, one = g.const([0], "int64"), g.const([1], "int64")
+    if not allowzero:
+        copied = g.shape_value([old[i] if i < len(old) else -2 for i in range(count)])
+        asked = g.emit("where", g.emit("equal", asked, zero), copied, asked)
+    free = g.emit("equal", asked, g.const([-1], "int64"))
+    others = g.emit("prod", g.emit("where", free, one, asked), axes=(0,), keepdims=True)
+    rest = g.emit("div", total, others)
+    return extents_of(g, g.emit("where", free, rest, asked), "the shape of Reshape")
+
+
+def reshaped(g: Context, x: Val, shape: Sequence[Expr]) -> Val:
+    """Reshape to a shape whose number of elements is checked when the function runs."""
+    flat = g.reshape(x, (g.dims.product(g.shape(x)),))
+    want = g.dims.product(shape)
+    if not g.dims.same(g.shape(flat)[0], want):
+        flat = g.checked(flat, (want,))
+    return g.reshape(flat, shape)
+
+
+def is_computed(g: Context, x: Val) -> bool:
+    """Whether the elements of a small integer operand are computed from data."""
+    return isinstance(x, RVar) and g.known(x) is None
+
+
+__all__ = [
+    "dynamic",
+    "extents_of",
+    "is_computed",
+    "number",
+    "reshaped",
+    "resolved_shape",
+    "shaped",
+]

@@ -1,0 +1,74 @@
+"""Operators whose results have as many elements as the data decides: NonZero, Compress, Unique,
+NonMaxSuppression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.frontend.onnx.computed import dynamic
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Int, Table
+from tensorkiln.frontend.onnx.issues import malformed
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import Expr
+
+
+def nonzero(g: Context, x: Val) -> Val:
+    """The indices of all elements other than 0, a column for each. A scalar counts as a vector."""
+    x = x if g.rank(x) else g.reshape(x, (1,))
+    return dynamic(g, "nonzero", x, shapes=[(g.rank(x), None)])[0]
+
+
+def compress(g: Context, x: Val, condition: Val, *, axis: Int | None = None) -> Val:
+    """The slices along a dimension, or the elements without one, where the condition is true."""
+    if g.rank(condition) != 1 or not g.type(condition).dtype.is_bool:
+        raise malformed(f"a condition of {g.dtype(condition)} and rank {g.rank(condition)}")
+    at = None if axis is None else g.axis(axis, g.rank(x))
+    shape = (None,) if at is None else _but(g.shape(x), at)
+    return dynamic(g, "compress", x, condition, shapes=[shape], axis=at)[0]
+
+
+def unique(g: Context, x: Val, *, axis: Int | None = None, sorted: Int = 1) -> Sequence[Val]:
+    """The distinct elements, or slices along a dimension; for each the place of its first
+    occurrence; for all of `x` their places among these; and how often each occurs."""
+    at = None if axis is None else g.axis(axis, g.rank(x))
+    values = (None,) if at is None else _but(g.shape(x), at)
+    whole = g.dims.product(g.shape(x)) if at is None else g.shape(x)[at]
+    made = dynamic(
+        g, "unique", x, shapes=[values, (None,), (whole,), (None,)], axis=at, sorted=bool(sorted)
+    )
+    count = made[0].tensor.shape[at or 0]
+    return [made[0], g.checked(made[1], (count,)), made[2], g.checked(made[3], (count,))]
+
+
+def non_max_suppression(
+    g: Context,
+    boxes: Val,
+    scores: Val,
+    limit: Val | None = None,
+    overlap: Val | None = None,
+    least: Val | None = None,
+    *,
+    center_point_box: Int = 0,
+) -> Val:
+    """The boxes to keep: rows of batch, class and box, by decreasing score in each class."""
+    limit = g.const([0], "int64") if limit is None else limit
+    overlap = g.const([0], "float32") if overlap is None else overlap
+    given = [limit, overlap] if least is None else [limit, overlap, least]
+    center = bool(center_point_box)
+    shape = [(None, 3)]
+    return dynamic(
+        g, "non_max_suppression", boxes, scores, *given, shapes=shape, center_point_box=center
+    )[0]
+
+
+def _but(shape: Sequence[Expr], axis: int) -> list[Expr | None]:
+    return [None if i == axis else d for i, d in enumerate(shape)]
+
+
+TABLE: Table = {
+    "NonZero": {9: nonzero},
+    "Compress": {9: compress},
+    "Unique": {11: unique},
+    "NonMaxSuppression": {10: non_max_suppression},
+}
