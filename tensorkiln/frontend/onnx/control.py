@@ -15,11 +15,12 @@ from tensorkiln.frontend.onnx import dispatch
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.flow import branches, loop
 from tensorkiln.frontend.onnx.held import Held, TensorList
+from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
-from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto
+from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto, ValueInfo
 from tensorkiln.frontend.onnx.scan import MAX_STEPS, BodyRefused, scan, scan_8, stacked
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
@@ -91,7 +92,18 @@ def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequenc
     inner.values.update({t.name: t for t in body.initializer})
     inner.values.update(zip((v.name for v in body.input), args, strict=True))
     host.nodes(body.node, inner, [o.name for o in body.output])
-    return [host.inner_result(o.name, inner) for o in body.output]
+    return [_as_declared(host.g, host.inner_result(o.name, inner), o) for o in body.output]
+
+
+def _as_declared(g: Context, x: Held | Unknown, output: ValueInfo) -> Held | Unknown:
+    """A result of a body, whose computed extents are checked to be what the body declares."""
+    dims = declared(output)
+    if not isinstance(x, Val) or len(dims) != g.rank(x):
+        return x
+    pairs = zip(g.shape(x), dims, strict=True)
+    return g.checked(
+        x, [d.value if d.value and g.dims.is_computed(e) and not d.param else e for e, d in pairs]
+    )
 
 
 def _step(
@@ -124,7 +136,7 @@ def _tensors_only(
     def checked(number: int, args: Sequence[Val]) -> list[Val]:
         found = step(number, args)
         if not all(isinstance(v, Val) for v in found):
-            raise malformed("a result of the body is no tensor of a type to compute with")
+            raise unsupported("data decides a result that is no tensor of a type to compute with")
         return [v for v in found if isinstance(v, Val)]
 
     return checked
