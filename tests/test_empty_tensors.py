@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
+from tensorkiln.script import from_source
 from tests.capabilities import opencl_devices
 from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Build, c, graph, main, rand
@@ -98,6 +100,34 @@ def test_symbolic_sizes_of_0(name: str, target: str) -> None:
         found = np.asarray(run(x))
         assert (found.shape, found.dtype) == (want.shape, want.dtype), (n, s)
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+FIRST = """
+@tk.script.ir_module(name="first")
+class First:
+    @T.prim_func
+    def first(x: T.Buffer(("n",), "float32"), y: T.Buffer(("n",), "float32")):
+        for i in range(n):
+            y[i] = x[i] * 2.0
+        y[0] = x[0]
+    @R.function
+    def main(x: R.Tensor(("n",), "float32")):
+        z = R.exp(x)
+        y = R.call_tir(First.first, (z,), R.Tensor(("n",), "float32"))
+        return y
+"""
+
+
+def test_tensor_programs_of_users_get_no_empty_tensors() -> None:
+    """They may access element 0 of a buffer of n."""
+    exe = tk.compile(from_source(FIRST, infer=ops.infer))
+    found = np.asarray(exe(np.zeros(3, np.float32)))
+    np.testing.assert_allclose(found, [1, 2, 2])
+    with pytest.raises(ValueError, match="main: n is 0; expected n >= 1"):
+        exe(np.zeros(0, np.float32))
+    program = tk.runtime.Executor(exe)["first"]
+    with pytest.raises(ValueError, match="first: argument 'x' has 0 for n.*expected at least 1"):
+        program(np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
 def test_convolution_of_no_channels_is_refused() -> None:

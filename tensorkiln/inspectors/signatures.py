@@ -130,9 +130,9 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
 
 
 def signature(f: FunctionInfo) -> str:
-    """`graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch >= 1`."""
+    """`graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch <= 8`."""
     inputs, outputs = (", ".join(_param(p, f.kind) for p in side) for side in (f.inputs, f.outputs))
-    sizes = [f"{name} >= {least}" for name, least in f.symbols.items()]
+    sizes = [f"{name} >= {least}" for name, least in f.symbols.items() if least]
     tail = f"  where {', '.join([*sizes, *f.requires])}" if sizes or f.requires else ""
     return f"{f.kind} {f.name}({inputs})" + (f" -> {outputs}" if outputs else "") + tail
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
-from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.expr import Expr, binary
 from tensorkiln.ir.known_kernel import KernelKey
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
-from tensorkiln.ir.stmt import Assert, Param, PrimFunc
+from tensorkiln.ir.stmt import Assert, Param, PrimFunc, TensorProgram
+from tensorkiln.ir.subtype import symbols as dims_of
 from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.ir.visit import extern_names, walk_stmt
 from tensorkiln.kernel_cache import KernelCache
@@ -62,10 +63,14 @@ class LowerGroups:
                 if is_known:
                     keys[f.name] = key
             renamed[f.name] = kernels[text].name
-        if not renamed:
+        written = {f.name for f in others if _by_others(f)}
+        if not renamed and not written:
             return mod
         graphs = [
-            _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
+            _call_kernels(_for_others(f, written), renamed, symbols)
+            if isinstance(f, Function)
+            else f
+            for f in others
         ]
         lowered = mod.with_functions((*graphs, *kernels.values()))
         return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
@@ -107,6 +112,23 @@ def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) 
         return False
     same = all(p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True))
     return same and not (extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body)))
+
+
+def _by_others(f: AnyFunction) -> bool:
+    if isinstance(f, TensorProgram):
+        return f.copies is None
+    return bool(f.external)
+
+
+def _for_others(f: Function, written: Container[str]) -> Function:
+    """`f`, which assumes sizes of at least 1 if it calls kernels of others: a tensor program
+    may access element 0 of a buffer of n, and an external library need not know empty tensors."""
+    calls = (b.value.callee for b in f.bindings if isinstance(b.value, Call))
+    if f.is_outer or not any(isinstance(c, GlobalRef) and c.name in written for c in calls):
+        return f
+    dims = dict.fromkeys(v for p in f.params for v in dims_of(p.type))
+    assumes = dict.fromkeys((*f.attrs.get("assumes", ()), *(binary("ge", v, 1) for v in dims)))
+    return replace(f, attrs=Attrs.of(**{**f.attrs, "assumes": tuple(assumes)})) if dims else f
 
 
 def _call_kernels(

@@ -199,7 +199,7 @@ def bind(f: Function, shapes: Mapping[int, Sequence[int]]) -> dict[str, int] | N
             return None
         for dim, size in zip(p.dims, shape, strict=True):
             if isinstance(dim, str):
-                if size < 1 or sizes.setdefault(dim, size) != size:
+                if size < (f.kind == "tensor") or sizes.setdefault(dim, size) != size:
                     return None
             elif dim != size:
                 return None

@@ -168,7 +168,8 @@ class HostFunction:
     devices: tuple[str, ...] = ()
 
     def least(self, symbol: str) -> int:
-        """The least legal value of a symbol: 0, which makes tensors empty."""
+        """The least legal value of a symbol. It is 0, which makes tensors empty, and 1 for tensor
+        programs, which may access element 0 of a buffer of n."""
         return self.info.symbols[self.symbols[symbol]]
 
 
@@ -192,7 +193,7 @@ def host_function(
         kind,
         tuple(p.info for p in inputs),
         tuple(p.info for p in outputs),
-        symbols=dict.fromkeys(symbols.values(), 0),
+        symbols=dict.fromkeys(symbols.values(), int(kind == "tensor")),
         workspace_bytes=shown_size(workspace_bytes, symbols),
         kernel_calls=len(calls),
         requires=tuple(c.sentence for c in requires),
