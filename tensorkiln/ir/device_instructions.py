@@ -10,8 +10,9 @@ what is done with its result is a Store, so regions, dependences and races follo
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
 threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`). Those of a warp are for GPUs of NVIDIA, whose warps have 32 threads. Which
-elements of a matrix each thread of a warp has is in `schedule/intrin/fragments.py`.
+(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a
+warp are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each thread of
+a warp has is in `schedule/intrin/fragments.py`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ class InstructionText:
 
     For PTX (`ptx`) it is the name of LLVM's intrinsic behind "llvm.nvvm.", in which `{types}` are
     those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
-    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too.
+    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too. `newer`: that of
+    operands of a type which came later.
     """
 
     text: str
     option: str = ""
     extensions: tuple[str, ...] = ()
     capability: int = 0
+    newer: Mapping[str, int] = field(default_factory=dict)
+
+    def capability_for(self, dtype: DType) -> int:
+        """The least compute capability that has it for a first operand of this type."""
+        return self.newer.get(dtype.element.name, self.capability)
 
 
 Signature = tuple[DType, ...]
@@ -89,13 +96,18 @@ _SUBGROUPS = ("cl_khr_subgroups", "cl_intel_required_subgroup_size")
 
 def _of_subgroup(name: str, function: str) -> DeviceInstruction:
     text = InstructionText(f"sub_group_reduce_{function}(a)", "supports_subgroups", _SUBGROUPS)
+    exchange = InstructionText("shfl.sync.bfly.{types}", capability=70)
     signatures = tuple(_signature(f"{t} {t} int64") for t in _NUMBERS)
-    return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,)})
+    return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,), "ptx": (exchange,)})
 
 
-def _mma(shape: str, *signatures: str) -> DeviceInstruction:
+def _mma(
+    shape: str, *signatures: str, capability: int = 80, newer: Mapping[str, int] | None = None
+) -> DeviceInstruction:
     """a * b + c, of fragments of matrices of shape m x k, k x n and m x n."""
-    text = InstructionText(f"mma.{shape}.row.col.{{types}}", capability=80)
+    text = InstructionText(
+        f"mma.{shape}.row.col.{{types}}", capability=capability, newer=newer or {}
+    )
     name = f"warp_mma_{shape}"
     return DeviceInstruction(name, WARP, tuple(map(_signature, signatures)), {"ptx": (text,)})
 
@@ -112,7 +124,7 @@ def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
         f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
         WARP,
         signatures,
-        {"ptx": (InstructionText(text, capability=80),)},
+        {"ptx": (InstructionText(text, capability=75),)},
         {0: ("shared",)},
     )
 
@@ -160,6 +172,13 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         _of_subgroup("subgroup_sum", "add"),
         _of_subgroup("subgroup_max", "max"),
         _of_subgroup("subgroup_min", "min"),
+        # 2 to the power a, within 2^-22 of it; 0 or infinity beyond the range of normal numbers.
+        DeviceInstruction(
+            "thread_exp2",
+            THREAD,
+            _each_count("float32x{n} float32x{n}", *_COUNTS),
+            {"ptx": (InstructionText("ex2.approx.ftz.f", capability=50),)},
+        ),
         # The nearest number of 11 significant bits, ties away from zero: a factor of m16n8k8.
         DeviceInstruction(
             "thread_round_tf32",
@@ -169,14 +188,25 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         ),
         # Products on tensor cores. Sums are in the type of c: those of integers wrap, those of
         # floats are added in an order, and with roundings, that the device chooses. Factors of
-        # m16n8k8 are float32 of at most 11 significant bits (`thread_round_tf32`).
+        # m16n8k8 in float32 have at most 11 significant bits (`thread_round_tf32`).
         _mma(
             "m16n8k16",
             "float32x4 float16x8 float16x4 float32x4",
             "float32x4 bfloat16x8 bfloat16x4 float32x4",
         ),
-        _mma("m16n8k8", "float32x4 float32x4 float32x2 float32x4"),
+        _mma(
+            "m16n8k8",
+            "float32x4 float32x4 float32x2 float32x4",
+            "float32x4 float16x4 float16x2 float32x4",
+            capability=75,
+            newer={"float32": 80},
+        ),
         _mma("m16n8k32", *(f"int32x4 {a}x16 {b}x8 int32x4" for a in _BYTES for b in _BYTES)),
+        _mma(
+            "m8n8k16",
+            *(f"int32x2 {a}x4 {b}x4 int32x2" for a in _BYTES for b in _BYTES),
+            capability=75,
+        ),
         # What the threads of a warp have of matrices in shared memory. Thread 8 * m + r gives row r
         # of matrix m, 16 bytes; of those without a matrix nothing is read.
         *(_load_matrix(count, flip) for flip in (False, True) for count in (1, 2, 4)),

@@ -21,9 +21,8 @@ CUDA_ARCHS: dict[str, int] = {
     **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
-# The least compute capability with instructions for tensor cores that kernels use: mma.sync of all
-# its types, in shapes of 32 bytes of terms.
-TENSOR_CORES = 80
+# The least compute capability whose tensor cores multiply factors of a type by mma.sync.
+TENSOR_CORES = {"float16": 75, "int8": 75, "uint8": 75, "bfloat16": 80, "float32": 80}
 
 
 def capability_of(arch: str) -> int:
@@ -222,12 +221,13 @@ def canonical_cuda(values: Values, where: str) -> Values:
             "bytes one block may share if its kernel asks",
         )
     _warp(values, (32,), arch, where)
-    old = next((a for a in _all_archs(values) if capability_of(a) < TENSOR_CORES), None)
+    least = TENSOR_CORES["float32"]
+    old = next((a for a in _all_archs(values) if capability_of(a) < least), None)
     if values.get("matmul_precision") == "tf32" and old is not None:
         raise contradiction(
             f"{old} has no tensor cores for tf32",
             f"{where}.matmul_precision",
-            f"sm_{TENSOR_CORES} or newer, for arch and each of also",
+            f"sm_{least} or newer, for arch and each of also",
         )
     return values
 

@@ -20,10 +20,11 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
 )
 from tests.ir import numbers
 from tests.ir.numbers import Ambiguous, Value
@@ -291,6 +292,8 @@ class Machine:
         args = [self.whole(a) for a in e.args]
         if e.name == "thread_round_tf32":
             return _each(numbers.round_tf32, args[0])
+        if e.name == "thread_exp2":
+            return _each(numbers.exp2_approximate, args[0])
         if e.name == "thread_dot4":
             a, b = args[1:]
             return numbers.wrapped(args[0] + sum(map(int.__mul__, a, b)), e.dtype)
@@ -332,7 +335,9 @@ class Machine:
     def _mma(self, e: E.Intrin) -> Value:
         """Sums in float64, rounded once, or in whole numbers that wrap."""
         types = [a.dtype.element for a in e.args]
-        fragments = left_fragment(types[0]), right_fragment(types[1])
+        shape = shape_named(e.name.removeprefix("warp_mma_"), types[0])
+        fragments = left_fragment(types[0], shape), right_fragment(types[1], shape)
+        sums = sums_fragment(shape)
         thread, matrices = 0, []
         for a, f in zip(e.args, fragments, strict=False):
             thread, values = self._in_threads(a, WARP_THREADS)
@@ -342,7 +347,7 @@ class Machine:
                     matrix[f.place(t, k)] = x
             matrices.append(matrix)
         products = matrices[0] @ matrices[1]
-        own = (products[SUMS.place(thread, k)].item() for k in range(SUMS.count))
+        own = (products[sums.place(thread, k)].item() for k in range(sums.count))
         totals = (a + b for a, b in zip(own, self.whole(e.args[2]), strict=True))
         return tuple(numbers.cast(x, types[2], types[2]) for x in totals)
 

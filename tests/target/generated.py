@@ -110,7 +110,10 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
     options = [option for option in KINDS[kind].options if not option.name.startswith(fixed)]
     spec = {o.name: value(rng, o) for o in options if rng.random() < 0.4}
     archs = {str(spec.get(name, "sm_75")) for name in ("arch", "also")}
-    if spec.get("matmul_precision") == "tf32" and min(map(capability_of, archs)) < TENSOR_CORES:
+    if (
+        spec.get("matmul_precision") == "tf32"
+        and min(map(capability_of, archs)) < TENSOR_CORES["float32"]
+    ):
         del spec["matmul_precision"]  # refused
     return spec
 

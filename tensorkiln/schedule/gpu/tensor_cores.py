@@ -13,7 +13,7 @@ longer than a power of two, so that 8 of them that are loaded at once lie in dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
@@ -26,25 +26,23 @@ from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     Shuffle,
-    Var,
     cast,
     const,
     int_value,
     intrin,
 )
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import children, loads, substitute
 from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
-from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
+from tensorkiln.schedule.gpu.adjacent import adjacent
 from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.fragments import loaded, multiplied
 from tensorkiln.schedule.gpu.grid import bind_threads
-from tensorkiln.schedule.gpu.products import Axes, Product
+from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import (
     Side,
     TiledProduct,
     bind_tiles,
-    split_index,
     tiled_product,
 )
 from tensorkiln.schedule.group import Group, inplace_params, product, static
@@ -54,15 +52,13 @@ from tensorkiln.schedule.intrin.fragments import (
     SUMS,
     Digit,
     left_fragment,
-    mma_name,
-    place_of,
     right_fragment,
 )
 from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.schedule.reductions import replaced
 from tensorkiln.target import Target
+from tensorkiln.target.capability import least_capability
 
-_VECTORS = (16, 8, 4)  # bytes that a thread copies at once
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 _BLOCK = 16  # rows of a product; columns of two
 _COPIES = {"left": "copy left", "right": "copy right"}  # roles of nests that fill tiles
@@ -81,7 +77,7 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     tile = _tile_of(found, factors[0].dtype, target)
     if tile is None:
         return None
-    made = _Tiles(group, found, tile, factors)
+    made = _Tiles(group, found, tile, factors, least_capability(target))
     s = Schedule(
         PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
     )
@@ -148,8 +144,8 @@ class _Copied:
 def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
     """How a factor is copied: along that of its axes, its own or the terms, in which more of its
     elements are adjacent in memory."""
-    along_terms = _adjacent((side.value,), of.p.terms, of.terms)
-    along_own = _adjacent((side.value,), side.axes, side.extent)
+    along_terms = adjacent((side.value,), of.p.terms, of.terms)
+    along_own = adjacent((side.value,), side.axes, side.extent)
     # Where nothing is adjacent, as in padded images, the last axis of the output is best.
     across = along_own > along_terms or (along_own == along_terms and name == "right")
     flips = across and side.dtype.bytes == 2
@@ -159,43 +155,18 @@ def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
     return _Copied(side, made, flips, max(1, int(lanes)), flips or not across)
 
 
-def _adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
-    """How many elements along some axes can be accessed as one vector in all values; less than 1
-    for single ones, the more the longer they are adjacent."""
-    for size in _VECTORS:
-        lanes = size // values[0].dtype.bytes
-        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
-            return lanes
-    last = axes[-1:]
-    if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
-        return 0
-    n = int_value(last[0][1])
-    return 0.5 if n is None else 1 - 0.5 / n
-
-
-def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
-    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
-    if int_value(simplify(extent % lanes)) != 0:
-        return False
-    step, lane = Var("step"), Var("lane")
-    bounds = {lane: (0, lanes - 1)}
-    at = {v: simplify(e, bounds) for v, e in split_index(axes, step * lanes + lane).items()}
-    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
-
-
-def _in_vectors(e: Expr, lane: Var) -> bool:
-    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
-    nothing else depends."""
-    if isinstance(e, Load):
-        return lane_stride(e, lane) in (0, 1)
-    return e is not lane and all(_in_vectors(c, lane) for c in children(e))
-
-
 class _Tiles:
     """The statements of all tiles."""
 
-    def __init__(self, group: Group, p: Product, tile: WarpTile, factors: tuple[Expr, Expr]):
-        size = factors[0].dtype.bytes
+    def __init__(
+        self,
+        group: Group,
+        p: Product,
+        tile: WarpTile,
+        factors: tuple[Expr, Expr],
+        capability: int,
+    ):
+        size, self.capability = factors[0].dtype.bytes, capability
         depth = tile.term_bytes // size
         self.p, self.tile, self.dtype = p, tile, factors[0].dtype
         self.of = TiledProduct(group, p, tile.rows, tile.columns, depth, factors)
@@ -210,7 +181,7 @@ class _Tiles:
         # Adjacent columns of the output, and of what is read for them.
         place = Load(group.out, group.store_index(p.index))
         read = replaced(p.value, p.total, const(0, p.dtype))
-        self.lanes = int(_adjacent((place, read), p.columns, self.of.right.extent)) or 1
+        self.lanes = int(adjacent((place, read), p.columns, self.of.right.extent)) or 1
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""
@@ -296,7 +267,7 @@ class _Tiles:
                     lanes = tuple(range(half * pair // 2, (half + 1) * pair // 2))
                     at = self._sums_at(t, r, simplify(c * 2 + half))
                     y = Shuffle(both, both, lanes)
-                    value = intrin(mma_name(self.dtype), x, y, Load(self.sums, at))
+                    value = multiplied(x, y, Load(self.sums, at), self.capability)
                     found.append(Store(self.sums, at, value))
                 return seq(*found)
 
@@ -313,16 +284,7 @@ class _Tiles:
         self, c: _Copied, digits: tuple[Digit, ...], t: Expr, first: Expr, term: Expr
     ) -> Expr:
         """The fragments of 16 rows or columns from `first`, and of the terms of one product."""
-        thread = t % WARP_THREADS
-        block, half = place_of(thread // 8, digits)
-        at = simplify(first + block * 8)
-        row = thread % 8  # of the matrix that this thread gives
-        lanes = 16 // c.buffer.dtype.bytes
-        if c.transposed:
-            index = (simplify(term + half * lanes + row), lane_ramp(lanes, at))
-            return intrin("warp_load_matrix_4_transposed", Load(c.buffer, index))
-        index = (simplify(at + row), lane_ramp(lanes, simplify(term + half * lanes)))
-        return intrin("warp_load_matrix_4", Load(c.buffer, index))
+        return loaded(c.buffer, c.transposed, digits, t, first, term)
 
     # ---- sums ----------------------------------------------------------------------------------
 

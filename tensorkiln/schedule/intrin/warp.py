@@ -12,11 +12,12 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, Var, cast, const, intrin
 from tensorkiln.ir.stmt import THREAD_INDICES, For, Stmt, Store
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     Fragment,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
 )
 from tensorkiln.schedule.primitives.instruction import Instruction
 
@@ -63,7 +64,8 @@ def warp_mma(shape: str, left: str, right: str) -> Instruction:
     row = DEVICE_INSTRUCTIONS[f"warp_mma_{shape}"]
     a_type, b_type = DType(left), DType(right)
     (total,) = {s[0].element for s in row.signatures}
-    fragments = left_fragment(a_type), right_fragment(b_type), SUMS
+    of = shape_named(shape, a_type)
+    fragments = left_fragment(a_type, of), right_fragment(b_type, of), sums_fragment(of)
     a, b, c = map(_fragment, "abc", fragments, (a_type, b_type, total))
     i, j, k = Var("i"), Var("j"), Var("k")
     places = [_where(f, x, y) for f, x, y in zip(fragments, (i, k, i), (k, j, j), strict=True)]
@@ -71,8 +73,8 @@ def warp_mma(shape: str, left: str, right: str) -> Instruction:
     step = Store(c, places[2], Load(c, places[2]) + x * y)
     t = Var("t")
     vectors = [Load(m, (t, _all(f.count))) for m, f in zip((a, b, c), fragments, strict=True)]
-    code = Store(c, (t, _all(SUMS.count)), intrin(row.name, *vectors))
-    loops = _loops(step, (i, 16), (j, 8), (k, fragments[0].columns))
+    code = Store(c, (t, _all(fragments[2].count)), intrin(row.name, *vectors))
+    loops = _loops(step, (i, fragments[0].rows), (j, 8), (k, fragments[0].columns))
     name = f"{row.name}_{left}" + (f"_{right}" if left != right else "")
     return Instruction.of(name, (a, b, c), loops, _threads(t, code), {}, WARP, WARP_THREADS)
 
@@ -95,7 +97,7 @@ def warp_load_matrix(count: int, dtype: str, transposed: bool = False) -> Instru
 def warp_named(name: str) -> Instruction | None:
     """The instruction called `name`: `warp_mma_m16n8k16_float16`, `warp_mma_m16n8k32_uint8_int8`,
     `warp_load_matrix_4_transposed_bfloat16`; None for another form, or a type without a row."""
-    if found := re.fullmatch(r"warp_mma_(m16n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
+    if found := re.fullmatch(r"warp_mma_(m\d+n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
         shape, left, right = found[1], found[2], found[3] or found[2]
         row = DEVICE_INSTRUCTIONS.get(f"warp_mma_{shape}")
         types = {tuple(x.name for x in s[1:3]) for s in row.signatures} if row else set()

@@ -26,11 +26,12 @@ import llvmlite.binding as llvm
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.ir.dtype import DType
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     Fragment,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
 )
 from tests.codegen.c_like.build import require_compiler
 
@@ -47,8 +48,18 @@ FAULTS = {
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.
-_WARP = re.compile(r"@llvm\.nvvm\.(mma\.m16n8k\d+\.row\.col|ldmatrix\.sync\.aligned)\.([\w.]+)\(")
+_WARP = re.compile(
+    r"@llvm\.nvvm\.(mma\.m\d+n8k\d+\.row\.col|ldmatrix\.sync\.aligned|shfl\.sync)\.([\w.]+)\("
+)
 _FACTORS = {"f32": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4}
+# The shapes of products as warps.h numbers them, with a type of as many bytes.
+_SHAPES = {
+    ("m16n8k8", "tf32"): "float32",
+    ("m16n8k16", ""): "float16",
+    ("m16n8k32", ""): "int8",
+    ("m16n8k8", ""): "float16",
+    ("m8n8k16", ""): "int8",
+}
 _KERNEL = re.compile(r"define ptx_kernel void @(\w+)\((.*)\) #0 \{")
 _THREADS = re.compile(r'"nvvm.reqntid"="(\d+),(\d+),(\d+)"')
 _LOAD = re.compile(r"  (%\S+) = load ([^,]+), ptr (%\S+?)(?:, align (\d+))?$")
@@ -62,6 +73,7 @@ declare ptr @emulator_shared()
 declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
 declare void @emulator_mma(ptr, i32, i32)
 declare void @emulator_ldmatrix(ptr, ptr, i32, i32)
+declare void @emulator_exchange(ptr, i32, i32, i32, i32)
 """
 
 
@@ -80,12 +92,20 @@ def _tables() -> str:
         inside = ",\n".join(map(threads, fragments))
         return f"static const unsigned char {head}[{len(fragments)}][32][{most}][2] = {{{inside}}};"
 
-    types = [DType(t) for t in ("float32", "float16", "int8")]
+    types = [DType(t) for t in _SHAPES.values()]
+    shapes = [shape_named(name, t) for (name, _), t in zip(_SHAPES, types, strict=True)]
     matrices = [matrix_fragment(DType("float16"), 4, flip) for flip in (False, True)]
-    sums = f"static const unsigned char SUMS[32][4][2] = {threads(SUMS)};"
-    left, right = ([f(t) for t in types] for f in (left_fragment, right_fragment))
-    parts = [several("LEFT", left), several("RIGHT", right), several("MATRIX", matrices), sums]
-    return "\n".join(parts) + "\n"
+    left, right = (
+        [f(t, s) for t, s in zip(types, shapes, strict=True)]
+        for f in (left_fragment, right_fragment)
+    )
+    sums = [sums_fragment(s) for s in shapes]
+    parts = [several("MATRIX", matrices)]
+    for name, found in (("LEFT", left), ("RIGHT", right), ("SUMS", sums)):
+        counts = ", ".join(str(f.count) for f in found)
+        parts += [several(name, found), f"static const int {name}_COUNT[] = {{{counts}}};"]
+    terms = ", ".join(str(f.columns) for f in left)
+    return "\n".join([*parts, f"static const int TERMS[] = {{{terms}}};"]) + "\n"
 
 
 def build(irs: Iterable[str], out: Path) -> Path:
@@ -209,15 +229,25 @@ def _in_memory(declaration: str) -> str:
     lines = [f"define internal {result} @nvvm_{name.replace('.', '_')}({given}, i32 %site) {{"]
     lines.append("  %m = alloca [10 x i32], align 16")
     if name.startswith("mma"):
-        for k, t in enumerate(types):
-            lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {k}"]
+        shape, factors = name.split(".")[1], name.split(".col.")[1].split(".")
+        at = [*_SHAPES].index((shape, "tf32" if factors[0] == "tf32" else ""))
+        # Of each operand the first register has a place of its own.
+        factor_count, sums = len(types) - len(returned), len(returned)
+        right = factor_count // (3 if sums == 4 else 2)  # of 8 columns, where the left has 16 rows
+        left = factor_count - right
+        places = [*range(left), *range(4, 4 + right), *range(6, 6 + sums)]
+        for k, (t, place) in enumerate(zip(types, places, strict=True)):
+            lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {place}"]
             lines += [f"  store {t} %a{k}, ptr %p{k}, align 4"]
-        left, *right = (_FACTORS[t] for t in name.split(".col.")[1].split("."))
-        if name.endswith("f32.f32"):
-            right = [left]
-        how = left | (right or [left])[0] << 4
+        codes = [_FACTORS[t] for t in factors]
+        how = codes[0] | codes[-1] << 4 | at << 8
         lines.append(f"  call void @emulator_mma(ptr %m, i32 {how}, i32 %site)")
         first = 6
+    elif name.startswith("shfl"):
+        lines.append(f"  store {types[1]} %a1, ptr %m, align 4")
+        given = "ptr %m, i32 %a0, i32 %a2, i32 %a3, i32 %site"
+        lines.append(f"  call void @emulator_exchange({given})")
+        first = 0
     else:
         how = int(re.findall(r"\.x(\d)", name)[0]) | 8 * (".trans" in name)
         lines.append("  %row = addrspacecast ptr addrspace(3) %a0 to ptr")

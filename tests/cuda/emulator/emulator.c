@@ -24,6 +24,7 @@
  *
  * What it does not show: other instructions of warps, memory order finer than barriers, speed. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>

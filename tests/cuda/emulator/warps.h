@@ -76,8 +76,8 @@ static float towards_zero(double x)
 
 static void multiply(fiber *warp, unsigned types)
 {
-    const unsigned left = types & 15, right = types >> 4;
-    const int per = left == TF32 ? 1 : left < TF32 ? 2 : 4, terms = 8 * per, at = per / 2;
+    const unsigned left = types & 15, right = types >> 4 & 15, at = types >> 8;
+    const int terms = TERMS[at];
     static double a[16][32], b[32][8];
     for (int t = 0; t < WARP_THREADS; t++) {
         const uint32_t *r = warp[t].registers;
@@ -87,16 +87,16 @@ static void multiply(fiber *warp, unsigned types)
                     thread_name(block_first + (uint32_t)(warp + t - fibers)));
                 return;
             }
-        for (int k = 0; k < 4 * per; k++)
+        for (int k = 0; k < LEFT_COUNT[at]; k++)
             a[LEFT[at][t][k][0]][LEFT[at][t][k][1]] = number_in(r, k, left);
-        for (int k = 0; k < 2 * per; k++)
+        for (int k = 0; k < RIGHT_COUNT[at]; k++)
             b[RIGHT[at][t][k][0]][RIGHT[at][t][k][1]] = number_in(r + 4, k, right);
     }
     for (int t = 0; t < WARP_THREADS; t++)
-        for (int k = 0; k < 4; k++) {
-            const double *x = a[SUMS[t][k][0]];
+        for (int k = 0; k < SUMS_COUNT[at]; k++) {
+            const double *x = a[SUMS[at][t][k][0]];
             uint32_t *sum = &warp[t].registers[6 + k];
-            const int column = SUMS[t][k][1];
+            const int column = SUMS[at][t][k][1];
             if (left >= S8) {
                 for (int i = 0; i < terms; i++)
                     *sum += (uint32_t)(int32_t)(x[i] * b[i][column]);
@@ -109,7 +109,8 @@ static void multiply(fiber *warp, unsigned types)
         }
 }
 
-/* registers: four of a, two of b, four of the sums. types: of a, and of b times 16. */
+/* registers: up to four of a, from 4 on of b, from 6 on of the sums. types: of a, of b times 16, and
+ * times 256 the number of the shape in fragments.h. */
 void emulator_mma(uint32_t *registers, unsigned types, unsigned site)
 {
     meet("mma", registers, site, types, multiply);
@@ -143,6 +144,27 @@ void emulator_ldmatrix(uint32_t *registers, char *row, unsigned how, unsigned si
     meet("ldmatrix", registers, site, how, load);
 }
 
+/* ---- shfl.sync.bfly --------------------------------------------------------------------------- */
+static void exchange(fiber *warp, unsigned apart)
+{
+    uint32_t given[WARP_THREADS];
+    for (int t = 0; t < WARP_THREADS; t++)
+        given[t] = warp[t].registers[0];
+    for (int t = 0; t < WARP_THREADS; t++)
+        warp[t].registers[0] = given[(unsigned)t ^ apart];
+}
+
+/* registers: the value, instead of which comes that of the thread whose number differs in the bits
+ * `apart`. Kernels name all threads of a warp, and exchange among all of them. */
+void emulator_exchange(uint32_t *registers, unsigned members, unsigned apart, unsigned last,
+                       unsigned site)
+{
+    if (members != ~0u || last != WARP_THREADS - 1 || apart >= WARP_THREADS)
+        FAIL(OPERAND, "%s exchanges values with threads %#x, bits %u, of %u",
+             thread_name(own_number()), members, apart, last + 1);
+    meet("shfl", registers, site, apart, exchange);
+}
+
 /* ---- a thread by itself ------------------------------------------------------------------------ */
 unsigned nvvm_f2tf32_rna(float x)
 {
@@ -150,6 +172,12 @@ unsigned nvvm_f2tf32_rna(float x)
     if (isnan(x) || isinf(x))
         return bits & ~0x1fffu;
     return (bits + 0x1000) & ~0x1fffu;
+}
+
+float nvvm_ex2_approx_ftz_f(float x)
+{
+    const float y = (float)exp2((double)x);
+    return y < FLT_MIN ? 0 : y;
 }
 
 /* ---- the scheduler's part ---------------------------------------------------------------------- */

@@ -36,7 +36,9 @@ NAMES = [
     *(f"thread_round_tf32_{n}" for n in (2, 4, 8, 16)),
     *(f"warp_mma_m16n8k16_{t}" for t in ("float16", "bfloat16")),
     *(f"warp_mma_m16n8k32_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
-    "warp_mma_m16n8k8_float32",
+    *(f"thread_exp2_{n}" for n in (2, 4, 8, 16)),
+    *(f"warp_mma_m16n8k8_{t}" for t in ("float16", "float32")),
+    *(f"warp_mma_m8n8k16_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
     *(
         f"warp_load_matrix_{n}{flip}_{t}"
         for n in (1, 2, 4)
