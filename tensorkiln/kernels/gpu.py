@@ -8,6 +8,7 @@ from tensorkiln.kernels import rows
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, light
 from tensorkiln.kernels.gpu_attention import gpu_attention
+from tensorkiln.kernels.gpu_attention_tensor_cores import ATTENTION_TENSOR_CORES
 from tensorkiln.kernels.gpu_tensor_cores import gpu_tensor_cores
 from tensorkiln.ops import OPS
 
@@ -70,6 +71,7 @@ REDUCTIONS = Family(
 LOOPS = Family(op_class="gpu_loops", operators=(), schedule=_LOOPS, any_form=True, devices=_DEVICES)
 GPU_FAMILIES = (
     ATTENTION,
+    ATTENTION_TENSOR_CORES,
     SOFTMAX,
     LAYER_NORM,
     BLOCK_REDUCTIONS,

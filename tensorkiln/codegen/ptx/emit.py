@@ -3,9 +3,9 @@
 The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
 and barriers, device instructions. Pointers are generic, as in its text; which of them are in global
 and which in shared memory LLVM infers from where they begin, the parameters and the symbol of the
-shared memory. Elementary functions, conversions and integer arithmetic are the CPU's, and so is
-what may be contracted to a multiply-add; divisions and square roots round correctly, denormals are
-kept.
+shared memory. Elementary functions, integer arithmetic and conversions (but one) are
+the CPU's, and so is what may be contracted to a multiply-add; divisions and square roots round
+correctly, denormals are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
-from tensorkiln.codegen.ptx import instructions, threads
+from tensorkiln.codegen.ptx import conversions, instructions, threads
 from tensorkiln.codegen.ptx.alignment import write_body
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
@@ -30,7 +30,11 @@ from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 from tensorkiln.target.capability import archs_of
 
-EXPRESSIONS: Expressions = {**emit.EXPRESSIONS, **instructions.EXPRESSIONS}
+EXPRESSIONS: Expressions = {
+    **emit.EXPRESSIONS,
+    **conversions.EXPRESSIONS,
+    **instructions.EXPRESSIONS,
+}
 STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
 
 

@@ -74,7 +74,27 @@ declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
 declare void @emulator_mma(ptr, i32, i32)
 declare void @emulator_ldmatrix(ptr, ptr, i32, i32)
 declare void @emulator_exchange(ptr, i32, i32, i32, i32)
+declare i32 @emulator_bfloat(float)
 """
+# Conversions whose types C has not: defined where a kernel declares them.
+_DEFINED = {
+    "ff2bf16x2.rn": """\
+define internal <2 x bfloat> @nvvm_ff2bf16x2_rn(float %a, float %b) {
+  %x = call i32 @emulator_bfloat(float %a)
+  %y = call i32 @emulator_bfloat(float %b)
+  %h = shl i32 %x, 16
+  %i = or i32 %h, %y
+  %v = bitcast i32 %i to <2 x bfloat>
+  ret <2 x bfloat> %v
+}""",
+    "f2bf16.rn": """\
+define internal bfloat @nvvm_f2bf16_rn(float %a) {
+  %x = call i32 @emulator_bfloat(float %a)
+  %i = trunc i32 %x to i16
+  %v = bitcast i16 %i to bfloat
+  ret bfloat %v
+}""",
+}
 
 
 def _tables() -> str:
@@ -178,6 +198,8 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
     for number, line in enumerate(ir.splitlines()):
         if line.startswith("declare ") and _WARP.search(line):
             declared[_in_memory(line)] = None
+        elif rounds := re.match(r"declare .* @llvm\.nvvm\.([\w.]*bf16\w*\.rn)\(", line):
+            declared[_DEFINED[rounds[1]]] = None
         elif line.startswith("declare "):
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:

@@ -174,6 +174,13 @@ unsigned nvvm_f2tf32_rna(float x)
     return (bits + 0x1000) & ~0x1fffu;
 }
 
+/* The bits of the nearest bfloat16, ties to even. */
+unsigned emulator_bfloat(float x)
+{
+    const uint32_t bits = bits_of(x);
+    return isnan(x) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 float nvvm_ex2_approx_ftz_f(float x)
 {
     const float y = (float)exp2((double)x);
