@@ -19,8 +19,8 @@ from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, Emul
 from tests.cuda.faults import FAULTS, diverging_barrier
 
 ORDERS = ((FORWARD, 0), (BACKWARD, 0), (RANDOM, 3))
-# Of one block only, bounds and other blocks are not seen; `linear` has the same schedule. Kernels on
-# tensor cores have two bodies, one of which no launch runs: test_tensor_cores.py and
+# Of one block only, bounds and other blocks are not seen; `linear` has the same schedule. Kernels
+# on tensor cores have two bodies, one of which no launch runs: test_tensor_cores.py and
 # test_attention.py plant missing barriers.
 CLASSES = [name for name in NAMES if name not in ONE_BLOCK and name not in HALVES]
 # One of each kind of schedule, and those made by primitives; all of them under the marker fuzz.
