@@ -10,9 +10,9 @@ what is done with its result is a Store, so regions, dependences and races follo
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
 threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a
-warp are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each thread of
-a warp has is in `schedule/intrin/fragments.py`.
+(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp are for GPUs of
+NVIDIA, whose warps have 32 threads. Which elements of a matrix each thread of a warp has is in
+`schedule/intrin/fragments.py`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
 and barriers, device instructions. Pointers are generic, as in its text; which of them are in global
 and which in shared memory LLVM infers from where they begin, the parameters and the symbol of the
-shared memory. Elementary functions, integer arithmetic and conversions (but one) are
-the CPU's, and so is what may be contracted to a multiply-add; divisions and square roots round
-correctly, denormals are kept.
+shared memory. Elementary functions, integer arithmetic and conversions (but one) are the CPU's, and
+so is what may be contracted to a multiply-add; divisions and square roots round correctly,
+denormals are kept.
 """
 
 from __future__ import annotations

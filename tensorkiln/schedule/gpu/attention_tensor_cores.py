@@ -75,13 +75,13 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     s = Schedule(PrimFunc(group.name, made.group.params, made.grid(made.block)), check)
     bind_blocks(s)
     for name, lanes in made.lanes.items():
-        for nest_ in s.loops(role=_COPY.format(name)):
-            done: Cooperative = s.cooperative(nest_, tile.threads, lanes)
+        for copy in s.loops(role=_COPY.format(name)):
+            done: Cooperative = s.cooperative(copy, tile.threads, lanes)
             rounds = static(s.loop(done.rounds).extent, "rounds of a copy")
             at_once = next(n for n in range(_AT_ONCE, 0, -1) if rounds % n == 0)
             s.unroll(s.split(done.rounds, at_once).inner if at_once < rounds else done.rounds)
-    for nest_ in s.loops(role=_STORE):
-        s.cooperative(nest_, tile.threads, made.stored_lanes)
+    for store in s.loops(role=_STORE):
+        s.cooperative(store, tile.threads, made.stored_lanes)
     for b in (made.queries, made.key, made.values):
         s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
     bind_threads(s)
@@ -173,9 +173,9 @@ class _Attention(AttentionBlocks):
         def copy(j: Expr, d: Expr) -> Stmt:
             at = simplify(first + j)
             store = Store(into, (j, d), simplify_value(element(at, d), {}))
-            within_ = is_inside(at, extent, rows) + self._whole(d, size, lanes)
+            known = is_inside(at, extent, rows) + self._whole(d, size, lanes)
             zero = Store(into, (j, d), const(0, self.half))
-            return If(logical_and(*within_), store, zero) if within_ else store
+            return If(logical_and(*known), store, zero) if known else store
 
         names, role = ["j", "d"], _COPY.format(into.name)
         return nest(names, [rows, whole(size)], copy, [role, ""], True)
@@ -191,9 +191,9 @@ class _Attention(AttentionBlocks):
         result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
         index = self.group.store_index(self.outer_index(b, h, s, d))
         made = Store(self.group.out, index, result)
-        within_ = is_inside(s, self.rows, self.tile.rows)
-        within_ += self._whole(d, self.width, self.stored_lanes)
-        return If(logical_and(*within_), made) if within_ else made
+        known = is_inside(s, self.rows, self.tile.rows)
+        known += self._whole(d, self.width, self.stored_lanes)
+        return If(logical_and(*known), made) if known else made
 
     # ---- threads -------------------------------------------------------------------------------
 

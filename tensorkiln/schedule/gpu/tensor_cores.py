@@ -34,6 +34,7 @@ from tensorkiln.ir.expr import (
     select,
 )
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import walk
 from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.adjacent import adjacent
@@ -160,6 +161,16 @@ def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
     return _Copied(side, made, flips, max(1, int(lanes)), flips or not across)
 
 
+def _rounded(p: Product) -> DType:
+    """The type of sums in shared memory: that to which a group rounds them before all else."""
+    types = {x.dtype for x in walk(p.value) if isinstance(x, Cast) and x.a == p.total}
+    for t in types:
+        rest = replaced(p.value, Cast(p.total, t), const(0, t))
+        if t.is_float and replaced(rest, p.total, const(0, p.dtype)) == rest:
+            return t
+    return p.dtype
+
+
 class _Tiles:
     """The statements of all tiles."""
 
@@ -182,7 +193,7 @@ class _Tiles:
         total = p.dtype if p.dtype.name == "int32" else FLOAT32
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
-        self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), p.dtype, "shared")
+        self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), _rounded(p), "shared")
         # Adjacent columns of the output, and of what is read for them.
         place = Load(group.out, group.store_index(p.index))
         read = replaced(p.value, p.total, const(0, p.dtype))
@@ -325,7 +336,7 @@ class _Tiles:
 
         def store(i: Expr, j: Expr) -> Stmt:
             row = simplify(first_row + i // _BLOCK * warp_rows + r * _BLOCK + i % _BLOCK)
-            total = Load(self.out, (i, j))
+            total = cast(Load(self.out, (i, j)), self.p.dtype)
             return self.of.finish(total, z, row, (first_column, j), self.lanes)
 
         extents = [self.tile.down * _BLOCK, self.tile.columns]
