@@ -4,6 +4,7 @@ NVIDIA's assembler makes of it."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -422,7 +423,7 @@ LARGE = {
     "head 96, masked": Attention(8, 16, 2047, 2047, 96, 96, mask="numbers"),
     "symbolic": Attention(N, 16, S, T, 80, 80, causal=True, apart=True),
 }
-# Bytes that ptxas puts away all the same, to keep 168 registers so that three blocks fit.
+# The most bytes that ptxas puts away all the same, to keep 168 registers so that three blocks fit.
 SPILLED = {("head 128, odd", "sm_100a"): 12}
 ASSEMBLED = [
     ("float16", "head 64", "sm_80"),
@@ -447,8 +448,8 @@ def assemble(types: str, name: str, arch: str, folder: Path) -> None:
     f = device_function(scheduled(LARGE[name], types.split(",")[0], target), target)
     text = ptx_of({f.name: emit_ptx_ir(f, target)}, [arch])[arch]
     (said,) = assembled(text, arch, folder).values()
-    spilled = SPILLED.get((name, arch), 0)
-    assert f" {spilled} bytes spill stores, {spilled} bytes spill loads" in said, said
+    spilled = re.findall(r"(\d+) bytes spill", said)
+    assert len(spilled) == 2 and max(map(int, spilled)) <= SPILLED.get((name, arch), 0), said
     found = opcodes(folder / "k.cubin")
     assert found["HMMA"] >= 32 and found["LDSM"] > 0, found
 
