@@ -21,7 +21,7 @@ PAD = 8  # elements behind each row of the sums in shared memory
 OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
 _MULTIPROCESSORS = 132  # of an H100: so many blocks at least, before tiles get larger
 _ENOUGH = 33  # rows and columns from which on no smaller tile would do
-_ELEMENT = 2  # bytes
+_ELEMENT, _SUM = 2, 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WarpgroupTile:
     def shared(self) -> int:
         """Bytes of shared memory: tiles of both factors, and of the sums."""
         factors = (self.rows + self.columns) * WARPGROUP_TERMS
-        return (factors + self.rows * (OUT_COLUMNS + PAD)) * _ELEMENT
+        return factors * _ELEMENT + self.rows * (OUT_COLUMNS + PAD) * _SUM
 
 
 def warpgroup_tile(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Cast, Expr, intrin
+from tensorkiln.ir.expr import Cast, Expr, Select, const, intrin, select
 from tensorkiln.ir.stmt import Stmt, Store
 from tensorkiln.kernels.gpu_tensor_cores import FACTORS, TF32
 from tensorkiln.schedule.build import nest
@@ -26,20 +26,23 @@ _AT_ONCE = 8  # most loads that a thread waits for together: each needs register
 
 def factors_of(p: Product) -> tuple[Expr, Expr] | None:
     """The factors in the types that are multiplied; None for others."""
-    found = []
-    for value in (p.left, p.right):
-        if p.dtype.name == "int32":
-            if not isinstance(value, Cast):
-                return None
-            value = value.a
-        found.append(value)
-    left, right = found
-    types = left.dtype.name, right.dtype.name
-    if types == TF32:  # the family takes float32 only where the target asks for tf32
-        left, right = (intrin("thread_round_tf32", x) for x in found)
-    elif types not in FACTORS:
-        return None
-    return left, right
+    left, right = _narrow(p.left), _narrow(p.right)
+    if (left.dtype.name, right.dtype.name) in FACTORS:
+        return left, right
+    if (p.left.dtype.name, p.right.dtype.name) == TF32:  # only where the target asks for it
+        return intrin("thread_round_tf32", p.left), intrin("thread_round_tf32", p.right)
+    return None
+
+
+def _narrow(value: Expr) -> Expr:
+    """What a factor is before it is converted to the type of the sums: x of cast(x), and of zeros
+    around it."""
+    if isinstance(value, Cast):
+        return value.a
+    if isinstance(value, Select) and value.b == const(0, value.dtype):
+        inner = _narrow(value.a)
+        return select(value.cond, inner, const(0, inner.dtype))
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     """A group whose output elements are functions of one sum of products of float16, bfloat16 or
     integers of 8 bits, or of float32 where the target says tf32. None if it is not such a product,
     or too narrow for tiles."""
-    group, found = tiled_product(group, halves=True)
+    group, found = tiled_product(group)
     factors = None if found is None else factors_of(found)
     if found is None or factors is None:
         return None

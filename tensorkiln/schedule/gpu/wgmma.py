@@ -5,8 +5,8 @@ A block of one or two warpgroups computes a tile of 64 rows for each of them. Fo
 terms all threads copy a tile of each factor to shared memory, with zeros beyond the last row,
 column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
 Each warpgroup multiplies its rows by all columns of the tile; its sums stay in registers, as
-float32. In the end they are rounded once to the type of the operator, and go through shared memory,
-64 columns at a time, to where the group's other operators take them in the order of the output.
+float32. In the end they go through shared memory, 64 columns at a time, to where the group's other
+operators take them in the order of the output.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STORE = "store"  # the role of nests that store to the output
 def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """A group whose output elements are functions of one sum of products of float16 or bfloat16.
     None if it is not such a product, or too narrow for tiles."""
-    group, found = tiled_product(group, halves=True)
+    group, found = tiled_product(group)
     factors = None if found is None else factors_of(found)
     if found is None or factors is None or any(x.dtype.name not in HALVES for x in factors):
         return None
