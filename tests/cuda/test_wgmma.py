@@ -311,6 +311,23 @@ def test_matrices_begin_at_multiples_of_1024() -> None:
         emit_ptx_ir(less, HOPPER)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"// T\.Broadcast\(64, 4096\)", "// T.Broadcast(32, 4096)"),
+        (r"T\.Ramp\(0, 1, 4096\) % ", "T.Ramp(0, 3, 4096) % "),
+    ],
+)
+def test_elements_of_a_matrix_follow_one_after_the_other(old: str, new: str) -> None:
+    f = device_function(scheduled("float16", PRODUCTS["aligned"], HOPPER), HOPPER)
+    text = print_module(IRModule((f,), "kernels"))
+    changed, count = re.subn(old, new, text, count=1)
+    assert count, text
+    (less,) = from_source(changed).prim_funcs
+    with pytest.raises(UnsupportedError, match="left that do not follow one after the other"):
+        emit_ptx_ir(less, HOPPER)
+
+
 def test_all_threads_of_a_warpgroup_are_there() -> None:
     made = warpgroup_mma(64, "", "float16").implementation
     text = print_module(IRModule((made,), "kernels"))

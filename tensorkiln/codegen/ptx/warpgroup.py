@@ -23,7 +23,7 @@ from tensorkiln.ir.device_instructions import (
     WARPGROUP,
     WARPGROUP_TERMS,
 )
-from tensorkiln.ir.expr import IntImm, Intrin
+from tensorkiln.ir.expr import Expr, IntImm, Intrin, Var
 from tensorkiln.ir.lanes import lane_of
 
 _TERMS = 16  # of one wgmma
@@ -88,12 +88,32 @@ def _assembly(name: str, dtype: str, count: int, steps: int, flips: tuple[bool, 
     return "\\0A".join(lines)
 
 
+def _first(w: KernelWriter, m: Load) -> tuple[Expr, ...]:
+    """The indices of the first element of a matrix. Raises UnsupportedError if the others do not
+    follow one after the other, as an instruction reads them."""
+    lane = Var("lane")
+    bounds = {lane: (0, m.dtype.lanes - 1)}
+    first, other = ([lane_of(i, at) for i in m.indices] for at in (IntImm(0), lane))
+    distance: Expr = IntImm(0)
+    for x, y, stride in zip(first, other, m.buffer.strides, strict=True):
+        if x is None or y is None:
+            distance = IntImm(0)
+            break
+        distance = distance + (y - x) * stride
+    if simplify(distance, bounds) != lane:
+        raise UnsupportedError(
+            f"a product of a warpgroup reads elements of {m.buffer.name} that do not follow one "
+            "after the other",
+            where=w.func.name,
+            hint="whole rows of 64 elements, from a buffer without gaps",
+        )
+    return tuple(simplify(i) for i in first if i is not None)
+
+
 def _descriptor(w: KernelWriter, m: object, transposed: bool) -> str:
     """The descriptor of the matrix at a load, of 16 terms."""
     assert isinstance(m, Load)
-    first = [lane_of(i, IntImm(0)) for i in m.indices]
-    indices = tuple(simplify(i) for i in first if i is not None)
-    assert len(indices) == len(first), m.indices
+    indices = _first(w, m)
     if alignment(m.buffer, indices) % MATRIX_ALIGN:
         raise UnsupportedError(
             f"a product of a warpgroup reads {m.buffer.name} at a place that is not known to be a "
