@@ -56,6 +56,7 @@ from tensorkiln.target import (
     runs_kernels,
     with_host,
 )
+from tensorkiln.target.capability import most_shared
 from tensorkiln.target.isa import word_bits
 from tensorkiln.target.triple import LIBRARIES
 from tensorkiln.transform.relax.assign_devices import AssignDevices
@@ -188,12 +189,8 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
 
 def _shared_memory(target: Target) -> tuple[tuple[str, int], ...]:
     """The bytes that a block of each device with memory of its own may share, by key."""
-    known = {
-        key: d["max_shared_memory_per_block"]
-        for key, d in devices_of(target).items()
-        if key in accelerators(target)
-    }
-    return tuple((key, most) for key, most in known.items() if isinstance(most, int))
+    found = devices_of(target)
+    return tuple((key, most_shared(d)) for key, d in found.items() if key in accelerators(target))
 
 
 def all_externals(target: Target, externals: Externals = ()) -> tuple[External, ...]:

@@ -10,9 +10,9 @@ what is done with its result is a Store, so regions, dependences and races follo
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
 threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp are for GPUs of
-NVIDIA, whose warps have 32 threads. Which elements of a matrix each thread of a warp has is in
-`schedule/intrin/fragments.py`.
+(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp, or of a warpgroup,
+four warps, are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each of
+these threads has is in `schedule/intrin/fragments.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 from tensorkiln.ir.dtype import DType
 
-# Who takes part in an instruction: each thread by itself, or the threads of a sub-group, or of a
-# warp, together.
-THREAD, SUBGROUP, WARP = "thread", "subgroup", "warp"
-WARP_THREADS = 32
+# Who takes part in an instruction: each thread by itself, or the threads of a sub-group, of a warp,
+# or of a warpgroup, together.
+THREAD, SUBGROUP, WARP, WARPGROUP = "thread", "subgroup", "warp", "warpgroup"
+WARP_THREADS, WARPGROUP_THREADS = 32, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class InstructionText:
 
     For PTX (`ptx`) it is the name of LLVM's intrinsic behind "llvm.nvvm.", in which `{types}` are
     those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
-    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too. `newer`: that of
-    operands of a type which came later.
+    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too, unless `archs`
+    names the only architectures that do. `newer`: that of operands of a type which came later.
     """
 
     text: str
@@ -47,6 +47,7 @@ class InstructionText:
     extensions: tuple[str, ...] = ()
     capability: int = 0
     newer: Mapping[str, int] = field(default_factory=dict)
+    archs: tuple[str, ...] = ()
 
     def capability_for(self, dtype: DType) -> int:
         """The least compute capability that has it for a first operand of this type."""
@@ -114,11 +115,11 @@ def _mma(
 
 def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
     """Fragments of 1, 2 or 4 matrices of 8 x 8 elements of 16 bits, or of 8 rows of 16 bytes."""
-    halves, others = ("float16", "bfloat16"), () if transposed else ("int8", "uint8", "float32")
+    others = () if transposed else ("int8", "uint8", "float32")
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.b16.p3"
     signatures = tuple(
         (DType(t, max(1, 4 // DType(t).bytes) * count), DType(t, 16 // DType(t).bytes))
-        for t in (*halves, *others)
+        for t in (*_HALVES, *others)
     )
     return DeviceInstruction(
         f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
@@ -129,6 +130,28 @@ def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
     )
 
 
+# Rows of the left factor of a warpgroup's product, its terms, and how many columns it may have.
+WARPGROUP_ROWS, WARPGROUP_TERMS, WARPGROUP_COLUMNS = 64, 64, (64, 128, 256)
+TRANSPOSED = ("", "a", "b", "ab")
+MATRIX_ALIGN = 1024  # bytes, of its factors: eight rows of 128, after which their pattern repeats
+
+
+def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
+    """a * b + c, of whole matrices in shared memory, which the instruction itself reads."""
+    left, right = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
+    sums = f"float32x{WARPGROUP_ROWS * columns // WARPGROUP_THREADS}"
+    shape = f"m{WARPGROUP_ROWS}n{columns}"
+    text = InstructionText(f"wgmma.mma_async.sync.aligned.{shape}k16", archs=("sm_90a",))
+    return DeviceInstruction(
+        f"warpgroup_mma_{shape}k{WARPGROUP_TERMS}{'_transposed_' * bool(transposed)}{transposed}",
+        WARPGROUP,
+        tuple(_signature(f"{sums} {t}x{left} {t}x{right} {sums}") for t in _HALVES),
+        {"ptx": (text,)},
+        {0: ("shared",), 1: ("shared",)},
+    )
+
+
+_HALVES = ("float16", "bfloat16")
 _BYTES = ("int8", "uint8")
 _DOT = "supports_integer_dot_product"
 DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
@@ -210,15 +233,28 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         # What the threads of a warp have of matrices in shared memory. Thread 8 * m + r gives row r
         # of matrix m, 16 bytes; of those without a matrix nothing is read.
         *(_load_matrix(count, flip) for flip in (False, True) for count in (1, 2, 4)),
+        # Products of a warpgroup: sums of float32 in registers, added in an order and with
+        # roundings that the device chooses, of 64 terms for each row of a and column of b. Elements
+        # of 16 bits lie in rows of 128 bytes, whose pieces of 16 bytes are permuted by the number
+        # of the row (`swizzled` in schedule/intrin/warpgroup.py); a matrix begins at a multiple of
+        # 1024 bytes. Of a transposed factor, each row of 128 bytes is of one term.
+        *(_warpgroup_mma(n, which) for n in WARPGROUP_COLUMNS for which in TRANSPOSED),
     )
 }
 
 
 __all__ = [
     "DEVICE_INSTRUCTIONS",
+    "MATRIX_ALIGN",
     "SUBGROUP",
     "THREAD",
+    "TRANSPOSED",
     "WARP",
+    "WARPGROUP",
+    "WARPGROUP_COLUMNS",
+    "WARPGROUP_ROWS",
+    "WARPGROUP_TERMS",
+    "WARPGROUP_THREADS",
     "WARP_THREADS",
     "DeviceInstruction",
     "InstructionText",

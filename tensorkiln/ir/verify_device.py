@@ -11,6 +11,8 @@ from tensorkiln.ir.device_instructions import (
     SUBGROUP,
     WARP,
     WARP_THREADS,
+    WARPGROUP,
+    WARPGROUP_THREADS,
 )
 from tensorkiln.ir.expr import IntImm, Intrin, int_value
 from tensorkiln.ir.launch import block_loops, thread_loops, thread_of
@@ -34,6 +36,7 @@ from tensorkiln.ir.stmt import (
 )
 from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substmts, walk, walk_stmt
 
+_THREADS = {WARP: WARP_THREADS, WARPGROUP: WARPGROUP_THREADS}
 _OUTSIDE = "outside of the loops over threadIdx"
 _SPREAD = ("parallel", "vectorized")  # iterations that do not all run in one thread of a CPU
 
@@ -180,8 +183,8 @@ def _of_several(s: Stmt) -> Iterator[tuple[str, int, str]]:
         row = DEVICE_INSTRUCTIONS.get(x.name) if isinstance(x, Intrin) else None
         if isinstance(x, Intrin) and row is not None and row.participants == SUBGROUP:
             yield x.name, int_value(x.args[-1]) or 1, "sub-group"
-        elif isinstance(x, Intrin) and row is not None and row.participants == WARP:
-            yield x.name, WARP_THREADS, WARP
+        elif isinstance(x, Intrin) and row is not None and row.participants in _THREADS:
+            yield x.name, _THREADS[row.participants], row.participants
 
 
 # What all threads of a block go through together.

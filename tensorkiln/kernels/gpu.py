@@ -10,6 +10,7 @@ from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, light
 from tensorkiln.kernels.gpu_attention import gpu_attention
 from tensorkiln.kernels.gpu_attention_tensor_cores import ATTENTION_TENSOR_CORES
 from tensorkiln.kernels.gpu_tensor_cores import gpu_tensor_cores
+from tensorkiln.kernels.gpu_wgmma import gpu_wgmma
 from tensorkiln.ops import OPS
 
 _DEVICES = ("opencl", "cuda", "webgpu")
@@ -40,6 +41,7 @@ BLOCK_REDUCTIONS = Family(
     prologue=any_prologue,
     devices=_DEVICES,
 )
+WGMMA = gpu_wgmma(_operators("contraction"))
 TENSOR_CORES = gpu_tensor_cores(_operators("contraction"))
 CONTRACTION = Family(
     op_class="gpu_contraction",
@@ -75,6 +77,7 @@ GPU_FAMILIES = (
     SOFTMAX,
     LAYER_NORM,
     BLOCK_REDUCTIONS,
+    WGMMA,
     TENSOR_CORES,
     CONTRACTION,
     WINDOWS,

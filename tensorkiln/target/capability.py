@@ -17,4 +17,12 @@ def least_capability(target: Target) -> int:
     return min(map(capability_of, archs_of(target)))
 
 
-__all__ = ["archs_of", "capability_of", "least_capability"]
+def most_shared(target: Target) -> int:
+    """The bytes that a block may share, on GPUs of NVIDIA those for a kernel that asks."""
+    key = "max_shared_memory_per_block"
+    found = target[f"{key}_optin" if target.kind == "cuda" else key]
+    assert isinstance(found, int)
+    return found
+
+
+__all__ = ["archs_of", "capability_of", "least_capability", "most_shared"]

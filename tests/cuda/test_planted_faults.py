@@ -53,7 +53,6 @@ INAPPLICABLE = {
 }
 # Proofs do not show what is wrong, but say that they cannot prove the absence of a fault.
 DOUBTED = {
-    ("flat", "row too far"),
     *(
         (n, "race of reads")
         for n in ("flat_symbolic", "sum_few_terms", "sum_rows", "softmax_short")

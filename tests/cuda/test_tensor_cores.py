@@ -69,25 +69,27 @@ class Product:
     sizes: Sequence[Mapping[str, int]] = ({},)
 
 
-def _conv(**attrs: Any) -> Build:
+def conv(**attrs: Any) -> Build:
+    """A convolution of these attributes."""
     return lambda g, x, w, *bias: g.conv2d(x, w, *bias, **attrs)
 
 
-def _linear(g: Any, x: Any, w: Any) -> Any:
+def linear(g: Any, x: Any, w: Any) -> Any:
+    """A product."""
     return g.linear(x, w)
 
 
 EACH_SIZE = [{"N": 1}, {"N": 17}, {"N": 130}]
 FLOATS: dict[str, Product] = {
-    "aligned": Product(_linear, [(64, 64), (64, 64)], 64),
-    "whole tiles": Product(_linear, [(128, 96), (96, 64)], 96),
-    "odd": Product(_linear, [(37, 51), (51, 29)], 51),
-    "even": Product(_linear, [(37, 50), (50, 30)], 50),
-    "tiny": Product(_linear, [(8, 3), (3, 9)], 3),
-    "one term": Product(_linear, [(9, 1), (1, 8)], 1),
-    "wide": Product(_linear, [(9, 40), (40, 200)], 40),
-    "tall": Product(_linear, [(200, 40), (40, 9)], 40),
-    "symbolic rows": Product(_linear, [(N, 40), (40, 24)], 40, EACH_SIZE),
+    "aligned": Product(linear, [(64, 64), (64, 64)], 64),
+    "whole tiles": Product(linear, [(128, 96), (96, 64)], 96),
+    "odd": Product(linear, [(37, 51), (51, 29)], 51),
+    "even": Product(linear, [(37, 50), (50, 30)], 50),
+    "tiny": Product(linear, [(8, 3), (3, 9)], 3),
+    "one term": Product(linear, [(9, 1), (1, 8)], 1),
+    "wide": Product(linear, [(9, 40), (40, 200)], 40),
+    "tall": Product(linear, [(200, 40), (40, 9)], 40),
+    "symbolic rows": Product(linear, [(N, 40), (40, 24)], 40, EACH_SIZE),
     "symbolic batch": Product(
         lambda g, x, y: g.matmul(x, y, transpose_b=True),
         [(2, S, 24), (2, S, 24)],
@@ -117,21 +119,21 @@ FLOATS: dict[str, Product] = {
         lambda g, x, w, r: g.relu(g.add(g.linear(x, w), r)), [(33, 40), (40, 24), (33, 24)], 40
     ),
     "prologue": Product(lambda g, x, w: g.linear(g.relu(x), w), [(20, 64), (64, 24)], 64),
-    "convolution": Product(_conv(padding=(1, 1, 1, 1)), [(2, 8, 7, 9), (20, 8, 3, 3), (20,)], 72),
-    "strides": Product(_conv(strides=(2, 2)), [(1, 5, 11, 13), (16, 5, 3, 3)], 45),
-    "one by one": Product(_conv(), [(2, 32, 6, 8), (24, 32, 1, 1)], 32),
+    "convolution": Product(conv(padding=(1, 1, 1, 1)), [(2, 8, 7, 9), (20, 8, 3, 3), (20,)], 72),
+    "strides": Product(conv(strides=(2, 2)), [(1, 5, 11, 13), (16, 5, 3, 3)], 45),
+    "one by one": Product(conv(), [(2, 32, 6, 8), (24, 32, 1, 1)], 32),
     "groups": Product(
-        _conv(padding=(1, 1, 1, 1), groups=2), [(N, 8, 5, 7), (32, 4, 3, 3)], 36, [{"N": 2}]
+        conv(padding=(1, 1, 1, 1), groups=2), [(N, 8, 5, 7), (32, 4, 3, 3)], 36, [{"N": 2}]
     ),
 }
 INTEGERS: dict[str, Product] = {
-    "linear": Product(_linear, [(40, 64), (64, 48)], 64),
-    "odd": Product(_linear, [(37, 51), (51, 29)], 51),
-    "tiny": Product(_linear, [(8, 3), (3, 9)], 3),
-    "symbolic": Product(_linear, [(N, 132), (132, 16)], 132, EACH_SIZE),
+    "linear": Product(linear, [(40, 64), (64, 48)], 64),
+    "odd": Product(linear, [(37, 51), (51, 29)], 51),
+    "tiny": Product(linear, [(8, 3), (3, 9)], 3),
+    "symbolic": Product(linear, [(N, 132), (132, 16)], 132, EACH_SIZE),
     "bias": Product(lambda g, x, w, b: g.linear(x, w, b), [(20, 32), (32, 24), (24,)], 32),
-    "convolution": Product(_conv(padding=(1, 1, 1, 1)), [(2, 6, 7, 9), (20, 6, 3, 3)], 54),
-    "one by one": Product(_conv(), [(1, 32, 4, 8), (16, 32, 1, 1)], 32),
+    "convolution": Product(conv(padding=(1, 1, 1, 1)), [(2, 6, 7, 9), (20, 6, 3, 3)], 54),
+    "one by one": Product(conv(), [(1, 32, 4, 8), (16, 32, 1, 1)], 32),
 }
 # Types of parameters; the last is that of all further ones.
 BYTES = ("uint8", "int8", "int32")
@@ -344,7 +346,7 @@ def test_float32_is_strict_unless_it_is_asked_for() -> None:
 
 def test_few_rows_are_no_tiles() -> None:
     for shapes in ([(7, 64), (64, 64)], [(64, 64), (64, 7)]):
-        made = scheduled("float16", Product(_linear, shapes, 64), HALVES)
+        made = scheduled("float16", Product(linear, shapes, 64), HALVES)
         assert made.op_class != TENSOR_CORES
 
 
@@ -384,7 +386,7 @@ LARGE = {
     "whole": Product(_whole, [(4096, 1024), (1024, 4096), (4096,), (4096, 4096)], 1024),
     "odd": Product(_whole, [(4091, 1023), (1023, 4091), (4091,), (4091, 4091)], 1023),
     "convolution": Product(
-        _conv(padding=(1, 1, 1, 1)), [(8, 128, 56, 56), (128, 128, 3, 3), (128,)], 1152
+        conv(padding=(1, 1, 1, 1)), [(8, 128, 56, 56), (128, 128, 3, 3), (128,)], 1152
     ),
 }
 ASSEMBLED = [

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from tensorkiln.target import Option
-from tensorkiln.target.gpus import TENSOR_CORES, capability_of
+from tensorkiln.target.gpus import TENSOR_CORES, WGMMA, capability_of
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
@@ -115,6 +115,8 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
         and min(map(capability_of, archs)) < TENSOR_CORES["float32"]
     ):
         del spec["matmul_precision"]  # refused
+    if spec.get("matmul_kernel") == "wgmma" and archs != {WGMMA}:
+        del spec["matmul_kernel"]  # refused
     return spec
 
 

@@ -12,6 +12,7 @@ from tensorkiln.codegen.llvm.addresses import address
 from tensorkiln.codegen.llvm.arithmetic import binary
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
+from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_product
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP, WARP_THREADS
 from tensorkiln.ir.dtype import DType
@@ -39,8 +40,14 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
             message = f"{e.name} is an instruction that GPUs of NVIDIA do not have"
             hint = f"the target's code generator has {', '.join(known)}"
             raise UnsupportedError(message, where=f.name, hint=hint)
-        least = texts[0].capability_for(e.args[0].dtype)
+        least, only = texts[0].capability_for(e.args[0].dtype), texts[0].archs
         for arch in archs:
+            if only and arch not in only:
+                raise UnsupportedError(
+                    f"{arch} does not have {e.name}, which {' and '.join(only)} alone has",
+                    where=f.name,
+                    hint=f"{' or '.join(only)} for arch, and no others in also",
+                )
             if capability_of(arch) < least:
                 raise UnsupportedError(
                     f"{arch} does not have {e.name}, which needs compute capability "
@@ -72,6 +79,8 @@ def _intrin(w: KernelWriter, e: Intrin) -> str:
     row = DEVICE_INSTRUCTIONS.get(e.name)
     if row is None:
         return intrinsics.EXPRESSIONS[Intrin](w, e)
+    if is_of_warpgroup(e):
+        return write_product(w, e, row.text[_CODEGEN][0].text)
     name = f"llvm.nvvm.{row.text[_CODEGEN][0].text}"
     if row.memory:
         return _load_matrix(w, e, name)

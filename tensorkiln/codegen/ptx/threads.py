@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tensorkiln.codegen.device_functions import instructions_in
 from tensorkiln.codegen.llvm import loops, memory
 from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
+from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.dtype import INT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import Launch, launch_of, thread_of
@@ -32,12 +34,14 @@ class DeviceWriter(KernelWriter):
 
     launch: Launch
     in_threads: bool = False
+    for_products: bool = False  # warpgroups multiply what threads write to shared memory
 
 
 def set_launch(w: DeviceWriter) -> None:
     """Find the parts of the function, and declare the memory that a block shares: as much as is
     given at the launch, in which each shared buffer has its place."""
     w.launch = launch_of(w.func)
+    w.for_products = any(map(is_of_warpgroup, instructions_in(w.func)))
     if not w.launch.shared:
         return
     name = f"@{w.func.name}$shared"
@@ -152,6 +156,8 @@ def _alloc(w: DeviceWriter, s: Alloc) -> None:
 
 def _sync(w: DeviceWriter, s: Sync) -> None:
     """A barrier: from here on other threads may have changed any memory."""
+    if w.for_products:
+        write_fence(w)
     w.declares.add(f"declare void @{_BARRIER}(i32)")
     w.emit(f"  call void @{_BARRIER}(i32 0)")
     w.state.written(None)

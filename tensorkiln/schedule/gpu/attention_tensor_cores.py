@@ -43,11 +43,11 @@ from tensorkiln.kernels.gpu_tensor_cores import PAD
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.attention.program import LOWEST
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
-from tensorkiln.schedule.gpu.adjacent import adjacent
 from tensorkiln.schedule.gpu.attention_blocks import AttentionBlocks, bind_blocks, is_inside
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.fragments import chosen, joined, loaded, multiplied
 from tensorkiln.schedule.gpu.grid import bind_threads
+from tensorkiln.schedule.gpu.tiles import adjacent
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.fragments import LEFT_MATRICES, RIGHT_MATRICES, SUMS
 from tensorkiln.schedule.primitives import Cooperative, Schedule

@@ -1,5 +1,6 @@
-"""Which element of a matrix each thread of a warp has: the fragments of instructions on tensor
-cores, as data (PTX ISA, "Matrix Fragments for mma" and "ldmatrix").
+"""Which element of a matrix each thread of a warp, or of a warpgroup, has: the fragments of
+instructions on tensor cores, as data (PTX ISA, "Matrix Fragments for mma", "ldmatrix" and "Register
+Fragments for wgmma").
 
 A thread's number in its warp and the number of an element among those that the thread has are
 written in digits of mixed radix, the most significant first. Each digit moves by a number of rows
@@ -19,11 +20,11 @@ one on parts of the same fragments (`mma_parts`).
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 
@@ -54,7 +55,7 @@ def place_of(number: Index, digits: tuple[Digit, ...]) -> tuple[Index, Index]:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A matrix of `rows` x `columns` among 32 threads. `thread`: the digits of a thread's number;
+    """A matrix of `rows` x `columns` among threads. `thread`: the digits of a thread's number;
     `element`: those of an element's number among the elements of a thread."""
 
     rows: int
@@ -65,7 +66,12 @@ class Fragment:
     @property
     def count(self) -> int:
         """Elements of each thread."""
-        return self.rows * self.columns // WARP_THREADS
+        return self.rows * self.columns // self.threads
+
+    @property
+    def threads(self) -> int:
+        """The threads that have it together."""
+        return math.prod(d.count for d in self.thread)
 
     def place(self, thread: Index, element: Index) -> tuple[Index, Index]:
         """The row and column of an element of a thread."""
@@ -108,6 +114,14 @@ def sums_fragment(shape: Shape = WHOLE) -> Fragment:
 
 
 SUMS = sums_fragment()
+
+
+def warpgroup_sums(columns: int) -> Fragment:
+    """The sums of a warpgroup, 64 rows: each warp has those of `SUMS` for 16 of them, of 8 columns
+    after the others."""
+    thread = (Digit(4, SUMS.rows, 0), *SUMS.thread)
+    element = (Digit(columns // SUMS.columns, 0, SUMS.columns), *SUMS.element)
+    return Fragment(4 * SUMS.rows, columns, thread, element)
 
 
 def matrix_fragment(dtype: DType, count: int, transposed: bool = False) -> Fragment:
@@ -198,4 +212,5 @@ __all__ = [
     "shape_for",
     "shape_named",
     "sums_fragment",
+    "warpgroup_sums",
 ]

@@ -56,14 +56,13 @@ def with_barriers(f: PrimFunc) -> PrimFunc:
 def _needed(conflicts: Conflicts) -> list[frozenset[Point]]:
     """The gaps of which one must get a barrier, for each dependence without one."""
     there = conflicts.phases.barriers()
-    found: dict[frozenset[Point], None] = {}
-    for way in conflicts.meetings():
-        if not way.sure or way.sure & there or way.sure in found:
-            continue
-        if any(True for _ in conflicts.conflicts(way)):
-            found[way.sure] = None
-    # a set that contains another is hit whenever that one is
-    return [s for s in found if not any(other < s for other in found)]
+    ways = [w for w in conflicts.meetings() if w.sure and not w.sure & there]
+    found: set[frozenset[Point]] = set()
+    # A set that contains another is hit whenever that one is, so it need not be asked for.
+    for way in sorted(ways, key=lambda w: len(w.sure)):
+        if not any(s <= way.sure for s in found) and any(True for _ in conflicts.conflicts(way)):
+            found.add(way.sure)
+    return [s for s in dict.fromkeys(w.sure for w in ways) if s in found]
 
 
 def _costs(phases: Phases) -> dict[Point, int]:

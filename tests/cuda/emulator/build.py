@@ -8,6 +8,7 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
+`emulator_products` in warpgroups.h,
 `emulator_count` and `emulator_counts` in counts.h.
 """
 
@@ -34,6 +35,7 @@ from tensorkiln.schedule.intrin.fragments import (
     sums_fragment,
 )
 from tests.codegen.c_like.build import require_compiler
+from tests.cuda.emulator.assembly import DECLARATIONS, is_assembly, translated
 
 FAULTS = {
     1: "race",
@@ -45,6 +47,8 @@ FAULTS = {
     7: "undefined shared memory",
     8: "warp",
     9: "operand",
+    11: "product",
+    12: "proxy",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.
@@ -133,7 +137,7 @@ def build(irs: Iterable[str], out: Path) -> Path:
     parts, declared = list[str](), dict[str, None]()
     for ir in irs:
         parts.append(_emulated(ir, declared))
-    text = "\n".join([_HEAD, *declared, *parts, "!0 = !{i32 1}\n"])
+    text = "\n".join([_HEAD, DECLARATIONS, *declared, *parts, "!0 = !{i32 1}\n"])
     with tempfile.TemporaryDirectory() as folder:
         object_ = Path(folder) / "kernels.o"
         object_.write_bytes(_compiled(text))
@@ -195,8 +199,13 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
     assert found is not None and threads is not None, ir
     lines: list[str] = []
     slots: set[str] = set()
+    assembly = []
     for number, line in enumerate(ir.splitlines()):
-        if line.startswith("declare ") and _WARP.search(line):
+        if is_assembly(line):
+            called, function = translated(line, f"{found[1]}$assembly{number}", number)
+            lines.append(called)
+            assembly.append(function)
+        elif line.startswith("declare ") and _WARP.search(line):
             declared[_in_memory(line)] = None
         elif rounds := re.match(r"declare .* @llvm\.nvvm\.([\w.]*bf16\w*\.rn)\(", line):
             declared[_DEFINED[rounds[1]]] = None
@@ -205,7 +214,9 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
             lines += _line(line, slots, number)
     name, types = found[1], [p.split()[0] for p in _split(found[2])]
-    return "\n".join([*lines, _launcher(name, types, [int(n) for n in threads.groups()])])
+    return "\n".join(
+        [*lines, *assembly, _launcher(name, types, [int(n) for n in threads.groups()])]
+    )
 
 
 def _function(found: re.Match[str]) -> str:

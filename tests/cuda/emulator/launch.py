@@ -63,6 +63,10 @@ class Emulated:
         """Run threads and blocks forward, backward or at random."""
         self.library.emulator_order(which, ctypes.c_uint64(seed))
 
+    def products(self, late: bool) -> None:
+        """Let products of warpgroups happen when threads wait for them, or when they begin them."""
+        self.library.emulator_products(int(late))
+
     @contextmanager
     def counted(self) -> Iterator[dict[str, Count]]:
         """What the launches in a `with` statement ask of memory, by kind of access; the mapping is

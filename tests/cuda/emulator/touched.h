@@ -126,6 +126,8 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
         for (unsigned i = 0; i < size; i++) {
             touched *t = &shared_touched[at + (long)i];
             note(t, write, block_began, "shared memory", (unsigned long)at + i);
+            if (write)
+                written_for_products((unsigned long)at + i);
             if (!write && t->written < block_began && undefined_at < 0) {
                 undefined_at = at + (long)i;
                 undefined_by = own_number();

@@ -5,10 +5,11 @@
 enum { WARP_THREADS = 32, MMA_REGISTERS = 10 };
 enum { F16, BF16, TF32, S8, U8 };
 
-/* Wait for the other threads of the warp at `site`, a place of the program. What they do together is
- * done by `together` for all of them, with the registers that each has given. */
+/* Wait for the other threads of the warp, or of a group of so many `threads`, at `site`, a place of the
+ * program. What they do together is done by `together` for all of them, with the registers that each
+ * has given. */
 static void meet(const char *name, uint32_t *registers, unsigned site, unsigned how,
-                 void (*together)(fiber *, unsigned))
+                 void (*together)(fiber *, unsigned), unsigned threads)
 {
     fiber *f = &fibers[running];
     f->state = IN_WARP;
@@ -16,6 +17,7 @@ static void meet(const char *name, uint32_t *registers, unsigned site, unsigned 
     f->instruction = name;
     f->registers = registers;
     f->how = how;
+    f->threads = threads;
     f->together = together;
     leave();
 }
@@ -113,7 +115,7 @@ static void multiply(fiber *warp, unsigned types)
  * times 256 the number of the shape in fragments.h. */
 void emulator_mma(uint32_t *registers, unsigned types, unsigned site)
 {
-    meet("mma", registers, site, types, multiply);
+    meet("mma", registers, site, types, multiply, WARP_THREADS);
 }
 
 /* ---- ldmatrix --------------------------------------------------------------------------------- */
@@ -141,7 +143,7 @@ void emulator_ldmatrix(uint32_t *registers, char *row, unsigned how, unsigned si
         emulator_load(row, 16, 16, site);
     }
     f->row = row;
-    meet("ldmatrix", registers, site, how, load);
+    meet("ldmatrix", registers, site, how, load, WARP_THREADS);
 }
 
 /* ---- shfl.sync.bfly --------------------------------------------------------------------------- */
@@ -162,7 +164,7 @@ void emulator_exchange(uint32_t *registers, unsigned members, unsigned apart, un
     if (members != ~0u || last != WARP_THREADS - 1 || apart >= WARP_THREADS)
         FAIL(OPERAND, "%s exchanges values with threads %#x, bits %u, of %u",
              thread_name(own_number()), members, apart, last + 1);
-    meet("shfl", registers, site, apart, exchange);
+    meet("shfl", registers, site, apart, exchange, WARP_THREADS);
 }
 
 /* ---- a thread by itself ------------------------------------------------------------------------ */
@@ -191,14 +193,40 @@ float nvvm_ex2_approx_ftz_f(float x)
 static const char *place_of(const fiber *f)
 {
     return f->state == DONE      ? "has ended"
-           : f->state == IN_WARP ? "is at another instruction of the warp"
+           : f->state == IN_WARP ? "is at another instruction of a warp"
                                  : "is at a barrier";
 }
 
-/* Do what warps wait for, whose threads have all come; whether any did. */
+/* What is wrong with the instruction that thread `one` waits at, whose group begins at `first`, since
+ * not all of its threads are there; 0: nothing. */
+static int incomplete(int one, int first, int tell)
+{
+    const fiber *f = &fibers[one];
+    const char *group = f->threads > WARP_THREADS ? "warpgroup" : "warp";
+    for (int t = first; t < first + (int)f->threads; t++) {
+        if (t >= n_threads) {
+            if (tell)
+                say(WARP, "%s executes %s in a %s of %d threads",
+                    thread_name(block_first + (uint32_t)one), f->instruction, group,
+                    n_threads - first);
+            return 1;
+        }
+        if (fibers[t].state != IN_WARP || fibers[t].where != f->where) {
+            if (tell)
+                say(WARP, "%s executes %s with the threads of its %s, of which %s %s",
+                    thread_name(block_first + (uint32_t)one), f->instruction, group,
+                    thread_name(block_first + (uint32_t)t), place_of(&fibers[t]));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Do what groups of threads wait for that have all come; whether any did. If none have, those that wait
+ * for each other wait for ever. */
 static int run_warps(void)
 {
-    int found = 0;
+    int found = 0, stuck = -1;
     for (int first = 0; first < n_threads; first += WARP_THREADS) {
         int one = -1;
         for (int t = first; t < n_threads && t < first + WARP_THREADS; t++)
@@ -206,24 +234,20 @@ static int run_warps(void)
                 one = t;
         if (one < 0)
             continue;
-        const fiber *f = &fibers[one];
-        for (int t = first; t < first + WARP_THREADS; t++) {
-            if (t >= n_threads) {
-                say(WARP, "%s executes %s in a warp of %d threads",
-                    thread_name(block_first + (uint32_t)one), f->instruction, n_threads - first);
-                return 1;
-            }
-            if (fibers[t].state != IN_WARP || fibers[t].where != f->where) {
-                say(WARP, "%s executes %s with the threads of its warp, of which %s %s",
-                    thread_name(block_first + (uint32_t)one), f->instruction,
-                    thread_name(block_first + (uint32_t)t), place_of(&fibers[t]));
-                return 1;
-            }
+        const int begin = first - first % (int)fibers[one].threads;
+        if (incomplete(one, begin, 0)) {
+            stuck = one;
+            continue;
         }
-        f->together(&fibers[first], f->how);
-        for (int t = first; t < first + WARP_THREADS; t++)
+        const int end = begin + (int)fibers[one].threads;
+        fibers[one].together(&fibers[begin], fibers[one].how);
+        for (int t = begin; t < end; t++)
             fibers[t].state = READY;
         found = 1;
+    }
+    if (!found && stuck >= 0) {
+        incomplete(stuck, stuck - stuck % (int)fibers[stuck].threads, 1);
+        return 1;
     }
     return found;
 }

@@ -23,6 +23,7 @@ from tensorkiln.passes import Pass
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
+from tensorkiln.target.capability import most_shared
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
 from tensorkiln.transform.relax.fold_constants import fold_constants
@@ -75,8 +76,7 @@ def groups_for(mod: IRModule, target: Target = OPENCL) -> Iterator[Group]:
 
 def device_passes(target: Target) -> list[Pass]:
     """Scheduled programs -> programs that launch, and device functions ready to be printed."""
-    most = target["max_shared_memory_per_block"]
-    assert isinstance(most, int)
+    most = most_shared(target)
     return [
         pass_sizes,
         lower_blocks,
@@ -101,8 +101,9 @@ class Kernels:
 
     def __init__(self, kernels: Sequence[PrimFunc], target: Target = OPENCL):
         self.target = target
-        # On the emulator: the order of threads, and whether arrays are aligned.
-        self.order, self.aligned = (FORWARD, 0), False
+        # On the emulator: the order of threads, whether arrays are aligned, and whether products of
+        # warpgroups happen when threads wait for them.
+        self.order, self.aligned, self.late = (FORWARD, 0), False, False
         mod = IRModule(tuple(replace(f, name=f"run_{f.name}") for f in kernels), "kernels")
         *passes, fold = device_passes(target)
         for p in passes:
@@ -160,6 +161,7 @@ class Kernels:
             program = self._program(name)
             if isinstance(program, Emulated):
                 program.order(*self.order)
+                program.products(self.late)
                 program.aligned = self.aligned
                 shared = launch_of(self.func(s.name)).shared_bytes
                 program.run(s.name, grid, s.block, args, shared)

@@ -23,8 +23,8 @@ PROVED += [
     for op_class, name in FIRST.items()
     if target not in ("opencl", ALONE) or (target == ALONE and op_class == "gpu_contraction")
 ]
-# Of halves alone, whose kernels tests/cuda/test_attention.py proves.
-HALVES = {"gpu_attention_tensor_cores"}
+# Of halves alone, whose kernels tests/cuda/test_attention.py and tests/cuda/test_wgmma.py prove.
+HALVES = {"gpu_attention_tensor_cores", "gpu_wgmma"}
 # The class of kernels that a target has in the place of another; tests/cuda/test_tensor_cores.py
 # has those of other types.
 INSTEAD = {("tensor cores", "gpu_contraction"): "gpu_tensor_cores"}
