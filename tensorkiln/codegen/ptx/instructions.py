@@ -12,10 +12,13 @@ from tensorkiln.codegen.llvm.addresses import address
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Intrin
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.target.capability import ASYNC_COPIES
 from tensorkiln.target.gpus import capability_of
 
 _CODEGEN = "ptx"
@@ -26,7 +29,14 @@ _HALVES = "<2 x half>"
 
 def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
     """Raise UnsupportedError for an instruction that has no text in PTX, or that one of the
-    architectures lacks."""
+    architectures lacks, as it does asynchronous copies."""
+    if any(map(is_asynchronous, walk_stmt(f.body))):
+        for arch in (a for a in archs if capability_of(a) < ASYNC_COPIES):
+            raise UnsupportedError(
+                f"{arch} does not have asynchronous copies",
+                where=f.name,
+                hint="sm_80 or newer, for arch and each of also; or leave the annotation out",
+            )
     for e in instructions_in(f):
         texts = DEVICE_INSTRUCTIONS[e.name].text.get(_CODEGEN, ())
         if not texts:

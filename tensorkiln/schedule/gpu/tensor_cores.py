@@ -13,7 +13,7 @@ longer than a power of two, so that 8 of them that are loaded at once lie in dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
@@ -26,25 +26,22 @@ from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     Shuffle,
-    Var,
     cast,
     const,
     int_value,
     intrin,
 )
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import children, loads, substitute
 from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
-from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads
-from tensorkiln.schedule.gpu.products import Axes, Product
+from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import (
     Side,
     TiledProduct,
+    adjacent,
     bind_tiles,
-    split_index,
     tiled_product,
 )
 from tensorkiln.schedule.group import Group, inplace_params, product, static
@@ -59,10 +56,8 @@ from tensorkiln.schedule.intrin.fragments import (
     right_fragment,
 )
 from tensorkiln.schedule.primitives import Cooperative, Schedule
-from tensorkiln.schedule.reductions import replaced
 from tensorkiln.target import Target
 
-_VECTORS = (16, 8, 4)  # bytes that a thread copies at once
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 _BLOCK = 16  # rows of a product; columns of two
 _COPIES = {"left": "copy left", "right": "copy right"}  # roles of nests that fill tiles
@@ -148,8 +143,8 @@ class _Copied:
 def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
     """How a factor is copied: along that of its axes, its own or the terms, in which more of its
     elements are adjacent in memory."""
-    along_terms = _adjacent((side.value,), of.p.terms, of.terms)
-    along_own = _adjacent((side.value,), side.axes, side.extent)
+    along_terms = adjacent((side.value,), of.p.terms, of.terms)
+    along_own = adjacent((side.value,), side.axes, side.extent)
     # Where nothing is adjacent, as in padded images, the last axis of the output is best.
     across = along_own > along_terms or (along_own == along_terms and name == "right")
     flips = across and side.dtype.bytes == 2
@@ -157,38 +152,6 @@ def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
     made = buffer(name, shape, side.dtype, "shared")
     lanes = along_own if flips else 0 if across else along_terms
     return _Copied(side, made, flips, max(1, int(lanes)), flips or not across)
-
-
-def _adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
-    """How many elements along some axes can be accessed as one vector in all values; less than 1
-    for single ones, the more the longer they are adjacent."""
-    for size in _VECTORS:
-        lanes = size // values[0].dtype.bytes
-        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
-            return lanes
-    last = axes[-1:]
-    if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
-        return 0
-    n = int_value(last[0][1])
-    return 0.5 if n is None else 1 - 0.5 / n
-
-
-def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
-    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
-    if int_value(simplify(extent % lanes)) != 0:
-        return False
-    step, lane = Var("step"), Var("lane")
-    bounds = {lane: (0, lanes - 1)}
-    at = {v: simplify(e, bounds) for v, e in split_index(axes, step * lanes + lane).items()}
-    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
-
-
-def _in_vectors(e: Expr, lane: Var) -> bool:
-    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
-    nothing else depends."""
-    if isinstance(e, Load):
-        return lane_stride(e, lane) in (0, 1)
-    return e is not lane and all(_in_vectors(c, lane) for c in children(e))
 
 
 class _Tiles:
@@ -207,10 +170,7 @@ class _Tiles:
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
         self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), p.dtype, "shared")
-        # Adjacent columns of the output, and of what is read for them.
-        place = Load(group.out, group.store_index(p.index))
-        read = replaced(p.value, p.total, const(0, p.dtype))
-        self.lanes = int(_adjacent((place, read), p.columns, self.of.right.extent)) or 1
+        self.lanes = self.of.result_lanes
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""

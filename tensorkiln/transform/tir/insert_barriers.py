@@ -11,7 +11,8 @@ thread of its block accesses afterwards, one of them for writing: between nests 
 from one round of a loop around them to the next. For each such dependence a barrier must stand in
 one of the gaps on the way (`transform/device/phases.py`); the gaps are chosen such that barriers
 run as rarely as possible, and barriers that are there count. Where it cannot be proved that there
-is no dependence, one is assumed.
+is no dependence, one is assumed. Where the first access is of an asynchronous copy
+(`ir/copies.py`), the barrier is one at which threads wait for copies too.
 
 Threads that conflict within one nest cannot be separated by a barrier: `check_races` reports them.
 
@@ -20,6 +21,7 @@ Needs: split_device, and allocate_shared: a shared buffer has one memory in all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.ir.module import IRModule
@@ -43,26 +45,36 @@ def with_barriers(f: PrimFunc) -> PrimFunc:
     if not f.is_device:
         return f
     conflicts = Conflicts(f)
-    needed = _needed(conflicts)
-    if not needed:
+    costs = _costs(conflicts.phases)
+    late, other = (_needed(conflicts, which) for which in (True, False))
+    points = dict.fromkeys(cheapest(_least([*late, *other]), costs), "block")
+    points.update(dict.fromkeys(cheapest([gaps & points.keys() for gaps in late], costs), "copies"))
+    if not points:
         return f
-    points = cheapest(needed, _costs(conflicts.phases))
     body = conflicts.phases.with_barriers(points)
     for loop in reversed(conflicts.of.launch.loops):
         body = replace(loop, body=body)
     return replace(f, body=body)
 
 
-def _needed(conflicts: Conflicts) -> list[frozenset[Point]]:
-    """The gaps of which one must get a barrier, for each dependence without one."""
-    there = conflicts.phases.barriers()
+def _needed(conflicts: Conflicts, late: bool) -> list[frozenset[Point]]:
+    """The gaps of which one must get a barrier, for each dependence without one: on copies that are
+    `late`, or on anything else."""
+    there = conflicts.phases.barriers(copies=late)
     found: dict[frozenset[Point], None] = {}
+    if late and not conflicts.any_late:
+        return []
     for way in conflicts.meetings():
         if not way.sure or way.sure & there or way.sure in found:
             continue
-        if any(True for _ in conflicts.conflicts(way)):
+        if any(True for _ in conflicts.conflicts(way, late)):
             found[way.sure] = None
-    # a set that contains another is hit whenever that one is
+    return list(found)
+
+
+def _least(sets: Sequence[frozenset[Point]]) -> list[frozenset[Point]]:
+    """The sets that contain no other: those that do are hit whenever these are."""
+    found = dict.fromkeys(sets)
     return [s for s in found if not any(other < s for other in found)]
 
 

@@ -21,8 +21,10 @@ PROVED += [
     (target, name)
     for target in TARGETS
     for op_class, name in FIRST.items()
-    if target not in ("opencl", ALONE) or (target == ALONE and op_class == "gpu_contraction")
+    if target not in ("opencl", "copies ahead", ALONE)
+    or (target == ALONE and op_class == "gpu_contraction")
 ]
+PROVED += [("copies ahead", name) for name in ("linear", "linear_symbolic", "matmul", "conv2d")]
 # The class of kernels that a target has in the place of another; tests/cuda/test_tensor_cores.py
 # has those of other types.
 INSTEAD = {("tensor cores", "gpu_contraction"): "gpu_tensor_cores"}
