@@ -77,6 +77,12 @@ class DType:
         return self.name == "bool"
 
     @property
+    def sums(self) -> DType:
+        """The type in which operators add and multiply elements of this type: float32 for floats of
+        16 bits, whose sums would round each term; else the type itself."""
+        return DType("float32", self.lanes) if self.is_float and self.bits == 16 else self
+
+    @property
     def element(self) -> DType:
         return DType(self.name)
 

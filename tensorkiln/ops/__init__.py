@@ -20,20 +20,23 @@ from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
 from tensorkiln.ops.strassen import STRASSEN
+from tensorkiln.ops.wide import wide_sums
 from tensorkiln.ops.winograd import WINOGRAD
 
-OPS: dict[str, OpDef] = {
-    **ELEMENTWISE,
-    **BROADCAST,
-    **SHAPE,
-    **REDUCTION,
-    **NN,
-    **NORMALISE,
-    **MATMUL,
-    **WINOGRAD,
-    **STRASSEN,
-    **QUANTISE,
-}
+_TABLES = (
+    ELEMENTWISE,
+    BROADCAST,
+    SHAPE,
+    REDUCTION,
+    NN,
+    NORMALISE,
+    MATMUL,
+    WINOGRAD,
+    STRASSEN,
+    QUANTISE,
+)
+
+OPS: dict[str, OpDef] = {name: wide_sums(op) for table in _TABLES for name, op in table.items()}
 
 
 def get(name: str) -> OpDef:

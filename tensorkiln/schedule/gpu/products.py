@@ -44,9 +44,8 @@ class Product:
         return self.total.dtype
 
 
-def product_of(group: Group, halves: bool = False) -> Product | None:
-    """The product that a group computes; None if its elements are anything else, or sums in 16
-    bits, unless `halves` are asked for."""
+def product_of(group: Group) -> Product | None:
+    """The product that a group computes; None if its elements are anything else."""
     t = group.out_type
     if t.layout is not None or group.calls[group.out_var].op == "concat":
         return None
@@ -62,7 +61,7 @@ def product_of(group: Group, halves: bool = False) -> Product | None:
     if len(found) != 1 or found[0].op != "sum" or not isinstance(found[0].value, Binary):
         return None
     total, factors = found[0], found[0].value
-    if factors.op != "mul" or (total.dtype.is_float and total.dtype.bits == 16 and not halves):
+    if factors.op != "mul":
         return None
     left, right = factors.a, factors.b
     in_left, in_right = set(free_vars(left)), set(free_vars(right))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
-from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import For, PrimFunc, Stmt, seq
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.build import around
 from tensorkiln.schedule.gpu.block import BlockSum, each_thread, strided
@@ -72,11 +72,7 @@ class BlockRow(Row):
 
     def write(self, value: Element) -> Stmt:
         """out[j] = value(j) for all columns."""
-        place, out = self.group.store_index, self.group.out
-
-        def store(j: Expr) -> Stmt:
-            return Store(out, place((*self.lead, j)), value(j))
-
+        store = lambda j: self.store(j, value(j))  # noqa: E731
         own = lambda t: strided("j", self.columns, self.threads, t, store)  # noqa: E731
         return each_thread("thread", self.threads, own)
 

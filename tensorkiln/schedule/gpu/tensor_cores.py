@@ -25,11 +25,13 @@ from tensorkiln.ir.expr import (
     Cast,
     Expr,
     IntImm,
+    Select,
     Shuffle,
     cast,
     const,
     int_value,
     intrin,
+    select,
 )
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
@@ -69,7 +71,7 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     """A group whose output elements are functions of one sum of products of float16, bfloat16 or
     integers of 8 bits, or of float32 where the target says tf32. None if it is not such a product,
     or too narrow for tiles."""
-    group, found = tiled_product(group, halves=True)
+    group, found = tiled_product(group)
     factors = None if found is None else _factors(found)
     if found is None or factors is None:
         return None
@@ -102,20 +104,23 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
 
 def _factors(p: Product) -> tuple[Expr, Expr] | None:
     """The factors in the types that are multiplied; None for others."""
-    found = []
-    for value in (p.left, p.right):
-        if p.dtype.name == "int32":
-            if not isinstance(value, Cast):
-                return None
-            value = value.a
-        found.append(value)
-    left, right = found
-    types = left.dtype.name, right.dtype.name
-    if types == TF32:  # the family takes float32 only where the target asks for tf32
-        left, right = (intrin("thread_round_tf32", x) for x in found)
-    elif types not in FACTORS:
-        return None
-    return left, right
+    left, right = _narrow(p.left), _narrow(p.right)
+    if (left.dtype.name, right.dtype.name) in FACTORS:
+        return left, right
+    if (p.left.dtype.name, p.right.dtype.name) == TF32:  # only where the target asks for it
+        return intrin("thread_round_tf32", p.left), intrin("thread_round_tf32", p.right)
+    return None
+
+
+def _narrow(value: Expr) -> Expr:
+    """What a factor is before it is converted to the type of the sums: x of cast(x), and of zeros
+    around it."""
+    if isinstance(value, Cast):
+        return value.a
+    if isinstance(value, Select) and value.b == const(0, value.dtype):
+        inner = _narrow(value.a)
+        return select(value.cond, inner, const(0, inner.dtype))
+    return value
 
 
 def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:

@@ -23,15 +23,15 @@ Ranges = dict[Var, tuple[int, int]]
 _VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 
 
-def tiled_product(group: Group, halves: bool = False) -> tuple[Group, Product | None]:
+def tiled_product(group: Group) -> tuple[Group, Product | None]:
     """The product that a group computes, as `product_of`, and the group whose buffers it reads."""
-    found = product_of(group, halves)
+    found = product_of(group)
     if found is None or not found.batch:
         return group, found
     if all(int_value(e) is not None for _, e in (*found.rows, *found.columns)):
         return group, found
     # A row of a batch, z * n + i, is one of x[z, i]; rows alone stay one dimension.
-    return group.unviewed, product_of(group.unviewed, halves)
+    return group.unviewed, product_of(group.unviewed)
 
 
 def bind_tiles(s: Schedule) -> None:

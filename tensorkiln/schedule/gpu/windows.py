@@ -126,8 +126,7 @@ class _Windows:
 
     def _is_window(self, r: Reduce) -> bool:
         known = [int_value(e) for _, e in r.axes]
-        half = r.dtype.is_float and r.dtype.bits == 16
-        return len(known) >= 2 and 0 < (known[-2] or 0) <= _TAPS and not half
+        return len(known) >= 2 and 0 < (known[-2] or 0) <= _TAPS
 
     def stmt(self) -> Stmt:
         """for image, tile of channels, tile of rows, column: the sums of a thread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
@@ -36,27 +37,26 @@ class Row:
         assert group.anchor is not None
         self.group, self.lead, self.call = group, lead, group.anchor
         self.columns = group.out_type.shape[-1]
-        self.dtype = group.out_type.dtype
+        self.dtype = group.out_type.dtype.sums
         self.x = group.element(self.call.args[0])
         self.made: list[Buffer] = []
 
     def at(self, j: Expr) -> Expr:
-        """The operand's element in column j."""
-        return simplify_value(self.x(*self.lead, j), {})
+        """The operand's element in column j, in the type of the sums."""
+        return cast(simplify_value(self.x(*self.lead, j), {}), self.dtype)
 
     def saved(self, j: Expr) -> Expr:
         """Load column j of the result, which `write` stored."""
-        return Load(self.group.out, self.group.store_index((*self.lead, j)))
+        return cast(Load(self.group.out, self.group.store_index((*self.lead, j))), self.dtype)
 
     def write(self, value: Element) -> Stmt:
         """out[j] = value(j) for all columns."""
-        place = self.group.store_index
-        return loop(
-            "j",
-            self.columns,
-            lambda j: Store(self.group.out, place((*self.lead, j)), value(j)),
-            "element",
-        )
+        return loop("j", self.columns, lambda j: self.store(j, value(j)), "element")
+
+    def store(self, j: Expr, value: Expr) -> Store:
+        """out[j] = value, rounded to the type of the output."""
+        out = self.group.out
+        return Store(out, self.group.store_index((*self.lead, j)), cast(value, out.dtype))
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
         """(the statement name = value, the load of name); `name` is a one-element register."""
@@ -113,7 +113,7 @@ def layer_norm(r: Row) -> Stmt:
     """(x - mean) / sqrt(var + eps) * gamma + beta, with var = mean((x - mean)^2) in a pass of its
     own."""
     group, count = r.group, cast(r.columns, r.dtype)
-    scales = [group.element(a) for a in r.call.args[1:]]
+    scales = [_cast_to(r.dtype, group.element(a)) for a in r.call.args[1:]]
     eps = const(float(r.call.attrs.eps), r.dtype)
     assert group.anchor_var is not None
     var = group.anchor_var
@@ -127,7 +127,8 @@ def layer_norm(r: Row) -> Stmt:
         return y + simplify_value(scales[1](j), {}) if len(scales) > 1 else y
 
     def out(j: Expr) -> Expr:
-        element = group.element(group.out_var, {var: lambda *i: normal(i[-1])})
+        normalised = _cast_to(var.tensor.dtype, lambda *i: normal(i[-1]))
+        element = group.element(group.out_var, {var: normalised})
         return simplify_value(element(*r.lead, j), {})
 
     add, total = r.reduce("sum", "sum", r.at)
@@ -135,3 +136,7 @@ def layer_norm(r: Row) -> Stmt:
     squares, square = r.reduce("squares", "sum", lambda j: deviation(j) * deviation(j))
     invert, inv = r.number("inv", const(1, r.dtype) / Unary("sqrt", square / count + eps))
     return r.stmt(add, divide, squares, invert, r.write(out))
+
+
+def _cast_to(dtype: DType, element: Callable[..., Expr]) -> Callable[..., Expr]:
+    return lambda *index: cast(element(*index), dtype)

@@ -33,7 +33,7 @@ def schedule_layer_norm(group: Group, target: Target, check: bool = False) -> Sc
 def _scheduled(group: Group, target: Target, row: Callable[[Row], Stmt], check: bool) -> Schedule:
     """Vectorize the loops over columns, and share the rows among threads when there is work."""
     s = Schedule(rows_program(group, row), check)
-    lanes = target.vector_lanes(group.out_type.dtype.name)
+    lanes = target.vector_lanes(group.out_type.dtype.sums.name)
     for loop in s.loops():
         role = s.role(loop)
         if role == "term":
