@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.copies import ASYNCHRONOUS, other_than_copies
 from tensorkiln.ir.device_instructions import (
     DEVICE_INSTRUCTIONS,
     SUBGROUP,
@@ -31,6 +32,7 @@ from tensorkiln.ir.stmt import (
     PrimFunc,
     Seq,
     Stmt,
+    Store,
     Sync,
     While,
 )
@@ -57,6 +59,8 @@ class DeviceNest:
             self._spread.pop()
             return
         thread = str(s.attrs.get("thread", ""))
+        if s.attrs.get(ASYNCHRONOUS):
+            _check_copies(s, thread)
         if not thread:
             yield
             return
@@ -113,6 +117,22 @@ class DeviceNest:
 
     def _threads(self) -> list[str]:
         return [index for index in self._bound if index in THREAD_INDICES]
+
+
+def _check_copies(s: For, thread: str) -> None:
+    """Raise Malformed unless an asynchronous loop is a nest of threads that only copy."""
+    if thread not in THREAD_INDICES:
+        message = f"loop {s.var.name} is asynchronous, and no nest over threadIdx"
+        raise Malformed(message, "copies of single threads may be asynchronous")
+    other = next(other_than_copies(s), None)
+    if other is not None:
+        what = f"a {type(other).__name__}"
+        if isinstance(other, Store):
+            what = f"the store to {other.buffer.name}"
+        raise Malformed(
+            f"{what} in loop {s.var.name}, which is asynchronous, is no copy",
+            "copies store elements of 4 or 8 bytes of global memory, or zeros, to shared memory",
+        )
 
 
 def check_launch(s: CallKernel) -> None:

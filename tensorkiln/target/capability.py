@@ -5,6 +5,9 @@ from __future__ import annotations
 from tensorkiln.target.gpus import capability_of
 from tensorkiln.target.target import Target
 
+# The least compute capability that copies from global to shared memory while threads compute.
+ASYNC_COPIES = 80
+
 
 def archs_of(target: Target) -> tuple[str, ...]:
     """The architectures that code is made for, the target's own first."""
@@ -25,4 +28,17 @@ def most_shared(target: Target) -> int:
     return found
 
 
-__all__ = ["archs_of", "capability_of", "least_capability", "most_shared"]
+def copies_ahead(target: Target) -> bool:
+    """Whether a device copies from global to shared memory while its threads compute: cp.async of
+    GPUs of NVIDIA from compute capability 8.0 on."""
+    return target.kind == "cuda" and least_capability(target) >= ASYNC_COPIES
+
+
+__all__ = [
+    "ASYNC_COPIES",
+    "archs_of",
+    "capability_of",
+    "copies_ahead",
+    "least_capability",
+    "most_shared",
+]

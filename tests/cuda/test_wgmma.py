@@ -491,6 +491,8 @@ entry:
 @f$shared = external addrspace(3) global [0 x i8], align 1024
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
+declare void @llvm.nvvm.cp.async.ca.shared.global.4(ptr addrspace(3), ptr addrspace(1))
+declare void @llvm.nvvm.cp.async.wait.all()
 attributes #0 = {{ "nvvm.reqntid"="{threads},1,1" }}
 """
 FILL = "\n".join(
@@ -542,6 +544,20 @@ yes:
 no:
 """
 WRITE = "  store <4 x i32> zeroinitializer, ptr %at, align 16"
+COPY = """
+  %from = addrspacecast ptr %p0 to ptr addrspace(1)
+  %to = addrspacecast ptr %a1 to ptr addrspace(3)
+  call void @llvm.nvvm.cp.async.ca.shared.global.4(ptr addrspace(3) %to, ptr addrspace(1) %from)
+"""
+AWAIT = "  call void @llvm.nvvm.cp.async.wait.all()"
+BARRIER = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
+
+
+def copied(*steps: str) -> str:
+    """A product of what is copied; `steps`: what threads do between the copy and the product."""
+    return "\n".join([HEAD, COPY, *steps, product([*WHOLE, *DONE])])
+
+
 # body, threads -> kind of fault and what is said; None: there is none
 PLANTED: dict[str, tuple[str, int, tuple[str, str] | None]] = {
     "good": (HEAD + product([*WHOLE, *DONE]), 128, None),
@@ -578,6 +594,17 @@ PLANTED: dict[str, tuple[str, int, tuple[str, str] | None]] = {
         128,
         ("race", "with no barrier between them"),
     ),
+    "copied": (copied(AWAIT, f"  {PROXY}", BARRIER), 128, None),
+    "copied, not waited for": (
+        copied(f"  {PROXY}", BARRIER),
+        128,
+        ("copy", "has waited for its copy to it"),
+    ),
+    "copied, with no fence after the wait": (
+        copied(f"  {PROXY}", AWAIT, BARRIER),
+        128,
+        ("proxy", "with no proxy fence"),
+    ),
 }
 
 
@@ -587,6 +614,7 @@ def test_single_products(name: str, late: bool) -> None:
     body, threads, fault = PLANTED[name]
     kernels = Emulated([IR.format(body=body, threads=threads)])
     kernels.products(late)
+    kernels.copies(late)
     for order in ORDERS:
         kernels.order(*order)
         run = partial(

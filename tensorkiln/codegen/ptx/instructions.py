@@ -14,12 +14,14 @@ from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_product
 from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP, WARP_THREADS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Intrin, int_value
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.stmt import THREAD_INDICES, For, PrimFunc
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.target.capability import ASYNC_COPIES
 from tensorkiln.target.gpus import capability_of
 
 _CODEGEN = "ptx"
@@ -32,7 +34,14 @@ _AS_BITS = ("thread_round_tf32",)  # whose result LLVM has as an integer of the 
 
 def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
     """Raise UnsupportedError for an instruction that has no text in PTX, or that one of the
-    architectures lacks."""
+    architectures lacks, as it does asynchronous copies."""
+    if any(map(is_asynchronous, walk_stmt(f.body))):
+        for arch in (a for a in archs if capability_of(a) < ASYNC_COPIES):
+            raise UnsupportedError(
+                f"{arch} does not have asynchronous copies",
+                where=f.name,
+                hint="sm_80 or newer, for arch and each of also; or leave the annotation out",
+            )
     for e in instructions_in(f):
         texts = DEVICE_INSTRUCTIONS[e.name].text.get(_CODEGEN, ())
         if not texts:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.arith import simplify
+from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Cast, Expr, Var, const, int_value, logical_and
@@ -19,6 +19,7 @@ from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.reductions import replaced
 
+Ranges = dict[Var, tuple[int, int]]
 _VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 
 
@@ -170,11 +171,11 @@ class TiledProduct:
         return p.dtype
 
 
-def split_index(axes: Axes, at: Expr) -> dict[Var, Expr]:
+def split_index(axes: Axes, at: Expr, bounds: Ranges | None = None) -> dict[Var, Expr]:
     """The values of several indices, the last of which is the fastest, at a place of all."""
     values: dict[Var, Expr] = {}
     for d, (var, extent) in reversed(list(enumerate(axes))):
-        values[var] = simplify(at % extent) if d else simplify(at)
+        values[var] = simplify(at % extent if d else at, bounds or {})
         at = at // extent
     return values
 
@@ -199,7 +200,7 @@ def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
         return False
     step, lane = Var("step"), Var("lane")
     bounds = {lane: (0, lanes - 1)}
-    at = {v: simplify(e, bounds) for v, e in split_index(axes, step * lanes + lane).items()}
+    at = split_index(axes, step * lanes + lane, bounds)
     return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
 
 
@@ -207,7 +208,8 @@ def _in_vectors(e: Expr, lane: Var) -> bool:
     """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
     nothing else depends."""
     if isinstance(e, Load):
-        return lane_stride(e, lane) in (0, 1)
+        linear = all(affine(i, (lane,)) is not None for i in e.indices)
+        return linear and lane_stride(e, lane) in (0, 1)
     return e is not lane and all(_in_vectors(c, lane) for c in children(e))
 
 

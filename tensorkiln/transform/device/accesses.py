@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorkiln.arith.affine_text import AffineText
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import (
     Expr,
     Var,
@@ -62,6 +63,11 @@ class DeviceAccess:
     indices: tuple[Expr, ...]
     guards: tuple[tuple[Expr, bool], ...]
     around: tuple[For | Let, ...]
+
+    @property
+    def late(self) -> bool:
+        """Whether it may happen at any time until all threads wait for copies."""
+        return self.segment.nest and is_asynchronous(self.segment.stmt)
 
     @property
     def private(self) -> bool:

@@ -8,8 +8,8 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
-`emulator_products` in warpgroups.h,
-`emulator_count` and `emulator_counts` in counts.h.
+`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_count` and
+`emulator_counts` in counts.h.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ FAULTS = {
     7: "undefined shared memory",
     8: "warp",
     9: "operand",
+    10: "copy",
     11: "product",
     12: "proxy",
 }
@@ -55,6 +56,8 @@ _SOURCE = Path(__file__).parent / "emulator.c"
 _WARP = re.compile(
     r"@llvm\.nvvm\.(mma\.m\d+n8k\d+\.row\.col|ldmatrix\.sync\.aligned|shfl\.sync)\.([\w.]+)\("
 )
+# Copies are told their place too, by which they are counted.
+_COPY = re.compile(r"@llvm\.nvvm\.cp\.async\.c[ag]\.")
 _FACTORS = {"f32": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4}
 # The shapes of products as warps.h numbers them, with a type of as many bytes.
 _SHAPES = {
@@ -209,6 +212,8 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
             declared[_in_memory(line)] = None
         elif rounds := re.match(r"declare .* @llvm\.nvvm\.([\w.]*bf16\w*\.rn)\(", line):
             declared[_DEFINED[rounds[1]]] = None
+        elif line.startswith("declare ") and _COPY.search(line):
+            declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line[:-1]) + ", i32)"] = None
         elif line.startswith("declare "):
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
@@ -246,7 +251,7 @@ def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
     else:
         told = load or store or not re.search(r"(= load|^  store) ", line)
         assert told, f"an access in a form that the emulator does not know: {line}"
-    if _WARP.search(line):
+    if _WARP.search(line) or _COPY.search(line):
         line = f"{line[:-1]}, i32 {number})"
     yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
 

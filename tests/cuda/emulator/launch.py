@@ -67,6 +67,10 @@ class Emulated:
         """Let products of warpgroups happen when threads wait for them, or when they begin them."""
         self.library.emulator_products(int(late))
 
+    def copies(self, late: bool) -> None:
+        """Let asynchronous copies happen when a thread waits for them, or when it begins them."""
+        self.library.emulator_copies(int(late))
+
     @contextmanager
     def counted(self) -> Iterator[dict[str, Count]]:
         """What the launches in a `with` statement ask of memory, by kind of access; the mapping is

@@ -81,6 +81,9 @@ static void begin_reading(const product *w, unsigned long at)
     if (t->written == now)
         say(RACE, "%s multiplies byte %lu of shared memory, which %s wrote, with no barrier between them",
             thread_name(me), at, thread_name(t->writer));
+    else if (copying[at])
+        say(COPYING, "%s multiplies byte %lu of shared memory before %s has waited for its copy to it",
+            thread_name(me), at, thread_name(copying[at]));
     else if (wrote_at[at] > proxy_fenced[t->writer - block_first])
         say(PROXY, "%s multiplies byte %lu of shared memory, which %s wrote, with no proxy fence",
             thread_name(me), at, thread_name(t->writer));

@@ -21,8 +21,10 @@ PROVED += [
     (target, name)
     for target in TARGETS
     for op_class, name in FIRST.items()
-    if target not in ("opencl", ALONE) or (target == ALONE and op_class == "gpu_contraction")
+    if target not in ("opencl", "copies ahead", ALONE)
+    or (target == ALONE and op_class == "gpu_contraction")
 ]
+PROVED += [("copies ahead", name) for name in ("linear", "linear_symbolic", "matmul", "conv2d")]
 # Of halves alone, whose kernels tests/cuda/test_attention.py and tests/cuda/test_wgmma.py prove.
 HALVES = {"gpu_attention_tensor_cores", "gpu_wgmma"}
 # The class of kernels that a target has in the place of another; tests/cuda/test_tensor_cores.py
