@@ -56,6 +56,7 @@ from tensorkiln.target import (
     runs_kernels,
     with_host,
 )
+from tensorkiln.target.capability import copies_ahead, most_shared
 from tensorkiln.target.isa import word_bits
 from tensorkiln.target.triple import LIBRARIES
 from tensorkiln.transform.relax.assign_devices import AssignDevices
@@ -85,6 +86,7 @@ from tensorkiln.transform.relax.pin_devices import PinDevices
 from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
+from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.check_races import CheckRaces
 from tensorkiln.transform.tir.fold_grid import FoldGrid
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
@@ -173,7 +175,8 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     device: list[Pass] = [
         split_device,
         AllocateShared(None, _shared_memory(target)),
-        insert_barriers,
+        AsyncCopies(_with_copies(target)),
+        insert_barriers,  # of which some wait for copies
     ]
     last: list[Pass] = [CheckRaces(), FoldGrid(target)]  # races: of programs that people wrote
     return [
@@ -188,12 +191,15 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
 
 def _shared_memory(target: Target) -> tuple[tuple[str, int], ...]:
     """The bytes that a block of each device with memory of its own may share, by key."""
-    known = {
-        key: d["max_shared_memory_per_block"]
-        for key, d in devices_of(target).items()
-        if key in accelerators(target)
-    }
-    return tuple((key, most) for key, most in known.items() if isinstance(most, int))
+    found = devices_of(target)
+    return tuple((key, most_shared(d)) for key, d in found.items() if key in accelerators(target))
+
+
+def _with_copies(target: Target) -> tuple[str, ...]:
+    """The keys of the devices with memory of their own that copy to shared memory while they
+    compute."""
+    found = devices_of(target)
+    return tuple(key for key in accelerators(target) if copies_ahead(found[key]))
 
 
 def all_externals(target: Target, externals: Externals = ()) -> tuple[External, ...]:

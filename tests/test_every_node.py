@@ -55,6 +55,12 @@ class Module:
             T.sync("block")
             for t in T.thread_binding(4, thread="threadIdx.x"):
                 A[4 * b + t] = tile[3 - t]
+            T.sync("block")
+            for t in T.thread_binding(
+                4, thread="threadIdx.x", annotations={"asynchronous": True}
+            ):
+                tile[t] = A[4 * b + t]
+            T.sync("copies")
 
     @T.prim_func
     def launches(A: T.Buffer((8,), "float32"), n: T.int64):

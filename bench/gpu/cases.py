@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bench.gpu.device import Array, Contender, Gpu, Ours
+from bench.gpu.device import Array, Contender, Gpu, Ours, failure
 from bench.gpu.peers import Peer, imported, torch_programs, zoo_network
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import constant, tensor
@@ -18,7 +18,7 @@ from tensorkiln.ops.builder import GraphBuilder
 
 CHECKED_ROWS = 64  # of large results, against float64
 # Largest error as a share of the largest element.
-TOLERANCE = {"bfloat16": 1e-2, "float32": 1e-5}
+TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-5}
 NETWORK_TOLERANCE = 1e-4
 
 
@@ -59,8 +59,40 @@ def off_by(have: Array, want: Array, tolerance: float) -> str:
 # ---- products -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Rung:
+    """A way to multiply: options of the target that lead to kernels of a class. Code for an older
+    architecture beside that of the GPU keeps kernels to what both have."""
+
+    label: str
+    options: dict[str, object]
+    kernel_class: str
+
+
+_TENSOR_CORES = "gpu_tensor_cores"
+_SIMT = Rung("Tensorkiln, no tensor cores", {"also": ["sm_70"]}, "gpu_contraction")
+# By type of the factors, the best first: it is what the compiler chooses.
+RUNGS: dict[str, tuple[Rung, ...]] = {
+    "float32": (Rung("Tensorkiln", {}, "gpu_contraction"),),
+    "bfloat16": (Rung("Tensorkiln", {}, _TENSOR_CORES), _SIMT),
+    "float16": (
+        Rung("Tensorkiln", {}, _TENSOR_CORES),
+        Rung("Tensorkiln, products of sm_75", {"also": ["sm_75"]}, _TENSOR_CORES),
+        _SIMT,
+    ),
+}
+
+
+def climbed(gpu: Gpu, rung: Rung, mod: IRModule, inputs: list[Array]) -> Contender:
+    """A module by way of a rung, or the reason why it cannot be."""
+    try:
+        return Ours(gpu, mod, inputs, rung.options, rung.kernel_class).contender(rung.label)
+    except Exception as error:  # the table reports it, whatever it is
+        return Contender(rung.label, status=failure(error))
+
+
 def product(dtype: str, n: int, dry: int) -> Callable[[Gpu], Work]:
-    """Square matrices, both given at run time, beside cuBLAS."""
+    """Square matrices, both given at run time, by each rung, beside cuBLAS."""
 
     def make(gpu: Gpu) -> Work:
         size = dry if gpu.dry else n
@@ -76,9 +108,47 @@ def product(dtype: str, n: int, dry: int) -> Callable[[Gpu], Work]:
         def check(found: list[Array]) -> str:
             return off_by(found[0][some], want, TOLERANCE[dtype])
 
-        ours = Ours(gpu, mod, [x, y]).contender()
+        ours = [climbed(gpu, rung, mod, [x, y]) for rung in RUNGS[dtype]]
         peer = Peer("cuBLAS, torch", lambda torch: torch.mm, gpu, [x, y])
-        return Work([ours], peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
+        return Work(ours, peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
+
+    return make
+
+
+# ---- attention ----------------------------------------------------------------------------------
+
+Sizes = tuple[int, int, int]  # heads, positions, size of a head
+
+
+def attention(dtype: str, shape: Sizes, dry: Sizes) -> Callable[[Gpu], Work]:
+    """Queries, keys and values given at run time, beside torch's own kernel."""
+
+    def make(gpu: Gpu) -> Work:
+        heads, length, size = dry if gpu.dry else shape
+        scale = size**-0.5
+        g = GraphBuilder()
+        given = [g.param(name, tensor((1, heads, length, size), dtype)) for name in "qkv"]
+        mod = IRModule((g.finish(g.emit("attention", *given, scale=scale)),))
+        generator = np.random.default_rng(size)
+        elements = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        inputs = [
+            generator.standard_normal((1, heads, length, size), "float32").astype(elements)
+            for _ in given
+        ]
+        some = generator.choice(length, min(length, CHECKED_ROWS), replace=False)
+        q, k, v = (x[0].astype(np.float64) for x in inputs)
+        scores = scale * q[:, some] @ k.swapaxes(1, 2)
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        want = weights / weights.sum(axis=2, keepdims=True) @ v
+
+        def check(found: list[Array]) -> str:
+            return off_by(found[0][0][:, some], want, TOLERANCE[dtype])
+
+        rung = Rung("Tensorkiln", {}, "gpu_attention_tensor_cores")
+        attend = "scaled_dot_product_attention"
+        peer = Peer("sdpa, torch", lambda t: getattr(t.nn.functional, attend), gpu, inputs)
+        ours = [climbed(gpu, rung, mod, inputs)]
+        return Work(ours, peer.contender, check, 4.0 * heads * length**2 * size, "FLOP", "sdpa")
 
     return make
 
@@ -180,8 +250,14 @@ def network(name: str, batch: int) -> Callable[[Gpu], Work]:
 CASES = (
     Case("product bfloat16 4096", product("bfloat16", 4096, 32), 0.6),
     Case("product bfloat16 8192", product("bfloat16", 8192, 48), 0.6),
+    Case("product float16 4096", product("float16", 4096, 32), 0.6),
+    Case("product float16 8192", product("float16", 8192, 48), 0.6),
     Case("product float32 4096", product("float32", 4096, 32), 0.9),
     Case("product float32 8192", product("float32", 8192, 48), 0.9),
+    Case("attention float16, head 64", attention("float16", (32, 4096, 64), (2, 40, 64)), 0.45),
+    Case(
+        "attention bfloat16, head 128", attention("bfloat16", (16, 4096, 128), (1, 24, 128)), 0.45
+    ),
     Case("elementwise", memory("elementwise", (1 << 14, 1 << 12), (16, 64)), 0.85),
     Case("softmax", memory("softmax", (1 << 14, 1 << 12), (5, 300)), 0.85),
     Case("layer norm", memory("layer norm", (1 << 14, 1 << 12), (5, 300)), 0.85),

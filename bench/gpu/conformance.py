@@ -20,12 +20,13 @@ from bench.store import ROOT
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tests.cuda.classes import HALVES
 from tests.ops.evaluate import evaluate
-from tests.schedule.battery import Battery, arguments
+from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.kernels import KERNELS
 
-_TOLERANCE = 2e-5
-_DRY_CLASSES = ("flat_symbolic", "softmax_short", "matmul", "max_pool")
+_TOLERANCE = {"float32": 2e-5, "float16": 4e-3}
+_DRY_CLASSES = ("flat_symbolic", "softmax_short", "matmul", "max_pool", *HALVES)
 _SIZES = (1, 7, 40)
 # Tests that run on the machine's GPU where it has one.
 _TESTS = (
@@ -38,11 +39,12 @@ _TESTS = (
 def kernel_classes(dry: bool) -> Battery:
     """Every class in each of its forms; some of them in a dry run."""
     made = Battery()
-    for name in _DRY_CLASSES if dry else KERNELS:
-        build, shape, _ = KERNELS[name]
+    for name in _DRY_CLASSES if dry else (*KERNELS, *HALVES):
+        build, shape = HALVES[name] if name in HALVES else KERNELS[name][:2]
         symbols = sorted({str(n) for n in shape if not isinstance(n, int)})
         sizes = [dict.fromkeys(symbols, n) for n in _SIZES] if symbols else [{}]
-        made.add(name, build, shape, sizes=sizes)  # type: ignore[arg-type]
+        dtype = "float16" if name in HALVES else "float32"
+        made.add(name, build, typed(dtype, *shape), sizes=sizes)  # type: ignore[arg-type]
     return made
 
 
@@ -65,7 +67,8 @@ def check_class(name: str) -> Callable[[Gpu], str]:
             inputs = arguments(case, sizes, k)
             want = evaluate(case.function, inputs, sizes, dtype="float64")
             found = executor[name](*inputs.values())  # each class has one result
-            if wrong := off_by(found.numpy(), want[0], _TOLERANCE):
+            got = found.numpy()
+            if wrong := off_by(got, want[0], _TOLERANCE[got.dtype.name]):
                 return f"wrong result: {wrong}, sizes {dict(sizes)}"
         return ""
 
@@ -106,7 +109,7 @@ def check_torch(gpu: Gpu) -> str:
     x.copy_(torch.rand(1000, device="cuda"))
     graph.replay()
     torch.cuda.synchronize()
-    return off_by(y.cpu().numpy(), np.exp(x.cpu().numpy().astype(np.float64)), _TOLERANCE)
+    return off_by(y.cpu().numpy(), np.exp(x.cpu().numpy().astype(np.float64)), 2e-5)
 
 
 def checks(dry: bool) -> Iterator[tuple[str, Callable[[Gpu], str]]]:

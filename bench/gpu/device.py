@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -140,15 +140,27 @@ class Ours:
     """A module compiled for the GPU, its inputs and results on it; `contender` queues a run kernel
     by kernel, `replayed` the graph that the driver has captured of one.
 
-    Raises RuntimeError if a kernel is on the host.
+    `options`: further ones of the target. Raises RuntimeError if a kernel is on the host, or of
+    another class than `kernel_class`.
     """
 
-    def __init__(self, gpu: Gpu, mod: IRModule, inputs: Sequence[Array]):
+    def __init__(
+        self,
+        gpu: Gpu,
+        mod: IRModule,
+        inputs: Sequence[Array],
+        options: Mapping[str, object] | None = None,
+        kernel_class: str = "",
+    ):
         self.gpu = gpu
-        exe = tk.compile(on_device(mod, "cuda"), {"kind": "cuda", "arch": gpu.arch})
+        target = {"kind": "cuda", "arch": gpu.arch, **(options or {})}
+        exe = tk.compile(on_device(mod, "cuda"), target)
         elsewhere = [p.kernel for p in exe.placement() if p.device != "cuda"]
         if elsewhere:
             raise RuntimeError(f"not on the device: {', '.join(elsewhere[:3])}")
+        classes = {p.kernel_class for p in exe.placement()}
+        if kernel_class and classes != {kernel_class}:
+            raise RuntimeError(f"{', '.join(sorted(classes))} instead of {kernel_class}")
         gpu.let_run(exe)
         executor = tk.runtime.Executor(exe, tk.cuda(0))
         executor.set_stream(gpu.stream)
@@ -172,9 +184,9 @@ class Ours:
 
         return Contender(label, queue, self.gpu.wait, outputs, self._clear)
 
-    def contender(self) -> Contender:
+    def contender(self, label: str = "Tensorkiln") -> Contender:
         """A run that is queued kernel by kernel."""
-        return self._contender("Tensorkiln", self._queue)
+        return self._contender(label, self._queue)
 
     def replayed(self) -> Contender:
         """A run that was captured in a graph of the driver."""

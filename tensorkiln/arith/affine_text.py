@@ -40,16 +40,17 @@ def _low_bits(e: Expr) -> int:
     return 0
 
 
-def _flipped(x: str, y: str, bits: int) -> str:
-    """x ^ y, one of which is in so many low bits: bit by bit a sum modulo 2. The rest of both is
-    added, since one of them has none."""
+def _flipped(x: str, y: str, bits: int, more: bool) -> str:
+    """x ^ y, one of which is in so many low bits: bit by bit a sum modulo 2. If the other may have
+    `more`, the rest of both is added, since one of them has none."""
     low = [
         f"{1 << k} * ((floor(({x}) / {1 << k}) + floor(({y}) / {1 << k})) mod 2)"
         for k in range(bits)
     ]
     size = 1 << bits
-    rest = f"{size} * floor(({x}) / {size}) + {size} * floor(({y}) / {size})"
-    return f"({' + '.join([rest, *low])})"
+    if more:
+        low.insert(0, f"{size} * floor(({x}) / {size}) + {size} * floor(({y}) / {size})")
+    return f"({' + '.join(low)})"
 
 
 class NotAffine(Exception):
@@ -131,9 +132,9 @@ class AffineText:
         elif op == "bitand" and number is not None and _is_mask(number):
             return f"(({self.text(a)}) mod {number + 1})"
         elif op == "bitxor":
-            low = _low_bits(b) or _low_bits(a)
-            if low:
-                return _flipped(self.text(a), self.text(b), low)
+            bits = sorted((_low_bits(a), _low_bits(b)))
+            if bits[1]:
+                return _flipped(self.text(a), self.text(b), bits[1], bits[0] == 0)
         raise NotAffine(op)
 
     def _same_for_all(self, e: Expr) -> str:

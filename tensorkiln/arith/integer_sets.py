@@ -12,8 +12,9 @@ from typing import Any
 from tensorkiln.arith.affine_text import TRUE
 
 # Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
-# million or two, and a proof that needs more may not end in reasonable time.
-MOST_OPERATIONS = 4_000_000
+# million or two, a product that copies ahead five, and a proof that needs more may not end in
+# reasonable time.
+MOST_OPERATIONS = 6_000_000
 
 _local = threading.local()
 

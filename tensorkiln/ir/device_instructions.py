@@ -10,8 +10,9 @@ what is done with its result is a Store, so regions, dependences and races follo
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
 threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`). Those of a warp are for GPUs of NVIDIA, whose warps have 32 threads. Which
-elements of a matrix each thread of a warp has is in `schedule/intrin/fragments.py`.
+(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp, or of a warpgroup,
+four warps, are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each of
+these threads has is in `schedule/intrin/fragments.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from dataclasses import dataclass, field
 
 from tensorkiln.ir.dtype import DType
 
-# Who takes part in an instruction: each thread by itself, or the threads of a sub-group, or of a
-# warp, together.
-THREAD, SUBGROUP, WARP = "thread", "subgroup", "warp"
-WARP_THREADS = 32
+# Who takes part in an instruction: each thread by itself, or the threads of a sub-group, of a warp,
+# or of a warpgroup, together.
+THREAD, SUBGROUP, WARP, WARPGROUP = "thread", "subgroup", "warp", "warpgroup"
+WARP_THREADS, WARPGROUP_THREADS = 32, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,20 @@ class InstructionText:
 
     For PTX (`ptx`) it is the name of LLVM's intrinsic behind "llvm.nvvm.", in which `{types}` are
     those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
-    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too.
+    capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too, unless `archs`
+    names the only architectures that do. `newer`: that of operands of a type which came later.
     """
 
     text: str
     option: str = ""
     extensions: tuple[str, ...] = ()
     capability: int = 0
+    newer: Mapping[str, int] = field(default_factory=dict)
+    archs: tuple[str, ...] = ()
+
+    def capability_for(self, dtype: DType) -> int:
+        """The least compute capability that has it for a first operand of this type."""
+        return self.newer.get(dtype.element.name, self.capability)
 
 
 Signature = tuple[DType, ...]
@@ -89,34 +97,61 @@ _SUBGROUPS = ("cl_khr_subgroups", "cl_intel_required_subgroup_size")
 
 def _of_subgroup(name: str, function: str) -> DeviceInstruction:
     text = InstructionText(f"sub_group_reduce_{function}(a)", "supports_subgroups", _SUBGROUPS)
+    exchange = InstructionText("shfl.sync.bfly.{types}", capability=70)
     signatures = tuple(_signature(f"{t} {t} int64") for t in _NUMBERS)
-    return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,)})
+    return DeviceInstruction(name, SUBGROUP, signatures, {"opencl": (text,), "ptx": (exchange,)})
 
 
-def _mma(shape: str, *signatures: str) -> DeviceInstruction:
+def _mma(
+    shape: str, *signatures: str, capability: int = 80, newer: Mapping[str, int] | None = None
+) -> DeviceInstruction:
     """a * b + c, of fragments of matrices of shape m x k, k x n and m x n."""
-    text = InstructionText(f"mma.{shape}.row.col.{{types}}", capability=80)
+    text = InstructionText(
+        f"mma.{shape}.row.col.{{types}}", capability=capability, newer=newer or {}
+    )
     name = f"warp_mma_{shape}"
     return DeviceInstruction(name, WARP, tuple(map(_signature, signatures)), {"ptx": (text,)})
 
 
 def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
     """Fragments of 1, 2 or 4 matrices of 8 x 8 elements of 16 bits, or of 8 rows of 16 bytes."""
-    halves, others = ("float16", "bfloat16"), () if transposed else ("int8", "uint8", "float32")
+    others = () if transposed else ("int8", "uint8", "float32")
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.b16.p3"
     signatures = tuple(
         (DType(t, max(1, 4 // DType(t).bytes) * count), DType(t, 16 // DType(t).bytes))
-        for t in (*halves, *others)
+        for t in (*_HALVES, *others)
     )
     return DeviceInstruction(
         f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
         WARP,
         signatures,
-        {"ptx": (InstructionText(text, capability=80),)},
+        {"ptx": (InstructionText(text, capability=75),)},
         {0: ("shared",)},
     )
 
 
+# Rows of the left factor of a warpgroup's product, its terms, and how many columns it may have.
+WARPGROUP_ROWS, WARPGROUP_TERMS, WARPGROUP_COLUMNS = 64, 64, (64, 128, 256)
+TRANSPOSED = ("", "a", "b", "ab")
+MATRIX_ALIGN = 1024  # bytes, of its factors: eight rows of 128, after which their pattern repeats
+
+
+def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
+    """a * b + c, of whole matrices in shared memory, which the instruction itself reads."""
+    left, right = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
+    sums = f"float32x{WARPGROUP_ROWS * columns // WARPGROUP_THREADS}"
+    shape = f"m{WARPGROUP_ROWS}n{columns}"
+    text = InstructionText(f"wgmma.mma_async.sync.aligned.{shape}k16", archs=("sm_90a",))
+    return DeviceInstruction(
+        f"warpgroup_mma_{shape}k{WARPGROUP_TERMS}{'_transposed_' * bool(transposed)}{transposed}",
+        WARPGROUP,
+        tuple(_signature(f"{sums} {t}x{left} {t}x{right} {sums}") for t in _HALVES),
+        {"ptx": (text,)},
+        {0: ("shared",), 1: ("shared",)},
+    )
+
+
+_HALVES = ("float16", "bfloat16")
 _BYTES = ("int8", "uint8")
 _DOT = "supports_integer_dot_product"
 DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
@@ -160,6 +195,13 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         _of_subgroup("subgroup_sum", "add"),
         _of_subgroup("subgroup_max", "max"),
         _of_subgroup("subgroup_min", "min"),
+        # 2 to the power a, within 2^-22 of it; 0 or infinity beyond the range of normal numbers.
+        DeviceInstruction(
+            "thread_exp2",
+            THREAD,
+            _each_count("float32x{n} float32x{n}", *_COUNTS),
+            {"ptx": (InstructionText("ex2.approx.ftz.f", capability=50),)},
+        ),
         # The nearest number of 11 significant bits, ties away from zero: a factor of m16n8k8.
         DeviceInstruction(
             "thread_round_tf32",
@@ -169,26 +211,50 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         ),
         # Products on tensor cores. Sums are in the type of c: those of integers wrap, those of
         # floats are added in an order, and with roundings, that the device chooses. Factors of
-        # m16n8k8 are float32 of at most 11 significant bits (`thread_round_tf32`).
+        # m16n8k8 in float32 have at most 11 significant bits (`thread_round_tf32`).
         _mma(
             "m16n8k16",
             "float32x4 float16x8 float16x4 float32x4",
             "float32x4 bfloat16x8 bfloat16x4 float32x4",
         ),
-        _mma("m16n8k8", "float32x4 float32x4 float32x2 float32x4"),
+        _mma(
+            "m16n8k8",
+            "float32x4 float32x4 float32x2 float32x4",
+            "float32x4 float16x4 float16x2 float32x4",
+            capability=75,
+            newer={"float32": 80},
+        ),
         _mma("m16n8k32", *(f"int32x4 {a}x16 {b}x8 int32x4" for a in _BYTES for b in _BYTES)),
+        _mma(
+            "m8n8k16",
+            *(f"int32x2 {a}x4 {b}x4 int32x2" for a in _BYTES for b in _BYTES),
+            capability=75,
+        ),
         # What the threads of a warp have of matrices in shared memory. Thread 8 * m + r gives row r
         # of matrix m, 16 bytes; of those without a matrix nothing is read.
         *(_load_matrix(count, flip) for flip in (False, True) for count in (1, 2, 4)),
+        # Products of a warpgroup: sums of float32 in registers, added in an order and with
+        # roundings that the device chooses, of 64 terms for each row of a and column of b. Elements
+        # of 16 bits lie in rows of 128 bytes, whose pieces of 16 bytes are permuted by the number
+        # of the row (`swizzled` in schedule/intrin/warpgroup.py); a matrix begins at a multiple of
+        # 1024 bytes. Of a transposed factor, each row of 128 bytes is of one term.
+        *(_warpgroup_mma(n, which) for n in WARPGROUP_COLUMNS for which in TRANSPOSED),
     )
 }
 
 
 __all__ = [
     "DEVICE_INSTRUCTIONS",
+    "MATRIX_ALIGN",
     "SUBGROUP",
     "THREAD",
+    "TRANSPOSED",
     "WARP",
+    "WARPGROUP",
+    "WARPGROUP_COLUMNS",
+    "WARPGROUP_ROWS",
+    "WARPGROUP_TERMS",
+    "WARPGROUP_THREADS",
     "WARP_THREADS",
     "DeviceInstruction",
     "InstructionText",

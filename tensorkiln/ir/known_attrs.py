@@ -117,6 +117,7 @@ PROGRAM_ATTRS = Table(
 LOOP_ATTRS = Table(
     "loops",
     {
+        "asynchronous": _FLAG,
         "role": ("what the loop is for, a text by which schedules find it", _text),
         "thread": ("the index of a device's grid, a text", _text),
     },

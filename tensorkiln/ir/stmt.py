@@ -14,7 +14,8 @@ Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; var is lo ..
                                             passed by address. With grid and block, it launches a
                                             device function
      | Sync(scope)                          no thread of the block goes on before all have come,
-                                            and all see what each has written
+                                            and all see what each has written; with scope "copies"
+                                            also what it has begun to copy (ir/copies.py)
      | Assert(cond, message)                the call fails with the message when cond is false
      | Block(name, iters, reads, writes, body, init, attrs)
 
@@ -47,7 +48,8 @@ FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 BLOCK_INDICES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_INDICES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 THREADS = (*BLOCK_INDICES, *THREAD_INDICES)
-SYNC_SCOPES = ("block",)  # which threads wait for each other
+# "block": all threads of a block wait for each other; "copies": and for what they began to copy.
+SYNC_SCOPES = ("block", "copies")
 ITER_KINDS = ("spatial", "reduce", "opaque")  # schedules neither reorder nor split opaque ones
 
 

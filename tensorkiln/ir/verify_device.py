@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.copies import ASYNCHRONOUS, other_than_copies
 from tensorkiln.ir.device_instructions import (
     DEVICE_INSTRUCTIONS,
     SUBGROUP,
     WARP,
     WARP_THREADS,
+    WARPGROUP,
+    WARPGROUP_THREADS,
 )
 from tensorkiln.ir.expr import IntImm, Intrin, int_value
 from tensorkiln.ir.launch import block_loops, thread_loops, thread_of
@@ -29,11 +32,13 @@ from tensorkiln.ir.stmt import (
     PrimFunc,
     Seq,
     Stmt,
+    Store,
     Sync,
     While,
 )
 from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substmts, walk, walk_stmt
 
+_THREADS = {WARP: WARP_THREADS, WARPGROUP: WARPGROUP_THREADS}
 _OUTSIDE = "outside of the loops over threadIdx"
 _SPREAD = ("parallel", "vectorized")  # iterations that do not all run in one thread of a CPU
 
@@ -54,6 +59,8 @@ class DeviceNest:
             self._spread.pop()
             return
         thread = str(s.attrs.get("thread", ""))
+        if s.attrs.get(ASYNCHRONOUS):
+            _check_copies(s, thread)
         if not thread:
             yield
             return
@@ -110,6 +117,22 @@ class DeviceNest:
 
     def _threads(self) -> list[str]:
         return [index for index in self._bound if index in THREAD_INDICES]
+
+
+def _check_copies(s: For, thread: str) -> None:
+    """Raise Malformed unless an asynchronous loop is a nest of threads that only copy."""
+    if thread not in THREAD_INDICES:
+        message = f"loop {s.var.name} is asynchronous, and no nest over threadIdx"
+        raise Malformed(message, "copies of single threads may be asynchronous")
+    other = next(other_than_copies(s), None)
+    if other is not None:
+        what = f"a {type(other).__name__}"
+        if isinstance(other, Store):
+            what = f"the store to {other.buffer.name}"
+        raise Malformed(
+            f"{what} in loop {s.var.name}, which is asynchronous, is no copy",
+            "copies store elements of 4 or 8 bytes of global memory, or zeros, to shared memory",
+        )
 
 
 def check_launch(s: CallKernel) -> None:
@@ -180,8 +203,8 @@ def _of_several(s: Stmt) -> Iterator[tuple[str, int, str]]:
         row = DEVICE_INSTRUCTIONS.get(x.name) if isinstance(x, Intrin) else None
         if isinstance(x, Intrin) and row is not None and row.participants == SUBGROUP:
             yield x.name, int_value(x.args[-1]) or 1, "sub-group"
-        elif isinstance(x, Intrin) and row is not None and row.participants == WARP:
-            yield x.name, WARP_THREADS, WARP
+        elif isinstance(x, Intrin) and row is not None and row.participants in _THREADS:
+            yield x.name, _THREADS[row.participants], row.participants
 
 
 # What all threads of a block go through together.

@@ -214,10 +214,15 @@ class ExprVerifier:
             if arity is not None:
                 hint = f"{e.name} takes {plural(arity, 'argument')}"
             raise Malformed(f"{e.name!r} with {len(e.args)} arguments", hint, e)
-        types = [self.expr(a) for a in e.args]
         if e.name in DEVICE_INSTRUCTIONS:
+            for k, a in enumerate(e.args):
+                if isinstance(a, Load) and k in DEVICE_INSTRUCTIONS[e.name].memory:
+                    self._indices(a.buffer, a.indices, a, several=True)
+                else:
+                    self.expr(a)
             check_instruction(e)
             return e.dtype
+        types = [self.expr(a) for a in e.args]
         if e.name in DOTS:
             lanes = types[0].lanes
             wanted = [DType(name, lanes * count) for name, count in DOTS[e.name]]
@@ -314,7 +319,11 @@ class ExprVerifier:
                 error.node = None
             raise
 
-    def _indices(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> int:
+    def _indices(
+        self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None, several: bool = False
+    ) -> int:
+        """Verify indices; return their number of lanes. `several` may be vectors: a matrix that an
+        instruction reads by itself."""
         if b not in self._buffers:
             hint = unbound(b.name, (known.name for known in self._buffers))
             raise Malformed(f"buffer {b.name} is not bound here", hint, at)
@@ -324,7 +333,8 @@ class ExprVerifier:
         lanes = 1
         for e in indices:
             found = self.expr(e)
-            if not found.is_int or (found.lanes != 1 and lanes != 1):
+            fits = 1 in (found.lanes, lanes) or (several and found.lanes == lanes)
+            if not found.is_int or not fits:
                 types = ", ".join(str(x.dtype) for x in indices)
                 hint = "one index may be a vector, beside scalars"
                 if not found.is_int:

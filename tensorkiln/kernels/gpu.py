@@ -8,7 +8,9 @@ from tensorkiln.kernels import rows
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, light
 from tensorkiln.kernels.gpu_attention import gpu_attention
+from tensorkiln.kernels.gpu_attention_tensor_cores import ATTENTION_TENSOR_CORES
 from tensorkiln.kernels.gpu_tensor_cores import gpu_tensor_cores
+from tensorkiln.kernels.gpu_wgmma import gpu_wgmma
 from tensorkiln.ops import OPS
 
 _DEVICES = ("opencl", "cuda", "webgpu")
@@ -39,6 +41,7 @@ BLOCK_REDUCTIONS = Family(
     prologue=any_prologue,
     devices=_DEVICES,
 )
+WGMMA = gpu_wgmma(_operators("contraction"))
 TENSOR_CORES = gpu_tensor_cores(_operators("contraction"))
 CONTRACTION = Family(
     op_class="gpu_contraction",
@@ -70,9 +73,11 @@ REDUCTIONS = Family(
 LOOPS = Family(op_class="gpu_loops", operators=(), schedule=_LOOPS, any_form=True, devices=_DEVICES)
 GPU_FAMILIES = (
     ATTENTION,
+    ATTENTION_TENSOR_CORES,
     SOFTMAX,
     LAYER_NORM,
     BLOCK_REDUCTIONS,
+    WGMMA,
     TENSOR_CORES,
     CONTRACTION,
     WINDOWS,

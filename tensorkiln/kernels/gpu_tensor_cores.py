@@ -100,12 +100,14 @@ def _warps(rows: int, columns: int, most: int) -> tuple[int, int]:
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
     """Whether all architectures of the target multiply such factors."""
-    if len(call.args) < 2 or least_capability(target) < TENSOR_CORES:
+    if len(call.args) < 2:
         return False
     types = [a.type for a in call.args[:2]]
     left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
     rounded = (left, right) == TF32 and target["matmul_precision"] == "tf32"
-    return rounded or (left, right) in FACTORS
+    if not rounded and (left, right) not in FACTORS:
+        return False
+    return least_capability(target) >= TENSOR_CORES[left]
 
 
 def gpu_tensor_cores(operators: tuple[str, ...]) -> Family:

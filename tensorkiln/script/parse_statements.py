@@ -162,7 +162,7 @@ def _prefetch(scope: NameScope, call: ast.Call) -> Stmt:
 
 def _sync(scope: NameScope, call: ast.Call) -> Stmt:
     if len(call.args) != 1 or call.keywords:
-        raise scope.fail(call, 'expected T.sync("block")')
+        raise scope.fail(call, 'expected T.sync("block") or T.sync("copies")')
     threads = parse_string(scope, call.args[0])
     if threads not in SYNC_SCOPES:
         hint = nearest(threads, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"

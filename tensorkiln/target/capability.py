@@ -5,6 +5,9 @@ from __future__ import annotations
 from tensorkiln.target.gpus import capability_of
 from tensorkiln.target.target import Target
 
+# The least compute capability that copies from global to shared memory while threads compute.
+ASYNC_COPIES = 80
+
 
 def archs_of(target: Target) -> tuple[str, ...]:
     """The architectures that code is made for, the target's own first."""
@@ -17,4 +20,25 @@ def least_capability(target: Target) -> int:
     return min(map(capability_of, archs_of(target)))
 
 
-__all__ = ["archs_of", "capability_of", "least_capability"]
+def most_shared(target: Target) -> int:
+    """The bytes that a block may share, on GPUs of NVIDIA those for a kernel that asks."""
+    key = "max_shared_memory_per_block"
+    found = target[f"{key}_optin" if target.kind == "cuda" else key]
+    assert isinstance(found, int)
+    return found
+
+
+def copies_ahead(target: Target) -> bool:
+    """Whether a device copies from global to shared memory while its threads compute: cp.async of
+    GPUs of NVIDIA from compute capability 8.0 on."""
+    return target.kind == "cuda" and least_capability(target) >= ASYNC_COPIES
+
+
+__all__ = [
+    "ASYNC_COPIES",
+    "archs_of",
+    "capability_of",
+    "copies_ahead",
+    "least_capability",
+    "most_shared",
+]

@@ -21,9 +21,10 @@ CUDA_ARCHS: dict[str, int] = {
     **dict.fromkeys(("sm_120a", "sm_121a"), 99),
 }
 
-# The least compute capability with instructions for tensor cores that kernels use: mma.sync of all
-# its types, in shapes of 32 bytes of terms.
-TENSOR_CORES = 80
+# The least compute capability whose tensor cores multiply factors of a type by mma.sync.
+TENSOR_CORES = {"float16": 75, "int8": 75, "uint8": 75, "bfloat16": 80, "float32": 80}
+# The architecture whose warpgroups multiply (wgmma); no other one has that, later ones neither.
+WGMMA = "sm_90a"
 
 
 def capability_of(arch: str) -> int:
@@ -112,6 +113,13 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         "of products of float32: 'float32', or 'tf32', which rounds their factors to 11 bits for "
         "tensor cores; not given: float32",
         choices=("float32", "tf32"),
+    ),
+    Option(
+        "matmul_kernel",
+        str,
+        "of products of float16 and bfloat16 on tensor cores: 'mma', by warps, or 'wgmma', by "
+        "warpgroups, which sm_90a alone has; not given: the last that the architectures have",
+        choices=("mma", "wgmma"),
     ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
@@ -222,21 +230,34 @@ def canonical_cuda(values: Values, where: str) -> Values:
             "bytes one block may share if its kernel asks",
         )
     _warp(values, (32,), arch, where)
-    old = next((a for a in _all_archs(values) if capability_of(a) < TENSOR_CORES), None)
+    least = TENSOR_CORES["float32"]
+    old = next((a for a in _all_archs(values) if capability_of(a) < least), None)
     if values.get("matmul_precision") == "tf32" and old is not None:
         raise contradiction(
             f"{old} has no tensor cores for tf32",
             f"{where}.matmul_precision",
-            f"sm_{TENSOR_CORES} or newer, for arch and each of also",
+            f"sm_{least} or newer, for arch and each of also",
+        )
+    other = next((a for a in _all_archs(values) if a != WGMMA), None)
+    if values.get("matmul_kernel") == "wgmma" and other is not None:
+        raise contradiction(
+            f"{other} has no warpgroups that multiply",
+            f"{where}.matmul_kernel",
+            f"{WGMMA} for arch, and nothing in also",
         )
     return values
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return costs, the precision of products, and the bytes that a block may share on all
-    architectures if a kernel asks."""
+    """Return costs, the precision of products and who computes them, and the bytes that a block may
+    share on all architectures if a kernel asks."""
     shared = _most_shared(values)
-    known: Values = {"max_shared_memory_per_block_optin": shared, "matmul_precision": "float32"}
+    kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
+    known: Values = {
+        "max_shared_memory_per_block_optin": shared,
+        "matmul_precision": "float32",
+        "matmul_kernel": kernel,
+    }
     return known | _COSTS
 
 

@@ -10,7 +10,17 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, binary, cast, int_value
 from tensorkiln.ir.launch import launch_of, thread_of
-from tensorkiln.ir.stmt import BLOCK_INDICES, THREAD_INDICES, For, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import (
+    BLOCK_INDICES,
+    THREAD_INDICES,
+    For,
+    If,
+    PrimFunc,
+    Stmt,
+    Store,
+    Sync,
+    seq,
+)
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substitute, walk, walk_stmt
 from tests.transform.device_programs import barriers, without_barrier
 
@@ -58,6 +68,22 @@ def missing_barrier(f: PrimFunc) -> Iterator[PrimFunc]:
     """Without one of its barriers."""
     for k in range(barriers(f)):
         yield without_barrier(f, k)
+
+
+def copies_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
+    """All barriers are there, but at one of them threads do not wait for their copies."""
+    count = sum(isinstance(s, Sync) and s.scope == "copies" for s in walk_stmt(f.body))
+    for which in range(count):
+        seen = -1
+
+        def plain(s: Stmt) -> Stmt:
+            nonlocal seen
+            if isinstance(s, Sync) and s.scope == "copies":
+                seen += 1
+                return Sync() if seen == which else s  # noqa: B023 - called before the next round
+            return map_stmt(s, lambda e: e, plain)
+
+        yield replace(f, body=plain(f.body))
 
 
 _BARRIER = "@llvm.nvvm.barrier.cta.sync.aligned.all"
@@ -239,15 +265,21 @@ class Fault:
 
 _BOUNDS = ("buffer out of bounds",)
 FAULTS = {
-    "missing barrier": Fault(missing_barrier, ("race",), ("race",)),
+    "missing barrier": Fault(missing_barrier, ("race", "copy"), ("race", "copy")),
+    "unawaited copies": Fault(copies_unawaited, ("copy",), ("copy",)),
     "race of threads": Fault(race_of_threads, ("race",), ("race",)),
     "race of blocks": Fault(race_of_blocks, ("race",), ("blocks",)),
     "race of reads": Fault(race_of_reads, ("race",), ("race", "blocks"), everywhere=False),
     "row too far": Fault(row_too_far, _BOUNDS, ("bounds",)),
-    "shared row too far": Fault(shared_row_too_far, ("shared memory out of bounds",), ("bounds",)),
+    "shared row too far": Fault(  # a row may be a part that copies fill
+        shared_row_too_far, ("shared memory out of bounds", "copy"), ("bounds",)
+    ),
     "undefined": Fault(undefined, ("undefined shared memory",)),
     "wrong stage": Fault(
-        wrong_stage, ("race", "undefined shared memory"), ("race",), everywhere=False
+        wrong_stage,
+        ("race", "undefined shared memory", "copy"),
+        ("race", "copy"),
+        everywhere=False,
     ),
     "dropped predicate": Fault(
         dropped_predicate,

@@ -13,6 +13,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.script import from_source
+from tensorkiln.target import Target
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
 from tests.cuda.test_kernels import CUDA
 from tests.schedule.battery import extent_of
@@ -21,6 +22,7 @@ from tests.schedule.gpu.runner import Kernels, groups_for
 from tests.transform.device_programs import barriers, without_barrier
 from tests.transform.graphs import graph
 
+AMPERE = Target({"kind": "cuda", "arch": "sm_80"})
 HEAD = """
 @T.prim_func
 def f(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32"), n: T.int64):
@@ -90,10 +92,34 @@ PLANTED = {
 }
 
 
+AHEAD = COPY.replace(
+    'thread="threadIdx.x"', 'thread="threadIdx.x", annotations={{"asynchronous": True}}', 1
+)
+COPIED = '        T.sync("copies")'
+# Copies that are used before a thread has waited for them, or before another knows that it has.
+TOO_EARLY = {
+    "no wait": (
+        AHEAD.format(between=SYNC, value="tile[15 - t]"),
+        "copy",
+        r"thread \(0, 0, 0\) reads byte 60 of shared memory before thread \(15, 0, 0\) has waited",
+    ),
+    "its own": (
+        AHEAD.format(between="", value="tile[t]"),
+        "copy",
+        r"thread \(0, 0, 0\) reads byte 0 of shared memory before thread \(0, 0, 0\) has waited",
+    ),
+    "written twice": (
+        AHEAD.format(between=NEST + "tile[t] = 1.0", value="X[t]"),
+        "copy",
+        r"thread \(0, 0, 0\) writes byte 0 of shared memory before thread \(0, 0, 0\)",
+    ),
+}
+
+
 def emulated(body: str) -> Emulated:
     mod = from_source(HEAD + body)
     (f,) = mod.prim_funcs
-    return Emulated([emit_ptx_ir(f, CUDA)])
+    return Emulated([emit_ptx_ir(f, AMPERE)])
 
 
 def run(kernels: Emulated, block: int = 16, shared: int = 64) -> np.ndarray:
@@ -122,6 +148,47 @@ def test_planted_faults(name: str) -> None:
         with pytest.raises(EmulatorFault) as caught:
             run(kernels)
         assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("name", TOO_EARLY)
+def test_copies_that_are_used_too_early(name: str, late: bool) -> None:
+    body, kind, said = TOO_EARLY[name]
+    kernels = emulated(body)
+    kernels.copies(late)
+    with pytest.raises(EmulatorFault) as caught:
+        run(kernels)
+    assert caught.value.kind == kind and re.search(said, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_wait_without_a_barrier(late: bool) -> None:
+    """What a thread copied is there for others after a barrier behind its wait."""
+    good = AHEAD.format(between=COPIED, value="tile[15 - t]")
+    kernels = emulated(good)
+    kernels.copies(late)
+    assert (run(kernels) == np.arange(64).reshape(4, 16)[:, ::-1].ravel()).all()
+    (f,) = from_source(HEAD + good).prim_funcs
+    less = emit_ptx_ir(f, AMPERE).replace(f"{BARRIER}\n", "")
+    kernels = Emulated([less])
+    kernels.copies(late)
+    with pytest.raises(EmulatorFault) as caught:
+        run(kernels)
+    assert caught.value.kind in ("race", "copy", "undefined shared memory")
+
+
+def test_copies_happen_early_or_late() -> None:
+    """Of a source that changes in between, which no kernel may rely on."""
+    found = []
+    for late in (False, True):
+        kernels = emulated(
+            AHEAD.replace("X[b", "Y[b").format(
+                between=NEST + "Y[b * 16 + t] = 7.0\n" + COPIED, value="tile[t]"
+            )
+        )
+        kernels.copies(late)
+        found.append(run(kernels))
+    assert (found[0] == 0).all() and (found[1] == 7).all()
 
 
 BARRIER = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
@@ -189,16 +256,19 @@ def test_a_launch_that_the_kernel_is_not_made_for() -> None:
 WITH_BARRIERS = ("sum_rows", "softmax", "layer_norm", "linear", "conv2d")
 
 
-@pytest.mark.parametrize("name", WITH_BARRIERS)
-def test_every_barrier_is_missed(name: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [*((CUDA, name) for name in WITH_BARRIERS), (AMPERE, "linear"), (AMPERE, "conv2d")],
+)
+def test_every_barrier_is_missed(target: Target, name: str) -> None:
     build, shape, _ = KERNELS[name]
-    *_, group = groups_for(graph(build, x=shape), CUDA)
-    made = Kernels([schedule_group(group, CUDA)], CUDA)
+    *_, group = groups_for(graph(build, x=shape), target)
+    made = Kernels([schedule_group(group, target)], target)
     (call,) = made.launches(made.names[0])
     f = made.func(call.name)
     count = barriers(f)
     less = [replace(without_barrier(f, k), name=f"less_{k}") for k in range(count)]
-    kernels = Emulated([emit_ptx_ir(g, CUDA) for g in (f, *less)])
+    kernels = Emulated([emit_ptx_ir(g, target) for g in (f, *less)])
     sizes = {v.name: 3 for v in f.scalars}
     args: list[object] = [
         np.ones([extent_of(n, sizes) for n in p.shape], p.dtype.name)
@@ -214,5 +284,6 @@ def test_every_barrier_is_missed(name: str) -> None:
     launch(f.name)
     assert count > 0
     for k in range(count):
-        with pytest.raises(EmulatorFault, match=r"thread .* with no barrier between them"):
+        missed = r"thread .* (with no barrier between them|before thread .* has waited)"
+        with pytest.raises(EmulatorFault, match=missed):
             launch(f"less_{k}")

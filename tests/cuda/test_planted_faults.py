@@ -14,17 +14,19 @@ import pytest
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.transform.tir.check_races import races_of
-from tests.cuda.classes import NAMES, ONE_BLOCK, TARGET, Launched, launched
+from tests.cuda.classes import HALVES, NAMES, ONE_BLOCK, TARGET, Launched, launched
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
 from tests.cuda.faults import FAULTS, diverging_barrier
 
 ORDERS = ((FORWARD, 0), (BACKWARD, 0), (RANDOM, 3))
-# Of one block only, bounds and other blocks are not seen; `linear` has the same schedule.
-CLASSES = [name for name in NAMES if name not in ONE_BLOCK]
+# Of one block only, bounds and other blocks are not seen; `linear` has the same schedule. Kernels
+# on tensor cores have two bodies, one of which no launch runs: test_tensor_cores.py and
+# test_attention.py plant missing barriers.
+CLASSES = [name for name in NAMES if name not in ONE_BLOCK and name not in HALVES]
 # One of each kind of schedule, and those made by primitives; all of them under the marker fuzz.
 SLICE = {
     *("flat", "sum_rows", "softmax", "layer_norm", "matmul", "depthwise", "attention_heads"),
-    *("product_three_stages", "transpose_shared"),
+    *("linear_symbolic", "product_three_stages", "transpose_shared"),
 }
 _SHARED = {
     *("sum_rows", "mean_planes", "max_symbolic", "softmax", "softmax_symbolic", "log_softmax"),
@@ -32,13 +34,21 @@ _SHARED = {
     *("conv2d", "conv2d_batch", "conv2d_grouped", "attention", "attention_heads"),
     *("product_one_stage", "product_three_stages", "transpose_shared", "transpose_swizzled"),
 }
+# Classes whose factors are copied ahead.
+_AHEAD = {
+    *("linear", "linear_symbolic", "linear_rows", "conv2d", "conv2d_batch"),
+    "product_three_stages",
+}
 # What does not apply to a class, by reason.
 INAPPLICABLE = {
     "it shares no memory": (
-        {"missing barrier", "shared row too far", "undefined"},
+        {
+            *("missing barrier", "shared row too far", "undefined"),
+            *("wrong stage", "unawaited copies"),
+        },
         {*CLASSES} - _SHARED,
     ),
-    "its copies have one stage": ({"wrong stage"}, {*CLASSES} - {"product_three_stages"}),
+    "its copies have one stage": ({"wrong stage", "unawaited copies"}, _SHARED - _AHEAD),
     "one thread of a block stores": (
         {"race of threads"},
         {"sum_rows", "mean_planes", "max_symbolic"},
@@ -51,7 +61,6 @@ INAPPLICABLE = {
 }
 # Proofs do not show what is wrong, but say that they cannot prove the absence of a fault.
 DOUBTED = {
-    ("flat", "row too far"),
     *(
         (n, "race of reads")
         for n in ("flat_symbolic", "sum_few_terms", "sum_rows", "softmax_short")
@@ -133,7 +142,10 @@ def test_the_emulator_finds_it(name: str) -> None:
             for kind in kinds:
                 check_named(s[kind], f.name)
     for variant in apart:  # who goes on meanwhile may also race with who waits
-        found = found_by(kernels, x, variant)
+        kernels.aligned = True
+        if not (found := found_by(kernels, x, variant)):
+            kernels.aligned = False  # it is in the code for tensors that are not aligned
+            found = found_by(kernels, x, variant)
         assert {*found} <= {"barrier", "race"} and found, (variant, found)
         for text in found.values():
             check_named(text, variant)

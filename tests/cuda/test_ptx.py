@@ -36,6 +36,7 @@ from tests.cuda.test_kernels import CUDA
 from tests.devices.test_opencl import _block
 from tests.schedule.gpu.kernels import KERNELS
 from tests.schedule.gpu.runner import Kernels, groups_for
+from tests.transform.device_programs import device
 from tests.transform.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -92,7 +93,7 @@ def test_what_stands_beside_the_text() -> None:
             },
         },
     }
-    for a, version in zip(made.artifacts, ("7.0", "6.3", "8.0"), strict=False):
+    for a, version in zip(made.artifacts, ("7.0", "6.5", "8.0"), strict=False):
         text = a.text()
         arch = a.file_name.split(".")[1]
         assert text.startswith(f".version {version}\n.target {arch}\n.address_size 64\n")
@@ -182,6 +183,23 @@ def irs_of(funcs: Sequence[PrimFunc]) -> dict[str, str]:
 
 # One kernel of each family, and what LLVM makes of loops that are not constant.
 EACH = ("flat", "sum_rows", "softmax", "layer_norm", "linear", "conv2d", "depthwise", "attention")
+
+
+@pytest.mark.parametrize(
+    ("threads", "words", "two"),
+    [(256, 63, False), (256, 64, True), (256, 96, True), (256, 97, False), (128, 80, False)],
+)
+def test_where_two_blocks_are_asked_for(threads: int, words: int, two: bool) -> None:
+    """Not where a thread keeps so much that it could not have it in registers then."""
+    f = device(
+        f"for t in T.thread_binding({threads}, thread='threadIdx.x'):\n"
+        f"    own = T.alloc_buffer(({words},), 'int32', scope='register')\n"
+        f"    for k in T.unroll({words}):\n"
+        "        own[k] = X[b, t % 8]\n"
+        f"    for k in T.unroll({words}):\n"
+        "        Y[b, t % 8] = own[k]"
+    )
+    assert ("nvvm.minctasm" in emit_ptx_ir(f, CUDA)) == two
 
 
 def test_every_architecture_takes_every_family(tmp_path: Path) -> None:

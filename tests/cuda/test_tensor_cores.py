@@ -19,6 +19,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
@@ -26,6 +27,7 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link import ptxas
 from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.schedule.intrin.fragments import mma_parts, shape_for
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.check_races import races_of
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
@@ -39,8 +41,10 @@ from tests.transform.graphs import Build, graph, rand
 TENSOR_CORES = "gpu_tensor_cores"
 N, S = Var("N"), Var("S")
 TF32 = {"kind": "cuda", "arch": "sm_80", "matmul_precision": "tf32"}
-TARGETS = {"float32": Target(TF32)}
 HALVES = Target({"kind": "cuda", "arch": "sm_80"})
+# The first GPUs with tensor cores have smaller shapes; the same library runs on later ones.
+OLD = {"float16, sm_75": Target("cuda"), "integers, sm_75": Target("cuda")}
+TARGETS = {"float32": Target(TF32), **OLD}
 # Bits of the results' type, and of the factors that are multiplied.
 BITS = {"float16": (11, 11), "bfloat16": (8, 8), "float32": (24, 11)}
 
@@ -65,25 +69,27 @@ class Product:
     sizes: Sequence[Mapping[str, int]] = ({},)
 
 
-def _conv(**attrs: Any) -> Build:
+def conv(**attrs: Any) -> Build:
+    """A convolution of these attributes."""
     return lambda g, x, w, *bias: g.conv2d(x, w, *bias, **attrs)
 
 
-def _linear(g: Any, x: Any, w: Any) -> Any:
+def linear(g: Any, x: Any, w: Any) -> Any:
+    """A product."""
     return g.linear(x, w)
 
 
 EACH_SIZE = [{"N": 1}, {"N": 17}, {"N": 130}]
 FLOATS: dict[str, Product] = {
-    "aligned": Product(_linear, [(64, 64), (64, 64)], 64),
-    "whole tiles": Product(_linear, [(128, 96), (96, 64)], 96),
-    "odd": Product(_linear, [(37, 51), (51, 29)], 51),
-    "even": Product(_linear, [(37, 50), (50, 30)], 50),
-    "tiny": Product(_linear, [(8, 3), (3, 9)], 3),
-    "one term": Product(_linear, [(9, 1), (1, 8)], 1),
-    "wide": Product(_linear, [(9, 40), (40, 200)], 40),
-    "tall": Product(_linear, [(200, 40), (40, 9)], 40),
-    "symbolic rows": Product(_linear, [(N, 40), (40, 24)], 40, EACH_SIZE),
+    "aligned": Product(linear, [(64, 64), (64, 64)], 64),
+    "whole tiles": Product(linear, [(128, 96), (96, 64)], 96),
+    "odd": Product(linear, [(37, 51), (51, 29)], 51),
+    "even": Product(linear, [(37, 50), (50, 30)], 50),
+    "tiny": Product(linear, [(8, 3), (3, 9)], 3),
+    "one term": Product(linear, [(9, 1), (1, 8)], 1),
+    "wide": Product(linear, [(9, 40), (40, 200)], 40),
+    "tall": Product(linear, [(200, 40), (40, 9)], 40),
+    "symbolic rows": Product(linear, [(N, 40), (40, 24)], 40, EACH_SIZE),
     "symbolic batch": Product(
         lambda g, x, y: g.matmul(x, y, transpose_b=True),
         [(2, S, 24), (2, S, 24)],
@@ -113,25 +119,33 @@ FLOATS: dict[str, Product] = {
         lambda g, x, w, r: g.relu(g.add(g.linear(x, w), r)), [(33, 40), (40, 24), (33, 24)], 40
     ),
     "prologue": Product(lambda g, x, w: g.linear(g.relu(x), w), [(20, 64), (64, 24)], 64),
-    "convolution": Product(_conv(padding=(1, 1, 1, 1)), [(2, 8, 7, 9), (20, 8, 3, 3), (20,)], 72),
-    "strides": Product(_conv(strides=(2, 2)), [(1, 5, 11, 13), (16, 5, 3, 3)], 45),
-    "one by one": Product(_conv(), [(2, 32, 6, 8), (24, 32, 1, 1)], 32),
+    "convolution": Product(conv(padding=(1, 1, 1, 1)), [(2, 8, 7, 9), (20, 8, 3, 3), (20,)], 72),
+    "strides": Product(conv(strides=(2, 2)), [(1, 5, 11, 13), (16, 5, 3, 3)], 45),
+    "one by one": Product(conv(), [(2, 32, 6, 8), (24, 32, 1, 1)], 32),
     "groups": Product(
-        _conv(padding=(1, 1, 1, 1), groups=2), [(N, 8, 5, 7), (32, 4, 3, 3)], 36, [{"N": 2}]
+        conv(padding=(1, 1, 1, 1), groups=2), [(N, 8, 5, 7), (32, 4, 3, 3)], 36, [{"N": 2}]
     ),
 }
 INTEGERS: dict[str, Product] = {
-    "linear": Product(_linear, [(40, 64), (64, 48)], 64),
-    "odd": Product(_linear, [(37, 51), (51, 29)], 51),
-    "tiny": Product(_linear, [(8, 3), (3, 9)], 3),
-    "symbolic": Product(_linear, [(N, 132), (132, 16)], 132, EACH_SIZE),
+    "linear": Product(linear, [(40, 64), (64, 48)], 64),
+    "odd": Product(linear, [(37, 51), (51, 29)], 51),
+    "tiny": Product(linear, [(8, 3), (3, 9)], 3),
+    "symbolic": Product(linear, [(N, 132), (132, 16)], 132, EACH_SIZE),
     "bias": Product(lambda g, x, w, b: g.linear(x, w, b), [(20, 32), (32, 24), (24,)], 32),
-    "convolution": Product(_conv(padding=(1, 1, 1, 1)), [(2, 6, 7, 9), (20, 6, 3, 3)], 54),
-    "one by one": Product(_conv(), [(1, 32, 4, 8), (16, 32, 1, 1)], 32),
+    "convolution": Product(conv(padding=(1, 1, 1, 1)), [(2, 6, 7, 9), (20, 6, 3, 3)], 54),
+    "one by one": Product(conv(), [(1, 32, 4, 8), (16, 32, 1, 1)], 32),
 }
 # Types of parameters; the last is that of all further ones.
-TYPES = {t: (t,) for t in BITS} | {"integers": ("uint8", "int8", "int32")}
-CASES = [(t, n) for t in BITS for n in FLOATS] + [("integers", n) for n in INTEGERS]
+BYTES = ("uint8", "int8", "int32")
+TYPES = {t: (t,) for t in BITS} | {"integers": BYTES}
+TYPES |= {"float16, sm_75": ("float16",), "integers, sm_75": BYTES}
+
+
+def table(types: str) -> Mapping[str, Product]:
+    return INTEGERS if types.startswith("integers") else FLOATS
+
+
+CASES = [(t, n) for t in TYPES for n in table(t)]
 # Those of every run.
 OFTEN = [
     (types, name)
@@ -144,14 +158,12 @@ OFTEN = [
         "bfloat16": ("odd", "transposed a"),
         "float32": ("aligned", "odd", "symbolic rows"),
         "integers": ("linear", "odd", "symbolic", "bias", "convolution"),
+        "float16, sm_75": ("odd", "transposed a", "residual", "convolution"),
+        "integers, sm_75": ("odd", "symbolic", "convolution"),
     }.items()
     for name in names
 ]
 ORDERS = [(FORWARD, 0), (BACKWARD, 0), (RANDOM, 1)]
-
-
-def table(types: str) -> Mapping[str, Product]:
-    return INTEGERS if types == "integers" else FLOATS
 
 
 def whole_range(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -212,7 +224,7 @@ def check(types: str, name: str, made: DeviceRunner) -> None:
         for aligned in (True, False):
             made.kernels.aligned, made.kernels.order = aligned, ORDERS[(k + aligned) % 3]
             (found,) = launched(made, case, inputs, sizes)
-            if types == "integers":
+            if types.startswith("integers"):
                 np.testing.assert_array_equal(found, want)
                 continue
             error = np.abs(found.astype(np.float64) - want)
@@ -250,6 +262,7 @@ PROVED = [
     *(("float16", n) for n in ("odd", "symbolic batch", "transposed a", "residual", "convolution")),
     *(("float32", n) for n in ("aligned", "groups")),
     *(("integers", n) for n in ("linear", "one by one")),
+    *((t, "odd") for t in OLD),
 ]
 # Where vectors are whole, shared memory is accessed without conflicts.
 WITHOUT_CONFLICTS = ("aligned", "whole tiles", "symbolic batch", "one by one")
@@ -284,8 +297,8 @@ def test_all_are_proved(types: str, name: str) -> None:
 
 WITH = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
 WITHOUT: tuple[dict[str, object], ...] = (
-    {"kind": "cuda", "arch": "sm_75"},
-    {"kind": "cuda", "arch": "sm_90", "also": ["sm_75"]},
+    {"kind": "cuda", "arch": "sm_72"},
+    {"kind": "cuda", "arch": "sm_90", "also": ["sm_70"]},
     {"kind": "cuda", "arch": "sm_80", "max_num_threads": 16},
     {"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 4096},
     {"kind": "opencl"},
@@ -295,9 +308,18 @@ ALIGNED = {t: table(t)["odd"] for t in TYPES}
 
 @pytest.mark.parametrize("types", TYPES)
 def test_targets_with_tensor_cores(types: str) -> None:
-    for arch in WITH:
+    for arch in ("sm_75", *WITH) if types in OLD else WITH:
         target = Target({**target_of(types).to_json(), "arch": arch})
         assert scheduled(types, ALIGNED[types], target).op_class == TENSOR_CORES
+
+
+def test_types_that_the_first_tensor_cores_lack() -> None:
+    """They are multiplied without; with `also`, all architectures are what the oldest is."""
+    for given in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
+        target = Target({"kind": "cuda", **given})
+        for types, has in (("float16", True), ("integers", True), ("bfloat16", False)):
+            made = scheduled(types, ALIGNED[types], target).op_class
+            assert (made == TENSOR_CORES) == has, (given, types)
 
 
 @pytest.mark.parametrize("types", [t for t in TYPES if t != "float32"])
@@ -324,7 +346,7 @@ def test_float32_is_strict_unless_it_is_asked_for() -> None:
 
 def test_few_rows_are_no_tiles() -> None:
     for shapes in ([(7, 64), (64, 64)], [(64, 64), (64, 7)]):
-        made = scheduled("float16", Product(_linear, shapes, 64), HALVES)
+        made = scheduled("float16", Product(linear, shapes, 64), HALVES)
         assert made.op_class != TENSOR_CORES
 
 
@@ -338,15 +360,18 @@ def test_other_types(dtype: str) -> None:
 
 
 def test_instructions_that_an_architecture_lacks() -> None:
-    f = device_function(scheduled("float16", ALIGNED["float16"], HALVES), HALVES)
-    for given in ({"arch": "sm_75"}, {"arch": "sm_90", "also": ["sm_75"]}):
-        with pytest.raises(UnsupportedError) as caught:
-            emit_ptx_ir(f, Target({"kind": "cuda", **given}))
-        assert re.search(
-            "sm_75 does not have warp_load_matrix_4, which needs compute capability 8.0",
-            str(caught.value),
-        )
-        assert "sm_80 or newer" in str(caught.value)
+    """The instruction, and for which type it came later."""
+    for types, old, said in (
+        ("float16", "sm_72", "warp_load_matrix_4, which needs compute capability 7.5"),
+        ("float16", "sm_75", "warp_mma_m16n8k16, which needs compute capability 8.0"),
+        ("float32", "sm_75", "thread_round_tf32, which needs compute capability 8.0"),
+    ):
+        target = target_of(types)
+        f = device_function(scheduled(types, ALIGNED[types], target), target)
+        for given in ({"arch": old}, {"arch": "sm_90", "also": [old]}):
+            with pytest.raises(UnsupportedError, match=rf"{old} does not have {said}") as caught:
+                emit_ptx_ir(f, Target({"kind": "cuda", **given}))
+            assert re.search("sm_(75|80) or newer", str(caught.value))
 
 
 # ---- NVIDIA's assembler --------------------------------------------------------------------------
@@ -361,7 +386,7 @@ LARGE = {
     "whole": Product(_whole, [(4096, 1024), (1024, 4096), (4096,), (4096, 4096)], 1024),
     "odd": Product(_whole, [(4091, 1023), (1023, 4091), (4091,), (4091, 4091)], 1023),
     "convolution": Product(
-        _conv(padding=(1, 1, 1, 1)), [(8, 128, 56, 56), (128, 128, 3, 3), (128,)], 1152
+        conv(padding=(1, 1, 1, 1)), [(8, 128, 56, 56), (128, 128, 3, 3), (128,)], 1152
     ),
 }
 ASSEMBLED = [
@@ -370,6 +395,8 @@ ASSEMBLED = [
     ("bfloat16", "whole", "sm_89"),
     ("float32", "whole", "sm_90a"),
     ("integers", "convolution", "sm_120a"),
+    ("float16, sm_75", "odd", "sm_75"),
+    ("integers, sm_75", "convolution", "sm_75"),
 ]
 
 
@@ -380,7 +407,7 @@ def test_the_assembler_takes_them(types: str, name: str, arch: str, tmp_path: Pa
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("arch", WITH)
-@pytest.mark.parametrize(("types", "name"), [(t, n) for t in BITS for n in LARGE])
+@pytest.mark.parametrize(("types", "name"), [(t, n) for t in (*BITS, *OLD) for n in LARGE])
 def test_the_assembler_takes_all(types: str, name: str, arch: str, tmp_path: Path) -> None:
     assemble(types, name, arch, tmp_path)
 
@@ -395,9 +422,11 @@ def assemble(types: str, name: str, arch: str, folder: Path) -> None:
     (said,) = assembled(text, arch, folder).values()
     assert "0 bytes spill stores, 0 bytes spill loads" in said, said
     found = opcodes(folder / "k.cubin")
-    # A warp has 4 x 8 products for each half of 64 bytes of terms; a function may have two bodies,
-    # one for tensors that are aligned.
-    assert found["IMMA" if types == "integers" else "HMMA"] in (64, 128), found
+    # A warp has 4 x 8 products for each half of 64 bytes of terms, of one instruction or more; a
+    # function may have two bodies, one for tensors that are aligned.
+    integers, dtype = types.startswith("integers"), DType(TYPES[types][0])
+    each = 64 * len(mma_parts(dtype, shape_for(dtype, 75 if types in OLD else 80)))
+    assert found["IMMA" if integers else "HMMA"] in (each, 2 * each), found
     assert found["LDSM"] > 0
 
 

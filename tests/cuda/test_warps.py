@@ -9,17 +9,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, WARP
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import IntImm, Var, int_value
 from tensorkiln.ir.stmt import For, PrimFunc
 from tensorkiln.schedule.intrin import instruction
+from tensorkiln.schedule.intrin.fragments import (
+    SUMS,
+    WHOLE,
+    Shape,
+    left_fragment,
+    mma_name,
+    mma_parts,
+    right_fragment,
+    shape_for,
+    sums_fragment,
+)
+from tensorkiln.script import from_source
 from tensorkiln.target import Target
 from tensorkiln.target.gpus import TENSOR_CORES
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
 from tests.ir.evaluate import run
-from tests.ir.numbers import round_tf32
+from tests.ir.numbers import exp2_approximate, round_tf32
 from tests.schedule.gpu.runner import Kernels
 
 CUDA = Target({"kind": "cuda", "arch": "sm_80"})
@@ -27,8 +41,44 @@ ORDERS = [(FORWARD, 0), (BACKWARD, 0), (RANDOM, 1)]
 
 
 def test_kernels_on_tensor_cores_need_no_more_than_their_family_asks_for() -> None:
-    rows = [r for r in DEVICE_INSTRUCTIONS.values() if r.participants == WARP]
-    assert {r.text["ptx"][0].capability for r in rows} == {TENSOR_CORES}
+    """Those of the shape that is chosen for each type, and loads of matrices."""
+    for name, least in TENSOR_CORES.items():
+        dtype = DType(name)
+        for capability in {least, 80}:
+            row = DEVICE_INSTRUCTIONS[mma_name(dtype, shape_for(dtype, capability))]
+            assert any(s[1].element == dtype for s in row.signatures)
+            assert row.text["ptx"][0].capability_for(dtype) <= capability
+    loads = [r for r in DEVICE_INSTRUCTIONS.values() if r.participants == WARP and r.memory]
+    assert {r.text["ptx"][0].capability for r in loads} == {min(TENSOR_CORES.values())}
+
+
+@pytest.mark.parametrize("name", TENSOR_CORES)
+def test_products_of_smaller_shapes_make_up_a_whole_one(name: str) -> None:
+    """Each element meets each sum of its row once. The place of an element in the small fragment
+    is that in the whole one, moved by the same rows and columns for all threads."""
+    dtype = DType(name)
+    for shape in (WHOLE, Shape(2, 1), Shape(1, 2), Shape(1, 1)):
+        met = set()
+        for part in mma_parts(dtype, shape):
+            for whole, small, elements in (
+                (left_fragment(dtype), left_fragment(dtype, shape), part.left),
+                (right_fragment(dtype), right_fragment(dtype, shape), part.right),
+                (SUMS, sums_fragment(shape), part.sums),
+            ):
+                assert len(elements) == small.count
+                moves = {
+                    tuple(np.subtract(whole.place(t, e), small.place(t, k)))
+                    for t in range(32)
+                    for k, e in enumerate(elements)
+                }
+                assert len(moves) == 1
+            pairs = {(a, c) for a in part.left for c in part.sums}
+            assert not pairs & met
+            met |= pairs
+        halves = {(a, c) for a in range(left_fragment(dtype).count) for c in range(SUMS.count)}
+        per = 4 // dtype.bytes
+        own = {(a, c) for a, c in halves if a // per % 2 == c // 2}
+        assert met == (halves if shape.blocks == 2 else own)
 
 
 def _device_function(f: PrimFunc) -> PrimFunc:
@@ -41,7 +91,8 @@ def _device_function(f: PrimFunc) -> PrimFunc:
 
 SIGNATURES = [
     *(f"m16n8k16_{t}" for t in ("float16", "bfloat16")),
-    "m16n8k8_float32",
+    *("m16n8k8_float32", "m16n8k8_float16"),
+    *(f"m8n8k16_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
     *(f"m16n8k32_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
 ]
 
@@ -56,6 +107,14 @@ def alone(name: str) -> Emulated:
 
 
 _BLOCK = Attrs.of(thread="blockIdx.x")
+OPS = {"sum": np.sum, "max": np.max, "min": np.min}
+REDUCED = """
+@T.prim_func
+def f(A: T.Buffer((64,), "{dtype}"), C: T.Buffer((64,), "{dtype}")):
+    for b in T.thread_binding(1, thread="blockIdx.x"):
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            C[t] = T.subgroup_{op}(A[t], {size})
+"""
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -94,6 +153,41 @@ def test_sums_wrap_or_are_rounded() -> None:
     c = np.full((32, 4), 2.0**24, np.float32)
     kernels.run("f", (1, 1, 1), (32, 1, 1), [a, b, c])
     assert (c == 2.0**24).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize(("op", "dtype"), [(o, t) for o in OPS for t in ("float32", "int32")])
+def test_neighbouring_threads_reduce_what_they_have(op: str, dtype: str, size: int) -> None:
+    """Groups of each size within whole warps, in each thread of a group; two warps."""
+    (f,) = from_source(REDUCED.format(op=op, dtype=dtype, size=size)).prim_funcs
+    kernels = Emulated([emit_ptx_ir(_device_function(f), CUDA)])
+    given = np.random.default_rng(size).integers(-99, 99, 64).astype(dtype)
+    want = np.repeat(OPS[op](given.reshape(-1, size), axis=1), size)
+    for order in ORDERS:
+        found = np.zeros(64, dtype)
+        kernels.order(*order)
+        kernels.run(_device_function(f).name, (1, 1, 1), (64, 1, 1), [given, found])
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize(("threads", "size"), [(16, 16), (48, 8), (64, 64)])
+def test_sub_groups_are_parts_of_whole_warps(threads: int, size: int) -> None:
+    text = REDUCED.format(op="sum", dtype="float32", size=size).replace("64", str(threads))
+    (f,) = from_source(text).prim_funcs
+    with pytest.raises(UnsupportedError, match=f"subgroup_sum over {size} of {threads}") as e:
+        emit_ptx_ir(_device_function(f), CUDA)
+    assert "a multiple of 32" in str(e.value)
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0, -1.5, 0.3, 127.9, 128.0, -125.9, -127.0, np.inf, -np.inf])
+def test_powers_of_two(x: float) -> None:
+    kernels = alone("thread_exp2_2")
+    kernels.aligned = True
+    given, found = np.array([x, -x], np.float32), np.zeros(2, np.float32)
+    kernels.run("f", (1, 1, 1), (1, 1, 1), [given, found])
+    np.testing.assert_array_equal(found, [exp2_approximate(float(v)) for v in given])
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(found, np.exp2(given), rtol=2.0**-22, atol=2.0**-126)
 
 
 @pytest.mark.parametrize("x", [1.0, -1.0, 3.14159, -(2.0**-130), 0.0, np.inf, 3.4e38, 1e-45])

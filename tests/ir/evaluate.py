@@ -17,19 +17,35 @@ import numpy as np
 from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.device_instructions import (
+    WARP_THREADS,
+    WARPGROUP_TERMS,
+    WARPGROUP_THREADS,
+)
 from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.lanes import lane_of
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
+    warpgroup_sums,
 )
 from tests.ir import numbers
 from tests.ir.numbers import Ambiguous, Value
 
 UNORDERED = ("parallel", "vectorized", "thread")
 LONGEST_WHILE = 10_000
+
+
+def swizzled_places(size: int, transposed: bool) -> np.ndarray:
+    """Of a factor of a warpgroup, the number of each element, by row or column and term: in rows of
+    128 bytes, bits 7 to 9 of an address are added, modulo 2, to bits 4 to 6."""
+    i, k = np.ogrid[:size, :WARPGROUP_TERMS]
+    at = i // 64 * 8192 + k * 128 + i % 64 * 2 if transposed else i * 128 + k * 2
+    found: np.ndarray = (at ^ (at >> 7 & 7) << 4) // 2
+    return found
 
 
 class Pointer:
@@ -288,9 +304,13 @@ class Machine:
             return self._load_matrix(e)
         if e.name.startswith("warp_mma"):
             return self._mma(e)
+        if e.name.startswith("warpgroup_mma"):
+            return self._warpgroup_mma(e)
         args = [self.whole(a) for a in e.args]
         if e.name == "thread_round_tf32":
             return _each(numbers.round_tf32, args[0])
+        if e.name == "thread_exp2":
+            return _each(numbers.exp2_approximate, args[0])
         if e.name == "thread_dot4":
             a, b = args[1:]
             return numbers.wrapped(args[0] + sum(map(int.__mul__, a, b)), e.dtype)
@@ -332,7 +352,9 @@ class Machine:
     def _mma(self, e: E.Intrin) -> Value:
         """Sums in float64, rounded once, or in whole numbers that wrap."""
         types = [a.dtype.element for a in e.args]
-        fragments = left_fragment(types[0]), right_fragment(types[1])
+        shape = shape_named(e.name.removeprefix("warp_mma_"), types[0])
+        fragments = left_fragment(types[0], shape), right_fragment(types[1], shape)
+        sums = sums_fragment(shape)
         thread, matrices = 0, []
         for a, f in zip(e.args, fragments, strict=False):
             thread, values = self._in_threads(a, WARP_THREADS)
@@ -342,9 +364,35 @@ class Machine:
                     matrix[f.place(t, k)] = x
             matrices.append(matrix)
         products = matrices[0] @ matrices[1]
-        own = (products[SUMS.place(thread, k)].item() for k in range(SUMS.count))
+        own = (products[sums.place(thread, k)].item() for k in range(sums.count))
         totals = (a + b for a, b in zip(own, self.whole(e.args[2]), strict=True))
         return tuple(numbers.cast(x, types[2], types[2]) for x in totals)
+
+    def _warpgroup_mma(self, e: E.Intrin) -> Value:
+        """The sums of this thread, in float64 and rounded once, of matrices where `swizzled` says
+        that they are."""
+        loop = self.around_lanes
+        assert loop is not None and loop.attrs["thread"] == "threadIdx.x"
+        thread = (self.vars[loop.var] - self.eval(loop.lo)) % WARPGROUP_THREADS
+        flips, matrices = e.name.partition("_transposed_")[2], []
+        for which, a in zip("ab", e.args, strict=False):
+            assert isinstance(a, Load)
+            row, column = (lane_of(i, E.IntImm(0)) for i in a.indices)
+            assert row is not None and column is not None and self.eval(column) == 0
+            array, count = self.memory[a.buffer], a.dtype.lanes
+            flat, at = array.reshape(-1), self.eval(row) * array.shape[1]
+            assert 0 <= at <= len(flat) - count and np.shares_memory(flat, array)
+            start = flat.__array_interface__["data"][0]
+            for seen in self.watch:
+                seen[False].update(range(start + at * 2, start + (at + count) * 2, 2))
+            places = swizzled_places(count // WARPGROUP_TERMS, which in flips)
+            matrices.append(flat[at + places].astype(np.float64))
+        sums = self.whole(e.args[2])
+        f = warpgroup_sums(2 * len(sums))
+        left, right = matrices
+        own = (f.place(thread, k) for k in range(f.count))
+        totals = (x + (left[i] @ right[j]).item() for x, (i, j) in zip(sums, own, strict=True))
+        return tuple(numbers.cast(x, e.dtype.element, e.dtype.element) for x in totals)
 
     def _intrin(self, e: E.Intrin) -> Value:
         if e.name in E.DEVICE_INSTRUCTIONS:

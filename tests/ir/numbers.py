@@ -246,6 +246,13 @@ def _same_bits(name: str, x: Value) -> Value:
     return float(whole(x).view(real))
 
 
+def exp2_approximate(x: float) -> float:
+    """2 to the power x in float32; 0 or infinity beyond the range of its normal numbers."""
+    if math.isnan(x) or x >= 128:
+        return math.nan if math.isnan(x) else math.inf
+    return float(np.float32(2.0**x)) if x >= -126 else 0.0
+
+
 def round_tf32(x: float) -> float:
     """The nearest number of 11 significant bits with the exponents of float32, ties away from
     zero."""

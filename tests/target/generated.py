@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from tensorkiln.target import Option
-from tensorkiln.target.gpus import TENSOR_CORES, capability_of
+from tensorkiln.target.gpus import TENSOR_CORES, WGMMA, capability_of
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
@@ -110,8 +110,13 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
     options = [option for option in KINDS[kind].options if not option.name.startswith(fixed)]
     spec = {o.name: value(rng, o) for o in options if rng.random() < 0.4}
     archs = {str(spec.get(name, "sm_75")) for name in ("arch", "also")}
-    if spec.get("matmul_precision") == "tf32" and min(map(capability_of, archs)) < TENSOR_CORES:
+    if (
+        spec.get("matmul_precision") == "tf32"
+        and min(map(capability_of, archs)) < TENSOR_CORES["float32"]
+    ):
         del spec["matmul_precision"]  # refused
+    if spec.get("matmul_kernel") == "wgmma" and archs != {WGMMA}:
+        del spec["matmul_kernel"]  # refused
     return spec
 
 

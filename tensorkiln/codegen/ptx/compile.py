@@ -19,6 +19,8 @@ from tensorkiln.kernel_cache import KernelCache
 
 TRIPLE = "nvptx64-nvidia-cuda"
 _GENERATOR = ("codegen/llvm", "codegen/ptx")
+# Of 7.5, LLVM's lowest is 6.3, which has neither its ldmatrix nor all shapes of its tensor cores.
+_PTX_VERSIONS = {"sm_75": "+ptx65"}
 # What stands before the first function of every module: comments, version, target, address size.
 _HEAD = re.compile(
     r"(//[^\n]*\n)*\n*(?P<head>\.version [^\n]+\n\.target [^\n]+\n\.address_size 64\n)"
@@ -75,9 +77,11 @@ def _function(workers: Workers, name: str, ir: str, arch: str, cache: KernelCach
 
 
 def options_of(arch: str) -> dict[str, object]:
-    """The options of `codegen.llvm.worker` for an architecture. No PTX version is asked for: LLVM
-    ends the process for one that is too low."""
-    return {"triple": TRIPLE, "cpu": arch, "features": "", "opt": 3, "emit": "assembly"}
+    """The options of `codegen.llvm.worker` for an architecture. No PTX version is asked for, since
+    LLVM ends the process for one that is too low, but where its own is too low for instructions
+    that the architecture has."""
+    features = _PTX_VERSIONS.get(arch, "")
+    return {"triple": TRIPLE, "cpu": arch, "features": features, "opt": 3, "emit": "assembly"}
 
 
 def joined(texts: Sequence[str]) -> str:

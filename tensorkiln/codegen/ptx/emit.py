@@ -3,13 +3,14 @@
 The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
 and barriers, device instructions. Pointers are generic, as in its text; which of them are in global
 and which in shared memory LLVM infers from where they begin, the parameters and the symbol of the
-shared memory. Elementary functions, conversions and integer arithmetic are the CPU's, and so is
-what may be contracted to a multiply-add; divisions and square roots round correctly, denormals are
-kept.
+shared memory. Elementary functions, integer arithmetic and conversions (but one) are the CPU's, and
+so is what may be contracted to a multiply-add; divisions and square roots round correctly,
+denormals are kept.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 from tensorkiln.base.errors import UnsupportedError
@@ -20,17 +21,26 @@ from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
-from tensorkiln.codegen.ptx import instructions, threads
+from tensorkiln.codegen.ptx import conversions, instructions, threads
 from tensorkiln.codegen.ptx.alignment import write_body
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Var
-from tensorkiln.ir.stmt import PrimFunc, Store, Sync
+from tensorkiln.ir.launch import buffer_bytes
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Store, Sync
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 from tensorkiln.target.capability import archs_of
 
-EXPRESSIONS: Expressions = {**emit.EXPRESSIONS, **instructions.EXPRESSIONS}
+# Threads of a block of which a core has to run two at once, else it has too few to be busy; and
+# words of a thread's own with which ptxas takes more registers than that leaves, and need not: with
+# more of them it would have to spill.
+_TWICE, _MANY = 256, range(64, 97)
+EXPRESSIONS: Expressions = {
+    **emit.EXPRESSIONS,
+    **conversions.EXPRESSIONS,
+    **instructions.EXPRESSIONS,
+}
 STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
 
 
@@ -45,6 +55,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     _require_name(func)
     require_runnable(func)
     instructions.require_instructions(func, archs_of(target))
+    own = _own_words(func)
     func = drop_starts(unroll_function(func))
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
     params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}
@@ -53,9 +64,20 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
         emit.take_numbers(w)
         write_body(w)
     size = ",".join(map(str, w.launch.block))
-    attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}" }}'
+    # Of a core's 65536 registers each thread of two such blocks has 128. Where a thread needs few,
+    # ptxas finds a better number by itself: told this one, it takes up to 128. Products of
+    # warpgroups have their sums and all that goes with them in more than that.
+    many = math.prod(w.launch.block) == _TWICE and own in _MANY and not w.for_products
+    two = ' "nvvm.minctasm"="2"' if many else ""
+    attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
     text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
     return text + "\n\n!0 = !{i32 1}\n"
+
+
+def _own_words(f: PrimFunc) -> int:
+    """Words of 4 bytes that a thread keeps in buffers of registers."""
+    own = (s.buffer for s in walk_stmt(f.body) if isinstance(s, Alloc))
+    return sum(buffer_bytes(b) for b in own if b.scope == "register") // 4
 
 
 def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:

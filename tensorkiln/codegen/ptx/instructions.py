@@ -9,24 +9,39 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.device_functions import instructions_in
 from tensorkiln.codegen.llvm import intrinsics
 from tensorkiln.codegen.llvm.addresses import address
+from tensorkiln.codegen.llvm.arithmetic import binary
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
+from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_product
 from tensorkiln.ir.buffer import Load
-from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
+from tensorkiln.ir.copies import is_asynchronous
+from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP, WARP_THREADS
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Intrin
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Intrin, int_value
+from tensorkiln.ir.launch import thread_of
+from tensorkiln.ir.stmt import THREAD_INDICES, For, PrimFunc
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.target.capability import ASYNC_COPIES
 from tensorkiln.target.gpus import capability_of
 
 _CODEGEN = "ptx"
 # Types of operands in the names of LLVM's intrinsics. Factors of float32 are tf32.
 _NAMES = {"bfloat16": "bf16", "float32": "tf32", "int8": "s8", "uint8": "u8"}
 _HALVES = "<2 x half>"
+_SUBGROUPS = tuple(n for n, row in DEVICE_INSTRUCTIONS.items() if row.participants == SUBGROUP)
+_AS_BITS = ("thread_round_tf32",)  # whose result LLVM has as an integer of the same bits
 
 
 def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
     """Raise UnsupportedError for an instruction that has no text in PTX, or that one of the
-    architectures lacks."""
+    architectures lacks, as it does asynchronous copies."""
+    if any(map(is_asynchronous, walk_stmt(f.body))):
+        for arch in (a for a in archs if capability_of(a) < ASYNC_COPIES):
+            raise UnsupportedError(
+                f"{arch} does not have asynchronous copies",
+                where=f.name,
+                hint="sm_80 or newer, for arch and each of also; or leave the annotation out",
+            )
     for e in instructions_in(f):
         texts = DEVICE_INSTRUCTIONS[e.name].text.get(_CODEGEN, ())
         if not texts:
@@ -34,8 +49,14 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
             message = f"{e.name} is an instruction that GPUs of NVIDIA do not have"
             hint = f"the target's code generator has {', '.join(known)}"
             raise UnsupportedError(message, where=f.name, hint=hint)
-        least = texts[0].capability
+        least, only = texts[0].capability_for(e.args[0].dtype), texts[0].archs
         for arch in archs:
+            if only and arch not in only:
+                raise UnsupportedError(
+                    f"{arch} does not have {e.name}, which {' and '.join(only)} alone has",
+                    where=f.name,
+                    hint=f"{' or '.join(only)} for arch, and no others in also",
+                )
             if capability_of(arch) < least:
                 raise UnsupportedError(
                     f"{arch} does not have {e.name}, which needs compute capability "
@@ -43,15 +64,37 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
                     where=f.name,
                     hint=f"sm_{least} or newer, for arch and each of also",
                 )
+    _require_whole_warps(f)
+
+
+def _require_whole_warps(f: PrimFunc) -> None:
+    """Raise UnsupportedError where a sub-group is not part of a warp all of whose threads come by:
+    they exchange values as a warp."""
+    for s in walk_stmt(f.body):
+        if not isinstance(s, For) or thread_of(s) != THREAD_INDICES[0]:
+            continue
+        threads = int_value(s.extent) or 0
+        for x in (x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e)):
+            if not isinstance(x, Intrin) or x.name not in _SUBGROUPS:
+                continue
+            size = int_value(x.args[-1]) or 0
+            if size > WARP_THREADS or threads % WARP_THREADS:
+                message = f"{x.name} over {size} of {threads} threads along x"
+                hint = f"up to {WARP_THREADS} threads, in a nest of a multiple of {WARP_THREADS}"
+                raise UnsupportedError(message, where=f.name, hint=hint)
 
 
 def _intrin(w: KernelWriter, e: Intrin) -> str:
     row = DEVICE_INSTRUCTIONS.get(e.name)
     if row is None:
         return intrinsics.EXPRESSIONS[Intrin](w, e)
+    if is_of_warpgroup(e):
+        return write_product(w, e, row.text[_CODEGEN][0].text)
     name = f"llvm.nvvm.{row.text[_CODEGEN][0].text}"
     if row.memory:
         return _load_matrix(w, e, name)
+    if row.participants == SUBGROUP:
+        return _reduced(w, e, name)
     if e.name.startswith("warp_mma"):
         return _mma(w, e, name)
     return _by_lane(w, e, name)
@@ -83,18 +126,37 @@ def _load_matrix(w: KernelWriter, e: Intrin, name: str) -> str:
     return w.line(f"bitcast {own} {found} to {llvm_type(e.dtype)}")
 
 
+def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
+    """A reduction over neighbouring threads: each takes what the one 1, 2, 4, ... away has."""
+    a, size = e.args
+    t, value = llvm_type(a.dtype), w.value(a)
+    op = REDUCE_BINARY[e.name.removeprefix("subgroup_")]
+    name = name.format(types="f32" if a.dtype.is_float else "i32")
+    apart = 1
+    while apart < (int_value(size) or 1):
+        given = ["i32 -1", f"{t} {value}", f"i32 {apart}", f"i32 {WARP_THREADS - 1}"]
+        other = _called(w, name, given, t, a.dtype)
+        value = binary(w, op, value, other, a.dtype, IntImm(0))
+        apart *= 2
+    return value
+
+
 def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
     """An instruction of a scalar, of each lane; the result is of the same bits."""
     (a,) = e.args
     t, given = llvm_type(a.dtype), w.value(a)
+    element = llvm_type(a.dtype.element)
     made = given
     for k in range(a.dtype.lanes):
         x = given if a.dtype.lanes == 1 else w.line(f"extractelement {t} {given}, i32 {k}")
-        bits = _called(w, name, [f"{llvm_type(a.dtype.element)} {x}"], "i32", DType("int32"))
-        made_one = w.line(f"bitcast i32 {bits} to {llvm_type(a.dtype.element)}")
+        if e.name in _AS_BITS:
+            bits = _called(w, name, [f"{element} {x}"], "i32", DType("int32"))
+            made_one = w.line(f"bitcast i32 {bits} to {element}")
+        else:
+            made_one = _called(w, name, [f"{element} {x}"], element, a.dtype.element)
         if a.dtype.lanes == 1:
             return made_one
-        made = w.line(f"insertelement {t} {made}, {llvm_type(a.dtype.element)} {made_one}, i32 {k}")
+        made = w.line(f"insertelement {t} {made}, {element} {made_one}, i32 {k}")
     return made
 
 

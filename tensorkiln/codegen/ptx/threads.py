@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tensorkiln.codegen.llvm import loops, memory
+from tensorkiln.codegen.device_functions import instructions_in
+from tensorkiln.codegen.llvm import control, loops, memory
 from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
+from tensorkiln.codegen.ptx.copies import write_copy, write_wait
+from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
+from tensorkiln.ir.copies import copy_of, is_asynchronous
 from tensorkiln.ir.dtype import INT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import Launch, launch_of, thread_of
-from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, Prefetch, Stmt, Sync
+from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, If, Prefetch, Stmt, Store, Sync
 from tensorkiln.ir.visit import walk_stmt
 
 # Special registers of a thread (PTX ISA, "Special Registers"), by the index of a loop.
@@ -32,12 +36,15 @@ class DeviceWriter(KernelWriter):
 
     launch: Launch
     in_threads: bool = False
+    for_products: bool = False  # warpgroups multiply what threads write to shared memory
+    copies: bool = False  # the nest of threads around is asynchronous
 
 
 def set_launch(w: DeviceWriter) -> None:
     """Find the parts of the function, and declare the memory that a block shares: as much as is
     given at the launch, in which each shared buffer has its place."""
     w.launch = launch_of(w.func)
+    w.for_products = any(map(is_of_warpgroup, instructions_in(w.func)))
     if not w.launch.shared:
         return
     name = f"@{w.func.name}$shared"
@@ -73,8 +80,9 @@ def _for(w: DeviceWriter, s: For) -> None:
     mine = {thread_of(t) for t in walk_stmt(s)}
     sizes = zip(THREAD_INDICES, w.launch.block, strict=True)
     left = [i for i, size in sizes if i not in mine and size > 1]
+    w.copies = is_asynchronous(s)
     _guarded(w, [f"icmp eq i32 {_register(w, i)}, 0" for i in left], s)
-    w.in_threads = False
+    w.in_threads = w.copies = False
 
 
 def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
@@ -150,8 +158,26 @@ def _alloc(w: DeviceWriter, s: Alloc) -> None:
         memory.STATEMENTS[Alloc](w, s)
 
 
+def _store(w: DeviceWriter, s: Store) -> None:
+    if w.copies:
+        write_copy(w, s)
+    else:
+        memory.STATEMENTS[Store](w, s)
+
+
+def _if(w: DeviceWriter, s: If) -> None:
+    if w.copies and copy_of(s) is not None:
+        write_copy(w, s)
+    else:
+        control.STATEMENTS[If](w, s)
+
+
 def _sync(w: DeviceWriter, s: Sync) -> None:
     """A barrier: from here on other threads may have changed any memory."""
+    if s.scope == "copies":
+        write_wait(w)
+    if w.for_products:  # what is copied is there for them after this fence too
+        write_fence(w)
     w.declares.add(f"declare void @{_BARRIER}(i32)")
     w.emit(f"  call void @{_BARRIER}(i32 0)")
     w.state.written(None)
@@ -164,6 +190,8 @@ def _prefetch(w: DeviceWriter, s: Prefetch) -> None:
 STATEMENTS: dict[type[Stmt], Callable[[Any, Any], None]] = {
     For: _for,
     Alloc: _alloc,
+    Store: _store,
+    If: _if,
     Sync: _sync,
     Prefetch: _prefetch,
 }

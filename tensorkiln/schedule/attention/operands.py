@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.expr import Expr, IntImm, binary, const, int_value, select
+from tensorkiln.ir.expr import Expr, IntImm, binary, cast, const, int_value, select
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.shape import reshaped_index
 from tensorkiln.schedule.group import Group, static
@@ -46,7 +46,7 @@ class AttentionOperands:
             index = [IntImm(0) if int_value(e) == 1 else i for i, e in pairs]
             m = self.mask(*index)
             low = const(float("-inf"), self.dtype)
-            value = select(m, value, low) if m.dtype.is_bool else value + m
+            value = select(m, value, low) if m.dtype.is_bool else value + cast(m, self.dtype)
         if self.causal:
             seen = binary("le", t, s + (self.keys - self.rows))
             value = select(seen, value, const(float("-inf"), self.dtype))

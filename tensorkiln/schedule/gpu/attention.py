@@ -28,19 +28,17 @@ from tensorkiln.ir.expr import (
     IntImm,
     Var,
     const,
-    int_value,
     intrin,
     logical_and,
     maximum,
-    minimum,
     select,
 )
 from tensorkiln.ir.stmt import If, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.gpu_attention import AttentionTile, odd, tile_of
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.attention.operands import AttentionOperands
 from tensorkiln.schedule.attention.program import LOWEST
 from tensorkiln.schedule.build import loop, nest, within
+from tensorkiln.schedule.gpu.attention_blocks import AttentionBlocks, bind_blocks, is_inside
 from tensorkiln.schedule.gpu.block import each_thread, strided
 from tensorkiln.schedule.gpu.grid import bind_threads
 from tensorkiln.schedule.group import Group
@@ -48,7 +46,6 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
 
 _REGISTERS = ("scores", "weighted", "top", "total")
-_BLOCKS = (("batch", "z"), ("row", "y"), ("head", "x"))
 
 
 def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule | None:
@@ -58,10 +55,8 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     if tile is None:
         return None
     kernel = _Attention(group.unviewed, tile)
-    s = Schedule(PrimFunc(group.name, kernel.group.params, kernel.stmt()), check)
-    for role, index in _BLOCKS:
-        (name,) = s.loops(role=role)
-        s.bind(name, f"blockIdx.{index}")
+    s = Schedule(PrimFunc(group.name, kernel.group.params, kernel.grid(kernel.block)), check)
+    bind_blocks(s)
     bind_threads(s)
     for name in s.loops(role="register"):
         s.unroll(name)
@@ -70,13 +65,12 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     return s
 
 
-class _Attention(AttentionOperands):
+class _Attention(AttentionBlocks):
     """The statements of all blocks."""
 
     def __init__(self, group: Group, tile: AttentionTile):
-        super().__init__(group)
+        super().__init__(group, tile.all_rows, tile.all_keys)
         self.tile, self.columns = tile, tile.columns(self.width)
-        self.k = group.element(self.call.args[1])
         rows, keys, threads = tile.all_rows, tile.all_keys, tile.threads
         self.queries = self._shared("queries", self.depth, odd(rows))
         self.key = self._shared("keys", self.depth, odd(keys))
@@ -97,16 +91,9 @@ class _Attention(AttentionOperands):
     def _number(self, value: float) -> Expr:
         return const(value, self.dtype)
 
-    def stmt(self) -> Stmt:
-        """for batch, tile of rows, head: a block."""
-        rows = self.tile.all_rows
-        tiles = simplify((self.rows + (rows - 1)) // rows)
-        roles = [role for role, _ in _BLOCKS]
-        return nest(["b", "y", "h"], [self.batch, tiles, self.heads], self._block, roles, True)
-
-    def _block(self, b: Expr, y: Expr, h: Expr) -> Stmt:
+    def block(self, b: Expr, first: Expr, h: Expr) -> Stmt:
+        """A tile of queries of a head, from `first` on."""
         tile = self.tile
-        first = simplify(y * tile.all_rows)
 
         def step(j: Expr) -> Stmt:
             at = simplify(j * tile.all_keys)
@@ -128,19 +115,10 @@ class _Attention(AttentionOperands):
                 self.queries, tile.all_rows, first, self.rows, lambda s, d: self.q(b, h, s, d)
             ),
             self._each_thread(self._start),
-            loop("j", self._tiles(first), step, keep=True),
+            loop("j", self.rounds(first), step, keep=True),
             self._each_thread(self._parts_of_sums),
             self._each_thread(lambda t: self._finish(t, b, h, first)),
         )
-
-    def _tiles(self, first: Expr) -> Expr:
-        """The tiles of keys that a block looks at: with `causal`, those that its last row sees."""
-        n = self.tile.all_keys
-        seen = self.keys
-        if self.causal:
-            last = first + (self.tile.all_rows + self.keys - self.rows)
-            seen = maximum(minimum(self.keys, last), 0)
-        return simplify((seen + (n - 1)) // n)
 
     # --- threads -----------------------------------------------------------------------------
 
@@ -174,7 +152,7 @@ class _Attention(AttentionOperands):
         def copy(e: Expr) -> Stmt:
             d, j = simplify(e % self.depth), simplify(e // self.depth)
             at = simplify(first + j)
-            return self._guarded(into, (d, j), element(at, d), _inside(at, extent, size))
+            return self._guarded(into, (d, j), element(at, d), is_inside(at, extent, size))
 
         count = IntImm(self.depth * size)
         return self._each_thread(lambda t: strided("e", count, self.tile.threads, t, copy))
@@ -187,7 +165,7 @@ class _Attention(AttentionOperands):
         def copy(e: Expr) -> Stmt:
             d, j = simplify(e % size), simplify(e // size)
             at = simplify(first + j)
-            inside = [*_inside(at, self.keys, keys), *_inside(d, IntImm(self.width), size)]
+            inside = [*is_inside(at, self.keys, keys), *is_inside(d, IntImm(self.width), size)]
             return self._guarded(self.values, (j, d), self.v(b, h, at, d), inside)
 
         count = IntImm(size * keys)
@@ -233,9 +211,9 @@ class _Attention(AttentionOperands):
         def mask(r: Expr, c: Expr) -> Stmt:
             row, key = simplify(first + self._row(t, r)), simplify(at + self._column(t, c))
             own, value = Load(self.scores, (t, r, c)), Var("s", self.dtype)
-            inside = _inside(key, self.keys, tile.all_keys)
+            inside = is_inside(key, self.keys, tile.all_keys)
             if self.mask is not None:
-                inside += _inside(row, self.rows, tile.all_rows)
+                inside += is_inside(row, self.rows, tile.all_rows)
             store = Store(self.scores, (t, r, c), value)
             greater = Store(best, (r,), maximum(Load(best, (r,)), value))
             score = simplify_value(self.score(own, b, h, row, key), {})
@@ -341,14 +319,9 @@ class _Attention(AttentionOperands):
             element = self.group.element(self.group.out_var, {self.var: lambda *_: value})
             result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
             index = self.group.store_index(self.outer_index(b, h, s, d))
-            inside = _inside(s, self.rows, tile.all_rows)
-            inside += _inside(d, IntImm(self.width), self.columns * tile.across)
+            inside = is_inside(s, self.rows, tile.all_rows)
+            inside += is_inside(d, IntImm(self.width), self.columns * tile.across)
             made = Store(self.group.out, index, result)
             return If(logical_and(*inside), made) if inside else made
 
         return within([total], self._registers(["r"], [tile.rows], row))
-
-
-def _inside(at: Expr, extent: Expr, step: int) -> list[Expr]:
-    """What says that an index is in the extent, where steps do not end with it."""
-    return [] if int_value(simplify(extent % step)) == 0 else [at < extent]

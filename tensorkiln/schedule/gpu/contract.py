@@ -8,43 +8,78 @@ The indices of the output are rows, columns or a batch, by which factor depends 
 
 A block of threads computes a tile of rows x columns, `depth` terms at a time, which it copies to
 shared memory first, with zeros beyond the last row, column or term. Each thread has the sums of a
-part of the tile in registers. Columns are the indices among which the last of the output is, so
-that neighbouring threads write neighbouring elements. Terms are added one after the other.
+part of the tile in registers: groups of up to 4 x 4, whose factors are adjacent in shared memory,
+so that four are one load. Columns are the indices among which the last of the output is, so that
+neighbouring threads write neighbouring elements: in vectors of four where rows of the output are
+aligned to these. Where they are not, the columns of a thread are apart, and those of neighbouring
+threads adjacent (`_columns_apart`). Terms are added one after the other.
+
+A tile of a factor is copied along that of its axes, its own or the terms, in which its elements are
+adjacent in memory, in vectors of up to 16 bytes where they are aligned. What is gathered from an
+image is copied one element at a time: where a tile has whole windows, all of a thread's elements
+are of one channel of one column, and what follows from these is computed once. Where a device
+copies while it computes, shared memory has two parts, one of which is filled for the next round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.copies import copy_of
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     int_value,
     neutral,
 )
-from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store
 from tensorkiln.schedule.build import loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
 from tensorkiln.schedule.gpu.grid import bind_threads, most_threads
 from tensorkiln.schedule.gpu.products import Product
-from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
+from tensorkiln.schedule.gpu.tiles import (
+    Side,
+    TiledProduct,
+    adjacent,
+    bind_tiles,
+    tiled_product,
+)
 from tensorkiln.schedule.group import Group, inplace_params, product
-from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.target import Target
+from tensorkiln.target.capability import copies_ahead
 
 # With fewer rows or columns most of a tile would be empty.
 _LEAST = 8
-# Columns of threads in a block: half of a warp of 32 reads neighbouring elements.
+# Threads of a block along columns; of a warp along rows and columns, so that it loads as few
+# different elements of both factors as it can.
 _ACROSS = 16
+_WARP_DOWN, _WARP_ACROSS = 4, 8
 # Largest tile, and tiles from which on a device is full without smaller ones.
 _LARGEST, _FULL = 128, 128
 _SYMBOLIC = 64  # the tile of an extent that is not known
+_SUMS = 64  # of a thread, at most
+_GROUP = 4  # adjacent rows or columns of a thread
 _DEPTH = 16
+_STAGES = 2  # of shared memory, where copies go on while threads compute
+_WINDOW = 36  # terms of whole windows that are copied at a time, at most
+_SHARED = 24 << 10  # bytes of a block: two blocks then fit any device
+_VECTOR = 16  # bytes
 _BANKS = 128  # bytes of a word of each bank of shared memory
-_COPY = "copy"  # the role of nests that fill a tile in shared memory
+_CHUNK, _ODD_CHUNK = 8, 9  # terms that neighbouring threads copy
+# The same for copies ahead of the largest tile: half a sector, which the cache keeps for the next
+# copy, but half the addresses, for which a thread with so many sums has no registers.
+_CHUNK_FULL = 4
+# Terms whose products stand together in the text. With more, ptxas loads the factors of all first,
+# up to 208 registers for four sums.
+_UNROLLED = 9
+_COPY = {"left": "copy left", "right": "copy right"}  # roles of nests that fill a tile
+_FIRST = IntImm(0)
+_ROUND, _TERM, _REGISTER, _LANE = "round", "term", "register", "lane"
 
 
 def schedule_contraction(group: Group, target: Target, check: bool = False) -> Schedule | None:
@@ -54,36 +89,66 @@ def schedule_contraction(group: Group, target: Target, check: bool = False) -> S
     tile = None if found is None else tile_of(found, target)
     if found is None or tile is None:
         return None
-    body = _Tiles(group, found, tile).stmt()
-    s = Schedule(PrimFunc(group.name, group.params, body, inplace=inplace_params(group)), check)
+    made = _Tiles(group, found, tile)
+    params, inplace = group.params, inplace_params(group)
+    s = Schedule(PrimFunc(group.name, params, made.stmt(), inplace=inplace), check)
     bind_tiles(s)
-    for name in s.loops(role=_COPY):
-        s.cooperative(name, tile.threads)
+    if tile.stages > 1:  # copies of the first round stand before the loop then
+        (name,) = s.loops(role=_ROUND)
+        s.pipeline(name, tile.stages)
+    for copied in (made.left, made.right):
+        for name in s.loops(role=_COPY[copied.buffer.name]):
+            done: Cooperative = s.cooperative(name, tile.threads, copied.lanes)
+            s.unroll(done.rounds)
+        _set_gaps(s, copied, tile)
     bind_threads(s)
-    # Neighbouring threads write neighbouring terms, a column of `left`: rows are as much longer
-    # than a power of two as makes all of these use all banks of shared memory.
-    pad = max(1, _BANKS // (found.dtype.bytes * tile.depth))
-    s.storage_align("left", 0, tile.rows, min(pad, tile.rows - 1))
-    for name in s.loops(role="register"):
+    if target["thread_warp_size"] != 1:  # threads in lockstep fetch instructions once for all
+        _unroll_terms(s, tile)
+    for name in s.loops(role=_REGISTER):
         s.unroll(name)
+    for name in s.loops(role=_LANE):
+        s.vectorize(name)
     s.set_scope("sums", "register")
     return s
 
 
+def _unroll_terms(s: Schedule, tile: Tile) -> None:
+    together = next(n for n in range(_UNROLLED, 0, -1) if tile.depth % n == 0)
+    for name in s.loops(role=_TERM):
+        s.unroll(s.split(name, together).inner if together < tile.depth else name)
+
+
+def _set_gaps(s: Schedule, copied: _Copied, tile: Tile) -> None:
+    if copied.along_terms:
+        # Terms are rows of shared memory. Neighbouring threads write several of them, which lie in
+        # different banks if rows are as much longer than a power of two.
+        gap = _gap(copied.chunk) // copied.side.dtype.bytes
+        pad = min(gap, copied.side.size - 1)
+        terms = 0 if tile.stages == 1 else 1
+        s.storage_align(copied.buffer.name, terms, copied.side.size, pad)
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows x columns of a block of `down` x `across` threads, and terms copied at a time."""
+    """Rows x columns of a block of `down` x `across` threads, and terms copied at a time: with two
+    `stages` those of the next round, while a round computes."""
 
     rows: int
     columns: int
     depth: int
     down: int
     across: int
+    stages: int
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.down * self.across
+
+    @property
+    def full(self) -> bool:
+        """Whether a thread has as many sums as its registers hold."""
+        return self.rows * self.columns >= _SUMS * self.threads
 
 
 def tile_of(p: Product, target: Target) -> Tile | None:
@@ -96,16 +161,77 @@ def tile_of(p: Product, target: Target) -> Tile | None:
     across = min(_ACROSS, threads)
     down = threads // across
     batch = int_value(product(tuple(e for _, e in p.batch))) or 1
-    sizes = [_size(rows, down), _size(columns, across)]
-    large = [_LARGEST // unit * unit for unit in (down, across)]
-    tiles = batch * ((rows or 0) // large[0]) * ((columns or 0) // large[1])
-    if sizes == [_SYMBOLIC, _SYMBOLIC] and tiles >= _FULL:
-        sizes = large
-    depth, shared = _DEPTH, target["max_shared_memory_per_block"]
+    usual = _size(rows, down), _size(columns, across)
+    sizes = [(_SYMBOLIC, _LARGEST), (_LARGEST, _SYMBOLIC)]
+    if _window(p) == 1:  # the places of windows take registers too
+        sizes.insert(0, (_LARGEST, _LARGEST))
+    extents = rows or 0, columns or 0
+    fits = (
+        size
+        for size in sizes
+        if size[0] * size[1] <= _SUMS * threads
+        and all(n >= u or m == u for n, m, u in zip(extents, size, usual, strict=True))
+        and batch * (extents[0] // size[0]) * (extents[1] // size[1]) >= _FULL
+    )
+    size = next(fits, usual)
+    depth = _depth(p, size, threads, target)
+    return Tile(*size, depth, down, across, _stages(p, size, depth, target))
+
+
+def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> int:
+    """Parts of shared memory: a second one to copy to while threads compute, on devices where that
+    needs no registers, if there is a second round."""
+    terms = int_value(product(tuple(e for _, e in p.terms)))
+    if not copies_ahead(target) or (terms is not None and terms <= depth):
+        return 1
+    if not all(map(_is_copy, (p.left, p.right))):
+        return 1
+    shared = target["max_shared_memory_per_block"]
     assert isinstance(shared, int)
-    while depth > 1 and sum(sizes) * depth * p.dtype.bytes + _BANKS > min(shared, 12 << 10):
+    return _STAGES if _STAGES * _shared_bytes(p, size, depth) <= shared else 1
+
+
+def _is_copy(value: Expr) -> bool:
+    """Whether an element of a factor is one of memory, or zero in the place of some."""
+    into = buffer("tile", (1,), value.dtype, "shared")
+    return copy_of(Store(into, (_FIRST,), value)) is not None
+
+
+def _window(p: Product) -> int:
+    """Terms of a channel of a convolution; 0 if that is not known."""
+    return int_value(product(tuple(e for _, e in p.terms[1:]))) or 0
+
+
+def _depth(p: Product, size: tuple[int, int], threads: int, target: Target) -> int:
+    """Terms that are copied at a time: whole windows, if each thread then has those of a column,
+    and no more zeros are computed beyond the last term."""
+    shared = target["max_shared_memory_per_block"]
+    assert isinstance(shared, int)
+
+    def fits(depth: int) -> bool:
+        return _shared_bytes(p, size, depth) <= min(shared, _SHARED)
+
+    depth = _DEPTH
+    while depth > 1 and not fits(depth):
         depth //= 2
-    return Tile(sizes[0], sizes[1], depth, down, across)
+    window, terms = _window(p), int_value(product(tuple(e for _, e in p.terms)))
+    if window > 1 and terms is not None and threads % size[1] == 0:
+        windows = window * (threads // size[1])
+        more = -(-terms // windows) * windows > -(-terms // depth) * depth
+        if windows <= _WINDOW and fits(windows) and not more:
+            return windows
+    return depth
+
+
+def _shared_bytes(p: Product, size: tuple[int, int], depth: int) -> int:
+    """The most bytes that a tile of both factors takes, with gaps."""
+    gap = _gap(min(depth, _CHUNK_FULL))
+    return (sum(size) * p.dtype.bytes + 2 * gap) * depth
+
+
+def _gap(chunk: int) -> int:
+    """Bytes behind a row of shared memory, where neighbouring threads write `chunk` rows."""
+    return max(_VECTOR, _BANKS // chunk)
 
 
 def _size(extent: int | None, threads: int) -> int:
@@ -116,16 +242,56 @@ def _size(extent: int | None, threads: int) -> int:
     return size
 
 
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A factor in shared memory: `buffer` has a row for each term. `lanes`: elements that a thread
+    copies at once, along terms or along the factor's own axes. `chunk`: terms that neighbouring
+    threads copy, of `together` rows or columns, such that a warp writes to all banks."""
+
+    side: Side
+    buffer: Buffer
+    along_terms: bool
+    lanes: int
+    chunk: int
+    together: int
+
+
+def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
+    """How a factor is copied: along that of its axes in which more of its elements are adjacent.
+    Copies ahead go from memory to memory: none of them takes a vector apart."""
+    along_terms = adjacent((side.value,), of.p.terms, of.terms)
+    along_own = adjacent((side.value,), side.axes, side.extent)
+    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
+    terms = along_terms > along_own or (along_terms == along_own and name == "left")
+    ahead = tile.stages > 1
+    lanes = max(1, int(along_own)) if not terms else 1 if ahead else max(1, int(along_terms))
+    while (of.depth if terms else side.size) % lanes:
+        lanes //= 2
+    made = buffer(name, (of.depth, side.size), side.dtype, "shared")
+    sizes = [_ODD_CHUNK] if lanes == 1 else []
+    sizes += range(max(lanes, _CHUNK_FULL if ahead and tile.full else _CHUNK), 0, -1)
+    chunk = next(n for n in sizes if of.depth % n == 0 and n % lanes == 0)
+    together = _GROUP if chunk == _ODD_CHUNK and side.size % _GROUP == 0 else 1
+    return _Copied(side, made, terms, lanes, chunk, together)
+
+
 class _Tiles:
     """The statements of all tiles."""
 
     def __init__(self, group: Group, p: Product, tile: Tile):
         self.p, self.tile = p, tile
         self.of = TiledProduct(group, p, tile.rows, tile.columns, tile.depth)
-        self.down, self.across = tile.rows // tile.down, tile.columns // tile.across
-        self.left = buffer("left", (tile.depth, tile.rows), p.dtype, "shared")
-        self.right = buffer("right", (tile.depth, tile.columns), p.dtype, "shared")
-        self.sums = buffer("sums", (tile.threads, self.down, self.across), p.dtype, "local")
+        self.left = _copied("left", self.of.left, self.of, tile)
+        self.right = _copied("right", self.of.right, self.of, tile)
+        # Sums of a thread: groups, and rows or columns of each; of columns vectors, as they are
+        # stored, and columns of each.
+        self.down = _groups(tile.rows // tile.down)
+        count, self.group = _groups(tile.columns // tile.across)
+        most = min(self.of.result_lanes, _VECTOR // p.dtype.bytes)
+        self.lanes = math.gcd(self.group, most)
+        self.across = count, self.group // self.lanes, self.lanes
+        self.column_roles = [_REGISTER, _REGISTER, _LANE if self.lanes > 1 else _REGISTER]
+        self.sums = buffer("sums", (tile.threads, *self.down, *self.across), p.dtype, "local")
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""
@@ -136,80 +302,178 @@ class _Tiles:
 
         def step(k: Expr) -> Stmt:
             first = k * tile.depth
-            return seq(
-                self._copy(self.left, of.left, (z, first_row, first), along_terms=True),
-                self._copy(self.right, of.right, (z, first_column, first), along_terms=False),
+            return within(
+                [self.left.buffer, self.right.buffer],
+                self._copy(self.left, (z, first_row, first)),
+                self._copy(self.right, (z, first_column, first)),
                 each_thread("thread", tile.threads, self._products),
             )
 
-        def start(t: Expr, r: Expr, c: Expr) -> Stmt:
-            return Store(self.sums, (t, r, c), neutral("sum", p.dtype))
+        def start(t: Expr, *at: Expr) -> Stmt:
+            return Store(self.sums, (t, *at), neutral("sum", p.dtype))
 
-        def finish(t: Expr, r: Expr, c: Expr) -> Stmt:
-            row = simplify(first_row + self._row(t, r))
-            column = simplify(first_column + self._column(t, c))
-            return of.finish(Load(self.sums, (t, r, c)), z, row, (column, IntImm(0)))
+        def finish(t: Expr, r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
+            row = simplify(first_row + self._row(t, r) + i)
+            first = simplify(first_column + self._output_column(t, c, h))
+            return of.finish(Load(self.sums, (t, r, i, c, h, j)), z, row, (first, j), self.lanes)
 
         return within(
-            [self.left, self.right, self.sums],
+            [self.sums],
             self._each_sum(start),
-            loop("k", of.rounds, step, keep=True),
+            loop("k", of.rounds, step, _ROUND, keep=True),
             self._each_sum(finish),
         )
 
-    def _each_sum(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-        """For each thread and each of its sums."""
+    # ---- sums --------------------------------------------------------------------------------
+
+    def _each_sum(self, body: Callable[..., Stmt]) -> Stmt:
+        """For each thread, and each of its sums: group of rows, row, group of columns, vector,
+        column."""
 
         def sums(t: Expr) -> Stmt:
-            roles = ["register", "register"]
-            return nest(["r", "c"], [self.down, self.across], lambda r, c: body(t, r, c), roles)
+            roles = [_REGISTER, _REGISTER, *self.column_roles]
+            extents = [*self.down, *self.across]
+            return nest(["r", "i", "c", "h", "j"], extents, lambda *at: body(t, *at), roles)
 
         return each_thread("thread", self.tile.threads, sums)
 
     def _products(self, t: Expr) -> Stmt:
         """Add the products of the terms in shared memory to the sums of a thread."""
-        tile, dtype = self.tile, self.p.dtype
-        rows = buffer("row", (self.down,), dtype, "register")
-        columns = buffer("column", (self.across,), dtype, "register")
+        dtype = self.p.dtype
+        rows = buffer("row", self.down, dtype, "register")
+        columns = buffer("column", self.across, dtype, "register")
 
         def term(k: Expr) -> Stmt:
-            def row(r: Expr) -> Stmt:
-                return Store(rows, (r,), Load(self.left, (k, self._row(t, r))))
+            def row(r: Expr, i: Expr) -> Stmt:
+                at = simplify(self._row(t, r) + i)
+                return Store(rows, (r, i), Load(self.left.buffer, (k, at)))
 
-            def column(c: Expr) -> Stmt:
-                return Store(columns, (c,), Load(self.right, (k, self._column(t, c))))
+            def column(c: Expr, h: Expr, j: Expr) -> Stmt:
+                at = simplify(self._column(t, c) + h * self.lanes + j)
+                return Store(columns, (c, h, j), Load(self.right.buffer, (k, at)))
 
-            def add(r: Expr, c: Expr) -> Stmt:
-                total = Load(self.sums, (t, r, c)) + Load(rows, (r,)) * Load(columns, (c,))
-                return Store(self.sums, (t, r, c), total)
+            def add(r: Expr, i: Expr, c: Expr, h: Expr, j: Expr) -> Stmt:
+                at = (t, r, i, c, h, j)
+                value = Load(rows, (r, i)) * Load(columns, (c, h, j))
+                return Store(self.sums, at, Load(self.sums, at) + value)
 
-            roles = ["register", "register"]
+            names, down = ["r", "i", "c", "h", "j"], [_REGISTER] * 2
+            own = self.column_roles
             return within(
                 [rows, columns],
-                loop("r", self.down, row, "register"),
-                loop("c", self.across, column, "register"),
-                nest(["r", "c"], [self.down, self.across], add, roles),
+                nest(names[:2], self.down, row, down),
+                nest(names[2:], self.across, column, own),
+                nest(names, [*self.down, *self.across], add, [*down, *own]),
             )
 
-        return loop("term", tile.depth, term)
+        return loop("term", self.tile.depth, term, _TERM)
+
+    @property
+    def _warps(self) -> bool:
+        """Whether warps of threads are along both rows and columns."""
+        return self.tile.across % _WARP_ACROSS == 0 and self.tile.down % _WARP_DOWN == 0
+
+    def _place(self, t: Expr) -> tuple[Expr, Expr]:
+        """A thread's place among those of the block, down and across."""
+        across, warp = self.tile.across, _WARP_DOWN * _WARP_ACROSS
+        if not self._warps:
+            return t // across, t % across
+        warps, lane = across // _WARP_ACROSS, t % warp
+        down = t // (warp * warps) * _WARP_DOWN + lane // _WARP_ACROSS
+        return down, t // warp % warps * _WARP_ACROSS + lane % _WARP_ACROSS
 
     def _row(self, t: Expr, r: Expr) -> Expr:
-        """The row in the tile of sum r of a thread."""
-        return simplify(r * self.tile.down + t // self.tile.across)
+        """The first row in the tile of a group of a thread."""
+        group = self.down[1]
+        return simplify((r * self.tile.down + self._place(t)[0]) * group)
 
     def _column(self, t: Expr, c: Expr) -> Expr:
-        return simplify(c * self.tile.across + t % self.tile.across)
+        """The first place of a group of a thread in a row of shared memory."""
+        return simplify((c * self.tile.across + self._place(t)[1]) * self.group)
 
-    def _copy(
-        self, into: Buffer, side: Side, start: tuple[Expr, Expr, Expr], along_terms: bool
-    ) -> Stmt:
-        """Copy a tile of a factor to shared memory, by all threads; neighbouring ones read
-        neighbouring terms, or neighbouring columns."""
+    @property
+    def _columns_apart(self) -> bool:
+        """Whether the vectors of a group lie apart in the output: those of the threads of a warp
+        are adjacent then, which would be single elements with gaps otherwise. Shared memory has
+        the columns in the order of threads. Copies along columns write to all banks even so, those
+        along terms would not."""
+        right = self.right
+        return (
+            self.lanes < self.group
+            and self._warps
+            and not right.along_terms
+            and (right.lanes <= self.lanes)
+        )
 
-        def element(k: Expr, j: Expr) -> Stmt:
-            return self.of.copy(side, start, j, k, lambda value: Store(into, (k, j), value))
+    def _output_column(self, t: Expr, c: Expr, h: Expr) -> Expr:
+        """The first column in the tile of vector `h` of a group of a thread."""
+        if not self._columns_apart:
+            return simplify(self._column(t, c) + h * self.lanes)
+        across = self._place(t)[1]
+        warp = c * (self.tile.across // _WARP_ACROSS) + across // _WARP_ACROSS
+        return simplify(
+            ((warp * self.across[1] + h) * _WARP_ACROSS + across % _WARP_ACROSS) * self.lanes
+        )
 
-        extents = [IntImm(self.tile.depth), IntImm(side.size)]
-        if along_terms:
-            return nest(["j", "k"], extents[::-1], lambda j, k: element(k, j), [_COPY, ""], True)
-        return nest(["k", "j"], extents, element, [_COPY, ""], True)
+    # ---- global memory to shared memory ------------------------------------------------------
+
+    def _copy(self, copied: _Copied, start: tuple[Expr, Expr, Expr]) -> Stmt:
+        """Copy a tile of a factor to shared memory, by all threads."""
+        side, depth = copied.side, self.tile.depth
+        role, lanes = _COPY[copied.buffer.name], copied.lanes
+
+        def element(j: Expr, k: Expr, at: Expr) -> Stmt:
+            def store(value: Expr) -> Stmt:
+                return Store(copied.buffer, (k, at), value)
+
+            along = (1, lanes) if copied.along_terms else (lanes, 1)
+            return self.of.copy(side, start, j, k, store, along)
+
+        if copied.along_terms:
+            chunk, together = copied.chunk, copied.together
+            extents = [depth // chunk, side.size // together, chunk, together]
+
+            def place(ko: Expr, jo: Expr, ki: Expr, ji: Expr = _FIRST) -> Stmt:
+                j = simplify(jo * together + ji)
+                return element(j, simplify(ko * chunk + ki), j)
+
+            count = 3 if together == 1 else 4
+            names = ["ko", "jo", "ki", "ji"][:count]
+            return nest(names, extents[:count], place, [role, "", "", ""][:count], True)
+        window = _window(self.p)
+        window = window if window and depth % window == 0 else 1
+        names, extents, places = self._own_places(copied)
+        # A thread's elements are at the same place of a channel, or the next one of a window.
+        return nest(
+            ["ki", "ko", *names],
+            [window, depth // window, *extents],
+            lambda ki, ko, *own: element(
+                places(*own)[0], simplify(ko * window + ki), places(*own)[1]
+            ),
+            [role, *[""] * (1 + len(names))],
+            True,
+        )
+
+    def _own_places(
+        self, copied: _Copied
+    ) -> tuple[list[str], list[int], Callable[..., tuple[Expr, Expr]]]:
+        """Loops over the rows or columns of a tile, in the order of global memory, and each of them
+        with its place in a row of shared memory."""
+        if copied is self.left or not self._columns_apart:
+            return ["j"], [copied.side.size], lambda j: (j, j)
+        (_, vectors, lanes), width = self.across, _WARP_ACROSS
+
+        def places(warp: Expr, h: Expr, thread: Expr, lane: Expr) -> tuple[Expr, Expr]:
+            column = ((warp * vectors + h) * width + thread) * lanes + lane
+            return simplify(column), simplify(
+                ((warp * width + thread) * vectors + h) * lanes + lane
+            )
+
+        warps = copied.side.size // (width * vectors * lanes)
+        return ["w", "h", "t", "j"], [warps, vectors, width, lanes], places
+
+
+def _groups(count: int) -> tuple[int, int]:
+    """How many groups of adjacent rows or columns a thread has, and how many are in each."""
+    size = next(n for n in (_GROUP, 2, 1) if count % n == 0)
+    return count // size, size

@@ -5,48 +5,40 @@ all threads copy a tile of each factor to shared memory, with zeros beyond the l
 term. Each warp loads fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies
 them; its sums stay in registers, as float32 or int32.
 
-The layout of a factor in shared memory follows from that in global memory, since both are accessed
-in vectors of up to 16 bytes: a row of terms for each row of the tile or, for elements of 16 bits,
-which are transposed as they are loaded, a row of the tile's rows for each term. Rows are 16 bytes
-longer than a power of two, so that 8 of them that are loaded at once lie in different banks.
+A factor has a row of terms in shared memory for each row of the tile or, transposed, a row of the
+tile's rows for each term (`factors.py`). Rows are 16 bytes longer than a power of two, so that 8 of
+them that are loaded at once lie in different banks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.expr import (
     Broadcast,
-    Cast,
     Expr,
     IntImm,
-    Select,
     Shuffle,
-    Var,
     cast,
     const,
     int_value,
-    intrin,
-    select,
 )
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import children, loads, substitute
-from tensorkiln.kernels.gpu_tensor_cores import FACTORS, MMA_TERMS, PAD, TF32, WarpTile, warp_tile
-from tensorkiln.schedule.access import lane_stride, simplify_value
+from tensorkiln.kernels.gpu_tensor_cores import MMA_TERMS, PAD, WarpTile, warp_tile
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.factors import Factor, divide_copies, factors_of, fill, how_copied
+from tensorkiln.schedule.gpu.fragments import loaded, multiplied
 from tensorkiln.schedule.gpu.grid import bind_threads
-from tensorkiln.schedule.gpu.products import Axes, Product
+from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import (
     Side,
     TiledProduct,
     bind_tiles,
-    split_index,
     tiled_product,
 )
 from tensorkiln.schedule.group import Group, inplace_params, product, static
@@ -56,18 +48,13 @@ from tensorkiln.schedule.intrin.fragments import (
     SUMS,
     Digit,
     left_fragment,
-    mma_name,
-    place_of,
     right_fragment,
 )
-from tensorkiln.schedule.primitives import Cooperative, Schedule
-from tensorkiln.schedule.reductions import replaced
+from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
+from tensorkiln.target.capability import least_capability
 
-_VECTORS = (16, 8, 4)  # bytes that a thread copies at once
-_AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 _BLOCK = 16  # rows of a product; columns of two
-_COPIES = {"left": "copy left", "right": "copy right"}  # roles of nests that fill tiles
 _REGISTER = "register"  # the role of loops over what a thread has in registers
 _STORE = "store"  # the role of nests that store to the output
 
@@ -77,24 +64,19 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     integers of 8 bits, or of float32 where the target says tf32. None if it is not such a product,
     or too narrow for tiles."""
     group, found = tiled_product(group)
-    factors = None if found is None else _factors(found)
+    factors = None if found is None else factors_of(found)
     if found is None or factors is None:
         return None
     tile = _tile_of(found, factors[0].dtype, target)
     if tile is None:
         return None
-    made = _Tiles(group, found, tile, factors)
+    made = _Tiles(group, found, tile, factors, least_capability(target))
     s = Schedule(
         PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    for copied in (made.left, made.right):
-        for name in s.loops(role=_COPIES[copied.buffer.name]):
-            done: Cooperative = s.cooperative(name, tile.threads, copied.lanes)
-            if (static(s.loop(done.rounds).extent, "rounds of a copy")) > _AT_ONCE:
-                s.unroll(s.split(done.rounds, _AT_ONCE).inner)
-            else:
-                s.unroll(done.rounds)
+    for factor in (made.left, made.right):
+        divide_copies(s, factor, tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
     for b in (made.left.buffer, made.right.buffer, made.out):
@@ -107,27 +89,6 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     return s
 
 
-def _factors(p: Product) -> tuple[Expr, Expr] | None:
-    """The factors in the types that are multiplied; None for others."""
-    left, right = _narrow(p.left), _narrow(p.right)
-    if (left.dtype.name, right.dtype.name) in FACTORS:
-        return left, right
-    if (p.left.dtype.name, p.right.dtype.name) == TF32:  # only where the target asks for it
-        return intrin("thread_round_tf32", p.left), intrin("thread_round_tf32", p.right)
-    return None
-
-
-def _narrow(value: Expr) -> Expr:
-    """What a factor is before it is converted to the type of the sums: x of cast(x), and of zeros
-    around it."""
-    if isinstance(value, Cast):
-        return value.a
-    if isinstance(value, Select) and value.b == const(0, value.dtype):
-        inner = _narrow(value.a)
-        return select(value.cond, inner, const(0, inner.dtype))
-    return value
-
-
 def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:
     rows, columns, batch, terms = (
         int_value(product(tuple(e for _, e in axes)))
@@ -137,85 +98,39 @@ def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:
     return warp_tile(rows, columns, batch or 1, term_bytes, target)
 
 
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """A factor in shared memory: `buffer` has a row for each row or column of the tile or, if it is
-    `transposed`, for each term. `lanes`: elements that a thread copies at once, along a row.
-    `neighbours`: whether adjacent threads copy along a row."""
-
-    side: Side
-    buffer: Buffer
-    transposed: bool
-    lanes: int
-    neighbours: bool
-
-
-def _copied(name: str, side: Side, of: TiledProduct) -> _Copied:
-    """How a factor is copied: along that of its axes, its own or the terms, in which more of its
-    elements are adjacent in memory."""
-    along_terms = _adjacent((side.value,), of.p.terms, of.terms)
-    along_own = _adjacent((side.value,), side.axes, side.extent)
-    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
-    across = along_own > along_terms or (along_own == along_terms and name == "right")
-    flips = across and side.dtype.bytes == 2
-    shape = (of.depth, side.size) if flips else (side.size, of.depth)
+def _rows_of(name: str, side: Side, of: TiledProduct) -> Factor:
+    """A factor with a row of shared memory for each row or column of the tile or, transposed, for
+    each term."""
+    how = how_copied(name, side, of)
+    shape = (of.depth, side.size) if how.transposed else (side.size, of.depth)
     made = buffer(name, shape, side.dtype, "shared")
-    lanes = along_own if flips else 0 if across else along_terms
-    return _Copied(side, made, flips, max(1, int(lanes)), flips or not across)
-
-
-def _adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
-    """How many elements along some axes can be accessed as one vector in all values; less than 1
-    for single ones, the more the longer they are adjacent."""
-    for size in _VECTORS:
-        lanes = size // values[0].dtype.bytes
-        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
-            return lanes
-    last = axes[-1:]
-    if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
-        return 0
-    n = int_value(last[0][1])
-    return 0.5 if n is None else 1 - 0.5 / n
-
-
-def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
-    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
-    if int_value(simplify(extent % lanes)) != 0:
-        return False
-    step, lane = Var("step"), Var("lane")
-    bounds = {lane: (0, lanes - 1)}
-    at = {v: simplify(e, bounds) for v, e in split_index(axes, step * lanes + lane).items()}
-    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
-
-
-def _in_vectors(e: Expr, lane: Var) -> bool:
-    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
-    nothing else depends."""
-    if isinstance(e, Load):
-        return lane_stride(e, lane) in (0, 1)
-    return e is not lane and all(_in_vectors(c, lane) for c in children(e))
+    return Factor(side, made, how, lambda j, k: (k, j) if how.transposed else (j, k))
 
 
 class _Tiles:
     """The statements of all tiles."""
 
-    def __init__(self, group: Group, p: Product, tile: WarpTile, factors: tuple[Expr, Expr]):
-        size = factors[0].dtype.bytes
+    def __init__(
+        self,
+        group: Group,
+        p: Product,
+        tile: WarpTile,
+        factors: tuple[Expr, Expr],
+        capability: int,
+    ):
+        size, self.capability = factors[0].dtype.bytes, capability
         depth = tile.term_bytes // size
         self.p, self.tile, self.dtype = p, tile, factors[0].dtype
         self.of = TiledProduct(group, p, tile.rows, tile.columns, depth, factors)
-        self.left = _copied("left", self.of.left, self.of)
-        self.right = _copied("right", self.of.right, self.of)
+        self.left = _rows_of("left", self.of.left, self.of)
+        self.right = _rows_of("right", self.of.right, self.of)
         rows, columns = tile.of_warp
         self.blocks = rows // _BLOCK, columns // _BLOCK
         total = p.dtype if p.dtype.name == "int32" else FLOAT32
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
-        self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), p.dtype, "shared")
-        # Adjacent columns of the output, and of what is read for them.
-        place = Load(group.out, group.store_index(p.index))
-        read = replaced(p.value, p.total, const(0, p.dtype))
-        self.lanes = int(_adjacent((place, read), p.columns, self.of.right.extent)) or 1
+        self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), self.of.rounded, "shared")
+        self.lanes = self.of.result_lanes
 
     def stmt(self) -> Stmt:
         """for batch, tile of rows, tile of columns: the tile."""
@@ -225,8 +140,8 @@ class _Tiles:
         def step(k: Expr) -> Stmt:
             first = k * self.of.depth
             return seq(
-                self._load_tile(self.left, (z, first_row, first)),
-                self._load_tile(self.right, (z, first_column, first)),
+                fill(self.left, self.of, (z, first_row, first)),
+                fill(self.right, self.of, (z, first_column, first)),
                 each_thread("thread", self.tile.threads, self._products),
             )
 
@@ -240,34 +155,6 @@ class _Tiles:
                 lambda r: self._finish(r, z, first_row, first_column),
                 _REGISTER,
             ),
-        )
-
-    # ---- global memory to shared memory --------------------------------------------------------
-
-    def _load_tile(self, c: _Copied, start: tuple[Expr, Expr, Expr]) -> Stmt:
-        """Copy a tile of a factor to shared memory, by all threads; neighbouring ones read
-        neighbouring elements, or vectors."""
-        role = _COPIES[c.buffer.name]
-        lanes = (c.lanes, 1) if c.transposed else (1, c.lanes)
-
-        def element(j: Expr, k: Expr) -> Stmt:
-            at = (k, j) if c.transposed else (j, k)
-            return self.of.copy(c.side, start, j, k, lambda x: Store(c.buffer, at, x), lanes)
-
-        size, depth = c.side.size, self.of.depth
-        if c.transposed:
-            return nest(["k", "j"], [depth, size], lambda k, j: element(j, k), [role, ""], True)
-        if c.neighbours:
-            return nest(["j", "k"], [size, depth], element, [role, ""], True)
-        # Eight neighbours in memory, which are rows of shared memory, by four terms: a warp reads
-        # whole sectors and writes to all banks.
-        extents = [size // 8, depth // 4, 8, 4]
-        return nest(
-            ["jo", "ko", "ji", "ki"],
-            extents,
-            lambda jo, ko, ji, ki: element(simplify(jo * 8 + ji), simplify(ko * 4 + ki)),
-            [role, "", "", ""],
-            True,
         )
 
     # ---- shared memory to sums -----------------------------------------------------------------
@@ -301,7 +188,7 @@ class _Tiles:
                     lanes = tuple(range(half * pair // 2, (half + 1) * pair // 2))
                     at = self._sums_at(t, r, simplify(c * 2 + half))
                     y = Shuffle(both, both, lanes)
-                    value = intrin(mma_name(self.dtype), x, y, Load(self.sums, at))
+                    value = multiplied(x, y, Load(self.sums, at), self.capability)
                     found.append(Store(self.sums, at, value))
                 return seq(*found)
 
@@ -315,19 +202,10 @@ class _Tiles:
         return within([a, b], loop("term", steps, step, _REGISTER))
 
     def _fragments(
-        self, c: _Copied, digits: tuple[Digit, ...], t: Expr, first: Expr, term: Expr
+        self, c: Factor, digits: tuple[Digit, ...], t: Expr, first: Expr, term: Expr
     ) -> Expr:
         """The fragments of 16 rows or columns from `first`, and of the terms of one product."""
-        thread = t % WARP_THREADS
-        block, half = place_of(thread // 8, digits)
-        at = simplify(first + block * 8)
-        row = thread % 8  # of the matrix that this thread gives
-        lanes = 16 // c.buffer.dtype.bytes
-        if c.transposed:
-            index = (simplify(term + half * lanes + row), lane_ramp(lanes, at))
-            return intrin("warp_load_matrix_4_transposed", Load(c.buffer, index))
-        index = (simplify(at + row), lane_ramp(lanes, simplify(term + half * lanes)))
-        return intrin("warp_load_matrix_4", Load(c.buffer, index))
+        return loaded(c.buffer, c.how.transposed, digits, t, first, term)
 
     # ---- sums ----------------------------------------------------------------------------------
 
@@ -363,7 +241,7 @@ class _Tiles:
 
         def store(i: Expr, j: Expr) -> Stmt:
             row = simplify(first_row + i // _BLOCK * warp_rows + r * _BLOCK + i % _BLOCK)
-            total = Load(self.out, (i, j))
+            total = cast(Load(self.out, (i, j)), self.p.dtype)
             return self.of.finish(total, z, row, (first_column, j), self.lanes)
 
         extents = [self.tile.down * _BLOCK, self.tile.columns]

@@ -3,20 +3,24 @@ a tile needs, and which elements of the output it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.arith import simplify
+from tensorkiln.arith import affine, simplify
+from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, Var, const, int_value, logical_and
+from tensorkiln.ir.expr import Cast, Expr, Var, const, int_value, logical_and
 from tensorkiln.ir.stmt import If, Stmt, Store
-from tensorkiln.ir.visit import substitute
-from tensorkiln.schedule.access import simplify_value
+from tensorkiln.ir.visit import children, loads, substitute, walk
+from tensorkiln.schedule.access import lane_stride, simplify_value
 from tensorkiln.schedule.build import nest
 from tensorkiln.schedule.gpu.products import Axes, Product, product_of
 from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.reductions import replaced
+
+Ranges = dict[Var, tuple[int, int]]
+_VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 
 
 def tiled_product(group: Group) -> tuple[Group, Product | None]:
@@ -146,14 +150,67 @@ class TiledProduct:
         ]
         return If(logical_and(*inside), store) if inside else store
 
+    @property
+    def result_lanes(self) -> int:
+        """How many adjacent columns can be stored as one vector, with what is read for them."""
+        p = self.p
+        place = Load(self.group.out, self.group.store_index(p.index))
+        read = replaced(p.value, p.total, const(0, p.dtype))
+        return max(1, int(adjacent((place, read), p.columns, self.right.extent)))
 
-def split_index(axes: Axes, at: Expr) -> dict[Var, Expr]:
+    @property
+    def rounded(self) -> DType:
+        """The type of totals in shared memory: that to which the group rounds them before all
+        else, or else that of the product."""
+        p = self.p
+        types = {x.dtype for x in walk(p.value) if isinstance(x, Cast) and x.a == p.total}
+        for t in types:
+            rest = replaced(p.value, Cast(p.total, t), const(0, t))
+            if t.is_float and replaced(rest, p.total, const(0, p.dtype)) == rest:
+                return t
+        return p.dtype
+
+
+def split_index(axes: Axes, at: Expr, bounds: Ranges | None = None) -> dict[Var, Expr]:
     """The values of several indices, the last of which is the fastest, at a place of all."""
     values: dict[Var, Expr] = {}
     for d, (var, extent) in reversed(list(enumerate(axes))):
-        values[var] = simplify(at % extent) if d else simplify(at)
+        values[var] = simplify(at % extent if d else at, bounds or {})
         at = at // extent
     return values
+
+
+def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
+    """How many elements along some axes can be accessed as one vector in all values; less than 1
+    for single ones, the more the longer they are adjacent."""
+    for size in _VECTORS:
+        lanes = size // values[0].dtype.bytes
+        if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
+            return lanes
+    last = axes[-1:]
+    if not last or any(lane_stride(x, last[0][0]) not in (0, 1) for v in values for x in loads(v)):
+        return 0
+    n = int_value(last[0][1])
+    return 0.5 if n is None else 1 - 0.5 / n
+
+
+def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
+    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
+    if int_value(simplify(extent % lanes)) != 0:
+        return False
+    step, lane = Var("step"), Var("lane")
+    bounds = {lane: (0, lanes - 1)}
+    at = split_index(axes, step * lanes + lane, bounds)
+    return _in_vectors(simplify_value(substitute(value, at), bounds), lane)
+
+
+def _in_vectors(e: Expr, lane: Var) -> bool:
+    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
+    nothing else depends."""
+    if isinstance(e, Load):
+        linear = all(affine(i, (lane,)) is not None for i in e.indices)
+        return linear and lane_stride(e, lane) in (0, 1)
+    return e is not lane and all(_in_vectors(c, lane) for c in children(e))
 
 
 def _extent(axes: Axes) -> Expr:

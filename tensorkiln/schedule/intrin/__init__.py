@@ -11,6 +11,7 @@ from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
 from tensorkiln.schedule.intrin.transpose import transpose_named
 from tensorkiln.schedule.intrin.warp import warp_named
+from tensorkiln.schedule.intrin.warpgroup import warpgroup_named
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 INSTRUCTIONS: dict[str, Instruction] = {
@@ -22,12 +23,14 @@ EXAMPLES = (
     *("copy_4", "copy_4_to_shared", "thread_fma_4", "thread_dot4", "thread_load_half_4"),
     *("subgroup_sum_32", "subgroup_max_32", "subgroup_min_32", "thread_round_tf32_4"),
     *("warp_mma_m16n8k16_float16", "warp_load_matrix_4_float16"),
+    "warpgroup_mma_m64n128k64_float16",
 )
 
 
 @cache
 def instruction(name: str) -> Instruction | None:
     """The instruction called `name`; None for an unknown name."""
-    families = (reduce_named, shift_named, transpose_named, device_named, warp_named)
+    of_threads = device_named, warp_named, warpgroup_named
+    families = (reduce_named, shift_named, transpose_named, *of_threads)
     found = (family(name) for family in families)
     return INSTRUCTIONS.get(name) or next((i for i in found if i is not None), None)

@@ -76,6 +76,15 @@ def thread_round_tf32(lanes: int) -> Instruction:
     return Instruction.of(name, (a, b), _loop(lane, lanes, step), code)
 
 
+def thread_exp2(lanes: int) -> Instruction:
+    """b[l] = 2 to the power a[l], within 2^-22 of it, for every lane l."""
+    a, b = buffer("a", (lanes,), "float32"), buffer("b", (lanes,), "float32")
+    lane = Var("l")
+    step = Store(b, (lane,), intrin("thread_exp2", Load(a, (lane,))))
+    code = Store(b, _all(lanes), intrin("thread_exp2", Load(a, _all(lanes))))
+    return Instruction.of(f"thread_exp2_{lanes}", (a, b), _loop(lane, lanes, step), code)
+
+
 def copy_vector(lanes: int, dtype: str = "float32", into: str = "") -> Instruction:
     """b[l] = a[l] for every lane l, as one load and one store; b is in memory of scope `into`, ""
     for any."""
@@ -110,6 +119,7 @@ def _named(base: str, count: int, dtype: str) -> str:
 
 
 _OF_THREADS: dict[str, Callable[[int], Instruction]] = {
+    "thread_exp2": thread_exp2,
     "thread_fma": thread_fma,
     "thread_load_half": thread_load_half,
     "thread_round_tf32": thread_round_tf32,
@@ -147,6 +157,7 @@ __all__ = [
     "device_named",
     "subgroup_reduce",
     "thread_dot4",
+    "thread_exp2",
     "thread_fma",
     "thread_load_half",
     "thread_round_tf32",

@@ -1,24 +1,30 @@
-"""Which element of a matrix each thread of a warp has: the fragments of instructions on tensor
-cores, as data (PTX ISA, "Matrix Fragments for mma" and "ldmatrix").
+"""Which element of a matrix each thread of a warp, or of a warpgroup, has: the fragments of
+instructions on tensor cores, as data (PTX ISA, "Matrix Fragments for mma", "ldmatrix" and "Register
+Fragments for wgmma").
 
 A thread's number in its warp and the number of an element among those that the thread has are
 written in digits of mixed radix, the most significant first. Each digit moves by a number of rows
 and columns, so both a number and an expression have a place.
 
-All shapes of 32 bytes of terms have the same layout in bytes. With `per` elements in a register of
-32 bits, thread 4 * g + t has of a, 16 rows of 8 * per terms, and of b, 8 * per terms of 8 columns,
+All shapes have the same layout in bytes. With `per` elements in a register of 32 bits, thread
+4 * g + t has of a, 16 rows of 8 * per terms, and of b, 8 * per terms of 8 columns,
 
     a: register 2 * h + r: row 8 * r + g, terms from 4 * per * h + per * t on
     b: register h: column g, the same terms
     c: element 2 * r + e: row 8 * r + g, column 2 * t + e
+
+Smaller shapes have one half of the rows or of the terms: those registers with r = 0 or h = 0 alone.
+So a product of 16 rows and 32 bytes of terms is one of the largest shape, or several of a smaller
+one on parts of the same fragments (`mma_parts`).
 """
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tensorkiln.ir.device_instructions import WARP_THREADS
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 
@@ -49,7 +55,7 @@ def place_of(number: Index, digits: tuple[Digit, ...]) -> tuple[Index, Index]:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A matrix of `rows` x `columns` among 32 threads. `thread`: the digits of a thread's number;
+    """A matrix of `rows` x `columns` among threads. `thread`: the digits of a thread's number;
     `element`: those of an element's number among the elements of a thread."""
 
     rows: int
@@ -60,7 +66,12 @@ class Fragment:
     @property
     def count(self) -> int:
         """Elements of each thread."""
-        return self.rows * self.columns // WARP_THREADS
+        return self.rows * self.columns // self.threads
+
+    @property
+    def threads(self) -> int:
+        """The threads that have it together."""
+        return math.prod(d.count for d in self.thread)
 
     def place(self, thread: Index, element: Index) -> tuple[Index, Index]:
         """The row and column of an element of a thread."""
@@ -69,21 +80,48 @@ class Fragment:
         return row + below, column + right
 
 
-def left_fragment(dtype: DType) -> Fragment:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An instruction's part of 16 rows and 32 bytes of terms: how many blocks of 8 rows, and how
+    many halves of the terms."""
+
+    blocks: int = 2
+    halves: int = 2
+
+
+WHOLE = Shape()
+
+
+def left_fragment(dtype: DType, shape: Shape = WHOLE) -> Fragment:
     """The left factor, rows x terms."""
     per = _REGISTER // dtype.bytes
-    element = (Digit(2, 0, 4 * per), Digit(2, 8, 0), Digit(per, 0, 1))
-    return Fragment(16, 8 * per, (Digit(8, 1, 0), Digit(4, 0, per)), element)
+    element = (Digit(shape.halves, 0, 4 * per), Digit(shape.blocks, 8, 0), Digit(per, 0, 1))
+    thread = (Digit(8, 1, 0), Digit(4, 0, per))
+    return Fragment(8 * shape.blocks, 4 * per * shape.halves, thread, element)
 
 
-def right_fragment(dtype: DType) -> Fragment:
+def right_fragment(dtype: DType, shape: Shape = WHOLE) -> Fragment:
     """The right factor, terms x columns."""
     per = _REGISTER // dtype.bytes
-    element = (Digit(2, 4 * per, 0), Digit(per, 1, 0))
-    return Fragment(8 * per, 8, (Digit(8, 0, 1), Digit(4, per, 0)), element)
+    element = (Digit(shape.halves, 4 * per, 0), Digit(per, 1, 0))
+    return Fragment(4 * per * shape.halves, 8, (Digit(8, 0, 1), Digit(4, per, 0)), element)
 
 
-SUMS = Fragment(16, 8, (Digit(8, 1, 0), Digit(4, 0, 2)), (Digit(2, 8, 0), Digit(2, 0, 1)))
+def sums_fragment(shape: Shape = WHOLE) -> Fragment:
+    """The sums, rows x columns."""
+    element = (Digit(shape.blocks, 8, 0), Digit(2, 0, 1))
+    return Fragment(8 * shape.blocks, 8, (Digit(8, 1, 0), Digit(4, 0, 2)), element)
+
+
+SUMS = sums_fragment()
+
+
+def warpgroup_sums(columns: int) -> Fragment:
+    """The sums of a warpgroup, 64 rows: each warp has those of `SUMS` for 16 of them, of 8 columns
+    after the others."""
+    thread = (Digit(4, SUMS.rows, 0), *SUMS.thread)
+    element = (Digit(columns // SUMS.columns, 0, SUMS.columns), *SUMS.element)
+    return Fragment(4 * SUMS.rows, columns, thread, element)
 
 
 def matrix_fragment(dtype: DType, count: int, transposed: bool = False) -> Fragment:
@@ -105,20 +143,74 @@ LEFT_MATRICES = (Digit(2, 0, 1), Digit(2, 1, 0))
 RIGHT_MATRICES = (Digit(2, 1, 0), Digit(2, 0, 1))
 
 
-def mma_name(dtype: DType) -> str:
+# The shapes that GPUs of compute capability 7.5 have, of float16 and of integers of 8 bits.
+_SHAPE = re.compile(r"m(\d+)n8k(\d+)")
+_OLD = 75
+_OLD_SHAPES = {2: Shape(2, 1), 1: Shape(1, 1)}
+
+
+def shape_named(name: str, dtype: DType) -> Shape:
+    """The shape of "m16n8k8" for factors of a type. Raises ValueError for text of another form."""
+    found = _SHAPE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is not the shape of a product of matrices")
+    return Shape(int(found[1]) // 8, int(found[2]) * dtype.bytes // _ROW)
+
+
+def shape_for(dtype: DType, capability: int) -> Shape:
+    """The largest shape for factors of a type that a compute capability has, 80 for 8.0."""
+    return _OLD_SHAPES[dtype.bytes] if capability == _OLD else WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class MmaPart:
+    """The elements of the whole fragments of a thread that one instruction takes."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    sums: tuple[int, ...]
+
+
+def mma_parts(dtype: DType, shape: Shape) -> tuple[MmaPart, ...]:
+    """The products of a shape that make up one of 16 rows and 32 bytes of terms, in order: those
+    of the same sums follow each other."""
+    per, found = _REGISTER // dtype.bytes, []
+    for rows in _groups(shape.blocks):
+        for halves in _groups(shape.halves):
+            left = [(2 * h + r) * per + e for h in halves for r in rows for e in range(per)]
+            right = [h * per + e for h in halves for e in range(per)]
+            sums = [2 * r + e for r in rows for e in range(2)]
+            found.append(MmaPart(tuple(left), tuple(right), tuple(sums)))
+    return tuple(found)
+
+
+def _groups(size: int) -> tuple[tuple[int, ...], ...]:
+    """0 and 1, together or apart."""
+    return ((0, 1),) if size == 2 else ((0,), (1,))
+
+
+def mma_name(dtype: DType, shape: Shape = WHOLE) -> str:
     """The instruction that multiplies factors of a type."""
-    return f"warp_mma_m16n8k{32 // dtype.bytes}"
+    return f"warp_mma_m{8 * shape.blocks}n8k{_ROW * shape.halves // dtype.bytes}"
 
 
 __all__ = [
     "LEFT_MATRICES",
     "RIGHT_MATRICES",
     "SUMS",
+    "WHOLE",
     "Digit",
     "Fragment",
+    "MmaPart",
+    "Shape",
     "left_fragment",
     "matrix_fragment",
     "mma_name",
+    "mma_parts",
     "place_of",
     "right_fragment",
+    "shape_for",
+    "shape_named",
+    "sums_fragment",
+    "warpgroup_sums",
 ]

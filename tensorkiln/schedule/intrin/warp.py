@@ -12,27 +12,31 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, Var, cast, const, intrin
 from tensorkiln.ir.stmt import THREAD_INDICES, For, Stmt, Store
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     Fragment,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
 )
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 
-def _loops(body: Stmt, *heads: tuple[Var, int]) -> Stmt:
+def loops(body: Stmt, *heads: tuple[Var, int]) -> Stmt:
+    """`body` in loops over (variable, extent), outermost first."""
     for var, count in reversed(heads):
         body = For(var, IntImm(0), const(count), "serial", body)
     return body
 
 
-def _threads(t: Var, body: Stmt) -> Stmt:
+def of_threads(t: Var, count: int, body: Stmt) -> Stmt:
+    """A loop over the threads of an instruction."""
     attrs = Attrs.of(thread=THREAD_INDICES[0])
-    return For(t, IntImm(0), const(WARP_THREADS), "thread", body, attrs)
+    return For(t, IntImm(0), const(count), "thread", body, attrs)
 
 
-def _all(lanes: int) -> Ramp:
+def all_of(lanes: int) -> Ramp:
+    """All elements of a row."""
     return Ramp(IntImm(0), IntImm(1), lanes)
 
 
@@ -40,7 +44,7 @@ def _fragment(name: str, f: Fragment, dtype: DType) -> Buffer:
     return buffer(name, (WARP_THREADS, f.count), dtype)
 
 
-def _where(f: Fragment, row: Expr, column: Expr) -> tuple[Expr, Expr]:
+def where(f: Fragment, row: Expr, column: Expr) -> tuple[Expr, Expr]:
     """(the thread that has an element, its number there): the inverse of `Fragment.place`."""
     found = []
     for digits in (f.thread, f.element):
@@ -63,18 +67,21 @@ def warp_mma(shape: str, left: str, right: str) -> Instruction:
     row = DEVICE_INSTRUCTIONS[f"warp_mma_{shape}"]
     a_type, b_type = DType(left), DType(right)
     (total,) = {s[0].element for s in row.signatures}
-    fragments = left_fragment(a_type), right_fragment(b_type), SUMS
+    of = shape_named(shape, a_type)
+    fragments = left_fragment(a_type, of), right_fragment(b_type, of), sums_fragment(of)
     a, b, c = map(_fragment, "abc", fragments, (a_type, b_type, total))
     i, j, k = Var("i"), Var("j"), Var("k")
-    places = [_where(f, x, y) for f, x, y in zip(fragments, (i, k, i), (k, j, j), strict=True)]
+    places = [where(f, x, y) for f, x, y in zip(fragments, (i, k, i), (k, j, j), strict=True)]
     x, y = (cast(Load(m, at), total) for m, at in zip((a, b), places, strict=False))
     step = Store(c, places[2], Load(c, places[2]) + x * y)
     t = Var("t")
-    vectors = [Load(m, (t, _all(f.count))) for m, f in zip((a, b, c), fragments, strict=True)]
-    code = Store(c, (t, _all(SUMS.count)), intrin(row.name, *vectors))
-    loops = _loops(step, (i, 16), (j, 8), (k, fragments[0].columns))
+    vectors = [Load(m, (t, all_of(f.count))) for m, f in zip((a, b, c), fragments, strict=True)]
+    code = Store(c, (t, all_of(fragments[2].count)), intrin(row.name, *vectors))
+    nest = loops(step, (i, fragments[0].rows), (j, 8), (k, fragments[0].columns))
     name = f"{row.name}_{left}" + (f"_{right}" if left != right else "")
-    return Instruction.of(name, (a, b, c), loops, _threads(t, code), {}, WARP, WARP_THREADS)
+    return Instruction.of(
+        name, (a, b, c), nest, of_threads(t, WARP_THREADS, code), {}, WARP, WARP_THREADS
+    )
 
 
 def warp_load_matrix(count: int, dtype: str, transposed: bool = False) -> Instruction:
@@ -83,19 +90,21 @@ def warp_load_matrix(count: int, dtype: str, transposed: bool = False) -> Instru
     f = matrix_fragment(DType(dtype), count, transposed)
     a, c = buffer("a", (f.rows, f.columns), dtype), _fragment("c", f, DType(dtype))
     i, j, t = Var("i"), Var("j"), Var("t")
-    step = Store(c, _where(f, i, j), Load(a, (i, j)))
+    step = Store(c, where(f, i, j), Load(a, (i, j)))
     given: Expr = t if f.rows == WARP_THREADS else t % f.rows
-    value = intrin(row.name, Load(a, (given, _all(f.columns))))
-    code = Store(c, (t, _all(f.count)), value)
-    loops = _loops(step, (i, f.rows), (j, f.columns))
+    value = intrin(row.name, Load(a, (given, all_of(f.columns))))
+    code = Store(c, (t, all_of(f.count)), value)
+    nest = loops(step, (i, f.rows), (j, f.columns))
     made = f"{row.name}_{dtype}"
-    return Instruction.of(made, (a, c), loops, _threads(t, code), row.memory, WARP, WARP_THREADS)
+    return Instruction.of(
+        made, (a, c), nest, of_threads(t, WARP_THREADS, code), row.memory, WARP, WARP_THREADS
+    )
 
 
 def warp_named(name: str) -> Instruction | None:
     """The instruction called `name`: `warp_mma_m16n8k16_float16`, `warp_mma_m16n8k32_uint8_int8`,
     `warp_load_matrix_4_transposed_bfloat16`; None for another form, or a type without a row."""
-    if found := re.fullmatch(r"warp_mma_(m16n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
+    if found := re.fullmatch(r"warp_mma_(m\d+n8k\d+)_([a-z]+\d+)(?:_([a-z]+\d+))?", name):
         shape, left, right = found[1], found[2], found[3] or found[2]
         row = DEVICE_INSTRUCTIONS.get(f"warp_mma_{shape}")
         types = {tuple(x.name for x in s[1:3]) for s in row.signatures} if row else set()
@@ -108,4 +117,12 @@ def warp_named(name: str) -> Instruction | None:
     return None
 
 
-__all__ = ["warp_load_matrix", "warp_mma", "warp_named"]
+__all__ = [
+    "all_of",
+    "loops",
+    "of_threads",
+    "warp_load_matrix",
+    "warp_mma",
+    "warp_named",
+    "where",
+]

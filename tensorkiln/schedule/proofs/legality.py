@@ -30,6 +30,7 @@ from tensorkiln.schedule.proofs.order import (
     domain,
     earlier,
     not_earlier,
+    possible,
     reordered,
     same_cell,
     same_copy,
@@ -158,7 +159,7 @@ class _Check:
                 wrong = both(wrong, [" and ".join(together)])
             elif not fa.repeats:
                 wrong += both(order, [f"not ({c})" for c in together])
-        return both([" and ".join(cell)] if cell else [TRUE], wrong), exists
+        return possible(both([" and ".join(cell)] if cell else [TRUE], wrong)), exists
 
     def available(self, p: Pair, fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Raise ScheduleError unless some run of the writer precedes each run of the reader. For

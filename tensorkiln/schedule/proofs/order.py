@@ -6,6 +6,7 @@ instances: x and y before the transformation, and u and w, the same two after it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -58,6 +59,7 @@ def common(a: ProgramStep, b: ProgramStep) -> tuple[list[Loop], int, int]:
 
 
 Cases = list[str]  # a disjunction of conjunctions
+_ORDER = re.compile(r"(\w+) (?:<|>|!=) (\w+)")
 
 
 def earlier(a: ProgramStep, x: str, b: ProgramStep, y: str) -> Cases:
@@ -132,6 +134,18 @@ def reordered(
 def both(p: Cases, q: Cases) -> Cases:
     """The conjunction of two disjunctions."""
     return [f"{a} and {b}" for a in p for b in q]
+
+
+def possible(cases: Cases) -> Cases:
+    """Those without a coordinate that would be both equal to another and not: most of the cases of
+    memory that each iteration has for itself, of which isl need not be asked."""
+    return [c for c in cases if " or " in c or "not (" in c or not _contradicts(c)]
+
+
+def _contradicts(case: str) -> bool:
+    terms = set(case.split(" and "))
+    orders = (_ORDER.fullmatch(t) for t in terms)
+    return any(m is not None and f"{m[1]} = {m[2]}" in terms for m in orders)
 
 
 def any_of(cases: Sequence[str]) -> str:

@@ -13,14 +13,13 @@ from typing import Any
 
 from tensorkiln.arith.affine_text import AffineText
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import (
-    Broadcast,
     Expr,
-    Ramp,
     Var,
     binary,
-    int_value,
 )
+from tensorkiln.ir.lanes import lane_of
 from tensorkiln.ir.launch import Launch, thread_of
 from tensorkiln.ir.stmt import (
     THREAD_INDICES,
@@ -64,6 +63,11 @@ class DeviceAccess:
     indices: tuple[Expr, ...]
     guards: tuple[tuple[Expr, bool], ...]
     around: tuple[For | Let, ...]
+
+    @property
+    def late(self) -> bool:
+        """Whether it may happen at any time until all threads wait for copies."""
+        return self.segment.nest and is_asynchronous(self.segment.stmt)
 
     @property
     def private(self) -> bool:
@@ -266,23 +270,17 @@ class _Walk:
                     self.put(buffer, write, (None,) * len(buffer.shape), (), ())
 
     def touch(self, b: Buffer, indices: tuple[Expr, ...], write: bool) -> None:
-        """An access at indices; a ramp is a range of elements."""
-        texts: list[str | None] = []
+        """An access at indices; a vector of them is a range of lanes."""
+        lanes = max((e.dtype.lanes for e in indices), default=1)
         with self.inner():
-            for e in indices:
-                inner = e.a if isinstance(e, Broadcast) else e
-                if not isinstance(inner, Ramp):
-                    texts.append(self.text.maybe(inner) if inner.dtype.lanes == 1 else None)
-                    continue
-                base, stride = self.text.maybe(inner.base), int_value(inner.stride)
-                if base is None or stride is None:
-                    texts.append(None)
-                    continue
-                lane = self.text.fresh()
-                self.dims.append(lane)
-                self.conds.append(f"0 <= {lane} < {inner.lanes}")
-                texts.append(f"({base} + {stride} * {lane})")
-            self.put(b, write, tuple(texts), indices, tuple(self.guards))
+            lane = Var("lane")
+            if lanes > 1:
+                dim = self.text.env[lane] = self.text.fresh()
+                self.dims.append(dim)
+                self.conds.append(f"0 <= {dim} < {lanes}")
+            ones = (lane_of(e, lane) for e in indices)
+            texts = tuple(None if e is None else self.text.maybe(e) for e in ones)
+            self.put(b, write, texts, indices, tuple(self.guards))
 
     def put(
         self,

@@ -9,6 +9,7 @@ from itertools import zip_longest
 
 from tensorkiln.arith.affine_text import TRUE, at
 from tensorkiln.arith.integer_sets import GaveUp, Sets
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction
@@ -28,6 +29,7 @@ class Meeting:
     conds: tuple[str, ...]
     sure: frozenset[Point]
     maybe: frozenset[Point]
+    at_once: bool = False  # threads of one segment, which nothing orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Conflicts:
         self.of = DeviceFunction(f, launch_of(f))
         self.phases, self.text = self.of.phases, self.of.text
 
+    @property
+    def any_late(self) -> bool:
+        """Whether there are asynchronous copies."""
+        return any(s.nest and is_asynchronous(s.stmt) for s in self.phases.segments)
+
     # ---- within a block ----------------------------------------------------------------------
 
     def meetings(self) -> Iterator[Meeting]:
@@ -62,7 +69,7 @@ class Conflicts:
         dims = [self.of.rounds[s] for s in loops]
         equal = [f"{at(d, 'x')} = {at(d, 'y')}" for d in dims]
         if a is b:
-            yield Meeting(a, b, tuple(equal), frozenset(), frozenset())
+            yield Meeting(a, b, tuple(equal), frozenset(), frozenset(), True)
         sure, maybe = self.phases.forward(a, b), self.phases.forward(a, b, False)
         if sure is not None and maybe is not None:
             way = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe))
@@ -101,13 +108,21 @@ class Conflicts:
         longer = Meeting(way.a, way.b, (*way.conds, more), way.sure | whole, way.maybe | all_of)
         yield from self._rounds(longer, *rest)
 
-    def conflicts(self, way: Meeting) -> Iterator[Conflict]:
-        """The accesses of different threads that conflict on this way."""
+    def conflicts(self, way: Meeting, late: bool | None = None) -> Iterator[Conflict]:
+        """The accesses of different threads that conflict on this way. `late`: only those of which
+        the first, a copy, may happen later than it stands there, or only the others.
+
+        An asynchronous copy conflicts with what its own thread does before and after it too.
+        """
+        same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
         for m, n in self._pairs(way.a, way.b):
-            same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
-            threads = zip(m.threads, n.threads, strict=True)
-            other = " or ".join(f"{at(s, 'x')} != {at(t, 'y')}" for s, t in threads)
-            found = self._meet(m, n, [*way.conds, *same_block, other])
+            if late is not None and m.late != late:
+                continue
+            conds = [*way.conds, *same_block]
+            if way.at_once or not (m.late or n.late):
+                threads = zip(m.threads, n.threads, strict=True)
+                conds.append(" or ".join(f"{at(s, 'x')} != {at(t, 'y')}" for s, t in threads))
+            found = self._meet(m, n, conds)
             if found is not None:
                 yield found
 

@@ -8,7 +8,7 @@ n + 1 gaps in which a barrier could stand. A *point* is a gap, or a barrier that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 
@@ -183,29 +183,30 @@ class Phases:
         ends = [s for s, _ in a.path[level + 1 :] if s.repeats]
         return ends, [s for s, _ in b.path[inner:] if s.repeats]
 
-    def barriers(self) -> set[Point]:
-        """The barriers that are there."""
+    def barriers(self, copies: bool = False) -> set[Point]:
+        """The barriers that are there; with `copies` those at which threads wait for them too."""
         return {
             Point(s.number, k, True)
             for s in self.sequences
             for k, t in enumerate(s.stmts)
-            if isinstance(t, Sync)
+            if isinstance(t, Sync) and (t.scope == "copies" or not copies)
         }
 
     # ---- changes -----------------------------------------------------------------------------
 
-    def with_barriers(self, points: Collection[Point]) -> Stmt:
-        """The statement with barriers in some gaps; the same object for none."""
-        return self._rebuilt(self.root, set(points))
+    def with_barriers(self, points: Mapping[Point, str]) -> Stmt:
+        """The statement with barriers in some gaps, of the scope that each maps to; the same object
+        for none."""
+        return self._rebuilt(self.root, points)
 
-    def _rebuilt(self, s: Sequence, points: set[Point]) -> Stmt:
+    def _rebuilt(self, s: Sequence, points: Mapping[Point, str]) -> Stmt:
         items: list[Stmt] = []
         for k, t in enumerate(s.stmts):
             if Point(s.number, k) in points:
-                items.append(Sync())
+                items.append(Sync(points[Point(s.number, k)]))
             items.append(_with_bodies(t, s.inner.get(k, []), lambda x: self._rebuilt(x, points)))
-        if Point(s.number, len(s.stmts)) in points:
-            items.append(Sync())
+        if (end := Point(s.number, len(s.stmts))) in points:
+            items.append(Sync(points[end]))
         same = len(items) == len(s.stmts) and all(map(is_, items, s.stmts))
         return s.stmt if same else seq(*items)
 

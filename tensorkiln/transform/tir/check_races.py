@@ -55,8 +55,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`kind`: "race" (two threads of a block), "blocks" (two blocks) or "bounds" (`second` is
-    None). `sizes`: values of symbolic sizes for which it happens."""
+    """`kind`: "race" (two threads of a block), "copy" (an asynchronous copy and what its block does
+    before it waits), "blocks" (two blocks) or "bounds" (`second` is None). `sizes`: values of
+    symbolic sizes for which it happens."""
 
     kind: str
     kernel: str
@@ -77,7 +78,8 @@ class Fault:
         other = f"{_done(b)} by `{b.statement}` in thread {b.thread}"
         if self.kind == "blocks":
             return f"{text} of block {a.block} and {other} of block {b.block}{tail}"
-        return f"{text} and {other} of block {a.block} with no barrier in between{tail}"
+        lack = "no wait for copies" if self.kind == "copy" else "no barrier"
+        return f"{text} and {other} of block {a.block} with {lack} in between{tail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +180,12 @@ class _Check:
     def run(self) -> None:
         for found in self._outside():
             self._add("bounds", found, True)
-        there = self.conflicts.phases.barriers()
+        kinds = (False, True) if self.conflicts.any_late else (False,)
+        there = {late: self.conflicts.phases.barriers(copies=late) for late in kinds}
         for way in self.conflicts.meetings():
-            if not way.sure & there:
-                self._on_the_way(way, not way.maybe & there)
+            for late, barriers in there.items():
+                if not way.sure & barriers:
+                    self._on_the_way(way, late, not way.maybe & barriers)
         for found in self.conflicts.of_blocks():
             self._add("blocks", found, True)
 
@@ -192,9 +196,9 @@ class _Check:
                 if found is not None:
                     yield found
 
-    def _on_the_way(self, way: Meeting, certain: bool) -> None:
-        for found in self.conflicts.conflicts(way):
-            self._add("race", found, certain)
+    def _on_the_way(self, way: Meeting, late: bool, certain: bool) -> None:
+        for found in self.conflicts.conflicts(way, late):
+            self._add("copy" if late else "race", found, certain)
 
     def _add(self, kind: str, c: Conflict, certain: bool) -> None:
         sure = certain and c.certain and c.values is not None

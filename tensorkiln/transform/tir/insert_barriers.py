@@ -11,7 +11,8 @@ thread of its block accesses afterwards, one of them for writing: between nests 
 from one round of a loop around them to the next. For each such dependence a barrier must stand in
 one of the gaps on the way (`transform/device/phases.py`); the gaps are chosen such that barriers
 run as rarely as possible, and barriers that are there count. Where it cannot be proved that there
-is no dependence, one is assumed.
+is no dependence, one is assumed. Where the first access is of an asynchronous copy
+(`ir/copies.py`), the barrier is one at which threads wait for copies too.
 
 Threads that conflict within one nest cannot be separated by a barrier: `check_races` reports them.
 
@@ -20,11 +21,12 @@ Needs: split_device, and allocate_shared: a shared buffer has one memory in all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.transform.device.conflicts import Conflicts
+from tensorkiln.transform.device.conflicts import Conflicts, Meeting
 from tensorkiln.transform.device.hitting_set import cheapest
 from tensorkiln.transform.device.phases import Phases, Point
 
@@ -43,26 +45,39 @@ def with_barriers(f: PrimFunc) -> PrimFunc:
     if not f.is_device:
         return f
     conflicts = Conflicts(f)
-    needed = _needed(conflicts)
-    if not needed:
+    costs = _costs(conflicts.phases)
+    ways = [w for w in conflicts.meetings() if w.sure]
+    late, other = (_needed(conflicts, ways, which) for which in (True, False))
+    points = dict.fromkeys(cheapest(_least([*late, *other]), costs), "block")
+    points.update(dict.fromkeys(cheapest([gaps & points.keys() for gaps in late], costs), "copies"))
+    if not points:
         return f
-    points = cheapest(needed, _costs(conflicts.phases))
     body = conflicts.phases.with_barriers(points)
     for loop in reversed(conflicts.of.launch.loops):
         body = replace(loop, body=body)
     return replace(f, body=body)
 
 
-def _needed(conflicts: Conflicts) -> list[frozenset[Point]]:
-    """The gaps of which one must get a barrier, for each dependence without one."""
-    there = conflicts.phases.barriers()
-    found: dict[frozenset[Point], None] = {}
-    for way in conflicts.meetings():
-        if not way.sure or way.sure & there or way.sure in found:
+def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[frozenset[Point]]:
+    """The gaps of which one must get a barrier, for each dependence without one: on copies that are
+    `late`, or on anything else."""
+    if late and not conflicts.any_late:
+        return []
+    there = conflicts.phases.barriers(copies=late)
+    ways = [w for w in ways if not w.sure & there]
+    found: set[frozenset[Point]] = set()
+    # A set that contains another is hit whenever that one is, so it need not be asked for.
+    for way in sorted(ways, key=lambda w: len(w.sure)):
+        if any(s <= way.sure for s in found):
             continue
-        if any(True for _ in conflicts.conflicts(way)):
-            found[way.sure] = None
-    # a set that contains another is hit whenever that one is
+        if any(True for _ in conflicts.conflicts(way, late)):
+            found.add(way.sure)
+    return [s for s in dict.fromkeys(w.sure for w in ways) if s in found]
+
+
+def _least(sets: Sequence[frozenset[Point]]) -> list[frozenset[Point]]:
+    """The sets that contain no other: those that do are hit whenever these are."""
+    found = dict.fromkeys(sets)
     return [s for s in found if not any(other < s for other in found)]
 
 

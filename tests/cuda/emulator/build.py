@@ -8,7 +8,8 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
-`emulator_count` and `emulator_counts` in counts.h.
+`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_count` and
+`emulator_counts` in counts.h.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ import llvmlite.binding as llvm
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.ir.dtype import DType
 from tensorkiln.schedule.intrin.fragments import (
-    SUMS,
     Fragment,
     left_fragment,
     matrix_fragment,
     right_fragment,
+    shape_named,
+    sums_fragment,
 )
 from tests.codegen.c_like.build import require_compiler
+from tests.cuda.emulator.assembly import DECLARATIONS, is_assembly, translated
 
 FAULTS = {
     1: "race",
@@ -44,11 +47,26 @@ FAULTS = {
     7: "undefined shared memory",
     8: "warp",
     9: "operand",
+    10: "copy",
+    11: "product",
+    12: "proxy",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.
-_WARP = re.compile(r"@llvm\.nvvm\.(mma\.m16n8k\d+\.row\.col|ldmatrix\.sync\.aligned)\.([\w.]+)\(")
+_WARP = re.compile(
+    r"@llvm\.nvvm\.(mma\.m\d+n8k\d+\.row\.col|ldmatrix\.sync\.aligned|shfl\.sync)\.([\w.]+)\("
+)
+# Copies are told their place too, by which they are counted.
+_COPY = re.compile(r"@llvm\.nvvm\.cp\.async\.c[ag]\.")
 _FACTORS = {"f32": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4}
+# The shapes of products as warps.h numbers them, with a type of as many bytes.
+_SHAPES = {
+    ("m16n8k8", "tf32"): "float32",
+    ("m16n8k16", ""): "float16",
+    ("m16n8k32", ""): "int8",
+    ("m16n8k8", ""): "float16",
+    ("m8n8k16", ""): "int8",
+}
 _KERNEL = re.compile(r"define ptx_kernel void @(\w+)\((.*)\) #0 \{")
 _THREADS = re.compile(r'"nvvm.reqntid"="(\d+),(\d+),(\d+)"')
 _LOAD = re.compile(r"  (%\S+) = load ([^,]+), ptr (%\S+?)(?:, align (\d+))?$")
@@ -62,7 +80,28 @@ declare ptr @emulator_shared()
 declare i32 @emulator_run(ptr, ptr, ptr, ptr, ptr, i32, ptr)
 declare void @emulator_mma(ptr, i32, i32)
 declare void @emulator_ldmatrix(ptr, ptr, i32, i32)
+declare void @emulator_exchange(ptr, i32, i32, i32, i32)
+declare i32 @emulator_bfloat(float)
 """
+# Conversions whose types C has not: defined where a kernel declares them.
+_DEFINED = {
+    "ff2bf16x2.rn": """\
+define internal <2 x bfloat> @nvvm_ff2bf16x2_rn(float %a, float %b) {
+  %x = call i32 @emulator_bfloat(float %a)
+  %y = call i32 @emulator_bfloat(float %b)
+  %h = shl i32 %x, 16
+  %i = or i32 %h, %y
+  %v = bitcast i32 %i to <2 x bfloat>
+  ret <2 x bfloat> %v
+}""",
+    "f2bf16.rn": """\
+define internal bfloat @nvvm_f2bf16_rn(float %a) {
+  %x = call i32 @emulator_bfloat(float %a)
+  %i = trunc i32 %x to i16
+  %v = bitcast i16 %i to bfloat
+  ret bfloat %v
+}""",
+}
 
 
 def _tables() -> str:
@@ -80,12 +119,20 @@ def _tables() -> str:
         inside = ",\n".join(map(threads, fragments))
         return f"static const unsigned char {head}[{len(fragments)}][32][{most}][2] = {{{inside}}};"
 
-    types = [DType(t) for t in ("float32", "float16", "int8")]
+    types = [DType(t) for t in _SHAPES.values()]
+    shapes = [shape_named(name, t) for (name, _), t in zip(_SHAPES, types, strict=True)]
     matrices = [matrix_fragment(DType("float16"), 4, flip) for flip in (False, True)]
-    sums = f"static const unsigned char SUMS[32][4][2] = {threads(SUMS)};"
-    left, right = ([f(t) for t in types] for f in (left_fragment, right_fragment))
-    parts = [several("LEFT", left), several("RIGHT", right), several("MATRIX", matrices), sums]
-    return "\n".join(parts) + "\n"
+    left, right = (
+        [f(t, s) for t, s in zip(types, shapes, strict=True)]
+        for f in (left_fragment, right_fragment)
+    )
+    sums = [sums_fragment(s) for s in shapes]
+    parts = [several("MATRIX", matrices)]
+    for name, found in (("LEFT", left), ("RIGHT", right), ("SUMS", sums)):
+        counts = ", ".join(str(f.count) for f in found)
+        parts += [several(name, found), f"static const int {name}_COUNT[] = {{{counts}}};"]
+    terms = ", ".join(str(f.columns) for f in left)
+    return "\n".join([*parts, f"static const int TERMS[] = {{{terms}}};"]) + "\n"
 
 
 def build(irs: Iterable[str], out: Path) -> Path:
@@ -93,7 +140,7 @@ def build(irs: Iterable[str], out: Path) -> Path:
     parts, declared = list[str](), dict[str, None]()
     for ir in irs:
         parts.append(_emulated(ir, declared))
-    text = "\n".join([_HEAD, *declared, *parts, "!0 = !{i32 1}\n"])
+    text = "\n".join([_HEAD, DECLARATIONS, *declared, *parts, "!0 = !{i32 1}\n"])
     with tempfile.TemporaryDirectory() as folder:
         object_ = Path(folder) / "kernels.o"
         object_.write_bytes(_compiled(text))
@@ -155,15 +202,26 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
     assert found is not None and threads is not None, ir
     lines: list[str] = []
     slots: set[str] = set()
+    assembly = []
     for number, line in enumerate(ir.splitlines()):
-        if line.startswith("declare ") and _WARP.search(line):
+        if is_assembly(line):
+            called, function = translated(line, f"{found[1]}$assembly{number}", number)
+            lines.append(called)
+            assembly.append(function)
+        elif line.startswith("declare ") and _WARP.search(line):
             declared[_in_memory(line)] = None
+        elif rounds := re.match(r"declare .* @llvm\.nvvm\.([\w.]*bf16\w*\.rn)\(", line):
+            declared[_DEFINED[rounds[1]]] = None
+        elif line.startswith("declare ") and _COPY.search(line):
+            declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line[:-1]) + ", i32)"] = None
         elif line.startswith("declare "):
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
             lines += _line(line, slots, number)
     name, types = found[1], [p.split()[0] for p in _split(found[2])]
-    return "\n".join([*lines, _launcher(name, types, [int(n) for n in threads.groups()])])
+    return "\n".join(
+        [*lines, *assembly, _launcher(name, types, [int(n) for n in threads.groups()])]
+    )
 
 
 def _function(found: re.Match[str]) -> str:
@@ -193,7 +251,7 @@ def _line(line: str, slots: set[str], number: int) -> Iterator[str]:
     else:
         told = load or store or not re.search(r"(= load|^  store) ", line)
         assert told, f"an access in a form that the emulator does not know: {line}"
-    if _WARP.search(line):
+    if _WARP.search(line) or _COPY.search(line):
         line = f"{line[:-1]}, i32 {number})"
     yield re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)
 
@@ -209,15 +267,25 @@ def _in_memory(declaration: str) -> str:
     lines = [f"define internal {result} @nvvm_{name.replace('.', '_')}({given}, i32 %site) {{"]
     lines.append("  %m = alloca [10 x i32], align 16")
     if name.startswith("mma"):
-        for k, t in enumerate(types):
-            lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {k}"]
+        shape, factors = name.split(".")[1], name.split(".col.")[1].split(".")
+        at = [*_SHAPES].index((shape, "tf32" if factors[0] == "tf32" else ""))
+        # Of each operand the first register has a place of its own.
+        factor_count, sums = len(types) - len(returned), len(returned)
+        right = factor_count // (3 if sums == 4 else 2)  # of 8 columns, where the left has 16 rows
+        left = factor_count - right
+        places = [*range(left), *range(4, 4 + right), *range(6, 6 + sums)]
+        for k, (t, place) in enumerate(zip(types, places, strict=True)):
+            lines += [f"  %p{k} = getelementptr i32, ptr %m, i32 {place}"]
             lines += [f"  store {t} %a{k}, ptr %p{k}, align 4"]
-        left, *right = (_FACTORS[t] for t in name.split(".col.")[1].split("."))
-        if name.endswith("f32.f32"):
-            right = [left]
-        how = left | (right or [left])[0] << 4
+        codes = [_FACTORS[t] for t in factors]
+        how = codes[0] | codes[-1] << 4 | at << 8
         lines.append(f"  call void @emulator_mma(ptr %m, i32 {how}, i32 %site)")
         first = 6
+    elif name.startswith("shfl"):
+        lines.append(f"  store {types[1]} %a1, ptr %m, align 4")
+        given = "ptr %m, i32 %a0, i32 %a2, i32 %a3, i32 %site"
+        lines.append(f"  call void @emulator_exchange({given})")
+        first = 0
     else:
         how = int(re.findall(r"\.x(\d)", name)[0]) | 8 * (".trans" in name)
         lines.append("  %row = addrspacecast ptr addrspace(3) %a0 to ptr")

@@ -12,6 +12,7 @@
  *   the same word get it in the same turn, and of those that write one, one wins ("Shared Memory" of
  *   compute capability 5.x and later). Requests of 8 bytes go by halves of a warp, of 16 bytes by
  *   quarters, one after the other. The least is a turn for each half or quarter that has a lane.
+ *   cp.async counts as a load of global memory and a store to shared memory, where it is begun.
  * - Global memory is moved in sectors of 32 bytes ("Global Memory" of compute capability 6.0 and
  *   later): a request takes each sector in which it touches a byte. The least is the number of sectors
  *   that its bytes would fill. Tensors begin where the caller has put them. */
@@ -59,7 +60,8 @@ static void count_access(uintptr_t at, unsigned size, unsigned align, uint32_t k
     }
 }
 
-/* By warp, instruction and lane; those of one lane in their order. */
+/* By warp, instruction, what it does (a copy both loads and stores) and lane; those of one lane in
+ * their order. */
 static int in_order(const void *left, const void *right)
 {
     const request *a = left, *b = right;
@@ -67,6 +69,8 @@ static int in_order(const void *left, const void *right)
         return a->thread < b->thread ? -1 : 1;
     if (a->site != b->site)
         return a->site < b->site ? -1 : 1;
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
     if (a->thread != b->thread)
         return a->thread < b->thread ? -1 : 1;
     return a->sequence < b->sequence ? -1 : 1;
@@ -137,6 +141,7 @@ static void count_phase(void)
         memset(next, 0, sizeof next);
         memset(stop, 0, sizeof stop);
         for (end = first; end < n_requests && requests[end].site == r->site &&
+                          requests[end].kind == r->kind &&
                           requests[end].thread / LANES == r->thread / LANES;
              end++) {
             const unsigned lane = requests[end].thread % LANES;

@@ -17,6 +17,19 @@
  *   each term, in any order: here they do, in ascending order. Factors of type tf32 must have been
  *   rounded to it. ldmatrix reads 16 bytes per row, from the first 8, 16 or 32 threads' addresses, as
  *   accesses of these threads; a thread needs no barrier to see what its warp's other threads loaded.
+ * - wgmma is executed by the 128 threads of a warpgroup, numbers 128 * n to 128 * n + 127, at the same
+ *   place of the program ("Asynchronous Warpgroup Level Matrix Instructions"). A matrix lies as its
+ *   descriptor says, of which the layout with 128-byte swizzling is known here: the pattern is one of
+ *   addresses, of eight rows of 128 bytes. It begins after a wgmma.fence that follows what threads did
+ *   to their registers; here each wait asks for another. It is done when its threads have waited for
+ *   the batch in which they committed it, each warp by itself: until then it may read its matrices at
+ *   any time, and its sums are not there.
+ * - It reads shared memory through the async proxy: what a thread wrote is there after its
+ *   fence.proxy.async, and a barrier.
+ * - cp.async is a copy by a thread of its own, which may happen at any time from then until the thread
+ *   has waited for it (cp.async.wait_all); other threads see it after a barrier behind that. Both
+ *   addresses are multiples of its size, 4, 8 or 16; of src-size bytes that are less than these the
+ *   rest is zero, and where it is 0 nothing is read.
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
  *   and 65535 along y and z; a block has at most 1024 threads, 64 along z.
  *
@@ -24,6 +37,7 @@
  *
  * What it does not show: other instructions of warps, memory order finer than barriers, speed. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -36,7 +50,8 @@
 #include <ucontext.h>
 #endif
 
-enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED, WARP, OPERAND };
+enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED, WARP, OPERAND, COPYING,
+       PRODUCT, PROXY };
 enum { FORWARD, BACKWARD, RANDOM };
 enum { MOST_THREADS = 1024, STACK = 256 << 10, GUARD = 64 << 10, MOST_SHARED = 227 << 10 };
 enum { PAGE = 4096, MOST_REGIONS = 1 << 16, MANY_THREADS = 1u << 31, MANY_BLOCKS = 1u << 30 };
@@ -63,7 +78,8 @@ typedef struct fiber {
     const char *instruction;
     uint32_t *registers;
     const char *row;
-    unsigned how;
+    unsigned how, columns, threads; /* threads: how many execute it together */
+    uint64_t left, right;
     void (*together)(struct fiber *, unsigned);
 } fiber;
 
@@ -88,6 +104,8 @@ static void **arguments;
 static uint32_t now, launch_began, block_began, block_number, block_first;
 static long undefined_at; /* a byte that was read before anybody wrote it; -1: none */
 static uint32_t undefined_by;
+static void written_for_products(unsigned long at);
+static uint32_t *copying; /* by byte of shared memory: the thread that has begun to copy to it; 0: none */
 static page *pages;
 static size_t n_pages, capacity;
 static region regions[MOST_REGIONS];
@@ -167,6 +185,8 @@ __attribute__((noinline)) void nvvm_barrier_cta_sync_aligned_all(unsigned number
 }
 
 #include "warps.h"
+#include "warpgroups.h"
+#include "copies.h"
 
 /* ---- launches --------------------------------------------------------------------------------- */
 static uint64_t random_number(void)
@@ -195,6 +215,8 @@ static void run_block(void)
     memset(shared, 0xff, shared_bytes);
     block_began = ++now;
     undefined_at = -1;
+    forget_products();
+    forget_copies();
     for (int t = 0; t < n_threads; t++)
         prepare(t);
     for (;;) {
@@ -247,6 +269,9 @@ static void make_memory(void)
     shared_area = mmap(NULL, MOST_SHARED + 2 * GUARD, both, how, -1, 0);
     shared = shared_area + GUARD;
     shared_touched = calloc(MOST_SHARED, sizeof *shared_touched);
+    read_by_products = calloc(MOST_SHARED, sizeof *read_by_products);
+    wrote_at = calloc(MOST_SHARED, sizeof *wrote_at);
+    copying = calloc(MOST_SHARED, sizeof *copying);
 }
 
 static int legal(const unsigned grid[3], const unsigned block_[3], const unsigned needed[3],

@@ -28,9 +28,12 @@ static void enter(int thread)
 #endif
 }
 
+static void ends(void);
+
 static void first(void)
 {
     body(arguments);
+    ends();
     fibers[running].state = DONE;
     leave();
 }

@@ -63,6 +63,14 @@ class Emulated:
         """Run threads and blocks forward, backward or at random."""
         self.library.emulator_order(which, ctypes.c_uint64(seed))
 
+    def products(self, late: bool) -> None:
+        """Let products of warpgroups happen when threads wait for them, or when they begin them."""
+        self.library.emulator_products(int(late))
+
+    def copies(self, late: bool) -> None:
+        """Let asynchronous copies happen when a thread waits for them, or when it begins them."""
+        self.library.emulator_copies(int(late))
+
     @contextmanager
     def counted(self) -> Iterator[dict[str, Count]]:
         """What the launches in a `with` statement ask of memory, by kind of access; the mapping is

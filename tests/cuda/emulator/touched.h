@@ -125,7 +125,12 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
             count_access((uintptr_t)at, size, align, write ? SHARED_STORES : SHARED_LOADS);
         for (unsigned i = 0; i < size; i++) {
             touched *t = &shared_touched[at + (long)i];
+            if (copying[at + (long)i])
+                FAIL(COPYING, "%s %s byte %ld of shared memory before %s has waited for its copy to it",
+                     thread_name(own_number()), does, at + (long)i, thread_name(copying[at + (long)i]));
             note(t, write, block_began, "shared memory", (unsigned long)at + i);
+            if (write)
+                written_for_products((unsigned long)at + i);
             if (!write && t->written < block_began && undefined_at < 0) {
                 undefined_at = at + (long)i;
                 undefined_by = own_number();

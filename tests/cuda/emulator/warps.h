@@ -5,10 +5,11 @@
 enum { WARP_THREADS = 32, MMA_REGISTERS = 10 };
 enum { F16, BF16, TF32, S8, U8 };
 
-/* Wait for the other threads of the warp at `site`, a place of the program. What they do together is
- * done by `together` for all of them, with the registers that each has given. */
+/* Wait for the other threads of the warp, or of a group of so many `threads`, at `site`, a place of the
+ * program. What they do together is done by `together` for all of them, with the registers that each
+ * has given. */
 static void meet(const char *name, uint32_t *registers, unsigned site, unsigned how,
-                 void (*together)(fiber *, unsigned))
+                 void (*together)(fiber *, unsigned), unsigned threads)
 {
     fiber *f = &fibers[running];
     f->state = IN_WARP;
@@ -16,6 +17,7 @@ static void meet(const char *name, uint32_t *registers, unsigned site, unsigned 
     f->instruction = name;
     f->registers = registers;
     f->how = how;
+    f->threads = threads;
     f->together = together;
     leave();
 }
@@ -76,8 +78,8 @@ static float towards_zero(double x)
 
 static void multiply(fiber *warp, unsigned types)
 {
-    const unsigned left = types & 15, right = types >> 4;
-    const int per = left == TF32 ? 1 : left < TF32 ? 2 : 4, terms = 8 * per, at = per / 2;
+    const unsigned left = types & 15, right = types >> 4 & 15, at = types >> 8;
+    const int terms = TERMS[at];
     static double a[16][32], b[32][8];
     for (int t = 0; t < WARP_THREADS; t++) {
         const uint32_t *r = warp[t].registers;
@@ -87,16 +89,16 @@ static void multiply(fiber *warp, unsigned types)
                     thread_name(block_first + (uint32_t)(warp + t - fibers)));
                 return;
             }
-        for (int k = 0; k < 4 * per; k++)
+        for (int k = 0; k < LEFT_COUNT[at]; k++)
             a[LEFT[at][t][k][0]][LEFT[at][t][k][1]] = number_in(r, k, left);
-        for (int k = 0; k < 2 * per; k++)
+        for (int k = 0; k < RIGHT_COUNT[at]; k++)
             b[RIGHT[at][t][k][0]][RIGHT[at][t][k][1]] = number_in(r + 4, k, right);
     }
     for (int t = 0; t < WARP_THREADS; t++)
-        for (int k = 0; k < 4; k++) {
-            const double *x = a[SUMS[t][k][0]];
+        for (int k = 0; k < SUMS_COUNT[at]; k++) {
+            const double *x = a[SUMS[at][t][k][0]];
             uint32_t *sum = &warp[t].registers[6 + k];
-            const int column = SUMS[t][k][1];
+            const int column = SUMS[at][t][k][1];
             if (left >= S8) {
                 for (int i = 0; i < terms; i++)
                     *sum += (uint32_t)(int32_t)(x[i] * b[i][column]);
@@ -109,10 +111,11 @@ static void multiply(fiber *warp, unsigned types)
         }
 }
 
-/* registers: four of a, two of b, four of the sums. types: of a, and of b times 16. */
+/* registers: up to four of a, from 4 on of b, from 6 on of the sums. types: of a, of b times 16, and
+ * times 256 the number of the shape in fragments.h. */
 void emulator_mma(uint32_t *registers, unsigned types, unsigned site)
 {
-    meet("mma", registers, site, types, multiply);
+    meet("mma", registers, site, types, multiply, WARP_THREADS);
 }
 
 /* ---- ldmatrix --------------------------------------------------------------------------------- */
@@ -140,7 +143,28 @@ void emulator_ldmatrix(uint32_t *registers, char *row, unsigned how, unsigned si
         emulator_load(row, 16, 16, site);
     }
     f->row = row;
-    meet("ldmatrix", registers, site, how, load);
+    meet("ldmatrix", registers, site, how, load, WARP_THREADS);
+}
+
+/* ---- shfl.sync.bfly --------------------------------------------------------------------------- */
+static void exchange(fiber *warp, unsigned apart)
+{
+    uint32_t given[WARP_THREADS];
+    for (int t = 0; t < WARP_THREADS; t++)
+        given[t] = warp[t].registers[0];
+    for (int t = 0; t < WARP_THREADS; t++)
+        warp[t].registers[0] = given[(unsigned)t ^ apart];
+}
+
+/* registers: the value, instead of which comes that of the thread whose number differs in the bits
+ * `apart`. Kernels name all threads of a warp, and exchange among all of them. */
+void emulator_exchange(uint32_t *registers, unsigned members, unsigned apart, unsigned last,
+                       unsigned site)
+{
+    if (members != ~0u || last != WARP_THREADS - 1 || apart >= WARP_THREADS)
+        FAIL(OPERAND, "%s exchanges values with threads %#x, bits %u, of %u",
+             thread_name(own_number()), members, apart, last + 1);
+    meet("shfl", registers, site, apart, exchange, WARP_THREADS);
 }
 
 /* ---- a thread by itself ------------------------------------------------------------------------ */
@@ -152,18 +176,57 @@ unsigned nvvm_f2tf32_rna(float x)
     return (bits + 0x1000) & ~0x1fffu;
 }
 
+/* The bits of the nearest bfloat16, ties to even. */
+unsigned emulator_bfloat(float x)
+{
+    const uint32_t bits = bits_of(x);
+    return isnan(x) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+float nvvm_ex2_approx_ftz_f(float x)
+{
+    const float y = (float)exp2((double)x);
+    return y < FLT_MIN ? 0 : y;
+}
+
 /* ---- the scheduler's part ---------------------------------------------------------------------- */
 static const char *place_of(const fiber *f)
 {
     return f->state == DONE      ? "has ended"
-           : f->state == IN_WARP ? "is at another instruction of the warp"
+           : f->state == IN_WARP ? "is at another instruction of a warp"
                                  : "is at a barrier";
 }
 
-/* Do what warps wait for, whose threads have all come; whether any did. */
+/* What is wrong with the instruction that thread `one` waits at, whose group begins at `first`, since
+ * not all of its threads are there; 0: nothing. */
+static int incomplete(int one, int first, int tell)
+{
+    const fiber *f = &fibers[one];
+    const char *group = f->threads > WARP_THREADS ? "warpgroup" : "warp";
+    for (int t = first; t < first + (int)f->threads; t++) {
+        if (t >= n_threads) {
+            if (tell)
+                say(WARP, "%s executes %s in a %s of %d threads",
+                    thread_name(block_first + (uint32_t)one), f->instruction, group,
+                    n_threads - first);
+            return 1;
+        }
+        if (fibers[t].state != IN_WARP || fibers[t].where != f->where) {
+            if (tell)
+                say(WARP, "%s executes %s with the threads of its %s, of which %s %s",
+                    thread_name(block_first + (uint32_t)one), f->instruction, group,
+                    thread_name(block_first + (uint32_t)t), place_of(&fibers[t]));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Do what groups of threads wait for that have all come; whether any did. If none have, those that wait
+ * for each other wait for ever. */
 static int run_warps(void)
 {
-    int found = 0;
+    int found = 0, stuck = -1;
     for (int first = 0; first < n_threads; first += WARP_THREADS) {
         int one = -1;
         for (int t = first; t < n_threads && t < first + WARP_THREADS; t++)
@@ -171,24 +234,20 @@ static int run_warps(void)
                 one = t;
         if (one < 0)
             continue;
-        const fiber *f = &fibers[one];
-        for (int t = first; t < first + WARP_THREADS; t++) {
-            if (t >= n_threads) {
-                say(WARP, "%s executes %s in a warp of %d threads",
-                    thread_name(block_first + (uint32_t)one), f->instruction, n_threads - first);
-                return 1;
-            }
-            if (fibers[t].state != IN_WARP || fibers[t].where != f->where) {
-                say(WARP, "%s executes %s with the threads of its warp, of which %s %s",
-                    thread_name(block_first + (uint32_t)one), f->instruction,
-                    thread_name(block_first + (uint32_t)t), place_of(&fibers[t]));
-                return 1;
-            }
+        const int begin = first - first % (int)fibers[one].threads;
+        if (incomplete(one, begin, 0)) {
+            stuck = one;
+            continue;
         }
-        f->together(&fibers[first], f->how);
-        for (int t = first; t < first + WARP_THREADS; t++)
+        const int end = begin + (int)fibers[one].threads;
+        fibers[one].together(&fibers[begin], fibers[one].how);
+        for (int t = begin; t < end; t++)
             fibers[t].state = READY;
         found = 1;
+    }
+    if (!found && stuck >= 0) {
+        incomplete(stuck, stuck - stuck % (int)fibers[stuck].threads, 1);
+        return 1;
     }
     return found;
 }

@@ -134,6 +134,7 @@ TARGETS = {
     "small": Target({"kind": "opencl", "max_num_threads": 64, "max_shared_memory_per_block": 4096}),
     "cuda": Target("cuda"),
     "tensor cores": Target({"kind": "cuda", "arch": "sm_80", "matmul_precision": "tf32"}),
+    "copies ahead": Target({"kind": "cuda", "arch": "sm_80"}),
 }
 
 

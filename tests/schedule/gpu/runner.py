@@ -23,6 +23,7 @@ from tensorkiln.passes import Pass
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
+from tensorkiln.target.capability import copies_ahead, most_shared
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
 from tensorkiln.transform.relax.fold_constants import fold_constants
@@ -30,6 +31,7 @@ from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
+from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.fold_grid import FoldGrid
 from tensorkiln.transform.tir.insert_barriers import insert_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
@@ -75,13 +77,13 @@ def groups_for(mod: IRModule, target: Target = OPENCL) -> Iterator[Group]:
 
 def device_passes(target: Target) -> list[Pass]:
     """Scheduled programs -> programs that launch, and device functions ready to be printed."""
-    most = target["max_shared_memory_per_block"]
-    assert isinstance(most, int)
+    most = most_shared(target)
     return [
         pass_sizes,
         lower_blocks,
         split_device,
         AllocateShared(most),
+        AsyncCopies(("",) if copies_ahead(target) else ()),
         insert_barriers,
         vectorize_loops,
         narrow_indices,
@@ -101,8 +103,9 @@ class Kernels:
 
     def __init__(self, kernels: Sequence[PrimFunc], target: Target = OPENCL):
         self.target = target
-        # On the emulator: the order of threads, and whether arrays are aligned.
-        self.order, self.aligned = (FORWARD, 0), False
+        # On the emulator: the order of threads, whether arrays are aligned, and whether copies, and
+        # products of warpgroups, happen as late as they may.
+        self.order, self.aligned, self.late = (FORWARD, 0), False, False
         mod = IRModule(tuple(replace(f, name=f"run_{f.name}") for f in kernels), "kernels")
         *passes, fold = device_passes(target)
         for p in passes:
@@ -160,7 +163,9 @@ class Kernels:
             program = self._program(name)
             if isinstance(program, Emulated):
                 program.order(*self.order)
+                program.products(self.late)
                 program.aligned = self.aligned
+                program.copies(self.late)
                 shared = launch_of(self.func(s.name)).shared_bytes
                 program.run(s.name, grid, s.block, args, shared)
             else:

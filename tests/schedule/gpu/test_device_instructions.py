@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,21 @@ NAMES = [
     *(f"thread_round_tf32_{n}" for n in (2, 4, 8, 16)),
     *(f"warp_mma_m16n8k16_{t}" for t in ("float16", "bfloat16")),
     *(f"warp_mma_m16n8k32_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
-    "warp_mma_m16n8k8_float32",
+    *(f"thread_exp2_{n}" for n in (2, 4, 8, 16)),
+    *(f"warp_mma_m16n8k8_{t}" for t in ("float16", "float32")),
+    *(f"warp_mma_m8n8k16_{t}" for t in ("int8", "uint8", "int8_uint8", "uint8_int8")),
     *(
         f"warp_load_matrix_{n}{flip}_{t}"
         for n in (1, 2, 4)
         for flip, types in (("", ("int8", "float16", "float32")), ("_transposed", ("bfloat16",)))
         for t in types
     ),
+]
+# The template of each takes a minute.
+LARGE = [
+    f"warpgroup_mma_m64n{n}k64{flip}_{t}"
+    for n, t in ((64, "float16"), (128, "bfloat16"), (256, "float16"))
+    for flip in ("", "_transposed_a", "_transposed_b", "_transposed_ab")
 ]
 SUBGROUPS = Target({"kind": "opencl", "supports_subgroups": True, "thread_warp_size": 32})
 
@@ -58,11 +67,21 @@ def numbers(f: PrimFunc, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_instruction_is_what_its_template_says(name: str) -> None:
+    check_template(name, range(3))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_instruction(name: str) -> None:
+    check_template(name, [1])
+
+
+def check_template(name: str, seeds: Iterable[int]) -> None:
     made = instruction(name)
     assert made is not None and made.name == name
     if all("global" in scopes for scopes in made.memory.values()):  # as parameters are
         verify(IRModule((made.implementation,)))
-    for seed in range(3):
+    for seed in seeds:
         want, found = (numbers(made.template, seed) for _ in range(2))
         run(made.template, want)
         run(made.implementation, found, seed)
@@ -71,9 +90,9 @@ def test_an_instruction_is_what_its_template_says(name: str) -> None:
 
 
 def test_every_row_has_an_instruction() -> None:
-    assert {n for n in DEVICE_INSTRUCTIONS if any(name.startswith(n) for name in NAMES)} == set(
-        DEVICE_INSTRUCTIONS
-    )
+    assert {
+        n for n in DEVICE_INSTRUCTIONS if any(name.startswith(n) for name in NAMES + LARGE)
+    } == set(DEVICE_INSTRUCTIONS)
 
 
 # ---- run by a device -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import IntImm
+from tensorkiln.ir.expr import IntImm, Ramp
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.stmt import BLOCK_INDICES, THREAD_INDICES, For, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import map_stmt, substitute, walk_stmt
@@ -23,7 +23,7 @@ from tests.transform.device_programs import barriers, without_barrier
 
 # A kernel of each class, its barriers, and how many times more sectors or turns of banks than
 # needed its worst access takes: rows of 43 do not begin with a sector, a stride of 2 reads twice as
-# many, and rows of 50 terms are shared by threads of two rows of a tile.
+# many, and rows of 50 terms are shared by threads of several rows of a tile.
 ONES: dict[str, tuple[int, float]] = {
     "broadcast": (0, 1),
     "depthwise_rows": (0, 2.5),
@@ -53,6 +53,8 @@ def stored_elsewhere(f: PrimFunc, without: Collection[str] = (), further: int = 
     def moved(s: Stmt) -> Stmt:
         if isinstance(s, Store) and s.buffer is out:
             *first, last = (substitute(i, zero) for i in s.indices)
+            if isinstance(last, Ramp):  # a vector
+                return replace(s, indices=(*first, replace(last, base=last.base + further)))
             return replace(s, indices=(*first, last + further))
         return map_stmt(s, lambda e: e, moved)
 

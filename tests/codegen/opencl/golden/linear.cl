@@ -1,7 +1,7 @@
 // kernels.cl
-static inline float max_f32(float a, float b)
+static inline float2 max_f32x2(float2 a, float2 b)
 {
-    return (a > b) ? a : b;
+    return select(b, a, (a > b));
 }
 
 /* linear_relu_device
@@ -21,37 +21,46 @@ void linear_relu_device(__global const uchar *p0_memory, long p0_start,
     __global const float *restrict const p1 = (__global const float *)(p1_memory + p1_start);
     __global const float *restrict const p2 = (__global const float *)(p2_memory + p2_start);
     __global float *restrict const out = (__global float *)(out_memory + out_start);
-    __local float left[1054] __attribute__((aligned(64)));
+    __local float left[1084] __attribute__((aligned(64)));
     __local float right[512] __attribute__((aligned(64)));
     const int y = (int)get_group_id(1);
-    float sums_0, sums_0_1, sums_1, sums_1_1, sums_2, sums_2_1, sums_3, sums_3_1;
+    float2 sums_0_0_0_0, sums_0_1_0_0, sums_0_2_0_0, sums_0_3_0_0;
     {
-        sums_0 = -0.0f;
-        sums_0_1 = -0.0f;
-        sums_1 = -0.0f;
-        sums_1_1 = -0.0f;
-        sums_2 = -0.0f;
-        sums_2_1 = -0.0f;
-        sums_3 = -0.0f;
-        sums_3_1 = -0.0f;
+        sums_0_0_0_0 = (float2)(-0.0f);
+        sums_0_1_0_0 = (float2)(-0.0f);
+        sums_0_2_0_0 = (float2)(-0.0f);
+        sums_0_3_0_0 = (float2)(-0.0f);
     }
     {
-        const int j_k_1_1 = (int)get_local_id(0);
-        for (int j_k_1_0 = 0; j_k_1_0 < 4; ++j_k_1_0) {
-            if (((y * 64 + j_k_1_0 * 16 + j_k_1_1 / 16) < 70) && ((j_k_1_1 % 16) < 9)) {
-                left[j_k_1_1 % 16 * 66 + j_k_1_0 * 16 + j_k_1_1 / 16] = p0[y * 576 + j_k_1_0 * 144 + j_k_1_1 / 16 * 9 + j_k_1_1 % 16];
-            } else {
-                left[j_k_1_1 % 16 * 66 + j_k_1_0 * 16 + j_k_1_1 / 16] = 0.0f;
-            }
+        const int ko_jo_ki_1 = (int)get_local_id(0);
+        if (((y * 64 + ko_jo_ki_1 / 8) < 70) && ((ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8] = 0.0f;
+        }
+        if (((y * 64 + 32 + ko_jo_ki_1 / 8) < 70) && ((ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 32] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 288];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 32] = 0.0f;
+        }
+        if (((y * 64 + ko_jo_ki_1 / 8) < 70) && ((8 + ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 544] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 8];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 544] = 0.0f;
+        }
+        if (((y * 64 + 32 + ko_jo_ki_1 / 8) < 70) && ((8 + ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 576] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 296];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 576] = 0.0f;
         }
     }
     {
-        const int k_2_j_1_1 = (int)get_local_id(0);
-        for (int k_2_j_1_0 = 0; k_2_j_1_0 < 2; ++k_2_j_1_0) {
-            if (((k_2_j_1_1 % 32) < 20) && ((k_2_j_1_0 * 8 + k_2_j_1_1 / 32) < 9)) {
-                right[k_2_j_1_0 * 256 + k_2_j_1_1 / 32 * 32 + k_2_j_1_1 % 32] = p1[k_2_j_1_0 * 160 + k_2_j_1_1 / 32 * 20 + k_2_j_1_1 % 32];
+        const int ki_1_ko_1_j_1_0_1 = (int)get_local_id(0);
+        if (ki_1_ko_1_j_1_0_1 < 128) {
+            if (((ki_1_ko_1_j_1_0_1 % 8) < 5) && ((ki_1_ko_1_j_1_0_1 / 8) < 9)) {
+                vstore4(vload4(0, p1 + (ki_1_ko_1_j_1_0_1 / 8 * 20 + ki_1_ko_1_j_1_0_1 % 8 * 4)), 0, right + (ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4));
             } else {
-                right[k_2_j_1_0 * 256 + k_2_j_1_1 / 32 * 32 + k_2_j_1_1 % 32] = 0.0f;
+                vstore4((float4)(0.0f), 0, right + (ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4));
             }
         }
     }
@@ -59,49 +68,32 @@ void linear_relu_device(__global const uchar *p0_memory, long p0_start,
     {
         const int thread_1 = (int)get_local_id(0);
         for (int term = 0; term < 16; ++term) {
-            float row_0, row_1, row_2, row_3;
-            float column_0, column_1;
-            row_0 = left[term * 66 + thread_1 / 16];
-            row_1 = left[term * 66 + thread_1 / 16 + 16];
-            row_2 = left[term * 66 + thread_1 / 16 + 32];
-            row_3 = left[term * 66 + thread_1 / 16 + 48];
-            column_0 = right[term * 32 + thread_1 % 16];
-            column_1 = right[term * 32 + thread_1 % 16 + 16];
-            sums_0 = sums_0 + row_0 * column_0;
-            sums_0_1 = sums_0_1 + row_0 * column_1;
-            sums_1 = sums_1 + row_1 * column_0;
-            sums_1_1 = sums_1_1 + row_1 * column_1;
-            sums_2 = sums_2 + row_2 * column_0;
-            sums_2_1 = sums_2_1 + row_2 * column_1;
-            sums_3 = sums_3 + row_3 * column_0;
-            sums_3_1 = sums_3_1 + row_3 * column_1;
+            float row_0, row_0_1, row_0_2, row_0_3;
+            float2 column_0_0;
+            row_0 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4];
+            row_0_1 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 1];
+            row_0_2 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 2];
+            row_0_3 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 3];
+            column_0_0 = vload2(0, right + (term * 32 + thread_1 / 32 % 2 * 16 + thread_1 % 8 * 2));
+            sums_0_0_0_0 = sums_0_0_0_0 + (float2)(row_0) * column_0_0;
+            sums_0_1_0_0 = sums_0_1_0_0 + (float2)(row_0_1) * column_0_0;
+            sums_0_2_0_0 = sums_0_2_0_0 + (float2)(row_0_2) * column_0_0;
+            sums_0_3_0_0 = sums_0_3_0_0 + (float2)(row_0_3) * column_0_0;
         }
     }
     {
         const int thread_2 = (int)get_local_id(0);
-        if (((y * 64 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16] = max_f32(0.0f, sums_0 + p2[thread_2 % 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            vstore2(max_f32x2((float2)(0.0f), sums_0_0_0_0 + vload2(0, p2 + (thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2))), 0, out + (y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2));
         }
-        if (((y * 64 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 16] = max_f32(0.0f, sums_0_1 + p2[thread_2 % 16 + 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 1) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            vstore2(max_f32x2((float2)(0.0f), sums_0_1_0_0 + vload2(0, p2 + (thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2))), 0, out + (y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 20));
         }
-        if (((y * 64 + 16 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 320] = max_f32(0.0f, sums_1 + p2[thread_2 % 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 2) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            vstore2(max_f32x2((float2)(0.0f), sums_0_2_0_0 + vload2(0, p2 + (thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2))), 0, out + (y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 40));
         }
-        if (((y * 64 + 16 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 336] = max_f32(0.0f, sums_1_1 + p2[thread_2 % 16 + 16]);
-        }
-        if (((y * 64 + 32 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 640] = max_f32(0.0f, sums_2 + p2[thread_2 % 16]);
-        }
-        if (((y * 64 + 32 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 656] = max_f32(0.0f, sums_2_1 + p2[thread_2 % 16 + 16]);
-        }
-        if (((y * 64 + 48 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 960] = max_f32(0.0f, sums_3 + p2[thread_2 % 16]);
-        }
-        if (((y * 64 + 48 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 976] = max_f32(0.0f, sums_3_1 + p2[thread_2 % 16 + 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 3) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            vstore2(max_f32x2((float2)(0.0f), sums_0_3_0_0 + vload2(0, p2 + (thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2))), 0, out + (y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 60));
         }
     }
 }
@@ -122,7 +114,7 @@ void linear_relu_device(__global const uchar *p0_memory, long p0_start,
     1,
     1
    ],
-   "shared_bytes": 6272,
+   "shared_bytes": 6400,
    "extensions": []
   }
  }

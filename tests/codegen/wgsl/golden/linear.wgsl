@@ -9,7 +9,7 @@
 @group(0) @binding(1) var<storage, read> p1: array<f32>;
 @group(0) @binding(2) var<storage, read> p2: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-var<workgroup> left: array<f32, 1054>;
+var<workgroup> left: array<f32, 1084>;
 var<workgroup> right: array<f32, 512>;
 
 fn max_f32(a: f32, b: f32) -> f32
@@ -23,41 +23,60 @@ fn linear_relu_device(@builtin(workgroup_id) block_id: vec3<u32>,
 {
     let y = i32(block_id.y);
     let x = i32(block_id.x);
-    var sums_0: f32;
-    var sums_0_1: f32;
-    var sums_1: f32;
-    var sums_1_1: f32;
-    var sums_2: f32;
-    var sums_2_1: f32;
-    var sums_3: f32;
-    var sums_3_1: f32;
+    var sums_0_0_0_0: f32;
+    var sums_0_0_0_0_1: f32;
+    var sums_0_1_0_0: f32;
+    var sums_0_1_0_0_1: f32;
+    var sums_0_2_0_0: f32;
+    var sums_0_2_0_0_1: f32;
+    var sums_0_3_0_0: f32;
+    var sums_0_3_0_0_1: f32;
     {
-        sums_0 = -0.0f;
-        sums_0_1 = -0.0f;
-        sums_1 = -0.0f;
-        sums_1_1 = -0.0f;
-        sums_2 = -0.0f;
-        sums_2_1 = -0.0f;
-        sums_3 = -0.0f;
-        sums_3_1 = -0.0f;
+        sums_0_0_0_0 = -0.0f;
+        sums_0_0_0_0_1 = -0.0f;
+        sums_0_1_0_0 = -0.0f;
+        sums_0_1_0_0_1 = -0.0f;
+        sums_0_2_0_0 = -0.0f;
+        sums_0_2_0_0_1 = -0.0f;
+        sums_0_3_0_0 = -0.0f;
+        sums_0_3_0_0_1 = -0.0f;
     }
     {
-        let j_k_1_1 = i32(thread_id.x);
-        for (var j_k_1_0: i32 = 0; j_k_1_0 < 4; j_k_1_0++) {
-            if (((y * 64 + j_k_1_0 * 16 + j_k_1_1 / 16) < 70) && ((j_k_1_1 % 16) < 9)) {
-                left[j_k_1_1 % 16 * 66 + j_k_1_0 * 16 + j_k_1_1 / 16] = p0[y * 576 + j_k_1_0 * 144 + j_k_1_1 / 16 * 9 + j_k_1_1 % 16];
-            } else {
-                left[j_k_1_1 % 16 * 66 + j_k_1_0 * 16 + j_k_1_1 / 16] = 0.0f;
-            }
+        let ko_jo_ki_1 = i32(thread_id.x);
+        if (((y * 64 + ko_jo_ki_1 / 8) < 70) && ((ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8] = 0.0f;
+        }
+        if (((y * 64 + 32 + ko_jo_ki_1 / 8) < 70) && ((ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 32] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 288];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 32] = 0.0f;
+        }
+        if (((y * 64 + ko_jo_ki_1 / 8) < 70) && ((8 + ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 544] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 8];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 544] = 0.0f;
+        }
+        if (((y * 64 + 32 + ko_jo_ki_1 / 8) < 70) && ((8 + ko_jo_ki_1 % 8) < 9)) {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 576] = p0[y * 576 + ko_jo_ki_1 / 8 * 9 + ko_jo_ki_1 % 8 + 296];
+        } else {
+            left[ko_jo_ki_1 % 8 * 68 + ko_jo_ki_1 / 8 + 576] = 0.0f;
         }
     }
     {
-        let k_2_j_1_1 = i32(thread_id.x);
-        for (var k_2_j_1_0: i32 = 0; k_2_j_1_0 < 2; k_2_j_1_0++) {
-            if (((k_2_j_1_1 % 32) < 20) && ((k_2_j_1_0 * 8 + k_2_j_1_1 / 32) < 9)) {
-                right[k_2_j_1_0 * 256 + k_2_j_1_1 / 32 * 32 + k_2_j_1_1 % 32] = p1[k_2_j_1_0 * 160 + k_2_j_1_1 / 32 * 20 + k_2_j_1_1 % 32];
+        let ki_1_ko_1_j_1_0_1 = i32(thread_id.x);
+        if (ki_1_ko_1_j_1_0_1 < 128) {
+            if (((ki_1_ko_1_j_1_0_1 % 8) < 5) && ((ki_1_ko_1_j_1_0_1 / 8) < 9)) {
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4] = p1[ki_1_ko_1_j_1_0_1 / 8 * 20 + ki_1_ko_1_j_1_0_1 % 8 * 4];
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 1] = p1[ki_1_ko_1_j_1_0_1 / 8 * 20 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 1];
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 2] = p1[ki_1_ko_1_j_1_0_1 / 8 * 20 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 2];
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 3] = p1[ki_1_ko_1_j_1_0_1 / 8 * 20 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 3];
             } else {
-                right[k_2_j_1_0 * 256 + k_2_j_1_1 / 32 * 32 + k_2_j_1_1 % 32] = 0.0f;
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4] = 0.0f;
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 1] = 0.0f;
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 2] = 0.0f;
+                right[ki_1_ko_1_j_1_0_1 / 8 * 32 + ki_1_ko_1_j_1_0_1 % 8 * 4 + 3] = 0.0f;
             }
         }
     }
@@ -66,52 +85,52 @@ fn linear_relu_device(@builtin(workgroup_id) block_id: vec3<u32>,
         let thread_1 = i32(thread_id.x);
         for (var term: i32 = 0; term < 16; term++) {
             var row_0: f32;
-            var row_1: f32;
-            var row_2: f32;
-            var row_3: f32;
-            var column_0: f32;
-            var column_1: f32;
-            row_0 = left[term * 66 + thread_1 / 16];
-            row_1 = left[term * 66 + thread_1 / 16 + 16];
-            row_2 = left[term * 66 + thread_1 / 16 + 32];
-            row_3 = left[term * 66 + thread_1 / 16 + 48];
-            column_0 = right[term * 32 + thread_1 % 16];
-            column_1 = right[term * 32 + thread_1 % 16 + 16];
-            sums_0 = sums_0 + row_0 * column_0;
-            sums_0_1 = sums_0_1 + row_0 * column_1;
-            sums_1 = sums_1 + row_1 * column_0;
-            sums_1_1 = sums_1_1 + row_1 * column_1;
-            sums_2 = sums_2 + row_2 * column_0;
-            sums_2_1 = sums_2_1 + row_2 * column_1;
-            sums_3 = sums_3 + row_3 * column_0;
-            sums_3_1 = sums_3_1 + row_3 * column_1;
+            var row_0_1: f32;
+            var row_0_2: f32;
+            var row_0_3: f32;
+            var column_0_0: f32;
+            var column_0_0_1: f32;
+            row_0 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4];
+            row_0_1 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 1];
+            row_0_2 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 2];
+            row_0_3 = left[term * 68 + thread_1 / 64 * 16 + thread_1 / 8 % 4 * 4 + 3];
+            column_0_0 = right[term * 32 + thread_1 / 32 % 2 * 16 + thread_1 % 8 * 2];
+            column_0_0_1 = right[term * 32 + thread_1 / 32 % 2 * 16 + thread_1 % 8 * 2 + 1];
+            let lane = sums_0_0_0_0 + row_0 * column_0_0;
+            let lane_2 = sums_0_0_0_0_1 + row_0 * column_0_0_1;
+            sums_0_0_0_0 = lane;
+            sums_0_0_0_0_1 = lane_2;
+            let lane_3 = sums_0_1_0_0 + row_0_1 * column_0_0;
+            let lane_4 = sums_0_1_0_0_1 + row_0_1 * column_0_0_1;
+            sums_0_1_0_0 = lane_3;
+            sums_0_1_0_0_1 = lane_4;
+            let lane_5 = sums_0_2_0_0 + row_0_2 * column_0_0;
+            let lane_6 = sums_0_2_0_0_1 + row_0_2 * column_0_0_1;
+            sums_0_2_0_0 = lane_5;
+            sums_0_2_0_0_1 = lane_6;
+            let lane_7 = sums_0_3_0_0 + row_0_3 * column_0_0;
+            let lane_8 = sums_0_3_0_0_1 + row_0_3 * column_0_0_1;
+            sums_0_3_0_0 = lane_7;
+            sums_0_3_0_0_1 = lane_8;
         }
     }
     {
         let thread_2 = i32(thread_id.x);
-        if (((y * 64 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16] = max_f32(0.0f, sums_0 + p2[thread_2 % 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2] = max_f32(0.0f, sums_0_0_0_0 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2]);
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 1] = max_f32(0.0f, sums_0_0_0_0_1 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 1]);
         }
-        if (((y * 64 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 16] = max_f32(0.0f, sums_0_1 + p2[thread_2 % 16 + 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 1) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 20] = max_f32(0.0f, sums_0_1_0_0 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2]);
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 21] = max_f32(0.0f, sums_0_1_0_0_1 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 1]);
         }
-        if (((y * 64 + 16 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 320] = max_f32(0.0f, sums_1 + p2[thread_2 % 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 2) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 40] = max_f32(0.0f, sums_0_2_0_0 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2]);
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 41] = max_f32(0.0f, sums_0_2_0_0_1 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 1]);
         }
-        if (((y * 64 + 16 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 336] = max_f32(0.0f, sums_1_1 + p2[thread_2 % 16 + 16]);
-        }
-        if (((y * 64 + 32 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 640] = max_f32(0.0f, sums_2 + p2[thread_2 % 16]);
-        }
-        if (((y * 64 + 32 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 656] = max_f32(0.0f, sums_2_1 + p2[thread_2 % 16 + 16]);
-        }
-        if (((y * 64 + 48 + thread_2 / 16) < 70) && ((thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 960] = max_f32(0.0f, sums_3 + p2[thread_2 % 16]);
-        }
-        if (((y * 64 + 48 + thread_2 / 16) < 70) && ((16 + thread_2 % 16) < 20)) {
-            out[y * 1280 + thread_2 / 16 * 20 + thread_2 % 16 + 976] = max_f32(0.0f, sums_3_1 + p2[thread_2 % 16 + 16]);
+        if (((y * 64 + thread_2 / 64 * 16 + thread_2 / 8 % 4 * 4 + 3) < 70) && ((thread_2 / 32 % 2 * 8 + thread_2 % 8) < 10)) {
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 60] = max_f32(0.0f, sums_0_3_0_0 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2]);
+            out[y * 1280 + thread_2 / 64 * 320 + thread_2 / 8 % 4 * 80 + thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 61] = max_f32(0.0f, sums_0_3_0_0_1 + p2[thread_2 / 32 % 2 * 16 + thread_2 % 8 * 2 + 1]);
         }
     }
 }
@@ -155,7 +174,7 @@ fn linear_relu_device(@builtin(workgroup_id) block_id: vec3<u32>,
     1,
     1
    ],
-   "shared_bytes": 6272
+   "shared_bytes": 6384
   }
  }
 }

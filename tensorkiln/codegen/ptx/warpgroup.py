@@ -1,0 +1,129 @@
+"""Products of warpgroups in LLVM IR for a GPU of NVIDIA: wgmma, in inline assembly, since LLVM has
+no intrinsic of it.
+
+A product is one piece of assembly: it begins the products of 16 terms each, all of which the tensor
+cores may do at once, and waits for them. So no register of the sums is touched in between, which
+NVIDIA's assembler would answer by one wait for each.
+
+The tensor cores read shared memory by a way of their own ("async proxy"). What threads have written
+is there for them after a fence of the threads that wrote it and a barrier.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.llvm.addresses import address, alignment
+from tensorkiln.codegen.llvm.types import llvm_type
+from tensorkiln.codegen.llvm.writer import KernelWriter
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.device_instructions import (
+    DEVICE_INSTRUCTIONS,
+    MATRIX_ALIGN,
+    WARPGROUP,
+    WARPGROUP_TERMS,
+)
+from tensorkiln.ir.expr import Expr, IntImm, Intrin, Var
+from tensorkiln.ir.lanes import lane_of
+
+_TERMS = 16  # of one wgmma
+_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+FENCE = 'void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()'
+# A descriptor of a matrix (PTX ISA, "Matrix Descriptor"): its start, and the strides from 64 rows
+# to the next (of transposed ones) and from 8 rows of 128 bytes to the next, in units of 16 bytes;
+# in the last two bits, that the rows are permuted as by `swizzled`.
+_UNIT = 16
+_EIGHT_ROWS, _BLOCK = MATRIX_ALIGN, 128 * WARPGROUP_TERMS
+_SWIZZLED = 1 << 62
+# From one product of 16 terms to the next: along a row, or 16 rows of one term each.
+_STEP, _STEP_TRANSPOSED = 2 * _TERMS, 128 * _TERMS
+
+
+def is_of_warpgroup(e: Intrin) -> bool:
+    """Whether an instruction is one of those here."""
+    row = DEVICE_INSTRUCTIONS.get(e.name)
+    return row is not None and row.participants == WARPGROUP
+
+
+def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
+    """The sums of a product, whose instruction in PTX is `name`."""
+    left, right, sums = e.args
+    transposed = e.name.partition("_transposed_")[2]
+    flips = "a" in transposed, "b" in transposed
+    starts = [_descriptor(w, m, flip) for m, flip in zip((left, right), flips, strict=True)]
+    t, vector, count = llvm_type(sums.dtype), w.value(sums), sums.dtype.lanes
+    given = [w.line(f"extractelement {t} {vector}, i32 {k}") for k in range(count)]
+    steps = [
+        [w.line(f"add i64 {at}, {k * size // _UNIT}") for k in range(WARPGROUP_TERMS // _TERMS)]
+        for at, flip in zip(starts, flips, strict=True)
+        for size in (_STEP_TRANSPOSED if flip else _STEP,)
+    ]
+    text = _assembly(name, _TYPES[left.dtype.name], count, len(steps[0]), flips)
+    places = [x for pair in zip(*steps, strict=True) for x in pair]
+    outputs, inputs = ",".join(["=f"] * count), ",".join(map(str, range(count)))
+    bounds = f"{outputs},{','.join(['l'] * len(places))},{inputs},~{{memory}}"
+    args = ", ".join([*(f"i64 {x}" for x in places), *(f"float {x}" for x in given)])
+    result = "{" + ", ".join(["float"] * count) + "}"
+    found = w.line(f'call {result} asm sideeffect "{text}", "{bounds}"({args})')
+    made = "poison"
+    for k in range(count):
+        x = w.line(f"extractvalue {result} {found}, {k}")
+        made = w.line(f"insertelement {t} {made}, float {x}, i32 {k}")
+    return made
+
+
+def write_fence(w: KernelWriter) -> None:
+    """Let products see what this thread has written to shared memory."""
+    w.emit(f"  call {FENCE}")
+
+
+def _assembly(name: str, dtype: str, count: int, steps: int, flips: tuple[bool, bool]) -> str:
+    registers = ", ".join(f"${k}" for k in range(count))
+    how = ", ".join(["1", "1", "1", *(str(int(flip)) for flip in flips)])
+    lines = ["wgmma.fence.sync.aligned;"]
+    for k in range(steps):
+        left, right = f"${count + 2 * k}", f"${count + 2 * k + 1}"
+        lines.append(f"{name}.f32.{dtype}.{dtype} {{{registers}}}, {left}, {right}, {how};")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
+    return "\\0A".join(lines)
+
+
+def _first(w: KernelWriter, m: Load) -> tuple[Expr, ...]:
+    """The indices of the first element of a matrix. Raises UnsupportedError if the others do not
+    follow one after the other, as an instruction reads them."""
+    lane = Var("lane")
+    bounds = {lane: (0, m.dtype.lanes - 1)}
+    first, other = ([lane_of(i, at) for i in m.indices] for at in (IntImm(0), lane))
+    distance: Expr = IntImm(0)
+    for x, y, stride in zip(first, other, m.buffer.strides, strict=True):
+        if x is None or y is None:
+            distance = IntImm(0)
+            break
+        distance = distance + (y - x) * stride
+    if simplify(distance, bounds) != lane:
+        raise UnsupportedError(
+            f"a product of a warpgroup reads elements of {m.buffer.name} that do not follow one "
+            "after the other",
+            where=w.func.name,
+            hint="whole rows of 64 elements, from a buffer without gaps",
+        )
+    return tuple(simplify(i) for i in first if i is not None)
+
+
+def _descriptor(w: KernelWriter, m: object, transposed: bool) -> str:
+    """The descriptor of the matrix at a load, of 16 terms."""
+    assert isinstance(m, Load)
+    indices = _first(w, m)
+    if alignment(m.buffer, indices) % MATRIX_ALIGN:
+        raise UnsupportedError(
+            f"a product of a warpgroup reads {m.buffer.name} at a place that is not known to be a "
+            f"multiple of {MATRIX_ALIGN} bytes",
+            where=w.func.name,
+            hint=f"buffer(..., align={MATRIX_ALIGN}), and whole matrices one behind the other",
+        )
+    pointer, _ = address(w, m.buffer, indices)
+    shared = w.line(f"addrspacecast ptr {pointer} to ptr addrspace(3)")
+    start = w.line(f"ptrtoint ptr addrspace(3) {shared} to i32")
+    units = w.line(f"lshr i32 {w.line(f'and i32 {start}, {(1 << 18) - 1}')}, 4")
+    rest = _SWIZZLED | _EIGHT_ROWS // _UNIT << 32 | (_BLOCK // _UNIT if transposed else 1) << 16
+    return w.line(f"or i64 {w.line(f'zext i32 {units} to i64')}, {rest}")

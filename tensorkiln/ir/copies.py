@@ -1,0 +1,82 @@
+"""Copies to shared memory that go on while the thread which began them does other things.
+
+A nest over threadIdx with the attribute `asynchronous` consists of copies: elements of 4 or 8 bytes
+of global memory, or zeros where a condition does not hold. They may happen at any time until all
+threads of the block have passed a `Sync("copies")`: until then nobody reads or writes what they
+write, nor writes what they read. On a device without such copies they happen at once.
+
+    for t in T.thread_binding(32, thread="threadIdx.x", annotations={"asynchronous": True}):
+        if k * 32 + t < n:
+            tile[k % 2, t] = X[k * 32 + t]
+        else:
+            tile[k % 2, t] = 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm, Select, logical_and
+from tensorkiln.ir.stmt import For, If, Let, Seq, Stmt, Store
+
+ASYNCHRONOUS = "asynchronous"
+_BYTES = (4, 8)  # of an element that can be copied by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`store` copies `load` where `cond` holds, and zero elsewhere; None is always."""
+
+    store: Store
+    load: Load
+    cond: Expr | None
+
+
+def is_asynchronous(s: Stmt) -> bool:
+    """Whether a statement is a nest of such copies."""
+    return isinstance(s, For) and bool(s.attrs.get(ASYNCHRONOUS))
+
+
+def copy_of(s: Stmt) -> Copy | None:
+    """The copy that a store, or a branch with one on either side, is; None for other statements."""
+    match s:
+        case Store(_, _, Select(cond, Load() as load, other)):
+            if cond.dtype.lanes == 1 and _is_zero(other) and _can_be_copied(s, load):
+                return Copy(s, load, cond)
+        case Store(_, _, Load() as load) if _can_be_copied(s, load):
+            return Copy(s, load, None)
+        case If(cond, Store() as then, Store() as zero) if _is_zero(zero.value):
+            found = copy_of(then)
+            if found is not None and (then.buffer, then.indices) == (zero.buffer, zero.indices):
+                both = cond if found.cond is None else logical_and(cond, found.cond)
+                return Copy(then, found.load, both)
+    return None
+
+
+def other_than_copies(s: Stmt) -> Iterator[Stmt]:
+    """The statements of a nest over threadIdx that are no copies."""
+    if copy_of(s) is not None:
+        return
+    match s:
+        case For(_, _, _, _, body) | Let(_, _, body) | If(_, body, None):
+            yield from other_than_copies(body)
+        case Seq(stmts):
+            for t in stmts:
+                yield from other_than_copies(t)
+        case _:
+            yield s
+
+
+def _can_be_copied(store: Store, load: Load) -> bool:
+    into, dtype = store.buffer, load.buffer.dtype
+    between = load.buffer.scope == "global" and into.scope == "shared"
+    return between and dtype == into.dtype and not dtype.is_bool and dtype.bytes in _BYTES
+
+
+def _is_zero(e: Expr) -> bool:
+    """Whether all bits of a constant are 0."""
+    if isinstance(e, Broadcast):
+        return _is_zero(e.a)
+    return isinstance(e, IntImm | FloatImm) and str(e.value) in ("0", "0.0")

@@ -1,0 +1,23 @@
+"""Lanes of vectors of indices."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, Ramp, binary, cast
+
+
+def lane_of(e: Expr, lane: Expr) -> Expr | None:
+    """A lane of a vector of indices; None for one that is made in another way."""
+    if e.dtype.lanes == 1:
+        return e
+    match e:
+        case Ramp(base, stride):
+            return base + stride * lane
+        case Broadcast(a):
+            return a
+        case Cast(a, dtype):
+            one = lane_of(a, lane)
+            return None if one is None else cast(one, dtype.element)
+        case Binary(op, a, b):
+            x, y = lane_of(a, lane), lane_of(b, lane)
+            return None if x is None or y is None else binary(op, x, y)
+    return None

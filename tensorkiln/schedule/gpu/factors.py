@@ -1,0 +1,120 @@
+"""The factors of a product on tensor cores in shared memory: how a tile of one is copied there.
+
+The layout in shared memory follows from that in global memory, since both are accessed in vectors
+of up to 16 bytes: terms are adjacent or, for elements of 16 bits, which the tensor cores transpose
+as they read them, rows or columns are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Cast, Expr, Select, const, intrin, select
+from tensorkiln.ir.stmt import Stmt, Store
+from tensorkiln.kernels.gpu_tensor_cores import FACTORS, TF32
+from tensorkiln.schedule.build import nest
+from tensorkiln.schedule.gpu.products import Product
+from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, adjacent
+from tensorkiln.schedule.group import static
+from tensorkiln.schedule.primitives import Cooperative, Schedule
+
+_AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
+
+
+def factors_of(p: Product) -> tuple[Expr, Expr] | None:
+    """The factors in the types that are multiplied; None for others."""
+    left, right = _narrow(p.left), _narrow(p.right)
+    if (left.dtype.name, right.dtype.name) in FACTORS:
+        return left, right
+    if (p.left.dtype.name, p.right.dtype.name) == TF32:  # only where the target asks for it
+        return intrin("thread_round_tf32", p.left), intrin("thread_round_tf32", p.right)
+    return None
+
+
+def _narrow(value: Expr) -> Expr:
+    """What a factor is before it is converted to the type of the sums: x of cast(x), and of zeros
+    around it."""
+    if isinstance(value, Cast):
+        return value.a
+    if isinstance(value, Select) and value.b == const(0, value.dtype):
+        inner = _narrow(value.a)
+        return select(value.cond, inner, const(0, inner.dtype))
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class HowCopied:
+    """`transposed`: rows or columns are adjacent in shared memory, not terms. `lanes`: elements
+    that a thread copies at once. `neighbours`: whether adjacent threads copy adjacent elements of
+    shared memory."""
+
+    transposed: bool
+    lanes: int
+    neighbours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A factor in shared memory: `place(j, k)` is where in `buffer` row or column j of the tile and
+    its term k are."""
+
+    side: Side
+    buffer: Buffer
+    how: HowCopied
+    place: Callable[[Expr, Expr], tuple[Expr, ...]]
+
+    @property
+    def role(self) -> str:
+        """The role of nests that fill it."""
+        return f"copy {self.buffer.name}"
+
+
+def how_copied(name: str, side: Side, of: TiledProduct) -> HowCopied:
+    """How a factor, "left" or "right", is copied: along that of its axes, its own or the terms, in
+    which more of its elements are adjacent in memory."""
+    along_terms = adjacent((side.value,), of.p.terms, of.terms)
+    along_own = adjacent((side.value,), side.axes, side.extent)
+    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
+    across = along_own > along_terms or (along_own == along_terms and name == "right")
+    flips = across and side.dtype.bytes == 2
+    lanes = along_own if flips else 0 if across else along_terms
+    return HowCopied(flips, max(1, int(lanes)), flips or not across)
+
+
+def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
+    """Copy a tile of a factor, which begins at batch, row or column, term, to shared memory, by all
+    threads; neighbouring ones read neighbouring elements, or vectors."""
+    role, how = c.role, c.how
+    lanes = (how.lanes, 1) if how.transposed else (1, how.lanes)
+
+    def element(j: Expr, k: Expr) -> Stmt:
+        return of.copy(c.side, start, j, k, lambda x: Store(c.buffer, c.place(j, k), x), lanes)
+
+    size, depth = c.side.size, of.depth
+    if how.transposed:
+        return nest(["k", "j"], [depth, size], lambda k, j: element(j, k), [role, ""], True)
+    if how.neighbours:
+        return nest(["j", "k"], [size, depth], element, [role, ""], True)
+    # Eight neighbours in memory, which are rows of shared memory, by four terms: a warp reads whole
+    # sectors and writes to all banks.
+    extents = [size // 8, depth // 4, 8, 4]
+    return nest(
+        ["jo", "ko", "ji", "ki"],
+        extents,
+        lambda jo, ko, ji, ki: element(simplify(jo * 8 + ji), simplify(ko * 4 + ki)),
+        [role, "", "", ""],
+        True,
+    )
+
+
+def divide_copies(s: Schedule, c: Factor, threads: int) -> None:
+    """Divide the nests that fill a factor among the threads of a block."""
+    for name in s.loops(role=c.role):
+        done: Cooperative = s.cooperative(name, threads, c.how.lanes)
+        if static(s.loop(done.rounds).extent, "rounds of a copy") > _AT_ONCE:
+            s.unroll(s.split(done.rounds, _AT_ONCE).inner)
+        else:
+            s.unroll(done.rounds)

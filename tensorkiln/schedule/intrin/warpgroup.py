@@ -1,0 +1,97 @@
+"""Products of a warpgroup's 128 threads, of matrices in shared memory that the instruction itself
+reads, and how these lie there (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzling)."""
+
+from __future__ import annotations
+
+import re
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.device_instructions import (
+    DEVICE_INSTRUCTIONS,
+    MATRIX_ALIGN,
+    WARPGROUP,
+    WARPGROUP_COLUMNS,
+    WARPGROUP_ROWS,
+    WARPGROUP_TERMS,
+    WARPGROUP_THREADS,
+)
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Var, binary, cast, intrin
+from tensorkiln.ir.stmt import Store
+from tensorkiln.schedule.intrin.fragments import warpgroup_sums
+from tensorkiln.schedule.intrin.warp import all_of, loops, of_threads, where
+from tensorkiln.schedule.primitives.instruction import Instruction
+
+_ROW = 64  # elements of a row: 128 bytes
+_ZERO = IntImm(0)
+_PIECE = 8  # elements that stay together: 16 bytes
+
+
+def swizzled(at: Expr, term: Expr, transposed: bool) -> tuple[Expr, Expr]:
+    """Where the element of row or column `at` and of `term` (of 64) is: in which row of 64
+    elements, and which of them.
+
+    A row of 128 bytes is of one row of the matrix, with 64 terms, or, transposed, of one term, with
+    64 rows; further 64 rows follow behind the 64 terms of these. The pieces of 16 bytes of row r
+    are permuted: piece c is at c ^ r % 8, so that the same piece of eight rows is in all banks.
+    """
+    row, along = at, term
+    if transposed:
+        row, along = at // _ROW * WARPGROUP_TERMS + term, at % _ROW
+    piece = binary("bitxor", simplify(along // _PIECE), simplify(row % _PIECE))
+    return simplify(row), piece * _PIECE + simplify(along % _PIECE)
+
+
+def whole_rows(m: Buffer, count: int, first: Expr = _ZERO) -> Load:
+    """All elements of `count` rows of a buffer, as the operand of a product."""
+    lanes = all_of(count * _ROW)
+    size = Broadcast(IntImm(_ROW), lanes.lanes)
+    return Load(m, (lanes // size + Broadcast(first, lanes.lanes), lanes % size))
+
+
+def warpgroup_mma_name(columns: int, transposed: str) -> str:
+    """The instruction for so many columns, where the factors that the text names, of "a" and "b",
+    are transposed."""
+    tail = f"_transposed_{transposed}" if transposed else ""
+    return f"warpgroup_mma_m{WARPGROUP_ROWS}n{columns}k{WARPGROUP_TERMS}{tail}"
+
+
+def warpgroup_mma(columns: int, transposed: str, dtype: str) -> Instruction:
+    """c[i, j] += a[i, k] * b[k, j] for 64 rows and terms; c is a buffer of a row per thread."""
+    row = DEVICE_INSTRUCTIONS[warpgroup_mma_name(columns, transposed)]
+    f = warpgroup_sums(columns)
+    a = buffer("a", (WARPGROUP_ROWS, WARPGROUP_TERMS), dtype, align=MATRIX_ALIGN)
+    b = buffer("b", (columns, WARPGROUP_TERMS), dtype, align=MATRIX_ALIGN)
+    c = buffer("c", (WARPGROUP_THREADS, f.count), "float32")
+    i, j, k, t = Var("i"), Var("j"), Var("k"), Var("t")
+    x = cast(Load(a, swizzled(i, k, "a" in transposed)), "float32")
+    y = cast(Load(b, swizzled(j, k, "b" in transposed)), "float32")
+    place = where(f, i, j)
+    step = Store(c, place, Load(c, place) + x * y)
+    own = (t, all_of(f.count))
+    whole = whole_rows(a, WARPGROUP_ROWS), whole_rows(b, columns)
+    value = intrin(row.name, *whole, Load(c, own))
+    template = loops(step, (i, WARPGROUP_ROWS), (j, columns), (k, WARPGROUP_TERMS))
+    code = of_threads(t, WARPGROUP_THREADS, Store(c, own, value))
+    made = f"{row.name}_{dtype}"
+    return Instruction.of(made, (a, b, c), template, code, row.memory, WARPGROUP, WARPGROUP_THREADS)
+
+
+def warpgroup_named(name: str) -> Instruction | None:
+    """The instruction called `name`, as `warpgroup_mma_m64n128k64_transposed_b_float16`; None for
+    another form, or for what has no row."""
+    found = re.fullmatch(
+        r"warpgroup_mma_m64n(\d+)k64(?:_transposed_(a|b|ab))?_(float16|bfloat16)", name
+    )
+    if found is None or int(found[1]) not in WARPGROUP_COLUMNS:
+        return None
+    return warpgroup_mma(int(found[1]), found[2] or "", found[3])
+
+
+__all__ = [
+    "swizzled",
+    "warpgroup_mma",
+    "warpgroup_mma_name",
+    "warpgroup_named",
+    "whole_rows",
+]

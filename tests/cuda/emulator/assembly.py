@@ -1,0 +1,92 @@
+"""Inline assembly in the LLVM IR of kernels -> a function with a call of the emulator for each of
+its instructions."""
+
+from __future__ import annotations
+
+import re
+
+_CALL = re.compile(
+    r'  (?:(%\S+) = )?call (void|\{[^}]*\}) asm sideeffect "([^"]*)", "([^"]*)"\((.*)\)$'
+)
+_PRODUCT = re.compile(
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2 "
+    r"\{([^}]*)\}, \$(\d+), \$(\d+), 1, 1, 1, ([01]), ([01])"
+)
+_TYPES = {"f16": 0, "bf16": 1}  # as warps.h numbers them
+# What takes no operands but a number.
+_ALONE = {
+    "fence.proxy.async.shared::cta": "emulator_proxy_fence()",
+    "wgmma.fence.sync.aligned": "emulator_wgmma_fence()",
+    "wgmma.commit_group.sync.aligned": "emulator_wgmma_commit()",
+}
+_WAIT = re.compile(r"wgmma\.wait_group\.sync\.aligned (\d+)")
+DECLARATIONS = """\
+declare void @emulator_proxy_fence()
+declare void @emulator_wgmma_fence()
+declare void @emulator_wgmma_commit()
+declare void @emulator_wgmma_wait(i32)
+declare void @emulator_wgmma_used(ptr)
+declare void @emulator_wgmma(ptr, i64, i64, i32, i32, i32)
+"""
+
+
+def is_assembly(line: str) -> bool:
+    """Whether a line of LLVM IR calls inline assembly."""
+    return " asm " in line
+
+
+def translated(line: str, name: str, site: int) -> tuple[str, str]:
+    """(the line with a call of function `name` instead, the definition of this function). `site`:
+    the number of the line in its program."""
+    found = _CALL.match(line)
+    assert found, f"assembly in a form that the emulator does not know: {line}"
+    into, result, text, bounds, given = found.groups()
+    args = given.split(", ") if given else []
+    outputs = bounds.split(",").count("=f")
+    types = [a.split()[0] for a in args]
+    body = ["  %m = alloca [256 x float], align 16"]
+    operands: dict[int, str] = {}
+    inputs = [b for b in bounds.split(",") if b != "=f" and not b.startswith("~")]
+    for k, bound in enumerate(inputs):
+        if bound == "l":
+            operands[outputs + k] = f"%a{k}"
+            continue
+        body += [f"  %i{k} = getelementptr float, ptr %m, i32 {bound}"]
+        body += [f"  store float %a{k}, ptr %i{k}, align 4"]
+    steps = [s for s in (s.strip() for s in text.replace("\\0A", "\n").split(";")) if s]
+    for k, step in enumerate(steps):
+        body.append(f"  call void @{_step(step, operands, outputs, site * 64 + k)}")
+    body += _returned(result, outputs)
+    params = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
+    called = f"  {into} = " if into else "  "
+    return (
+        f"{called}call {result} @{name}({given})",
+        "\n".join([f"define internal {result} @{name}({params}) {{", *body, "}"]),
+    )
+
+
+def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> str:
+    """The call for one instruction."""
+    if step in _ALONE:
+        return _ALONE[step]
+    if wait := _WAIT.fullmatch(step):
+        return f"emulator_wgmma_wait(i32 {wait[1]})"
+    product = _PRODUCT.fullmatch(step)
+    assert product, f"an instruction that the emulator does not know: {step}"
+    columns, t, registers, left, right, a, b = product.groups()
+    assert registers == ", ".join(f"${k}" for k in range(outputs)) and int(columns) == 2 * outputs
+    how = _TYPES[t] | int(a) << 4 | int(b) << 5
+    places = f"i64 {operands[int(left)]}, i64 {operands[int(right)]}"
+    return f"emulator_wgmma(ptr %m, {places}, i32 {columns}, i32 {how}, i32 {site})"
+
+
+def _returned(result: str, outputs: int) -> list[str]:
+    if not outputs:
+        return ["  ret void"]
+    lines, made = ["  call void @emulator_wgmma_used(ptr %m)"], "poison"
+    for k in range(outputs):
+        lines.append(f"  %o{k} = getelementptr float, ptr %m, i32 {k}")
+        lines.append(f"  %v{k} = load float, ptr %o{k}, align 4")
+        lines.append(f"  %r{k} = insertvalue {result} {made}, float %v{k}, {k}")
+        made = f"%r{k}"
+    return [*lines, f"  ret {result} {made}"]

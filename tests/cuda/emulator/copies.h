@@ -1,0 +1,90 @@
+/* copies.h - cp.async: copies to shared memory that a thread begins, and waits for: part of
+ * emulator.c. They happen as early as they may, when they are begun, or as late, when their thread
+ * waits. Until then nobody may touch what they write; in both cases they count as written when they
+ * are begun and again when their thread has waited, so that a barrier must follow. */
+typedef struct copy {
+    char *to;
+    const char *from;
+    unsigned size, count; /* bytes that are written, and of these those that are read */
+    int next;             /* of the same thread, plus one */
+} copy;
+
+static copy *begun;
+static int n_begun, room, late, first_begun[MOST_THREADS]; /* plus one; 0: none */
+
+static void forget_copies(void)
+{
+    n_begun = 0;
+    memset(first_begun, 0, sizeof first_begun);
+    memset(copying, 0, MOST_SHARED * sizeof *copying);
+}
+
+static void happens(const copy *c)
+{
+    memcpy(c->to, c->from, c->count);
+    memset(c->to + c->count, 0, c->size - c->count);
+}
+
+static void begin(char *to, const char *from, unsigned size, unsigned count, uint32_t site)
+{
+    if (to < shared || to + size > shared + shared_bytes)
+        FAIL(SHARED_BOUNDS, "%s copies %u bytes to %ld of %u bytes of shared memory",
+             thread_name(own_number()), size, (long)(to - shared), shared_bytes);
+    if (count > size)
+        FAIL(OPERAND, "%s copies %u bytes to %u", thread_name(own_number()), count, size);
+    access_site = site;
+    if (count)
+        access_to((char *)(uintptr_t)from, count, size, 0);
+    access_to(to, size, size, 1);
+    access_site = 0;
+    if (n_begun == room) {
+        room = room ? 2 * room : 4096;
+        begun = realloc(begun, (size_t)room * sizeof *begun);
+    }
+    begun[n_begun] = (copy){to, from, size, count, first_begun[running]};
+    if (!late)
+        happens(&begun[n_begun]);
+    first_begun[running] = ++n_begun;
+    for (unsigned i = 0; i < size; i++)
+        copying[to - shared + i] = own_number();
+}
+
+/* What this thread has begun is there from now on; it was counted when it was begun. */
+void nvvm_cp_async_wait_all(void)
+{
+    const int counted = counting;
+    counting = 0;
+    for (int i = first_begun[running]; i; i = begun[i - 1].next) {
+        const copy *c = &begun[i - 1];
+        for (unsigned k = 0; k < c->size; k++)
+            copying[c->to - shared + k] = 0;
+        if (late && c->count)
+            access_to((char *)(uintptr_t)c->from, c->count, c->size, 0);
+        if (late)
+            happens(c);
+        access_to(c->to, c->size, c->size, 1);
+    }
+    first_begun[running] = 0;
+    counting = counted;
+}
+
+#define COPY(kind, size)                                                                             \
+    void nvvm_cp_async_##kind##_shared_global_##size(char *to, const char *from, uint32_t site)      \
+    {                                                                                                \
+        begin(to, from, size, size, site);                                                           \
+    }                                                                                                \
+    void nvvm_cp_async_##kind##_shared_global_##size##_s(char *to, const char *from, unsigned count, \
+                                                         uint32_t site)                              \
+    {                                                                                                \
+        begin(to, from, size, count, site);                                                          \
+    }
+COPY(ca, 4)
+COPY(ca, 8)
+COPY(ca, 16)
+COPY(cg, 16)
+
+/* Whether copies happen when a thread waits for them, not when it begins them. */
+void emulator_copies(int when)
+{
+    late = when;
+}
