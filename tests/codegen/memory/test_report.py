@@ -165,7 +165,7 @@ def test_forms() -> None:
     ("sizes", "match", "code"),
     [
         ({"m": 3}, "no dimension 'm'; there are n", "unknown-dimension"),
-        ({"n": 0}, "is 0, expected a whole number from 1", "bad-argument"),
+        ({"n": -1}, "is -1, expected a whole number from 0", "bad-argument"),
         ({"n": True}, "is True", "bad-argument"),
     ],
 )
