@@ -124,7 +124,8 @@ def _for_others(f: Function, written: Container[str]) -> Function:
     """`f`, which assumes sizes of at least 1 if it calls kernels of others: a tensor program
     may access element 0 of a buffer of n, and an external library need not know empty tensors."""
     calls = (b.value.callee for b in f.bindings if isinstance(b.value, Call))
-    if f.is_outer or not any(isinstance(c, GlobalRef) and c.name in written for c in calls):
+    calls_them = any(isinstance(c, GlobalRef) and c.name in written for c in calls)
+    if f.is_outer or f.is_planned or not calls_them:
         return f
     dims = dict.fromkeys(v for p in f.params for v in dims_of(p.type))
     assumes = dict.fromkeys((*f.attrs.get("assumes", ()), *(binary("ge", v, 1) for v in dims)))
