@@ -1,0 +1,286 @@
+"""One row of the gallery: how a network is built, and what running it by one route found."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from tests.gallery.torchvision_alone import torchvision_alone
+
+ROUTES = ("torch", "dynamo", "script")
+# How much further from float64 a result may be than torch's in float32 is, and at least, as a part
+# of the largest element.
+WORSE, LEAST = 16.0, 2e-5
+# Where torch cannot compute in float64: as a part of the largest element, against float32.
+OF_FLOAT32 = 2e-3
+
+# A network and its arguments: positional ones, or named ones.
+Made = tuple[Any, tuple[Any, ...] | dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A network. `sizes` makes the dynamic shapes of the arguments as torch.export takes them, for
+    the route `torch` only; `other` makes arguments of other sizes to run it with. `refused` is
+    part of the typed error that is expected instead of results, by route."""
+
+    name: str
+    package: str
+    make: Callable[[], Made]
+    routes: tuple[str, ...] = ("torch",)
+    sizes: Callable[[], Any] | None = None
+    other: Callable[[], tuple[Any, ...] | dict[str, Any]] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one route found: `kind` is right, wrong, refused (as the row says), error, or not made
+    (by torch or the package, before we are asked). Times are in seconds; `ratio` is our time of a
+    run to ONNX Runtime's, where the route has a model for it."""
+
+    name: str
+    route: str
+    kind: str
+    what: str = ""
+    error: float = 0.0
+    compiled: float = 0.0
+    ratio: float | None = None
+
+
+def run(row: Row, route: str) -> Outcome:
+    """Build, compile and compare."""
+    import torch
+
+    quiet()
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    torchvision_alone()
+    try:
+        model, arguments = row.make()
+        scatter(model)
+        model.eval().requires_grad_(False)
+    except Exception as error:
+        return Outcome(row.name, route, "not made", said(error))
+    with TemporaryDirectory() as folder, torch.no_grad():
+        try:
+            module, onnx = imported(model, arguments, route, row.sizes and row.sizes(), Path(folder))
+        except Exception as error:
+            return refusal(row, route, error)
+        try:
+            import tensorkiln as tk
+
+            start = time.perf_counter()
+            call = tk.runtime.Executor(tk.compile(module))["main"]
+            compiled = time.perf_counter() - start
+            given = row.other() if row.other and route == "torch" else arguments
+            got = results(call, module, given)
+        except Exception as error:
+            return refusal(row, route, error)
+        what, far = compare(model, given, got)
+        ratio = None if what or onnx is None else beside(onnx, call, module, given)
+    return Outcome(row.name, route, "wrong" if what else "right", what, far, compiled, ratio)
+
+
+def refusal(row: Row, route: str, error: Exception) -> Outcome:
+    """An error as an outcome: one that the row expects, one of torch's exporters, or a fault."""
+    from tensorkiln.base.errors import TensorkilnError
+
+    text = said(error)
+    if route in row.refused and row.refused[route] in text:
+        return Outcome(row.name, route, "refused", row.refused[route])
+    typed = isinstance(error, TensorkilnError)
+    exporter = not typed or getattr(error, "code", "") == "export-failed"
+    ours = not exporter or any("tensorkiln" in f for f in frames(error))
+    return Outcome(row.name, route, "error" if typed and ours else "not made", text)
+
+
+def frames(error: BaseException) -> list[str]:
+    """The files that an exception came through."""
+    import traceback
+
+    return [f.filename for f in traceback.extract_tb(error.__traceback__)]
+
+
+def said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def quiet() -> None:
+    """No warnings and logs of packages: rows are what is printed."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "YOLO_OFFLINE"):
+        os.environ[name] = "1"
+
+
+def scatter(model: Any) -> None:
+    """Make constants of the usual initialisation random: factors that are all 1 or 0, statistics
+    nobody has collected, residual branches that start at nothing. They hide what is computed of
+    them."""
+    import torch
+
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.normal_(0.0, 0.2, generator=source)
+            elif name.endswith("running_var"):
+                buffer.uniform_(0.6, 1.6, generator=source)
+        for p in model.parameters():
+            if p.is_floating_point() and p.numel() and bool((p == p.flatten()[0]).all()):
+                p.add_(torch.empty_like(p).normal_(0.0, 0.1, generator=source))
+
+
+# ---- routes ------------------------------------------------------------------------------------
+
+
+def imported(
+    model: Any, arguments: Any, route: str, sizes: Any, folder: Path
+) -> tuple[Any, Path | None]:
+    """The module, and the ONNX file that it was read from."""
+    import tensorkiln as tk
+
+    args, kwargs = split(arguments)
+    if route == "torch":
+        return tk.frontend.from_torch(model, args, kwargs, dynamic_shapes=sizes), None
+    import torch
+
+    path = folder / "model.onnx"
+    torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=route == "dynamo", verbose=False)
+    return tk.frontend.from_onnx(path), path
+
+
+def split(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+
+
+def tensors(value: Any) -> list[Any]:
+    """The tensors of arguments or results, in the order of torch's own flattening."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    found = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+    if not found and value is not None and hasattr(value, "__dict__"):
+        found = [t for v in vars(value).values() for t in tensors(v)]
+    return found
+
+
+def results(call: Any, module: Any, arguments: Any) -> list[np.ndarray]:
+    """What the compiled function returns; its inputs are those of the example, or some of them."""
+    args, kwargs = split(arguments)
+    given = [t.contiguous() for t in tensors((args, kwargs))]
+    names = module["main"].attrs["input_names"]
+    if len(names) != len(given):
+        # Exporters leave out what is not read; they keep names of keywords.
+        by_name = {k: t for k, v in kwargs.items() for t in tensors(v)[:1]}
+        given = [by_name[n] for n in names]
+    out = call(*given)
+    return [np.from_dlpack(v) for v in (out if isinstance(out, tuple | list) else [out])]
+
+
+# ---- comparison --------------------------------------------------------------------------------
+
+
+def double(value: Any) -> Any:
+    """Arguments or a model in float64."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_map(
+        lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, value
+    )
+
+
+def outputs(model: Any, arguments: Any) -> list[np.ndarray]:
+    args, kwargs = split(arguments)
+    return [t.numpy() for t in tensors(model(*args, **kwargs))]
+
+
+def compare(model: Any, arguments: Any, got: Sequence[np.ndarray]) -> tuple[str, float]:
+    """(how the results are wrong, or nothing; the largest error as a part of the largest element)
+    against torch in float64, or in float32 where torch cannot compute the model in float64."""
+    want = outputs(model, copy.deepcopy(arguments))
+    try:
+        exact = outputs(copy.deepcopy(model).double(), double(copy.deepcopy(arguments)))
+    except Exception:
+        exact = None
+    if len(got) != len(want):
+        return f"{len(got)} results, torch has {len(want)}", 0.0
+    worst = 0.0
+    for k, (a, b) in enumerate(zip(got, want, strict=True)):
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"result {k} is {a.dtype}{a.shape}, torch's {b.dtype}{b.shape}", 0.0
+        if not a.size:
+            continue
+        if a.dtype.kind != "f":
+            if (a != b).mean() > 0.01:  # the index of nearly equal numbers may be another
+                return f"result {k} differs in {(a != b).mean():.0%} of its elements", 0.0
+            continue
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return f"result {k} is not finite where torch's is", 0.0
+        c = b if exact is None else exact[k]
+        largest = float(np.abs(c[np.isfinite(c)]).max(initial=0)) or 1.0
+        far, theirs = (distance(x, c) / largest for x in (a, b))
+        allowed = OF_FLOAT32 if exact is None else max(LEAST, WORSE * theirs)
+        worst = max(worst, far)
+        if far > allowed:
+            return f"result {k} is off by {far:.1e}, torch by {theirs:.1e}", worst
+    return "", worst
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    finite = np.isfinite(b)
+    return float(np.abs(a[finite].astype(np.float64) - b[finite]).max(initial=0))
+
+
+def beside(path: Path, call: Any, module: Any, arguments: Any) -> float | None:
+    """Our least time of a run to ONNX Runtime's, in turn, with two threads; None where it cannot
+    run the model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(path, options)
+    except Exception:
+        return None
+    args, kwargs = split(arguments)
+    given = [t.contiguous() for t in tensors((args, kwargs))]
+    names = [i.name for i in session.get_inputs()]
+    if len(names) != len(given):
+        by_name = {k: t for k, v in kwargs.items() for t in tensors(v)[:1]}
+        given = [by_name[n] for n in names]
+    feeds = {n: t.numpy() for n, t in zip(names, given, strict=True)}
+    ours = theirs = float("inf")
+    start = time.perf_counter()
+    while time.perf_counter() - start < 1.0:
+        ours = min(ours, timed(lambda: call(*given)))
+        theirs = min(theirs, timed(lambda: session.run(None, feeds)))
+    return ours / theirs
+
+
+def timed(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def named(rows: Iterable[Row]) -> dict[str, Row]:
+    """Rows by name, which no two have."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        assert row.name not in found, row.name
+        found[row.name] = row
+    return found
