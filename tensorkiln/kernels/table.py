@@ -10,6 +10,7 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
 from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
@@ -35,6 +36,7 @@ TABLE: tuple[Family, ...] = (
     ATTENTION,
     SOFTMAX,
     LAYER_NORM,
+    FOREST,
     MOVEMENT,
     REDUCTIONS,
     LOOPS,

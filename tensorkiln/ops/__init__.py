@@ -12,6 +12,7 @@ from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
 from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
+from tensorkiln.ops.forest import FOREST
 from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
@@ -33,6 +34,7 @@ _TABLES = (
     MATMUL,
     WINOGRAD,
     STRASSEN,
+    FOREST,
     QUANTISE,
 )
 
