@@ -17,6 +17,7 @@ from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
 from tensorkiln.ops.op import PATTERNS, Element, Infer, OpDef, Signature, TensorIn
+from tensorkiln.ops.places import PLACES
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
@@ -35,6 +36,7 @@ _TABLES = (
     WINOGRAD,
     STRASSEN,
     FOREST,
+    PLACES,
     QUANTISE,
 )
 

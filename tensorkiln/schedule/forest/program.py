@@ -48,7 +48,12 @@ def forest_program(group: Group) -> PrimFunc:
         count = simplify(minimum(IntImm(CHUNK), samples - first))
         return seq(
             *(
-                loop("g", many, lambda g, a=at, s=size: _group(group, first, count, g * s + a, s), "trees")
+                loop(
+                    "g",
+                    many,
+                    lambda g, a=at, s=size: _group(group, first, count, g * s + a, s),
+                    "trees",
+                )
                 for at, many, size in tiles(int_value(trees) or 0, TOGETHER)
             )
         )
@@ -72,9 +77,30 @@ def _group(group: Group, first: Expr, count: Expr, tree: Expr, size: int) -> Stm
 
     def sample(n: Expr) -> Stmt:
         row = simplify(first + n)
-        begin = loop("t", size, lambda t: Store(places, (t, IntImm(0)), _within(cast(roots(simplify(tree + t)), INT64), node_type)), "tree")
-        walk = loop("s", steps, lambda s: loop("t", size, lambda t: _step(group, places, t, row), "tree"), "step")
-        end = loop("t", size, lambda t: Store(group.out, group.store_index((row, simplify(tree + t))), cast(Load(places, (t, IntImm(0))), INT32)), "tree")
+        begin = loop(
+            "t",
+            size,
+            lambda t: Store(
+                places, (t, IntImm(0)), _within(cast(roots(simplify(tree + t)), INT64), node_type)
+            ),
+            "tree",
+        )
+        walk = loop(
+            "s",
+            steps,
+            lambda s: loop("t", size, lambda t: _step(group, places, t, row), "tree"),
+            "step",
+        )
+        end = loop(
+            "t",
+            size,
+            lambda t: Store(
+                group.out,
+                group.store_index((row, simplify(tree + t))),
+                cast(Load(places, (t, IntImm(0))), INT32),
+            ),
+            "tree",
+        )
         return seq(begin, walk, end)
 
     return within([places], loop("n", count, sample, "sample"))
@@ -94,7 +120,9 @@ def _step(group: Group, places: Buffer, t: Expr, row: Expr) -> Stmt:
     feature = binary("bitand", node, const((1 << bits) - 1, node.dtype))
     if width < 1 << bits:
         feature = minimum(feature, const(width - 1, node.dtype))
-    missing = binary("ne", binary("bitand", node, const(1 << bits, node.dtype)), const(0, node.dtype))
+    missing = binary(
+        "ne", binary("bitand", node, const(1 << bits, node.dtype)), const(0, node.dtype)
+    )
     lost = logical_and(intrin("isnan", value), missing)
     under = binary("or", value <= limits(here), lost)
     child = cast(binary("shr", node, const(bits + 1, node.dtype)), INT64)
