@@ -61,8 +61,9 @@ def _copy(group: Group, first: Expr, count: Expr) -> Stmt:
 
 def _copy_all(group: Group) -> Stmt:
     """out = x, in the order of memory."""
-    x, (rows, columns) = _call(group).args[0], group.out_type.shape
-    if int_value(columns) != 1 and (not isinstance(x, RVar) or x not in group.buffers):
+    (x, *others), (rows, columns) = _call(group).args, group.out_type.shape
+    alone = isinstance(x, RVar) and x in group.buffers and x not in others
+    if int_value(columns) != 1 and not alone:
         return _copy(group, IntImm(0), columns)
     total = simplify(rows * columns)
     if int_value(columns) == 1:

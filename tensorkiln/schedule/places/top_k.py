@@ -8,8 +8,8 @@ else its place, by which the keys are looked up.
 Elements are read in blocks. A block whose greatest key is not above the root's has nothing to give, and
 of random elements nearly all are such.
 
-Roles of loops: "row"; "first" and "grow", which make the heap; "block"; "term", over the keys of a
-block, "seek" over its elements, "rest" over those after the last block; "sort"; "place", over the
+Roles of loops: "row"; "first" and "grow", which make the heap; "block"; "term", over the vectors of a
+block, "lane", "seek" over its elements, "rest" over those after the last block; "sort"; "place", over the
 places that are the result.
 """
 
@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     Var,
+    VectorReduce,
     as_expr,
     binary,
     cast,
@@ -36,14 +37,14 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import If, Let, PrimFunc, Stmt, Store, While, seq
 from tensorkiln.ops.places import key_type, order_key
-from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
+from tensorkiln.schedule.build import PARALLEL_WORK, lane_ramp, loop, nest, within
 from tensorkiln.schedule.group import Group, product
-from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
+from tensorkiln.schedule.partial_sums import in_vectors
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
-_BLOCK = 64
+_VECTORS = 4
 _ZERO = (IntImm(0),)
 _HALF = 32
 
@@ -51,12 +52,13 @@ _HALF = 32
 class _Row:
     """The statements of one row; `lead` are its indices, all but the last."""
 
-    def __init__(self, group: Group, lead: tuple[Expr, ...], block: int):
+    def __init__(self, group: Group, lead: tuple[Expr, ...], lanes: int):
         call = group.anchor
         assert call is not None
         x = call.args[0].type
         assert isinstance(x, TensorType)
-        self.group, self.lead, self.block = group, lead, block
+        self.group, self.lead, self.lanes = group, lead, lanes
+        self.block = _VECTORS * lanes
         self.largest, self.k = bool(call.attrs.largest), int(call.attrs.k)
         self.n, self.type = x.shape[-1], key_type(x.dtype)
         self.x = group.element(call.args[0])
@@ -64,7 +66,7 @@ class _Row:
         self.packed = self.type.bits == _HALF and n is not None and n < 1 << _HALF - 1
         self.at = buffer("at", (1,), "int64", "register")
         self.going = buffer("going", (1,), "int64", "register")
-        self.best = buffer("best", (1,), self.type, "register")
+        self.best = buffer("best", (lanes,), self.type, "register")
 
     def stmt(self) -> Stmt:
         """Make the heap, offer it all other elements, sort it, and leave places."""
@@ -74,7 +76,7 @@ class _Row:
             loop("j", k // 2, lambda j: self.settle_from(k // 2 - 1 - j), "grow"),
         ]
         others = simplify(n - k)
-        blocks = simplify(others // self.block) if self.block > 1 else as_expr(0)
+        blocks = simplify(others // self.block)
         done = simplify(blocks * self.block + k)
         made += [
             loop("b", blocks, self.offer_block, "block"),
@@ -130,16 +132,21 @@ class _Row:
     def offer_block(self, b: Expr) -> Stmt:
         """Offer the elements of a block, if the first of them in order comes before the root."""
         start = simplify(b * self.block + self.k)
-        best = Load(self.best, _ZERO)
-        find = loop(
-            "t",
-            self.block,
-            lambda t: Store(self.best, _ZERO, maximum(best, self.key(simplify(start + t)))),
-            "term",
-        )
+        lanes = self.lanes
+        every = (lane_ramp(lanes),) if lanes > 1 else _ZERO
+
+        def more(v: Expr, lane: Expr) -> Stmt:
+            key = self.key(simplify(start + v * lanes + lane))
+            return Store(self.best, (lane,), maximum(Load(self.best, (lane,)), key))
+
+        least = reduce_identity("max", self.type.with_lanes(lanes))
+        vectors = self.block // lanes
+        find = loop("v", vectors, lambda v: loop("l", lanes, lambda i: more(v, i), "lane"), "term")
         each = loop("j", self.block, lambda j: self.offer(simplify(start + j)), "seek")
-        clear = Store(self.best, _ZERO, reduce_identity("max", self.type))
-        return seq(clear, find, If(best > self.key_of(self.get(const(0))), each))
+        found: Expr = Load(self.best, every)
+        best = VectorReduce("max", found) if lanes > 1 else found
+        test = If(best > self.key_of(self.get(const(0))), each)
+        return seq(Store(self.best, every, least), find, test)
 
     def offer(self, j: Expr) -> Stmt:
         """Put element j in the place of the root, if it comes before it."""
@@ -178,20 +185,17 @@ class _Row:
         return seq(begin, While(more, body), self.put(at, item))
 
 
-def _program(group: Group, block: int) -> PrimFunc:
+def _program(group: Group, lanes: int) -> PrimFunc:
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
-    body = nest(names, lead, lambda *i: _Row(group, i, block).stmt(), ["row"] * len(lead))
+    body = nest(names, lead, lambda *i: _Row(group, i, lanes).stmt(), ["row"] * len(lead))
     return PrimFunc(group.name, group.params, body)
 
 
 def schedule_top_k(group: Group, target: Target, check: bool = False) -> Schedule:
     """`top_k`: the keys of a block in vectors, rows on threads when there is work."""
     x = _operand(group)
-    s = Schedule(_program(group, _BLOCK), check)
-    lanes = target.vector_lanes(key_type(x.dtype).name)
-    for name in s.loops(role="term"):
-        sum_in_lanes(s, name, lanes)
+    s = Schedule(_program(group, target.vector_lanes(key_type(x.dtype).name)), check)
     in_vectors(s)
     rows, size = s.loops(role="row"), int_value(product(x.shape))
     if size is None or size * 4 > PARALLEL_WORK:
