@@ -32,11 +32,13 @@ def _pooled(g: Context, x: Val, windows: Sequence[Window], pool: Pool) -> Val:
         return g.reshape(y, (*shape[:2], g.shape(y)[3]))
     if n == 2:
         return pool(x, *windows)
-    for i, window in enumerate(windows):
+    for i, window in enumerate(windows[:-1]):
         lead, rest = (g.dims.product(part) for part in (shape[1 : 2 + i], shape[3 + i :]))
         x = pool(g.reshape(x, (shape[0], lead, shape[2 + i], rest)), window, _ALONE)
         shape[2 + i] = g.shape(x)[2]
-    return g.reshape(x, shape)
+    lead = g.dims.product(shape[1:-2])
+    x = pool(g.reshape(x, (shape[0], lead, *shape[-2:])), _ALONE, windows[-1])
+    return g.reshape(x, (*shape[:-1], g.shape(x)[3]))
 
 
 def _emit(g: Context, op: str, x: Val, rows: Window, cols: Window, **attrs: bool) -> Val:
