@@ -36,6 +36,8 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
     order = t.memory.with_halo({}) == last.memory.with_halo({})
     sums = anchor.var.tensor.dtype.name == "int32"
     return t.shape == last.shape and order and (t.dtype == last.dtype or sums)
+
+
 _WINDOWS = ("max_pool2d", "avg_pool2d")
 
 

@@ -1,4 +1,5 @@
-"""The first elements in order, and elements put to computed places."""
+"""Operators that only scalar programs compute: the first elements in order, elements put to computed
+places, probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
@@ -23,5 +24,11 @@ SCATTER = Family(
     op_class="scatter",
     operators=("scatter",),
     schedule="tensorkiln.schedule.places.scatter:schedule_scatter",
+    fits=row_major,
+)
+COUPLED = Family(
+    op_class="coupled",
+    operators=("coupled",),
+    schedule="tensorkiln.schedule.coupling:schedule_coupled",
     fits=row_major,
 )

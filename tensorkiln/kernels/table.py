@@ -14,7 +14,7 @@ from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
-from tensorkiln.kernels.places import SCATTER, TOP_K
+from tensorkiln.kernels.places import COUPLED, SCATTER, TOP_K
 from tensorkiln.kernels.plugins import installed_families
 from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
@@ -40,6 +40,7 @@ TABLE: tuple[Family, ...] = (
     FOREST,
     TOP_K,
     SCATTER,
+    COUPLED,
     MOVEMENT,
     REDUCTIONS,
     LOOPS,

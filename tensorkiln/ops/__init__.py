@@ -10,6 +10,7 @@ from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import Call, TensorType, Type, Value
 from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
+from tensorkiln.ops.coupling import COUPLING
 from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.forest import FOREST
@@ -37,6 +38,7 @@ _TABLES = (
     STRASSEN,
     FOREST,
     PLACES,
+    COUPLING,
     QUANTISE,
 )
 
