@@ -29,8 +29,8 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KILN
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One row: its group, its name, the bytes of an ONNX file, inputs; and what says in a sentence how
-    results of both differ, empty if they do not."""
+    """One row: its group, its name, the bytes of an ONNX file, inputs; and what says in a sentence
+    how results of both differ, empty if they do not."""
 
     group: str
     name: str
@@ -98,9 +98,8 @@ def _measured(models: Iterable[Model], options: argparse.Namespace) -> int:
     for group, found in {**ratios, "all": [r for v in ratios.values() for r in v]}.items():
         if found:
             means = np.exp(np.log(found).mean(axis=0))
-            print(
-                f"{group:18} geometric mean {means[0]:.2f} {means[1]:.2f}, worst {max(found)[0]:.2f}"
-            )
+            worst = max(found)[0]
+            print(f"{group:18} geometric mean {means[0]:.2f} {means[1]:.2f}, worst {worst:.2f}")
     print(json.dumps({"threads": threads, "failed": failed}), flush=True)
     return 1 if failed else 0
 

@@ -1,7 +1,7 @@
-"""`python -m bench.estimators`: estimators of scikit-learn, LightGBM and XGBoost beside ONNX Runtime.
+"""`python -m bench.estimators`: scikit-learn, LightGBM and XGBoost beside ONNX Runtime.
 
-Each is fitted here on made-up data, converted with skl2onnx or onnxmltools, and run with batches of 1,
-100 and 10,000. Results are compared with ONNX Runtime's and with the estimator's own; labels may
+Each estimator is fitted on made-up data, converted with skl2onnx or onnxmltools, and run with batches
+of 1, 100 and 10,000. Results are compared with ONNX Runtime's and with the estimator's own; labels may
 differ only where the two best scores are as good as equal.
 """
 

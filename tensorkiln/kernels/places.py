@@ -1,5 +1,5 @@
-"""Operators that only scalar programs compute: the first elements in order, elements put to computed
-places, probabilities of classes from those of pairs."""
+"""Operators that only scalar programs compute: the first elements in order, elements put to
+computed places, probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from tensorkiln.ops.rules import (
     show_type,
 )
 
-# A node is one integer: the number of the node where <= leads, behind which lies the one where > leads;
-# a bit that says whether NaN goes where <= leads; and the feature, which takes the attribute `bits`.
+# A node is one integer: the number of the node where <= leads, behind which lies the one where >
+# leads; a bit that says whether NaN goes where <= leads; and the feature, in `bits` bits.
 
 
 def packed_nodes(
@@ -71,7 +71,7 @@ def _np_leaves(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         value = x[row, np.minimum(node & ((1 << a.bits) - 1), x.shape[1] - 1)]
         under = (value <= limits[at]) | (np.isnan(value) & ((node >> a.bits) & 1 > 0))
         at = np.clip((node >> (a.bits + 1)) + ~under, 0, last)
-    return at.astype(np.int32)
+    return np.asarray(at.astype(np.int32))
 
 
 FOREST: dict[str, OpDef] = {

@@ -75,7 +75,7 @@ class _Sample:
         return Store(self.group.out, index, cast(Load(self.p, (t,)), self.group.out.dtype))
 
     def filled(self) -> Stmt:
-        """q[i, j] = -r[i, j] r[j, i], q[i, i] = the sum of r[j, i]**2, where r[j, i] = 1 - r[i, j]."""
+        """q[i, j] = -r[i, j] r[j, i], q[i, i] = the sum of r[j, i]**2; r[j, i] = 1 - r[i, j]."""
         k, made = self.k, []
         zero = self.number(0)
         made.append(loop("t", k, lambda t: Store(self.q, (t, t), zero)))
@@ -98,10 +98,13 @@ class _Sample:
 
         def row(t: Expr) -> Stmt:
             slope = Load(self.slope, (t,))
-            term = lambda j: Load(self.q, (t, j)) * Load(self.p, (j,))  # noqa: E731
-            add = loop("j", self.k, lambda j: Store(self.slope, (t,), slope + term(j)))
+
+            def add(j: Expr) -> Stmt:
+                term = Load(self.q, (t, j)) * Load(self.p, (j,))
+                return Store(self.slope, (t,), slope + term)
+
             more = Store(self.total, _ZERO, total + Load(self.p, (t,)) * slope)
-            return seq(Store(self.slope, (t,), self.number(0)), add, more)
+            return seq(Store(self.slope, (t,), self.number(0)), loop("j", self.k, add), more)
 
         def off(t: Expr) -> Stmt:
             far = Unary("abs", Load(self.slope, (t,)) - total)

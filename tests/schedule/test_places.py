@@ -1,5 +1,6 @@
-"""`top_k`, `scatter` and `tree_leaves` on fresh random data against NumPy: all element types, ties, NaN,
-places that are negative, beyond the end or the same, dimensions of 0, and symbolic ones."""
+"""`top_k`, `scatter`, `tree_leaves` and `coupled` on fresh random data against NumPy: all element
+types, ties, NaN, places that are negative, beyond the end or the same, dimensions of 0, and symbolic
+ones."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def ties(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Small numbers, whose sums and products are exact, with NaN among floats; places (int32, int64)
-    are some of them twice, below 0 and beyond the end."""
+    """Small numbers, whose sums and products are exact, with NaN among floats; as places some of
+    them are twice there, below 0 or beyond the end."""
     draw = np.random.default_rng([seed, *shape])
     if dtype.kind == "b":
         return draw.random(shape) < 0.5
@@ -181,6 +182,14 @@ def all_cases() -> Battery:
         exact=True,
     )
     b.add("trees_many", forest(40, "int32", 5, 2), (999, 5), make=ties, exact=True)
+    for k in (2, 3, 7):
+        b.add(
+            f"coupled_{k}",
+            lambda g, x, k=k: g.coupled(g.sigmoid(x), classes=k),
+            (N, k * (k - 1) // 2),
+            sizes=({"N": 0}, {"N": 1}, {"N": 333}),
+            tolerance=2e-3,  # another round is made, or not, where an error is near to the limit
+        )
     return b
 
 

@@ -378,12 +378,12 @@ def svm_classifier(
     votes = np.zeros((len(both), classes), np.float32)
     for k, (i, j) in enumerate(both):
         votes[k, i], votes[k, j] = 1, -1
-    always = np.float32([sum(j == c for _, j in both) for c in range(classes)])
+    always = [sum(j == c for _, j in both) for c in range(classes)]
     chosen = g.cast(g.emit("greater", scores, g.like(0, scores)), "float32")
     count = g.emit("linear", chosen, g.const(votes, "float32"), g.const(always, "float32"))
     index = g.emit("argmax", count, axis=1, keepdims=False)
     if prob_a:
-        value = g.emit("mul", scores, g.const(-np.float32(prob_a), "float32"))
+        value = g.emit("mul", scores, g.const([-a for a in prob_a], "float32"))
         value = g.emit("sigmoid", g.emit("sub", value, g.const(prob_b, "float32")))
         value = g.emit("minimum", value, g.const(1 - 1e-7, "float32"))
         value = g.emit("maximum", value, g.const(1e-7, "float32"))

@@ -1,8 +1,8 @@
 """Tree ensembles as tensor programs: all samples walk all trees at once, a level at a time.
 
 Each node is brought to one form: the feature is compared by <= with a threshold, and the node to go
-to if not so is the one behind that to go to if so. A leaf goes to itself. So a step of a walk is the same
-for all nodes: the operator `tree_leaves` makes as many as the deepest tree has levels.
+to if not so is the one behind that to go to if so. A leaf goes to itself. So a step of a walk is
+the same for all nodes: the operator `tree_leaves` makes as many as the deepest tree has levels.
 """
 
 from __future__ import annotations

@@ -46,17 +46,14 @@ def forest_program(group: Group) -> PrimFunc:
     def chunk(c: Expr) -> Stmt:
         first = simplify(c * CHUNK)
         count = simplify(minimum(IntImm(CHUNK), samples - first))
-        return seq(
-            *(
-                loop(
-                    "g",
-                    many,
-                    lambda g, a=at, s=size: _group(group, first, count, g * s + a, s),
-                    "trees",
-                )
-                for at, many, size in tiles(int_value(trees) or 0, TOGETHER)
-            )
-        )
+        made = []
+        for start, many, size in tiles(int_value(trees) or 0, TOGETHER):
+
+            def one(g: Expr, start: int = start, size: int = size) -> Stmt:
+                return _group(group, first, count, simplify(g * size + start), size)
+
+            made.append(loop("g", many, one, "trees"))
+        return seq(*made)
 
     body = loop("c", chunks, chunk, "chunk", keep=True)
     return PrimFunc(group.name, group.params, body)
@@ -66,7 +63,7 @@ def _group(group: Group, first: Expr, count: Expr, tree: Expr, size: int) -> Stm
     """The walks of samples first .. first + count - 1 in trees tree .. tree + size - 1."""
     call = group.anchor
     assert call is not None
-    x, roots, levels, nodes, limits = map(group.element, call.args)
+    roots, levels = map(group.element, call.args[1:3])
     deepest = levels(tree)
     for k in range(1, size):
         deepest = maximum(deepest, levels(simplify(tree + k)))

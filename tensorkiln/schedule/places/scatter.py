@@ -1,7 +1,7 @@
 """Rows put to computed places, one after the other: the plain program, and its schedule.
 
-Roles of loops: "part", over parts of the columns; "copy", over elements or rows that are kept; "row",
-over updates; "element", over neighbours in memory.
+Roles of loops: "part", over parts of the columns; "copy", over elements or rows that are kept;
+"row", over updates; "element", over neighbours in memory.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The first elements of each row, in order: the plain program, and its schedules.
+"""The first elements of each row, in order: the plain program, and its schedule.
 
 The result's row is a heap while the row is read: the item that comes last is its root, which an
-element replaces if it comes before it. Then the heap is sorted where it lies. An item is one int64: the
-element's key above the complement of its place where both fit, so that items are ordered as numbers;
-else its place, by which the keys are looked up.
+element replaces if it comes before it. Then the heap is sorted where it lies. An item is one int64:
+the element's key above the complement of its place where both fit, so that items are ordered as
+numbers; else its place, by which the keys are looked up.
 
-Elements are read in blocks. A block whose greatest key is not above the root's has nothing to give, and
-of random elements nearly all are such.
+Elements are read in blocks. A block whose greatest key is not above the root's has nothing to give,
+and of random elements nearly all are such.
 
-Roles of loops: "row"; "first" and "grow", which make the heap; "block"; "term", over the vectors of a
-block, "lane", "seek" over its elements, "rest" over those after the last block; "sort"; "place", over the
-places that are the result.
+Roles of loops: "row"; "first" and "grow", which make the heap; "block"; "term", over the vectors of
+a block, and "lane"; "seek", over its elements; "rest", over those after the last block; "sort";
+"place", over the places that are the result.
 """
 
 from __future__ import annotations
