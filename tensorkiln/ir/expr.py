@@ -359,7 +359,10 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "eq": lambda a, b: int(a == b),
     "ne": lambda a, b: int(a != b),
     "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
     "bitxor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b if b < 64 else 0,
+    "shr": lambda a, b: a >> min(b, 64),
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
@@ -375,6 +378,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
     b = as_expr(b, a.dtype.element)
     a, b = match_lanes(a, b)
+    if op in ("shl", "shr") and isinstance(b, IntImm) and b.value < 0:
+        return Binary(op, a, b)
     if isinstance(a, IntImm) and isinstance(b, IntImm) and op in _FOLD:
         value = _FOLD[op](a.value, b.value)
         return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)

@@ -208,11 +208,11 @@ def _names(call: Call, _: Any, rng: Random) -> None:
 
 
 def _wrong_out(call: Call, sizes: dict[str, int], rng: Random) -> None:
-    # An earlier mutation may have left no place.
-    if call.function.kind == "tensor" or call.out is _MISSING or call.out == []:
+    places = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
+    # An earlier mutation may have left no place, and a function may return nothing.
+    if call.function.kind == "tensor" or call.out is _MISSING or not places:
         call.out = rng.choice(JUNK)
         return
-    places = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
     k = rng.randrange(len(places))
     match rng.choice(("few", "more", "junk", "locked", "dtype", "shape", "same")):
         case "few":

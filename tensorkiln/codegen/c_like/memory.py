@@ -95,7 +95,7 @@ def _load(w: TextWriter, e: Load) -> str:
     elif stride == 0:
         text = splat(w, Code(f"{w.state.names[buf]}[{at}]"), wide)
     else:
-        places = _places(w, buf, e.indices, dtype.lanes)
+        places = _places(w, buf, e.indices, dtype.lanes, at, stride)
         places += [places[-1]] * (w.count(dtype) - len(places))
         text = Code(w.dialect.vector_of.format(type=w.type(wide), items=", ".join(places)))
     return nonzero(w, text, wide) if dtype.is_bool else text
@@ -138,9 +138,11 @@ def _access(w: TextWriter, verb: str, template: str, dtype: DType) -> str:
     return w.helper(name, lambda: text)
 
 
-def _places(w: TextWriter, buf: Buffer, indices: tuple[Expr, ...], lanes: int) -> list[str]:
-    """One element per lane, for accesses without a unit stride."""
-    at, stride = offset(w, buf, indices)
+def _places(
+    w: TextWriter, buf: Buffer, indices: tuple[Expr, ...], lanes: int, at: str, stride: int | None
+) -> list[str]:
+    """One element per lane, for accesses without a unit stride; `at` and `stride` are the
+    `offset`, whose values must not be printed again."""
     name = w.state.names[buf]
     if stride is not None:
         start, (_, _, dtype) = w.name("start"), w.words.offset(buf, indices)
@@ -196,7 +198,7 @@ def _store(w: TextWriter, s: Store) -> None:
         return
     held = w.name("t")
     w.line(f"const {w.type(wide)} {held} = {value};")
-    for lane, place in enumerate(_places(w, buf, s.indices, dtype.lanes)):
+    for lane, place in enumerate(_places(w, buf, s.indices, dtype.lanes, at, stride)):
         w.line(f"{place} = {w.dialect.lane.format(x=held, i=lane)};")
 
 
@@ -264,8 +266,13 @@ def _match_buffer(w: TextWriter, s: MatchBuffer) -> None:
         w.read_only.add(s.buffer)
     place = pointer(w, s.source, at)
     name = w.state.names[s.buffer] = w.name_of(s.buffer)
-    w.line(f"{w.pointer_to(s.buffer)}const {name} = {place};")
+    at_line = len(w.state.lines)
+    w.line("")
     w.statement(s.body)
+    declared = f"{w.pointer_to(s.buffer)}const {name} = {place};"
+    if not w.is_used(name, at_line + 1):  # nothing that was printed reads or writes it
+        declared = w.dialect.discard.format(x=f"({place})")
+    w.state.lines[at_line] = w.indented(declared)
 
 
 EXPRESSIONS: Expressions = {Load: _load, AddressOf: _address_of}

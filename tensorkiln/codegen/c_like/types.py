@@ -3,6 +3,8 @@ the same number in every lane, a choice between two values, the bits of a value.
 
 from __future__ import annotations
 
+import re
+
 from tensorkiln.codegen.c_like.code import (
     COMPARISON,
     PREFIX,
@@ -16,7 +18,11 @@ from tensorkiln.codegen.c_like.code import (
 )
 from tensorkiln.codegen.c_like.dialect import LANE
 from tensorkiln.codegen.c_like.writer import TextWriter
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.expr import IntImm
+from tensorkiln.ir.expr import cast as converted
+
+_LITERAL = re.compile(r"-?\d+")
 
 
 def type_name(dtype: DType) -> str:
@@ -68,6 +74,11 @@ def cast(w: TextWriter, x: str, dtype: DType) -> str:
     template, t = w.dialect.cast, w.type(dtype)
     if template.startswith("("):
         return prefix(template.replace("{x}", "").format(type=t), x)
+    if dtype.is_int and _LITERAL.fullmatch(x):
+        # Without a suffix it has no type yet, and must fit the one that it is converted to.
+        held = converted(IntImm(int(x), INT64), dtype)
+        assert isinstance(held, IntImm)
+        return w.dialect.integer(held.value, dtype)
     return narrowed(w, Code(template.format(type=t, x=x)), dtype)
 
 

@@ -9,7 +9,16 @@ from tensorkiln.codegen.c_like.code import PRODUCT, SUM, Code, call, infix, pref
 from tensorkiln.codegen.c_like.types import as_mask, cast_bits, define, splat, type_name, unsigned
 from tensorkiln.codegen.c_like.writer import Expressions, TextWriter
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import REDUCE_BINARY, Broadcast, Expr, Ramp, Shuffle, VectorReduce
+from tensorkiln.ir.expr import (
+    REDUCE_BINARY,
+    Broadcast,
+    CallExtern,
+    Expr,
+    Ramp,
+    Shuffle,
+    VectorReduce,
+)
+from tensorkiln.ir.visit import walk
 
 
 def _broadcast(w: TextWriter, e: Broadcast) -> str:
@@ -30,15 +39,31 @@ def _ramp(w: TextWriter, e: Ramp) -> str:
 
 
 def _shuffle(w: TextWriter, e: Shuffle) -> str:
-    if e.dtype.is_bool:
+    dtype = e.a.dtype
+    if dtype.is_bool:
+        dtype = DType(f"int{w.mask_bits(e.a)}", dtype.lanes)
+    taken = {k // dtype.lanes for k in e.lanes}
+    vectors = [
+        _operand(w, e, k) if k in taken else _left_out(w, x) for k, x in enumerate((e.a, e.b))
+    ]
+    return lanes_of(w, vectors, e.lanes, dtype)
+
+
+def _operand(w: TextWriter, e: Shuffle, k: int) -> str:
+    """A name for the value of an operand of a shuffle: masks are as wide as the first is."""
+    x = (e.a, e.b)[k]
+    if k == 1 and x.dtype.is_bool:
         bits, wide = w.mask_bits(e.a), e.a.dtype.lanes
-        x = w.constant(w.value(e.a), e.a)
-        y = as_mask(w, w.value(e.b), w.mask_bits(e.b), bits, wide)
-        mask = DType(f"int{bits}", wide)
-        return lanes_of(w, [x, _held(w, y, w.type(mask))], e.lanes, mask)
-    x = _named(w, w.value(e.a), e.a)
-    y = x if max(e.lanes) < e.a.dtype.lanes else _named(w, w.value(e.b), e.b)
-    return lanes_of(w, [x, y], e.lanes, e.a.dtype)
+        y = as_mask(w, w.value(x), w.mask_bits(x), bits, wide)
+        return _held(w, y, w.type(DType(f"int{bits}", wide)))
+    return _named(w, w.value(x), x)
+
+
+def _left_out(w: TextWriter, e: Expr) -> str:
+    """An operand of which no lane is taken: computed only if C functions are called in it."""
+    if any(isinstance(x, CallExtern) for x in walk(e)):
+        w.line(w.dialect.discard.format(x=w.value(e)))
+    return ""
 
 
 def _named(w: TextWriter, text: str, e: Expr) -> str:

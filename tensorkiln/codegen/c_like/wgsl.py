@@ -37,6 +37,7 @@ from tensorkiln.codegen.c_like.wgsl_words import WORDS
 from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
 from tensorkiln.codegen.device_functions import require_runnable
 from tensorkiln.codegen.expand.drop_starts import drop_starts
+from tensorkiln.codegen.expand.fold import fold
 from tensorkiln.codegen.expand.offsets import elements
 from tensorkiln.codegen.expand.scalarize import scalarize
 from tensorkiln.codegen.expand.short_indices import short_indices
@@ -191,7 +192,7 @@ def emit_wgsl(
 def _function(given: PrimFunc, target: Target, about: Sequence[str]) -> WgslFunction:
     _require_printable(given)
     short = short_indices(given)
-    func = drop_starts(scalarize(unroll_function(short)))
+    func = drop_starts(fold(scalarize(unroll_function(short))))
     launch = launch_of(func)
     folded = _is_folded(func)
     indices = {"blockIdx": "block_index"} if folded else {}

@@ -34,7 +34,12 @@ def wrong(seed: str, count: int, build: str, tally: Counter[str]) -> list[str]:
     programs: list[Program] = [draw(f"{seed} {k}", f"f{k}", SCALARS) for k in range(count)]
     functions = [f for p in programs for f in (*p.helpers, p.f)]
     # What programs say may be odd, such as x < x.
-    odd = ("-Wno-tautological-compare", "-Wno-type-limits", "-Wno-unknown-warning-option")
+    odd = (
+        "-Wno-bool-compare",
+        "-Wno-tautological-compare",
+        "-Wno-type-limits",
+        "-Wno-unknown-warning-option",
+    )
     link = compiler(command, *flags, *odd)
     call = python_caller(tk.compile(IRModule(tuple(functions), "model"), target).jit(link))
     found = []

@@ -155,3 +155,40 @@ def test_equal_inputs_give_equal_text() -> None:
     source, target = TEXTS["softmax_avx2"]
     one, other = (compiled(source, target).artifacts["kernels.c"].text() for _ in range(2))
     assert one == other
+
+
+# What a program says and nothing reads: shuffles that take no lane of an operand, views that only
+# such operands read, indices of vectors that are neither contiguous nor of one place.
+UNREAD = """
+    @T.prim_func
+    def f{k}(X: T.Buffer((16,), "int64"), Y: T.Buffer((4, 4), "int64"), s: T.int64):
+        Y[0, T.Ramp(0, 1, 4)] = {value}
+"""
+UNREAD_VALUES = {
+    "first": "T.shuffle(X[X[T.Ramp(0, 2, 4)] % T.Broadcast(16, 4)], "
+    "X[T.Ramp(1, 1, 4)], (4, 5, 7, 6))",
+    "second": "T.shuffle(X[T.Ramp(1, 1, 4)], "
+    "X[X[T.Ramp(0, 2, 4)] % T.Broadcast(16, 4)], (3, 0, 1, 1))",
+    "a parameter": "T.shuffle(T.Broadcast(s, 4), X[T.Ramp(1, 1, 4)], (4, 5, 7, 6))",
+    "a mask": "T.select(T.shuffle(T.Broadcast(s, 4) < X[T.Ramp(0, 1, 4)], "
+    "X[T.Ramp(1, 1, 4)] < T.Broadcast(9, 4), (4, 7, 6, 5)), X[T.Ramp(3, 1, 4)], T.Broadcast(s, 4))",
+    "places in places": 'X[T.vector_reduce("min", X[X[T.Ramp(1, 3, 4)] % T.Broadcast(16, 4)]) % 4 '
+    "+ T.Ramp(0, 4, 4) % T.Broadcast(16, 4)]",
+    "strided places": 'Y[T.Ramp(0, 1, 4), T.vector_reduce("max", X[X[T.Ramp(1, 3, 4)] '
+    "% T.Broadcast(16, 4)]) % 4]",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_what_nothing_reads_is_not_declared(command: str) -> None:
+    functions = [UNREAD.format(k=k, value=v) for k, v in enumerate(UNREAD_VALUES.values())]
+    module = from_source("@tk.script.ir_module\nclass Net:" + "".join(functions))
+    in_c = tk.compile(module, "c").jit(compiler(command, "-O1"))
+    here = tk.compile(module)
+    x = np.random.default_rng(1).permutation(16)
+    for k, name in enumerate(UNREAD_VALUES):
+        y, expected = np.arange(16).reshape(4, 4), np.arange(16).reshape(4, 4)
+        in_c[f"f{k}"](x, y, 3)
+        here[f"f{k}"](x, expected, 3)
+        np.testing.assert_array_equal(y, expected, err_msg=name)

@@ -42,7 +42,10 @@ def emitted(p: Program) -> tuple[PrimFunc, tuple[WgslFunction, ...]] | None:
 
 
 def is_plain(p: Program) -> bool:
-    """Whether all results are numbers."""
+    """Whether all results are numbers, and all sizes have 32 bits, to which launches see."""
+    sizes = [p.inputs[v.name] for v in p.f.scalars if v.dtype.name == "int64"]
+    if any(int(n) != np.int64(n).astype(np.int32) for n in sizes if n is not None):
+        return False
     return all(np.isfinite(np.asarray(x, np.float64)).all() for x in p.results.values())
 
 
