@@ -134,11 +134,17 @@ class _Sample:
         return Let(step, (total - here) / own, Let(grown, step + self.number(1), moved))
 
 
+def coupled_program(group: Group) -> PrimFunc:
+    """for each sample: its probabilities."""
+    samples = group.out_type.shape[0]
+    body = loop("n", samples, lambda n: _Sample(group, n).stmt(), "row")
+    return PrimFunc(group.name, group.params, body)
+
+
 def schedule_coupled(group: Group, target: Target, check: bool = False) -> Schedule:
     """`coupled`: threads share the samples."""
     samples, k = group.out_type.shape[0], int_value(group.out_type.shape[1]) or 1
-    body = loop("n", samples, lambda n: _Sample(group, n).stmt(), "row")
-    s = Schedule(PrimFunc(group.name, group.params, body), check)
+    s = Schedule(coupled_program(group), check)
     count = int_value(samples)
     if count is None or count * k**3 * 4 > PARALLEL_WORK:
         share(s, s.loops(role="row"))

@@ -1,6 +1,5 @@
-"""`top_k`, `scatter`, `tree_leaves` and `coupled` on fresh random data against NumPy: all element
-types, ties, NaN, places that are negative, beyond the end or the same, dimensions of 0, and symbolic
-ones."""
+"""`top_k`, `scatter`, `tree_leaves` and `coupled` on random data against NumPy: all element types,
+ties, NaN, places that are negative, beyond the end or the same, dimensions of 0, symbolic ones."""
 
 from __future__ import annotations
 

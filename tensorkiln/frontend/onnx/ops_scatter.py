@@ -68,8 +68,8 @@ def scattered(
 
 
 def _checked(g: Context, columns: Sequence[Val], dims: Sequence[Expr], of: Sequence[int]) -> Val:
-    """The row-major offset of indices that broadcast; -1 where one of those numbered `of` is outside
-    of its dimension."""
+    """The row-major offset of indices that broadcast; -1 where one of those numbered `of` is
+    outside of its dimension."""
     place = linear(g, columns, dims)
     if isinstance(place, Constant) and all(int_value(d) is not None for d in dims):
         return place

@@ -26,17 +26,17 @@ _PART = 64
 _CHUNK = 4096
 
 
-def scatter_program(group: Group, parts: bool) -> PrimFunc:
-    """Copy x, then for each update out[place] = update; with `parts` once for each part of the
-    columns."""
+def scatter_program(group: Group, width: int) -> PrimFunc:
+    """Copy x, then for each update out[place] = update; with a `width` once for each part of so
+    many columns."""
     columns = group.out_type.shape[1]
 
     def part(p: Expr) -> Stmt:
-        first = simplify(p * _PART)
-        return seq(_copy(group, first, as_expr(_PART)), _put(group, first, as_expr(_PART)))
+        first, many = simplify(p * width), as_expr(width)
+        return seq(_copy(group, first, many), _put(group, first, many))
 
-    if parts:
-        body = loop("p", simplify(columns // _PART), part, "part", keep=True)
+    if width:
+        body = loop("p", simplify(columns // width), part, "part", keep=True)
     else:
         body = seq(_copy_all(group), _put(group, IntImm(0), columns))
     return PrimFunc(group.name, group.params, body, inplace=_inplace(group))
@@ -113,7 +113,7 @@ def schedule_scatter(group: Group, target: Target, check: bool = False) -> Sched
     size = int_value(product(group.out_type.shape))
     large = size is None or size > PARALLEL_WORK
     parts = large and columns is not None and columns % _PART == 0 and columns > _PART
-    s = Schedule(scatter_program(group, parts), check)
+    s = Schedule(scatter_program(group, _PART if parts else 0), check)
     lanes = target.vector_lanes(group.out_type.dtype.name)
     copies, elements = s.loops(role="copy"), s.loops(role="element")
     for name in s.loops(role="part"):

@@ -185,7 +185,8 @@ class _Row:
         return seq(begin, While(more, body), self.put(at, item))
 
 
-def _program(group: Group, lanes: int) -> PrimFunc:
+def top_k_program(group: Group, lanes: int) -> PrimFunc:
+    """for each row: its first elements; keys in vectors of `lanes`."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
     body = nest(names, lead, lambda *i: _Row(group, i, lanes).stmt(), ["row"] * len(lead))
@@ -195,7 +196,7 @@ def _program(group: Group, lanes: int) -> PrimFunc:
 def schedule_top_k(group: Group, target: Target, check: bool = False) -> Schedule:
     """`top_k`: the keys of a block in vectors, rows on threads when there is work."""
     x = _operand(group)
-    s = Schedule(_program(group, target.vector_lanes(key_type(x.dtype).name)), check)
+    s = Schedule(top_k_program(group, target.vector_lanes(key_type(x.dtype).name)), check)
     in_vectors(s)
     rows, size = s.loops(role="row"), int_value(product(x.shape))
     if size is None or size * 4 > PARALLEL_WORK:
