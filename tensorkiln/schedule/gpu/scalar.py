@@ -27,7 +27,7 @@ _PROGRAMS = {
 
 
 def schedule_scalar(group: Group, target: Target, check: bool = False) -> Schedule:
-    """`top_k`, `scatter`, `tree_leaves`, `coupled`: each iteration of the outer loops is a thread."""
+    """`top_k`, `scatter`, `tree_leaves`, `coupled`: an iteration of the outer loops is a thread."""
     assert group.anchor is not None
     f = _PROGRAMS[group.anchor.op](group)
     s = Schedule(replace(f, inplace=()), check)
