@@ -56,18 +56,18 @@ class _Sample:
         count = Load(self.round, _ZERO)
         more = logical_and(count < most, Load(self.error, _ZERO) >= self.number(least))
         body = seq(
-            loop("t", self.k, self.corrected),
+            loop("own", self.k, self.corrected),
             Store(self.round, _ZERO, count + 1),
             self.measured(),
         )
         return within(
             buffers,
             self.filled(),
-            loop("t", self.k, lambda t: Store(self.p, (t,), self.number(1 / self.k))),
+            loop("own", self.k, lambda t: Store(self.p, (t,), self.number(1 / self.k))),
             Store(self.round, _ZERO, const(0)),
             self.measured(),
             While(more, body),
-            loop("t", self.k, self.written),
+            loop("own", self.k, self.written),
         )
 
     def written(self, t: Expr) -> Stmt:
@@ -78,7 +78,7 @@ class _Sample:
         """q[i, j] = -r[i, j] r[j, i], q[i, i] = the sum of r[j, i]**2; r[j, i] = 1 - r[i, j]."""
         k, made = self.k, []
         zero = self.number(0)
-        made.append(loop("t", k, lambda t: Store(self.q, (t, t), zero)))
+        made.append(loop("own", k, lambda t: Store(self.q, (t, t), zero)))
         for number, (i, j) in enumerate(pairs(k)):
             r = Var("r", self.dtype)
             other = self.number(1) - r
@@ -111,7 +111,7 @@ class _Sample:
             return Store(self.error, _ZERO, maximum(error, far))
 
         clear = [Store(b, _ZERO, self.number(0)) for b in (self.total, self.error)]
-        return seq(*clear, loop("t", self.k, row), loop("t", self.k, off))
+        return seq(*clear, loop("own", self.k, row), loop("own", self.k, off))
 
     def corrected(self, t: Expr) -> Stmt:
         """Move p[t] to where its part of the gradient is 0, and all to the sum of 1."""
