@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test tools lint bench gpu compare conformance onnx-backend roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
 	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
+	@echo "make operators    single operators, and estimators of scikit-learn, beside ONNX Runtime"
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
@@ -92,6 +93,15 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench.loading
 	-$(BIN)/python -m bench.devices
 	$(BIN)/python -m bench.results
+
+# What cannot be installed here is a row that says so.
+.venv/estimators: .venv/has-bench .venv/peer-ort
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[estimators]' \
+	  || echo "make operators: the estimators cannot be installed here"
+	@touch $@
+
+operators: .venv/estimators
+	$(BIN)/python -m bench.operators; status=$$?; $(BIN)/python -m bench.estimators && exit $$status
 
 # Checked first, then timed; under ten minutes. The table is there whatever fails.
 gpu: .venv/has-dev

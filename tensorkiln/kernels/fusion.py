@@ -38,9 +38,18 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
     return t.shape == last.shape and order and (t.dtype == last.dtype or sums)
 
 
+_WINDOWS = ("max_pool2d", "avg_pool2d")
+
+
 def any_prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
     """Every prologue: each element is read about once."""
     return True
+
+
+def no_view(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+    """Every prologue of a reduction, but a view where windows overlap or have strides: it costs
+    nothing by itself, and elements that are read through it cannot be read in vectors."""
+    return call.op not in _WINDOWS or not (len(before) == 1 and is_view(before[0]))
 
 
 def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:

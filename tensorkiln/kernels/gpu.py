@@ -71,7 +71,14 @@ REDUCTIONS = Family(
     devices=_DEVICES,
 )
 LOOPS = Family(op_class="gpu_loops", operators=(), schedule=_LOOPS, any_form=True, devices=_DEVICES)
+SCALAR = Family(
+    op_class="gpu_scalar",
+    operators=("top_k", "scatter", "tree_leaves", "coupled"),
+    schedule="tensorkiln.schedule.gpu.scalar:schedule_scalar",
+    devices=_DEVICES,
+)
 GPU_FAMILIES = (
+    SCALAR,
     ATTENTION,
     ATTENTION_TENSOR_CORES,
     SOFTMAX,

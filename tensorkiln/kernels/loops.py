@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue
+from tensorkiln.kernels.fusion import elementwise_epilogue, no_view
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
 
@@ -41,7 +41,7 @@ REDUCTIONS = Family(
     operators=_operators("reduction"),
     schedule=_LOOPS,
     epilogue=elementwise_epilogue,
-    prologue=any_prologue,
+    prologue=no_view,
     any_form=True,
 )
 LOOPS = Family(op_class="loops", operators=(), schedule=_LOOPS, any_form=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue
+from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, no_view
 from tensorkiln.ops.nn import pool_windows
 from tensorkiln.target import Target
 
@@ -64,7 +64,7 @@ POOL = Family(
     fits=_pool_fits,
     in_blocks=any_layout,
     epilogue=elementwise_epilogue,
-    prologue=any_prologue,
+    prologue=no_view,
 )
 GLOBAL_POOL = Family(
     op_class="global_pool_blocked",

@@ -10,9 +10,11 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
 from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
+from tensorkiln.kernels.places import COUPLED, SCATTER, TOP_K
 from tensorkiln.kernels.plugins import installed_families
 from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
@@ -35,6 +37,10 @@ TABLE: tuple[Family, ...] = (
     ATTENTION,
     SOFTMAX,
     LAYER_NORM,
+    FOREST,
+    TOP_K,
+    SCATTER,
+    COUPLED,
     MOVEMENT,
     REDUCTIONS,
     LOOPS,

@@ -10,12 +10,15 @@ from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import Call, TensorType, Type, Value
 from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
+from tensorkiln.ops.coupling import COUPLING
 from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
+from tensorkiln.ops.forest import FOREST
 from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
 from tensorkiln.ops.op import PATTERNS, Element, Infer, OpDef, Signature, TensorIn
+from tensorkiln.ops.places import PLACES
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
@@ -33,6 +36,9 @@ _TABLES = (
     MATMUL,
     WINOGRAD,
     STRASSEN,
+    FOREST,
+    PLACES,
+    COUPLING,
     QUANTISE,
 )
 

@@ -114,7 +114,9 @@ def _pow(x: Expr, y: Expr, a: Attrs) -> Expr:
     return intrin("pow", x, y)
 
 
-def _extreme(op: str) -> Formula:
+def extreme(op: str) -> Formula:
+    """Return what `minimum` or `maximum` computes, for op "min" or "max"."""
+
     def formula(x: Expr, y: Expr, a: Attrs) -> Expr:
         if not x.dtype.is_float:
             return binary(op, x, y)
@@ -173,8 +175,8 @@ _ALL = (
     _binary("div", NUMERIC, _same("div"), _np_div),
     _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=choice(0, 1, default=0)),
     _binary("pow", NUMERIC, _pow, _np_pow),
-    _binary("minimum", NUMERIC, _extreme("min"), _ufunc(np.minimum)),
-    _binary("maximum", NUMERIC, _extreme("max"), _ufunc(np.maximum)),
+    _binary("minimum", NUMERIC, extreme("min"), _ufunc(np.minimum)),
+    _binary("maximum", NUMERIC, extreme("max"), _ufunc(np.maximum)),
     _binary("equal", ANY, _same("eq"), _ufunc(np.equal), result=BOOL),
     _binary("not_equal", ANY, _same("ne"), _ufunc(np.not_equal), result=BOOL),
     _binary("less", NUMERIC, _same("lt"), _ufunc(np.less), result=BOOL),

@@ -81,9 +81,7 @@ compiled, with what helps.
   input cannot be one.
 - **Random numbers** need the attribute `seed`. They are constants of the compiled model, those of
   `numpy.random.RandomState(seed)`; without a seed make the random tensor an input of the model.
-- **Quadratic time**: scattering to computed places takes time in the product of the places and of
-  what is put along a dimension; `DFT` and `STFT` are products with matrices; `TopK` of more than 16
-  elements, or of int64 or float64, compares all pairs.
+- **Quadratic time**: `DFT` and `STFT` are products with matrices.
 
 The tables have for each operator the opsets in which a definition of its own importer begins
 (`body`: by its function body), the cases of this operator alone that agree, and the element types

@@ -161,6 +161,29 @@ def test_linear_classifiers_of_one_score(transform: str) -> None:
     agree(made, feeds, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("probabilities", [False, True])
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_classifiers_of_support_vectors(kernel: str, classes: int, probabilities: bool) -> None:
+    counts = [3 + c % 2 for c in range(classes)]
+    total, both = sum(counts), classes * (classes - 1) // 2
+    more = {"prob_a": (-abs(f(both)) - 0.5).tolist(), "prob_b": (f(both) / 4).tolist()}
+    made, feeds = ml_model(
+        "SVMClassifier",
+        [f(40, 4)],
+        [(INT, 1), (FLOAT, 2)],
+        classlabels_ints=list(range(7, 7 + classes)),
+        coefficients=f(total * (classes - 1)).tolist(),
+        support_vectors=f(total * 4).tolist(),
+        vectors_per_class=counts,
+        rho=f(both).tolist(),
+        kernel_type=kernel,
+        kernel_params=[0.3, 0.2, 3.0],
+        **(more if probabilities else {}),
+    )
+    agree(made, feeds, rtol=2e-4, atol=1e-5)
+
+
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 
 
@@ -319,7 +342,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Normalizer", {"norm": "L3"}, "norm='L3'"),
     ("LinearRegressor", {"coefficients": [1.0]}, "1 coefficients for 3 features"),
     ("Scaler", {"scale": [1.0, 2.0]}, "2 values for 3 features"),
-    ("SVMClassifier", {"coefficients": [1.0]}, "not supported"),
+    ("SVMClassifier", {"coefficients": [1.0], "rho": [0.0]}, "no support vectors"),
+    (
+        "SVMClassifier",
+        {
+            "coefficients": [1.0],
+            "rho": [0.0],
+            "classlabels_ints": [0, 1],
+            "vectors_per_class": [1, 1],
+            "support_vectors": [1.0] * 6,
+        },
+        "2 support vectors of 3 features",
+    ),
 ]
 
 

@@ -51,6 +51,18 @@ OTHERS: dict[str, tuple[list[Type], dict[str, Any]]] = {
         {"tile": (4, 4)},
     ),
     "strassen_linear": ([tensor((7, 2, 3), F32), tensor((6, 4), F32)], {"rows": (4,)}),
+    "tree_leaves": (
+        [
+            tensor((4, 3), F32),
+            *[tensor((2,), "int32")] * 2,
+            tensor((5,), "int32"),
+            tensor((5,), F32),
+        ],
+        {"bits": 2, "most": 1},
+    ),
+    "top_k": ([tensor((3, 8), F32)], {"k": 2}),
+    "scatter": ([tensor((3, 4), F32), tensor((2,), "int64"), tensor((2, 4), F32)], {}),
+    "coupled": ([tensor((4, 3), F32)], {"classes": 3}),
     "compress": ([tensor((3, 4), F32), tensor((3,), "bool")], {}),
     "unique": ([tensor((3, 4), F32)], {}),
     "non_max_suppression": ([tensor((1, 4, 4), F32), tensor((1, 2, 4), F32)], {}),

@@ -13,6 +13,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Constant, constant
+from tensorkiln.ops.coupling import pairs
 
 _NO_STRINGS = "strings are no elements of tensors; number the categories before the model"
 
@@ -331,6 +332,70 @@ def svm_regressor(
     return transformed(g, y, post_transform)
 
 
+def svm_classifier(
+    g: Context,
+    x: Val,
+    *,
+    classlabels_ints: Ints = (),
+    classlabels_strings: Strs = (),
+    coefficients: Floats,
+    kernel_params: Floats = (),
+    kernel_type: Str = "LINEAR",
+    post_transform: Str = "NONE",
+    prob_a: Floats = (),
+    prob_b: Floats = (),
+    rho: Floats,
+    support_vectors: Floats = (),
+    vectors_per_class: Ints = (),
+) -> Sequence[Val]:
+    """Labels, and scores: of classes their probabilities if `prob_a` is given, else of pairs of
+    classes what is greater than 0 if the first is chosen; of two classes that score's opposite, and
+    it. The label is that of the class with the most votes of pairs."""
+    classes = len(classlabels_ints) or len(classlabels_strings)
+    total, both = sum(vectors_per_class), pairs(classes)
+    features = int_value(g.shape(x)[-1]) if g.rank(x) == 2 else None
+    if features is None:
+        raise malformed("expected x [N, features]")
+    if not total:
+        raise unsupported("no support vectors", "LinearClassifier has one row for each class")
+    if classes < 2 or len(vectors_per_class) != classes or min(vectors_per_class) < 0:
+        raise malformed(f"{list(vectors_per_class)} support vectors for {classes} classes")
+    if len(support_vectors) != total * features or len(coefficients) != total * (classes - 1):
+        raise malformed(f"{total} support vectors of {features} features for {classes} classes")
+    if len(rho) != len(both) or {len(prob_a), len(prob_b)} not in ({0}, {len(both)}):
+        raise malformed(f"{len(rho)} rho, {len(prob_a)} prob_a for {len(both)} pairs of classes")
+    vectors = np.asarray(support_vectors, np.float32).reshape(total, features)
+    weights = np.asarray(coefficients, np.float32).reshape(classes - 1, total)
+    ends = np.cumsum(vectors_per_class)
+    matrix = np.zeros((total, len(both)), np.float32)
+    for k, (i, j) in enumerate(both):
+        for own, row in ((i, j - 1), (j, i)):
+            part = slice(ends[own] - vectors_per_class[own], ends[own])
+            matrix[part, k] = weights[row, part]
+    near = _kernel(g, g.cast(x, "float32"), vectors, kernel_type, kernel_params)
+    scores = g.emit("linear", near, g.const(matrix, "float32"), g.const(rho, "float32"))
+    # A pair's vote is for the first class, or else for the second: a product counts the votes.
+    votes = np.zeros((len(both), classes), np.float32)
+    for k, (i, j) in enumerate(both):
+        votes[k, i], votes[k, j] = 1, -1
+    always = [sum(j == c for _, j in both) for c in range(classes)]
+    chosen = g.cast(g.emit("greater", scores, g.like(0, scores)), "float32")
+    count = g.emit("linear", chosen, g.const(votes, "float32"), g.const(always, "float32"))
+    index = g.emit("argmax", count, axis=1, keepdims=False)
+    if prob_a:
+        value = g.emit("mul", scores, g.const([-a for a in prob_a], "float32"))
+        value = g.emit("sigmoid", g.emit("sub", value, g.const(prob_b, "float32")))
+        value = g.emit("minimum", value, g.const(1 - 1e-7, "float32"))
+        value = g.emit("maximum", value, g.const(1e-7, "float32"))
+        scores = g.emit("coupled", value, classes=classes)
+    label = labels(g, index, classlabels_ints, classlabels_strings)
+    if len(both) == 1 and not prob_a:
+        if post_transform != "NONE":
+            raise unsupported(f"post_transform={post_transform!r} of one score for two classes")
+        return label, g.emit("concat", g.emit("neg", scores), scores, axis=1)
+    return label, transformed(g, scores, post_transform)
+
+
 def _kernel(g: Context, x: Val, vectors: np.ndarray, kind: str, params: Sequence[float]) -> Val:
     """The kernel of x [N, features] and each of the vectors, [N, vectors]."""
     gamma, shift, degree = (*params[:3], *(0.0, 0.0, 3.0)[len(params) :])
@@ -374,6 +439,7 @@ TABLE: Table = {
     "LabelEncoder": {2: label_encoder_2, 4: label_encoder_4},
     "LinearRegressor": {1: linear_regressor},
     "LinearClassifier": {1: linear_classifier},
+    "SVMClassifier": {1: svm_classifier},
     "SVMRegressor": {1: svm_regressor},
     "ZipMap": {1: zip_map},
 }

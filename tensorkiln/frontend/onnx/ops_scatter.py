@@ -1,8 +1,7 @@
 """Operators that put elements to computed places: scattering, sorting, reversing.
 
-There is no operator that writes to computed places. So each place of the result looks for what is
-put there, which takes time in the product of the places and of what is put along a dimension. Where
-the places are constants they are found at import, and that takes no time.
+The operators `scatter` and `top_k` do the work. Rows that are put to constant places are taken from
+there instead: where they lie is found at import.
 """
 
 from __future__ import annotations
@@ -19,15 +18,8 @@ from tensorkiln.frontend.onnx.ops_index import gather_elements, linear, wrapped
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ir.relax import Constant
+from tensorkiln.ops.places import REDUCTIONS
 from tensorkiln.ops.rules import same_extent
-
-# reduction -> (operator of two operands, operator over a dimension)
-_REDUCTIONS = {
-    "add": ("add", "sum"),
-    "mul": ("mul", "prod"),
-    "max": ("maximum", "max"),
-    "min": ("minimum", "min"),
-}
 
 
 def _iota(g: Context, count: Expr, rank: int, axis: int) -> Val:
@@ -52,38 +44,41 @@ def least(dtype: DType) -> float:
 
 
 def _check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
-    if reduction != "none" and reduction not in _REDUCTIONS:
-        known = ", ".join(map(repr, ("none", *_REDUCTIONS)))
+    if reduction not in REDUCTIONS:
+        known = ", ".join(map(repr, REDUCTIONS))
         raise malformed(f"reduction={reduction!r}; expected one of {known}")
     if g.dtype(x) != g.dtype(updates):
         raise malformed(f"updates are of {g.dtype(updates)}, the operand of {g.dtype(x)}")
 
 
-def scattered(g: Context, x: Val, at: Val, updates: Val, reduction: str) -> Val:
-    """x [..., n] with `updates` [..., m] put to, or combined with, the elements `at` [..., m] of
-    the last dimension. The last of several for one element is put there; `at` beyond the dimension
-    is nowhere."""
+def scattered(
+    g: Context, x: Val, at: Val, updates: Val, reduction: str = "none", axis: int = -1
+) -> Val:
+    """x with `updates` put to, or combined with, the elements `at` of a dimension, one after the
+    other: the last of several for one element stays. `at` has the shape of `updates`, which may be
+    less in the other dimensions; where it is beyond the dimension, it is nowhere."""
     rank = g.rank(x)
-    n, m = g.shape(x)[-1], g.shape(at)[-1]
-    if int_value(m) == 0:
-        return x
-    hit = g.emit("equal", _row(g, at), _iota(g, n, rank + 1, rank - 1))
-    if reduction != "none":
-        pair, over = _REDUCTIONS[reduction]
-        put = g.emit("where", hit, _row(g, updates), unit(g, x, reduction))
-        return g.emit(pair, x, g.emit(over, put, axes=(rank,), keepdims=False))
-    order = g.emit("add", _iota(g, m, rank + 1, rank), g.const(1, "int64"))
-    found = g.emit("where", hit, order, g.const(0, "int64"))
-    last = g.emit("max", found, axes=(rank,), keepdims=False)
-    where = g.emit("maximum", g.emit("sub", last, g.const(1, "int64")), g.const(0, "int64"))
-    put = gather_elements(g, updates, where, axis=rank - 1)
-    return g.emit("where", g.emit("greater", last, g.const(0, "int64")), put, x)
+    shape, dims = g.shape(at), g.shape(x)
+    columns = [at if i == axis % rank else _iota(g, shape[i], rank, i) for i in range(rank)]
+    place = _checked(g, columns, dims, [axis % rank])
+    flat = g.reshape(x, (g.dims.product(dims), 1))
+    many = g.dims.product(shape)
+    place, put = g.reshape(place, (many,)), g.reshape(updates, (many, 1))
+    return g.reshape(g.emit("scatter", flat, place, put, reduction=reduction), dims)
 
 
-def _row(g: Context, x: Val) -> Val:
-    """[..., m] as [..., 1, m]."""
-    shape = g.shape(x)
-    return g.reshape(x, (*shape[:-1], 1, shape[-1]))
+def _checked(g: Context, columns: Sequence[Val], dims: Sequence[Expr], of: Sequence[int]) -> Val:
+    """The row-major offset of indices that broadcast; -1 where one of those numbered `of` is
+    outside of its dimension."""
+    place = linear(g, columns, dims)
+    if isinstance(place, Constant) and all(int_value(d) is not None for d in dims):
+        return place
+    for k in of:
+        n = g.reshape(g.shape_value([dims[k]]), ())
+        low = g.emit("less", columns[k], g.const(0, "int64"))
+        out = g.emit("logical_or", low, g.emit("greater_equal", columns[k], n))
+        place = g.emit("where", out, g.const(-1, "int64"), place)
+    return place
 
 
 def _last(rank: int, axis: int) -> tuple[list[int], list[int]]:
@@ -110,21 +105,13 @@ def scatter_elements(
     if not all(map(same_extent, g.shape(indices), g.shape(updates))):
         raise malformed("indices and updates differ in shape")
     place = wrapped(g, indices, g.shape(x)[at])
-    after = [0] * rank
     for i in range(rank):
         old, new = g.shape(x)[i], g.shape(indices)[i]
         if i != at and not same_extent(old, new):
             a, b = int_value(old), int_value(new)
             if a is None or b is None or b > a:
                 raise malformed(f"dimension {i} of indices is not within that of the operand")
-            after[i] = a - b
-    if any(after):
-        wide = {"before": (0,) * rank, "after": tuple(after)}
-        place = g.emit("pad", place, value=-1, **wide)
-        updates = g.emit("pad", updates, value=0, **wide)
-    order, back = _last(rank, at)
-    moved, place, updates = (g.transpose(v, order) for v in (x, place, updates))
-    return g.transpose(scattered(g, moved, place, updates, reduction), back)
+    return scattered(g, x, place, updates, reduction, at)
 
 
 def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str = "none") -> Val:
@@ -145,15 +132,11 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
         columns.append(wrapped(g, g.reshape(column, (many,)), dims[k]))
     flat, put = g.reshape(x, (rows, size)), g.reshape(updates, (many, size))
-    place = linear(g, columns, dims[:count])
+    place = _checked(g, columns, dims[:count], range(count))
     if reduction == "none" and isinstance(place, Constant) and int_value(rows) is not None:
         out = _placed(g, flat, place.array, put)
-    elif reduction == "none":
-        out = _rows_put(g, flat, place, put)
     else:
-        turned = [g.transpose(v, (1, 0)) for v in (flat, put)]
-        place = g.reshape(place, (1, many))
-        out = g.transpose(scattered(g, turned[0], place, turned[1], reduction), (1, 0))
+        out = g.emit("scatter", flat, place, put, reduction=reduction)
     return g.reshape(out, dims)
 
 
@@ -166,17 +149,6 @@ def _placed(g: Context, x: Val, place: np.ndarray, updates: Val) -> Val:
     source[place] = rows + np.arange(place.size)
     both = g.emit("concat", x, updates, axis=0)
     return g.emit("take", both, g.const(source, "int64"), axis=0)
-
-
-def _rows_put(g: Context, x: Val, place: Val, updates: Val) -> Val:
-    """x [rows, size] with updates [many, size] at computed rows; -1 is nowhere."""
-    rows = g.shape(x)[0]
-    number = _iota(g, g.shape(place)[0], 1, 0)
-    none = g.emit("broadcast_to", g.const([-1], "int64"), shape=(rows,))
-    last = scattered(g, none, place, number, "none")
-    put = g.emit("take", updates, g.emit("maximum", last, g.const(0, "int64")), axis=0)
-    found = g.emit("greater_equal", last, g.const(0, "int64"))
-    return g.emit("where", g.reshape(found, (rows, 1)), put, x)
 
 
 def tensor_scatter(
@@ -204,9 +176,7 @@ def tensor_scatter(
     if mode == "circular":
         place = g.emit("mod", place, g.reshape(g.shape_value([g.shape(past)[at]]), ()))
     place = g.emit("broadcast_to", place, shape=shape)
-    order, back = _last(rank, at)
-    moved, place, update = (g.transpose(v, order) for v in (past, place, update))
-    return g.transpose(scattered(g, moved, place, update, "none"), back)
+    return scattered(g, past, place, update, "none", at)
 
 
 def reverse_sequence(
@@ -235,19 +205,6 @@ def reverse_sequence(
 # -- the greatest elements ------------------------------------------------------------------------
 
 
-def _precedes(g: Context, a: Val, b: Val, largest: bool) -> Val:
-    """Whether `a` comes before `b`; NaN counts as greater than all numbers."""
-    first = g.emit("greater" if largest else "less", a, b)
-    if not g.type(a).dtype.is_float:
-        return first
-    odd = [g.emit("isnan", v) for v in ((a, b) if largest else (b, a))]
-    return g.emit("logical_or", first, g.emit("logical_and", odd[0], g.emit("logical_not", odd[1])))
-
-
-# Up to so many elements are found one after another, which is linear in the extent for each.
-_FEW = 16
-
-
 def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[Val]:
     """The `count` first elements in order, and their places."""
     rank = g.rank(x)
@@ -260,71 +217,9 @@ def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[V
         raise malformed(f"k={count}, expected 0 to the extent {size} of dimension {at}")
     order, back = _last(rank, at)
     moved = g.transpose(x, order)
-    few = 1 <= count <= _FEW and (size is None or size > 2 * count)
-    if few and g.dtype(x) in _KEYS:
-        index = _selected(g, moved, count, largest)
-    else:
-        index = _ranked(g, moved, count, largest)
+    index = g.emit("top_k", moved, k=count, largest=largest)
     values = gather_elements(g, moved, index, axis=rank - 1)
     return g.transpose(values, back), g.transpose(index, back)
-
-
-# Element types of which `_key` makes integers that are ordered alike, and the type of these.
-_KEYS = {
-    "float32": "int64",
-    "float16": "int64",
-    "int32": "int64",
-    "int16": "int32",
-    "int8": "int32",
-    "uint16": "int32",
-    "uint8": "int32",
-}
-
-
-def _key(g: Context, x: Val, largest: bool) -> Val:
-    """Integers of the order of `x`, the first in order the greatest: of a float its bits, turned
-    where it is negative, with NaN beyond all numbers. None is the least integer."""
-    key = x
-    if g.type(x).dtype.is_float:
-        wide = g.cast(x, "float32")
-        positive = g.emit("add", wide, g.const(0, "float32"))  # a zero has no sign then
-        bits = g.emit("bitcast", positive, dtype="int32")
-        turned = g.emit("bitwise_xor", bits, g.const(0x7FFFFFFF, "int32"))
-        key = g.emit("where", g.emit("less", bits, g.const(0, "int32")), turned, bits)
-        most = g.const(np.iinfo(np.int32).max, "int32")
-        key = g.emit("where", g.emit("isnan", wide), most, key)
-    key = g.cast(key, _KEYS[g.dtype(x)])
-    return key if largest else g.emit("neg", key)
-
-
-def _selected(g: Context, x: Val, count: int, largest: bool) -> Val:
-    """The places of the first elements along the last dimension: the greatest, then the greatest
-    of the others, and so on."""
-    rank, key = g.rank(x), _key(g, x, largest)
-    none = g.const(np.iinfo(g.type(key).dtype.name).min, g.type(key).dtype)
-    line = _iota(g, g.shape(x)[-1], rank, rank - 1)
-    found = []
-    for k in range(count):
-        best = g.emit("argmax", key, axis=rank - 1, keepdims=True)
-        found.append(best)
-        if k + 1 < count:
-            key = g.emit("where", g.emit("equal", line, best), none, key)
-    return found[0] if count == 1 else g.emit("concat", *found, axis=rank - 1)
-
-
-def _ranked(g: Context, moved: Val, count: int, largest: bool) -> Val:
-    """The places of the first elements along the last dimension: an element's place in the order is
-    the number of those before it, which takes quadratic time."""
-    rank, n = g.rank(moved), g.shape(moved)[-1]
-    own, other = g.reshape(moved, (*g.shape(moved), 1)), _row(g, moved)
-    i, j = _iota(g, n, rank + 1, rank - 1), _iota(g, n, rank + 1, rank)
-    tie = g.emit("logical_not", _precedes(g, own, other, largest))
-    tie = g.emit("logical_and", tie, g.emit("less", j, i))
-    before = g.emit("logical_or", _precedes(g, other, own, largest), tie)
-    places = g.emit("sum", g.cast(before, "int64"), axes=(rank,), keepdims=False)
-    wanted = _iota(g, as_expr(count), rank + 1, rank - 1)
-    chosen = g.emit("where", g.emit("equal", _row(g, places), wanted), j, g.const(0, "int64"))
-    return g.emit("sum", chosen, axes=(rank,), keepdims=False)
 
 
 def top_k_1(g: Context, x: Val, *, k: Int, axis: Int = -1) -> Sequence[Val]:

@@ -1,8 +1,8 @@
 """Tree ensembles as tensor programs: all samples walk all trees at once, a level at a time.
 
 Each node is brought to one form: the feature is compared by <= with a threshold, and the node to go
-to if not so is the one behind that to go to if so. A leaf goes to itself. So a level is four reads
-at computed places and a comparison, and the walk as many levels as the deepest tree has.
+to if not so is the one behind that to go to if so. A leaf goes to itself. So a step of a walk is
+the same for all nodes: the operator `tree_leaves` makes as many as the deepest tree has levels.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Array, Floats, Int, Ints, Str, Strs, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_index import linear
 from tensorkiln.frontend.onnx.ops_ml import TRANSFORMS, labels, transformed
-from tensorkiln.ir.expr import as_expr, int_value
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ops.forest import packed_nodes
 
 MOST_LEVELS = 128
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
@@ -51,11 +51,12 @@ class Forest:
     missing: list[bool] = field(default_factory=list)
     leaf: list[int] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
-    levels: int = 0
+    depths: list[int] = field(default_factory=list)
 
     def grow(self, node: Callable[[int], Split | int], root: int) -> None:
         """Add a tree: `node` gives a split, or the number of a leaf."""
         self.roots.append(self._new(1))
+        self.depths.append(0)
         waiting = [(self.roots[-1], root, 0)]
         steps = 0
         while waiting:
@@ -64,7 +65,7 @@ class Forest:
             found = node(which)
             if isinstance(found, int):
                 self.leaf[at] = found
-                self.levels = max(self.levels, level)
+                self.depths[-1] = max(self.depths[-1], level)
                 continue
             if level >= MOST_LEVELS:
                 raise unsupported(f"a tree of more than {MOST_LEVELS} levels, or a circle")
@@ -116,36 +117,17 @@ class Forest:
 
 def _walk(g: Context, x: Val, forest: Forest) -> Val:
     """The nodes [N, trees] of the leaves that the samples x [N, features] come to."""
-    samples, features = g.shape(x)
-    if (int_value(features) or 0) <= max(forest.feature):
-        raise malformed(f"feature {max(forest.feature)} of {int_value(features)}")
-    count = len(forest.roots)
-    at: Val = g.const(np.asarray(forest.roots).reshape(1, -1), "int64")
-    at = g.emit("broadcast_to", at, shape=(samples, count))
-    flat = g.reshape(x, (g.dims.product((samples, features)),))
-    line = g.emit("arange", start=0, step=1, count=samples, dtype="int64")
-    own = g.reshape(line, (samples, as_expr(1)))
-    tables = [g.const(v, "int64") for v in (forest.feature, forest.child)]
+    features = int_value(g.shape(x)[1]) or 0
+    if features <= max(forest.feature):
+        raise malformed(f"feature {max(forest.feature)} of {features}")
+    columns = [np.asarray(c) for c in (forest.feature, forest.child, forest.missing)]
+    nodes, bits = packed_nodes(*columns)
+    order = np.argsort(forest.depths, kind="stable")
+    roots, depths = (np.asarray(v)[order] for v in (forest.roots, forest.depths))
+    tables = [g.const(v, "int32") for v in (roots, depths)]
     limits = g.const(forest.threshold, g.type(x).dtype)
-    # NaN is not <= anything: only where it is to go there does it need a table.
-    splits = [c != k for k, c in enumerate(forest.child)]
-    turned = any(m for m, s in zip(forest.missing, splits, strict=True) if s)
-    for _ in range(forest.levels):
-        feature, child = (g.emit("take", t, at, axis=0) for t in tables)
-        value = g.emit("take", flat, linear(g, (own, feature), (samples, features)), axis=0)
-        under = g.emit("less_equal", value, g.emit("take", limits, at, axis=0))
-        if turned:
-            table = g.const(forest.missing, "bool")
-            odd = g.emit("logical_and", g.emit("isnan", value), g.emit("take", table, at, axis=0))
-            under = g.emit("logical_or", under, odd)
-        leaf = g.emit("equal", child, at)
-        further = g.emit("where", g.emit("logical_or", under, leaf), child, _after(g, child))
-        at = further
-    return at
-
-
-def _after(g: Context, x: Val) -> Val:
-    return g.emit("add", x, g.const(1, "int64"))
+    packed = g.const(nodes, str(nodes.dtype))
+    return g.emit("tree_leaves", x, *tables, packed, limits, bits=bits, most=int(depths[-1]))
 
 
 def _summed(g: Context, at: Val, forest: Forest, weights: np.ndarray, how: str) -> Val:

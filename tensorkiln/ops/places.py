@@ -1,0 +1,134 @@
+"""Operators about computed places: which elements come first, and elements put to places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.dtype import INT32, INT64, DType
+from tensorkiln.ir.expr import Expr, binary, cast, const, int_value, intrin, select
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.broadcast import extreme
+from tensorkiln.ops.op import OpDef, Operands
+from tensorkiln.ops.rules import (
+    INTEGER,
+    mismatch,
+    require_dtype,
+    require_ndim,
+    require_same_dtype,
+    require_shape,
+    show_type,
+)
+
+Arrays = Sequence[np.ndarray]
+
+# --- top_k ---------------------------------------------------------------------------------------
+
+
+def key_type(dtype: DType) -> DType:
+    """The type of the integers by which `order_key` orders elements of a type."""
+    return INT64 if dtype.bits > 32 or dtype.name == "uint32" else INT32
+
+
+def order_key(x: Expr, largest: bool) -> Expr:
+    """An integer that is the greater the earlier `x` comes: of a float its bits, turned where it is
+    negative. NaN is greater than all numbers; both zeros are equal."""
+    to = key_type(x.dtype)
+    if x.dtype.is_float:
+        wide = cast(x, "float64" if to.bits == 64 else "float32")
+        bits = intrin(f"bitcast_i{to.bits}", wide + const(0.0, wide.dtype))
+        most = const((1 << (to.bits - 1)) - 1, to)
+        key = select(bits < 0, binary("bitxor", bits, most), bits)
+        key = select(intrin("isnan", wide), most, key)
+    elif x.dtype.name == "uint64":
+        key = binary("bitxor", cast(x, to), const(-(1 << 63), to))
+    else:
+        key = cast(x, to)
+    return key if largest else binary("bitxor", key, const(-1, to))
+
+
+def _infer_top_k(types: Operands, a: Attrs) -> TensorType:
+    x = types[0]
+    extent = int_value(x.shape[-1]) if x.ndim else 0
+    if x.ndim == 0 or (extent is not None and extent < a.k):
+        expected = f"a last dimension of {a.k} or more"
+        raise mismatch("top_k", "x", expected, show_type(x), code="out-of-range")
+    return TensorType((*x.shape[:-1], const(a.k)), INT64)
+
+
+def _np_top_k(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """Places of the first elements of the last dimension in order; of equal ones the first. NaN is
+    greater than all numbers."""
+    x = arrays[0]
+    if x.dtype.kind == "f":
+        rank = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+        rank = np.where(np.isnan(x), x.size, rank)
+    else:
+        rank = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+    rank = -rank if a.largest else rank
+    return np.argsort(rank, axis=-1, kind="stable")[..., : a.k].astype(np.int64)
+
+
+# --- scatter -------------------------------------------------------------------------------------
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+_UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def combined(old: Expr, new: Expr, reduction: str) -> Expr:
+    """Return what becomes of an element where `new` is put, or combined with it."""
+    if reduction == "none":
+        return new
+    if reduction in ("max", "min"):
+        return extreme(reduction)(old, new, NO_ATTRS)
+    return binary(reduction, old, new)
+
+
+def _infer_scatter(types: Operands, a: Attrs) -> TensorType:
+    x, places, updates = types
+    op = "scatter"
+    require_ndim(op, "x", x, 2, "(rows, columns)")
+    require_dtype(op, "places", places, INTEGER)
+    require_ndim(op, "places", places, 1, "(updates,)")
+    require_same_dtype(op, ("x", "updates"), (x, updates))
+    shape = (places.shape[0], x.shape[1])
+    require_shape(op, "updates", updates, shape, "a row for each place")
+    if x.dtype.is_bool and a.reduction != "none":
+        raise mismatch(op, "x", "numbers to combine", show_type(x), code="dtype-mismatch")
+    return TensorType(x.shape, x.dtype)
+
+
+def _np_scatter(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """x with rows of updates put to, or combined with, the rows of these numbers, one after the
+    other. Numbers of no row are nowhere."""
+    x, places, updates = arrays
+    out = x.copy()
+    inside = (places >= 0) & (places < len(x))
+    for row, values in zip(places[inside], updates[inside], strict=True):
+        with np.errstate(all="ignore"):
+            out[row] = values if a.reduction == "none" else _UFUNCS[a.reduction](out[row], values)
+    return out
+
+
+PLACES: dict[str, OpDef] = {
+    # Kernels of their own compute these: they have no program per output element.
+    "top_k": OpDef(
+        "top_k",
+        ("x",),
+        {"k": at.integer(0), "largest": at.flag(True)},
+        "opaque",
+        _infer_top_k,
+        _np_top_k,
+    ),
+    "scatter": OpDef(
+        "scatter",
+        ("x", "places", "updates"),
+        {"reduction": at.choice(*REDUCTIONS, default="none")},
+        "opaque",
+        _infer_scatter,
+        _np_scatter,
+    ),
+}

@@ -1,0 +1,1 @@
+"""Walks through decision trees: many at a time."""

@@ -1,0 +1,53 @@
+"""Operators whose programs are scalar, on a device: a thread for each row, column or few samples.
+
+The programs are those of CPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.ir.expr import IntImm, Var
+from tensorkiln.schedule.build import around
+from tensorkiln.schedule.coupling import coupled_program
+from tensorkiln.schedule.forest.program import forest_program
+from tensorkiln.schedule.gpu.grid import on_grid
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.places.scatter import scatter_program
+from tensorkiln.schedule.places.top_k import top_k_program
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.target import Target
+
+_PROGRAMS = {
+    "top_k": lambda group: top_k_program(group, 1),
+    "scatter": lambda group: scatter_program(group, 1),
+    "tree_leaves": forest_program,
+    "coupled": coupled_program,
+}
+
+
+def schedule_scalar(group: Group, target: Target, check: bool = False) -> Schedule:
+    """`top_k`, `scatter`, `tree_leaves`, `coupled`: an iteration of the outer loops is a thread."""
+    assert group.anchor is not None
+    f = _PROGRAMS[group.anchor.op](group)
+    s = Schedule(replace(f, inplace=()), check)
+    roles = ("row", "part", "chunk")
+    nest = [n for n in s.loops() if s.role(n) in roles and _outermost(s, n, roles)]
+    if not nest:
+        body = around([(Var("one"), IntImm(1), "row")], f.body)
+        s = Schedule(replace(f, body=body, inplace=()), check)
+        nest = list(s.loops(role="row"))[:1]
+    for name in s.loops(role="tree"):
+        s.unroll(name)
+    on_grid(s, nest, target)
+    return s
+
+
+def _outermost(s: Schedule, loop: str, roles: tuple[str, ...]) -> bool:
+    """Whether only loops of these roles, each with nothing else inside, are around a loop."""
+    parent = s.parent(loop)
+    while parent is not None:
+        if s.role(parent) not in roles or len(s.children(parent)) != 1:
+            return False
+        parent = s.parent(parent)
+    return True

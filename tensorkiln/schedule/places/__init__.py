@@ -1,0 +1,1 @@
+"""The first elements in order, and elements put to computed places."""

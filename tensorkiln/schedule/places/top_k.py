@@ -1,0 +1,212 @@
+"""The first elements of each row, in order: the plain program, and its schedule.
+
+The result's row is a heap while the row is read: the item that comes last is its root, which an
+element replaces if it comes before it. Then the heap is sorted where it lies. An item is one int64:
+the element's key above the complement of its place where both fit, so that items are ordered as
+numbers; else its place, by which the keys are looked up.
+
+Elements are read in blocks. A block whose greatest key is not above the root's has nothing to give,
+and of random elements nearly all are such.
+
+Roles of loops: "row"; "first" and "grow", which make the heap; "block"; "term", over the vectors of
+a block, and "lane"; "seek", over its elements; "rest", over those after the last block; "sort";
+"place", over the places that are the result.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Var,
+    VectorReduce,
+    as_expr,
+    binary,
+    cast,
+    const,
+    int_value,
+    logical_and,
+    maximum,
+    minimum,
+    reduce_identity,
+    select,
+)
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.stmt import If, Let, PrimFunc, Stmt, Store, While, seq
+from tensorkiln.ops.places import key_type, order_key
+from tensorkiln.schedule.build import PARALLEL_WORK, lane_ramp, loop, nest, within
+from tensorkiln.schedule.group import Group, product
+from tensorkiln.schedule.partial_sums import in_vectors
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import share
+from tensorkiln.target import Target
+
+_VECTORS = 4
+_ZERO = (IntImm(0),)
+_HALF = 32
+
+
+class _Row:
+    """The statements of one row; `lead` are its indices, all but the last."""
+
+    def __init__(self, group: Group, lead: tuple[Expr, ...], lanes: int):
+        call = group.anchor
+        assert call is not None
+        x = call.args[0].type
+        assert isinstance(x, TensorType)
+        self.group, self.lead, self.lanes = group, lead, lanes
+        self.block = _VECTORS * lanes
+        self.largest, self.k = bool(call.attrs.largest), int(call.attrs.k)
+        self.n, self.type = x.shape[-1], key_type(x.dtype)
+        self.x = group.element(call.args[0])
+        n = int_value(self.n)
+        self.packed = self.type.bits == _HALF and n is not None and n < 1 << _HALF - 1
+        self.at = buffer("at", (1,), "int64", "register")
+        self.going = buffer("going", (1,), "int64", "register")
+        self.best = buffer("best", (lanes,), self.type, "register")
+
+    def stmt(self) -> Stmt:
+        """Make the heap, offer it all other elements, sort it, and leave places."""
+        k, n = self.k, self.n
+        made = [
+            loop("j", k, lambda j: self.put(j, self.item(j)), "first"),
+            loop("j", k // 2, lambda j: self.settle_from(k // 2 - 1 - j), "grow"),
+        ]
+        others = simplify(n - k)
+        blocks = simplify(others // self.block)
+        done = simplify(blocks * self.block + k)
+        made += [
+            loop("b", blocks, self.offer_block, "block"),
+            loop("j", simplify(n - done), lambda j: self.offer(simplify(j + done)), "rest"),
+            loop("j", max(k - 1, 0), self.take_last, "sort"),
+        ]
+        if self.packed:
+            made.append(loop("j", k, lambda j: self.put(j, self.place(j)), "place"))
+        return within([self.at, self.going, self.best], *made)
+
+    # -- items
+
+    def key(self, j: Expr) -> Expr:
+        return order_key(self.x(*self.lead, j), self.largest)
+
+    def item(self, j: Expr) -> Expr:
+        if not self.packed:
+            return j
+        high = binary("shl", cast(self.key(j), INT64), const(_HALF))
+        return binary("bitor", high, binary("bitxor", j, const((1 << _HALF) - 1)))
+
+    def place(self, j: Expr) -> Expr:
+        """The place in the item that lies at j."""
+        low = const((1 << _HALF) - 1)
+        return binary("bitxor", binary("bitand", self.get(j), low), low)
+
+    def before(self, a: Expr, b: Expr) -> Expr:
+        """Whether item `a` comes before item `b`."""
+        if self.packed:
+            return a > b
+        first, second = self.key(self.inside(a)), self.key(self.inside(b))
+        tie = logical_and(binary("eq", first, second), a < b)
+        return binary("or", first > second, tie)
+
+    def inside(self, a: Expr) -> Expr:
+        """A place that is read from the heap, for no read to be outside of the operand."""
+        return minimum(maximum(a, const(0)), self.n - 1)
+
+    def key_of(self, item: Expr) -> Expr:
+        """The key of an item."""
+        if self.packed:
+            return cast(binary("shr", item, const(_HALF)), self.type)
+        return self.key(self.inside(item))
+
+    # -- the heap
+
+    def get(self, j: Expr) -> Expr:
+        return Load(self.group.out, self.group.store_index((*self.lead, simplify(j))))
+
+    def put(self, j: Expr, item: Expr) -> Stmt:
+        return Store(self.group.out, self.group.store_index((*self.lead, simplify(j))), item)
+
+    def offer_block(self, b: Expr) -> Stmt:
+        """Offer the elements of a block, if the first of them in order comes before the root."""
+        start = simplify(b * self.block + self.k)
+        lanes = self.lanes
+        every = (lane_ramp(lanes),) if lanes > 1 else _ZERO
+
+        def more(v: Expr, lane: Expr) -> Stmt:
+            key = self.key(simplify(start + v * lanes + lane))
+            return Store(self.best, (lane,), maximum(Load(self.best, (lane,)), key))
+
+        least = reduce_identity("max", self.type.with_lanes(lanes))
+        vectors = self.block // lanes
+        find = loop("v", vectors, lambda v: loop("l", lanes, lambda i: more(v, i), "lane"), "term")
+        each = loop("j", self.block, lambda j: self.offer(simplify(start + j)), "seek")
+        found: Expr = Load(self.best, every)
+        best = VectorReduce("max", found) if lanes > 1 else found
+        test = If(best > self.key_of(self.get(const(0))), each)
+        return seq(Store(self.best, every, least), find, test)
+
+    def offer(self, j: Expr) -> Stmt:
+        """Put element j in the place of the root, if it comes before it."""
+        item, root = Var("item"), Var("root")
+        settle = self.settle(const(0), item, as_expr(self.k))
+        test = If(self.before(item, root), settle)
+        return Let(item, self.item(j), Let(root, self.get(const(0)), test))
+
+    def settle_from(self, j: Expr) -> Stmt:
+        item = Var("item")
+        return Let(item, self.get(j), self.settle(j, item, as_expr(self.k)))
+
+    def take_last(self, j: Expr) -> Stmt:
+        """Exchange the root and the end of the heap, which becomes shorter by one."""
+        end = simplify(as_expr(self.k - 1) - j)
+        item, root = Var("item"), Var("root")
+        settle = self.settle(const(0), item, end)
+        body = seq(self.put(end, root), settle)
+        return Let(item, self.get(end), Let(root, self.get(const(0)), body))
+
+    def settle(self, start: Expr, item: Expr, size: Expr) -> Stmt:
+        """Put an item to a free place of a heap of `size` items, or below it: as long as a child
+        comes after it, that goes up."""
+        at, going = Load(self.at, _ZERO), Load(self.going, _ZERO)
+        left, right = Var("left"), Var("right")
+        a, b, lower, child = Var("a"), Var("b"), Var("lower"), Var("child")
+        up = seq(self.put(at, child), Store(self.at, _ZERO, lower))
+        step = If(self.before(item, child), up, Store(self.going, _ZERO, const(0)))
+        pick = self.before(a, b)
+        body: Stmt = Let(child, select(pick, b, a), Let(lower, select(pick, right, left), step))
+        body = Let(a, self.get(left), Let(b, self.get(right), body))
+        body = Let(right, minimum(left + 1, size - 1), body)
+        body = Let(left, at * 2 + 1, body)
+        more = logical_and(going > 0, at * 2 + 1 < size)
+        begin = seq(Store(self.at, _ZERO, start), Store(self.going, _ZERO, const(1)))
+        return seq(begin, While(more, body), self.put(at, item))
+
+
+def top_k_program(group: Group, lanes: int) -> PrimFunc:
+    """for each row: its first elements; keys in vectors of `lanes`."""
+    lead = group.out_type.shape[:-1]
+    names = [f"i{d}" for d in range(len(lead))]
+    body = nest(names, lead, lambda *i: _Row(group, i, lanes).stmt(), ["row"] * len(lead))
+    return PrimFunc(group.name, group.params, body)
+
+
+def schedule_top_k(group: Group, target: Target, check: bool = False) -> Schedule:
+    """`top_k`: the keys of a block in vectors, rows on threads when there is work."""
+    x = _operand(group)
+    s = Schedule(top_k_program(group, target.vector_lanes(key_type(x.dtype).name)), check)
+    in_vectors(s)
+    rows, size = s.loops(role="row"), int_value(product(x.shape))
+    if size is None or size * 4 > PARALLEL_WORK:
+        share(s, rows)
+    return s
+
+
+def _operand(group: Group) -> TensorType:
+    call = group.anchor
+    assert call is not None
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    return x

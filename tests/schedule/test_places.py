@@ -1,0 +1,205 @@
+"""`top_k`, `scatter`, `tree_leaves` and `coupled` on random data against NumPy: all element types,
+ties, NaN, places that are negative, beyond the end or the same, dimensions of 0, symbolic ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.ops.forest import packed_nodes
+from tensorkiln.ops.places import REDUCTIONS
+from tensorkiln.runtime import Executor
+from tensorkiln.target import Target
+from tests.schedule.battery import Battery, typed
+from tests.transform.graphs import Graph, c
+
+N, M = Var("N"), Var("M")
+FLOATS = ("float16", "float32", "float64")
+INTEGERS = tuple(f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64))
+SIZES: tuple[Mapping[str, int], ...] = ({"N": 1, "M": 9}, {"N": 5, "M": 200}, {"N": 0, "M": 7})
+
+
+def ties(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Few different values: both zeros, NaN, infinities, the ends of integers."""
+    draw = np.random.default_rng([seed, *shape])
+    if dtype.kind == "f":
+        some = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -1.5, 2.0, 1e-7], dtype)
+        wide = draw.standard_normal(shape).astype(dtype)
+        return np.where(draw.random(shape) < 0.5, draw.choice(some, shape), wide)
+    if dtype.kind == "b":
+        return draw.random(shape) < 0.5
+    info = np.iinfo(dtype)
+    some = np.array([info.min, info.max, 0, 1, 2, info.max - 1], dtype)
+    return draw.choice(some, shape)
+
+
+def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Small numbers, whose sums and products are exact, with NaN among floats; as places some of
+    them are twice there, below 0 or beyond the end."""
+    draw = np.random.default_rng([seed, *shape])
+    if dtype.kind == "b":
+        return draw.random(shape) < 0.5
+    low = 0 if dtype.kind == "u" else -3
+    made = draw.integers(low, 12 if dtype.kind in "iu" else 3, shape).astype(dtype)
+    if dtype.kind == "f":
+        made = np.where(draw.random(shape) < 0.1, dtype.type(np.nan), made)
+    return made
+
+
+def top(k: int, largest: bool) -> Any:
+    return lambda g, x: g.top_k(x, k=k, largest=largest)
+
+
+def forest(trees: int, nodes: str, features: int, seed: int) -> Any:
+    """A graph of random trees of depths 0 to 6."""
+    draw = np.random.default_rng(seed)
+    feature, child, missing, limits = [], [], [], []
+    roots, depths = [], []
+
+    def new(count: int) -> int:
+        first = len(child)
+        for k in range(count):
+            feature.append(0)
+            child.append(first + k)
+            missing.append(True)
+            limits.append(np.inf)
+        return first
+
+    for t in range(trees):
+        roots.append(new(1))
+        waiting, deepest = [(roots[-1], 0)], 0
+        while waiting:
+            at, level = waiting.pop()
+            deepest = max(deepest, level)
+            if level < t % 7 and (level == 0 or draw.random() < 0.7):
+                first = new(2)
+                feature[at], child[at] = int(draw.integers(features)), first
+                missing[at], limits[at] = bool(draw.random() < 0.5), float(draw.normal())
+                waiting += [(first, level + 1), (first + 1, level + 1)]
+        depths.append(deepest)
+    packed, bits = packed_nodes(*map(np.asarray, (feature, child, missing)))
+
+    def build(g: Graph, x: RVar) -> Value:
+        limit = c(limits, x.tensor.dtype.name)
+        tables = [c(roots, "int32"), c(depths, "int32"), c(packed, nodes), limit]
+        return g.tree_leaves(x, *tables, bits=bits, most=max(depths))
+
+    return build
+
+
+def all_cases() -> Battery:
+    b = Battery()
+    for dtype in (*FLOATS, *INTEGERS, "bool"):
+        for k, n, largest in ((5, 333, True), (17, 150, False)):
+            b.add(f"top_{dtype}_{k}", top(k, largest), typed(dtype, 3, n), make=ties, exact=True)
+    for dtype in ("float32", "float64", "int64"):
+        b.add(
+            f"top_symbolic_{dtype}",
+            top(7, True),
+            typed(dtype, N, 2, M),
+            sizes=SIZES,
+            make=ties,
+            exact=True,
+        )
+    b.add("top_of_all", top(64, True), (3, 64), make=ties, exact=True)
+    b.add("top_none", top(0, True), (4, 9), make=ties, exact=True)
+    b.add("top_of_a_row", top(200, False), (1000,), make=ties, exact=True)
+    b.add("top_of_no_rows", top(2, True), (0, 9), make=ties, exact=True)
+    b.add(
+        "top_after_others",
+        lambda g, x: g.top_k(g.neg(g.abs(x)), k=4, largest=True),
+        (3, 99),
+        make=ties,
+        exact=True,
+    )
+    widths = itertools.cycle(((1, "int64"), (3, "int32"), (64, "int64")))
+    for dtype in (*FLOATS, "int8", "uint16", "int32", "uint64", "bool"):
+        for reduction in REDUCTIONS if dtype != "bool" else ("none",):
+            columns, places = next(widths)
+            b.add(
+                f"scatter_{dtype}_{reduction}",
+                lambda g, x, at, u, r=reduction: g.scatter(x, at, u, reduction=r),
+                typed(dtype, 10, columns),
+                typed(places, 40),
+                typed(dtype, 40, columns),
+                make=scattering,
+                exact=True,
+            )
+    put = lambda g, x, at, u: g.scatter(x, at, u)  # noqa: E731
+    b.add(
+        "scatter_large", put, (700, 128), typed("int64", 30), (30, 128), make=scattering, exact=True
+    )
+    b.add("scatter_long", put, (90_000, 1), typed("int64", 5), (5, 1), make=scattering, exact=True)
+    b.add(
+        "scatter_symbolic",
+        lambda g, x, at, u: g.scatter(x, at, u, reduction="add"),
+        typed("float32", N, 5),
+        typed("int64", M),
+        typed("float32", M, 5),
+        sizes=({"N": 6, "M": 40}, {"N": 0, "M": 3}, {"N": 4, "M": 0}, {"N": 30_000, "M": 2}),
+        make=scattering,
+        exact=True,
+    )
+    b.add(
+        "scatter_of_itself",
+        lambda g, x, at: g.scatter(x, at, x, reduction="add"),
+        (10, 4),
+        typed("int64", 10),
+        make=scattering,
+        exact=True,
+    )
+    b.add(
+        "scatter_into_a_result",
+        lambda g, x, at, u: g.scatter(g.relu(x), at, g.relu(u), reduction="max"),
+        (10, 4),
+        typed("int64", 10),
+        (10, 4),
+        make=scattering,
+        exact=True,
+    )
+    for dtype in FLOATS:
+        for trees, nodes in ((1, "int32"), (5, "int32"), (23, "int64")):
+            b.add(
+                f"trees_{dtype}_{trees}",
+                forest(trees, nodes, 6, trees),
+                typed(dtype, 150, 6),
+                make=ties,
+                exact=True,
+            )
+    b.add(
+        "trees_symbolic",
+        forest(9, "int32", 5, 1),
+        (N, 5),
+        sizes=({"N": 0}, {"N": 1}, {"N": 131}),
+        make=ties,
+        exact=True,
+    )
+    b.add("trees_many", forest(40, "int32", 5, 2), (999, 5), make=ties, exact=True)
+    for k in (2, 3, 7):
+        b.add(
+            f"coupled_{k}",
+            lambda g, x, k=k: g.coupled(g.sigmoid(x), classes=k),
+            (N, k * (k - 1) // 2),
+            sizes=({"N": 0}, {"N": 1}, {"N": 333}),
+            tolerance=2e-3,  # another round is made, or not, where an error is near to the limit
+        )
+    return b
+
+
+BATTERY = all_cases()
+
+
+@pytest.fixture(scope="module")
+def run() -> Executor:
+    return Executor(BATTERY.compile(Target("native")).jit())
+
+
+@pytest.mark.parametrize("name", BATTERY.cases)
+def test_against_numpy(name: str, run: Executor) -> None:
+    BATTERY.check(name, run)
