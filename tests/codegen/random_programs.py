@@ -30,11 +30,19 @@ DIVIDE = ("div", "floordiv", "floormod", "shl", "shr")
 LANES = (2, 4, 8)
 
 DOUBLE, SINGLE = DType("float64"), DType("float32")
+
+
+def _copysign(x: float, of: float) -> float:
+    if math.isnan(of):
+        raise Ambiguous("the sign of a NaN")
+    return math.copysign(x, of)
+
+
 # C functions that give one answer everywhere: name -> result, parameters, what they are
 CFUNCTIONS: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "floor": ("float64", ("float64",), lambda x: numbers.unary("floor", x, DOUBLE)),
     "fabs": ("float64", ("float64",), abs),
-    "copysign": ("float64", ("float64", "float64"), math.copysign),
+    "copysign": ("float64", ("float64", "float64"), _copysign),
     "fabsf": ("float32", ("float32",), abs),
     "truncf": ("float32", ("float32",), lambda x: numbers.unary("trunc", x, SINGLE)),
     "toupper": ("int32", ("int32",), lambda c: c - 32 if 97 <= c <= 122 else c),

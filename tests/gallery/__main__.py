@@ -1,4 +1,4 @@
-"""`make zoo`: run the rows of the gallery, each in a process of its own, and print what was found."""
+"""`make zoo`: run rows of the gallery, each in a process of its own, and print what was found."""
 
 from __future__ import annotations
 

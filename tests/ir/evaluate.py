@@ -277,6 +277,8 @@ class Machine:
         dtype = e.a.dtype.element
         if self.exact and e.op == "mul" and dtype.is_float and dtype.bits > 16:
             return self._lanes(e, lambda a, b: _product(a, b, dtype))
+        if self.exact and e.op == "floormod" and dtype.is_float:
+            return self._lanes(e, lambda a, b: _remainder(a, b, dtype))
         return self._lanes(e, lambda a, b: numbers.binary(e.op, a, b, dtype))
 
     def _unary(self, e: E.Unary) -> Value:
@@ -442,6 +444,13 @@ def _product(a: float, b: float, dtype: DType) -> float:
     if not numbers.exact_product(a, b, dtype):
         raise Ambiguous("an inexact product, which may become part of an FMA")
     return numbers.binary("mul", a, b, dtype)
+
+
+def _remainder(a: float, b: float, dtype: DType) -> float:
+    """a - floor(a / b) * b, whose product must be exact too."""
+    single = numbers.SINGLE if dtype.bits == 16 else dtype
+    _product(numbers.binary("floordiv", a, b, single), b, single)
+    return numbers.binary("floormod", a, b, dtype)
 
 
 def _number(e: E.FloatImm) -> float:
