@@ -443,6 +443,15 @@ INDEX: list[Row] = [
     ("sort.stable", SIGNED, t(4, 3), {"stable": True, "dim": 0, "descending": True}),
     ("sort", WIDE, t(9)),
     ("sort", WIDE, t()),
+    ("unfold", ALL, t(3, 10), 1, 4, 3),
+    ("unfold", ALL, t(3, 10, 2), 1, 4, 3),
+    ("unfold", ALL, t(7, 2), -2, 7, 1),
+    ("unfold", ALL, t(), 0, 1, 2),
+    ("histc", WIDE, t(50), 7, -2, 2),
+    ("histc", WIDE, t(5, 6), 4),
+    ("histc", WIDE, t(5, 0), 4),
+    ("histc", ("float32",), Fixed(lambda: torch.full((3,), 2.5)), 4),
+    ("histc", WIDE, t(9), 5, 1, 1),
 ]
 
 REDUCE: list[Row] = [

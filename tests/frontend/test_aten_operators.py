@@ -27,6 +27,8 @@ OTHERWISE = {
     "_transformer_encoder_layer_fwd",
     "_native_multi_head_attention",
     "prims::convert_element_type",
+    "_grouped_mm",
+    "transformers::grouped_mm_fallback",
 }
 _TOLERANCE = {"float16": (4e-3, 4e-3), "float32": (2e-5, 1e-5), "float64": (1e-7, 1e-8)}
 

@@ -306,3 +306,34 @@ def test_a_branch_that_data_decides_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="cond is no operator of ATen"):
         from_torch(Returns(branch), (X,))
+
+
+@pytest.mark.parametrize("space", ["aten", "transformers"])
+@pytest.mark.parametrize("rows,ends", [(6, (2, 2, 6)), (3, (0, 1, 3, 3)), (5, (1, 3)), (0, (0,))])
+def test_products_of_groups(rows: int, ends: tuple[int, ...], space: str) -> None:
+    """Of experts, whose rows are sorted: with empty groups, rows of no group, none at all, and
+    fewer rows than groups. The operator of transformers is declared here as there."""
+    if space == "transformers" and not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        declared = "transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs)"
+        torch.library.define("transformers::grouped_mm_fallback", declared[33:] + " -> Tensor")
+        shape = torch.library.register_fake("transformers::grouped_mm_fallback")
+        shape(lambda a, b, offs: a.new_empty(a.shape[0], b.shape[2]))
+
+    class Experts(torch.nn.Module):
+        def forward(self, a: Any, b: Any, offs: Any) -> Any:
+            if space == "transformers":
+                return torch.ops.transformers.grouped_mm_fallback(a, b, offs)
+            return torch._grouped_mm(a, b, offs=offs)
+
+    # That of ATen is exported for bfloat16 alone.
+    dtype = torch.bfloat16 if space == "aten" else torch.float32
+    a, b = torch.randn(rows, 8, dtype=dtype), torch.randn(len(ends), 8, 16, dtype=dtype)
+    offs = torch.tensor(ends, dtype=torch.int32)
+    want = torch.zeros(rows, 16, dtype=torch.float64)
+    for k, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
+        want[start:end] = a[start:end].double() @ b[k].double()
+    given = {name: np.from_dlpack(x) for name, x in {"a": a.float(), "b": b.float()}.items()}
+    given = {name: x.astype(str(dtype).removeprefix("torch.")) for name, x in given.items()}
+    (got,) = evaluate(from_torch(Experts(), (a, b, offs)), {**given, "offs": offs.numpy()})
+    loose = 2e-2 if space == "aten" else 1e-5
+    np.testing.assert_allclose(got.astype("float64"), want.numpy(), rtol=loose, atol=loose)

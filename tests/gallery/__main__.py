@@ -10,20 +10,22 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from difflib import get_close_matches
 from fnmatch import fnmatch
 
-from tests.gallery.case import ROUTES, Outcome, run
+from tests.gallery.case import KINDS, ROUTES, Outcome, run
 from tests.gallery.rows import ROWS
 
 SECONDS = 420  # for one row by one route
+LONG = 30  # seconds to compile that are said
 GOOD = ("right", "refused")
 MARK = "outcome: "
 
 
-def alone(job: tuple[str, str]) -> Outcome:
+def alone(name: str, route: str, times: bool) -> Outcome:
     """Run a row in a process of its own."""
-    name, route = job
     command = [sys.executable, "-m", "tests.gallery", name, "--route", route, "--here"]
+    command += ["--times"] * times
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -36,22 +38,22 @@ def alone(job: tuple[str, str]) -> Outcome:
 
 def line(o: Outcome) -> str:
     """A row of the table."""
-    ratio = "" if o.ratio is None else f"{o.ratio:.2f}"
-    what = " ".join(o.what.split())[:240]
-    figures = f"{o.error:8.0e} {o.compiled:7.1f} {ratio:>6}" if o.kind == "right" else ""
-    return f"{o.name:32} {o.route:7} {o.kind:9} {figures}{what}".rstrip()
+    ratios = "".join(f"{r:7.2f}" for r in o.ratios or ())
+    what = " ".join(o.what.split())[:300]
+    slow = "  compiled slowly" if o.compiled > LONG else ""
+    figures = f"{o.error:8.0e} {o.compiled:7.1f} {ratios}{slow}" if o.kind == "right" else ""
+    return f"{o.name:36} {o.route:7} {o.kind:12} {figures}{what}".rstrip()
 
 
 def summary(found: Sequence[Outcome]) -> str:
     """Networks by what was found, the worst route of each; then routes."""
     worst: dict[str, str] = {}
     for o in found:
-        if o.kind not in GOOD or o.name not in worst:
-            worst[o.name] = o.kind
+        worst[o.name] = max(worst.get(o.name, o.kind), o.kind, key=KINDS.index)
     networks = Counter(worst.values())
-    runs = Counter(o.kind for o in found)
-    said = ", ".join(f"{n} {kind}" for kind, n in networks.most_common())
-    return f"{len(worst)} networks: {said}; of {len(found)} imports {runs['right']} right"
+    right = sum(o.kind == "right" for o in found)
+    said = ", ".join(f"{networks[kind]} {kind}" for kind in KINDS if networks[kind])
+    return f"{len(worst)} networks: {said}; of {len(found)} imports {right} right"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,12 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="rows, also as patterns: 'gpt*'")
     parser.add_argument("--route", choices=ROUTES, action="append", help="only this route")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--times", action="store_true", help="beside ONNX Runtime; one job only")
     parser.add_argument("--list", action="store_true", help="names, packages and routes only")
     parser.add_argument("--here", action="store_true", help="one row, in this process")
     args = parser.parse_args(argv)
     if args.here:
-        print(MARK + json.dumps(asdict(run(ROWS[args.names[0]], args.route[0]))))
+        found = run(ROWS[args.names[0]], args.route[0], args.times)
+        print(MARK + json.dumps(asdict(found)))
         return 0
+    if args.times and args.jobs > 1:
+        parser.error("--times needs the machine for itself: --jobs 1")
+    for name in args.names:
+        if not any(fnmatch(row, name) for row in ROWS):
+            near = get_close_matches(name, ROWS, 3)
+            parser.error(
+                f"no row is named {name!r}" + (f"; near: {', '.join(near)}" if near else "")
+            )
     chosen = [
         (name, route)
         for name, row in ROWS.items()
@@ -77,14 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, route in chosen:
             print(f"{name:32} {ROWS[name].package:14} {route}")
         return 0
-    print(f"{'network':32} {'route':7} {'found':9} {'error':>8} {'compile':>7} {'to ORT':>6}")
-    found = []
+    print(f"{'network':36} {'route':7} {'found':12} {'error':>8} {'compile':>7}  to ORT")
+    outcomes = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        for o in pool.map(alone, chosen):
-            found.append(o)
+        for o in pool.map(lambda job: alone(job[0], job[1], args.times), chosen):
+            outcomes.append(o)
             print(line(o), flush=True)
-    print(summary(found))
-    return 0 if found and all(o.kind in GOOD for o in found) else 1
+    print(summary(outcomes))
+    return 0 if outcomes and all(o.kind in GOOD for o in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -7,42 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.gallery.case import Made, Row
-
-WORDS = 99
-# The options of most configurations; those that one does not know are left out.
-SMALL: dict[str, Any] = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "d_model": 32,
-    "n_embd": 32,
-    "embedding_size": 32,
-    "num_hidden_layers": 2,
-    "n_layer": 2,
-    "num_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_decoder_layers": 2,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "num_heads": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "intermediate_size": 64,
-    "d_ff": 64,
-    "d_kv": 8,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "ffn_dim": 64,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-}
-HEADS = {"num_key_value_heads": 2, "head_dim": 8}
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
-EXPERTS |= {"moe_intermediate_size": 32, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+from tests.gallery.configurations import EXPERTS, HEADS, WORDS, configured, mask, words
 
 # type of model -> options beside SMALL
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -146,7 +111,13 @@ STATES: dict[str, dict[str, Any]] = {
     "falcon_mamba": {"state_size": 4, "time_step_rank": 4},
     "rwkv": {"attention_hidden_size": 32, "context_length": 32},
     "recurrent_gemma": {**HEADS, "lru_width": 32, "attention_window_size": 8},
-    "jamba": {**HEADS, **EXPERTS, "mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "jamba": {
+        **HEADS,
+        **EXPERTS,
+        "mamba_d_state": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+    },
     "lfm2": {**HEADS, "layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
     "xlstm": {"num_blocks": 2, "chunk_size": 4, "num_heads": 4, "embedding_dim": 32},
 }
@@ -167,32 +138,6 @@ PAIRS: dict[str, dict[str, Any]] = {
     "led": {"attention_window": 4},
     "fsmt": {"src_vocab_size": WORDS, "tgt_vocab_size": WORDS, "langs": ["en", "de"]},
 }
-
-
-def configured(kind: str, options: dict[str, Any]) -> Any:
-    """A configuration of a type of model: SMALL as far as it has such options, then `options`."""
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    known = CONFIG_MAPPING[kind]()
-    names = {*vars(known), *known.attribute_map}
-    small = {k: v for k, v in SMALL.items() if k in names and k not in options}
-    return AutoConfig.for_model(kind, **small, **options, use_cache=False)
-
-
-def words(rows: int, length: int) -> Any:
-    import torch
-
-    return torch.randint(3, WORDS, (rows, length))
-
-
-def mask(rows: int, length: int) -> Any:
-    """The last words of the first row are none."""
-    import torch
-
-    made = torch.ones(rows, length, dtype=torch.int64)
-    made[0, length - 3 :] = 0
-    return made
 
 
 def text(rows: int = 2, length: int = 16) -> dict[str, Any]:
@@ -231,13 +176,13 @@ def rows(table: dict[str, dict[str, Any]], make: Any) -> list[Row]:
             kind.replace("_", "-"),
             "transformers",
             partial(make, kind, options),
-            ("torch", "dynamo", "script") if kind in BY_ALL else ("torch",),
+            ("torch", "dynamo") if kind in BY_ALL else ("torch",),
         )
         for kind, options in table.items()
     ]
 
 
-BY_ALL = {"bert", "deberta-v2", "gpt2", "llama", "t5", "mixtral"}
+BY_ALL = {"bert", "deberta-v2", "gpt2", "llama", "t5", "mamba"}
 
 
 def sizes(names: tuple[str, ...]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.gallery import language, timm_models
+from tests.gallery import diffusion, language, pictures, speech, timm_models, vision, yolo
 from tests.gallery.case import named
 
-ROWS = named([*timm_models.ROWS, *language.ROWS])
+PARTS = (timm_models, language, pictures, speech, diffusion, vision, yolo)
+ROWS = named(row for part in PARTS for row in part.ROWS)

@@ -110,7 +110,7 @@ NETWORKS: dict[str, tuple[int, dict[str, object]]] = {
     "tnt_s_patch16_224": (224, {"depth": 3}),
     "twins_svt_small": (224, {}),
     "visformer_tiny": (224, {}),
-    "volo_d1_224": (224, {"layers": (1, 1, 1, 1)}),
+    "volo_d1_224": (224, {}),
     "mixer_s32_224": (224, {}),
     "gmlp_ti16_224": (224, {}),
     "resmlp_12_224": (224, {}),

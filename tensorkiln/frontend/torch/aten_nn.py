@@ -39,6 +39,33 @@ def matmul(g: AtenContext, a: Val, b: Val) -> Val:
     return g.reshape(_of_floats(g, x, y), g.out.shape)
 
 
+def grouped_mm(g: AtenContext, a: Val, b: Val, offs: Val | None = None) -> Val:
+    """Rows of a [s, n] times matrices of b [e, n, m]: rows from offs[k - 1] to offs[k] times b[k],
+    and 0 for rows behind the last. With few rows each reads its matrix; else every matrix is
+    multiplied by all rows, which costs e times the additions but no copies of matrices."""
+    if offs is None or g.rank(a) != 2 or g.rank(b) != 3:
+        raise unsupported(
+            f"groups of an operand of {g.rank(a)} and one of {g.rank(b)} dimensions",
+            "torch.bmm multiplies groups of one size",
+        )
+    rows, groups, width = g.shape(a)[0], g.shape(b)[0], g.shape(b)[2]
+    ends = g.reshape(g.cast(offs, "int64"), (as_expr(1), groups))
+    ended = g.emit("less_equal", ends, g.iota(rows, 2, 0))
+    own = g.emit("sum", g.cast(ended, "int64"), axes=(1,), keepdims=False)
+    few, many = int_value(rows), int_value(groups)
+    if few is not None and many is not None and few <= many:
+        last = g.emit("minimum", own, g.const(many - 1, "int64"))
+        each = g.emit("take", b, last, axis=0)
+        made = g.emit("matmul", g.reshape(a, (rows, 1, g.shape(a)[1])), each)
+        made = g.reshape(made, (rows, width))
+        inside = g.emit("less", own, g.const(many, "int64"))
+        return g.emit("where", g.reshape(inside, (rows, 1)), made, g.like(0, made))
+    every = g.emit("matmul", g.reshape(a, (1, *g.shape(a))), b)
+    mine = g.emit("equal", g.reshape(own, (as_expr(1), rows)), g.iota(groups, 2, 0))
+    kept = g.emit("where", g.reshape(mine, (groups, rows, 1)), every, g.like(0, every))
+    return g.emit("sum", kept, axes=(0,), keepdims=False)
+
+
 def addmm(
     g: AtenContext, bias: Val, a: Val, b: Val, *, beta: Operand = 1, alpha: Operand = 1
 ) -> Val:
@@ -465,6 +492,8 @@ def grid_sampler(
 TABLE: AtenTable = {
     "mm": mm,
     "bmm": mm,
+    "_grouped_mm": grouped_mm,
+    "transformers::grouped_mm_fallback": grouped_mm,
     "matmul": matmul,
     "mv": matmul,
     "dot": matmul,

@@ -13,7 +13,7 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.frontend.torch.values import dtype_name
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.expr import as_expr, int_value
 
 Axes = int | Sequence[int] | None
 
@@ -214,6 +214,30 @@ def vector_norm(
     return g.emit("pow", total, g.like(1 / ord, x))
 
 
+def histc(g: AtenContext, x: Val, bins: int = 100, min: Operand = 0, max: Operand = 0) -> Val:
+    """How many elements lie in each of equally wide bins from min to max; the last one holds max.
+    Where min is max, they are those of the elements; others lie in no bin."""
+    count = g.dims.product(g.shape(x))
+    flat, dtype = g.reshape(x, (count,)), g.dtype(x)
+    low, high = g.number(min, dtype), g.number(max, dtype)
+    if min == max:
+        if int_value(count) == 0:
+            return g.spread(g.like(0, x), (as_expr(bins),))
+        low, high = (g.emit(name, flat, axes=(0,), keepdims=False) for name in ("min", "max"))
+        # A range of one number reaches 1 to both sides.
+        around = g.emit("where", g.emit("equal", low, high), g.like(1, x), g.like(0, x))
+        low, high = g.emit("sub", low, around), g.emit("add", high, around)
+    inside = g.emit(
+        "logical_and", g.emit("greater_equal", flat, low), g.emit("less_equal", flat, high)
+    )
+    scaled = g.emit("mul", g.emit("sub", flat, low), g.number(bins, dtype))
+    place = g.cast(g.emit("div", scaled, g.emit("sub", high, low)), "int64")
+    place = g.emit("minimum", place, g.const(bins - 1, "int64"))
+    place = g.emit("where", inside, place, g.const(-1, "int64"))
+    hits = g.emit("equal", g.iota(bins, 2, 0), g.reshape(place, (as_expr(1), count)))
+    return g.emit("sum", g.cast(hits, dtype), axes=(1,), keepdims=False)
+
+
 TABLE: AtenTable = {
     **{f"sum{overload}": summed("sum") for overload in ("", ".dim_IntList")},
     **{f"prod{overload}": summed("prod") for overload in ("", ".dim_int")},
@@ -236,4 +260,5 @@ TABLE: AtenTable = {
     "cumsum": cumulative("sum"),
     "cumprod": cumulative("prod"),
     "linalg_vector_norm": vector_norm,
+    "histc": histc,
 }

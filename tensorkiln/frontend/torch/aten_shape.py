@@ -294,6 +294,20 @@ def select_scatter(g: AtenContext, x: Val, source: Val, axis: int, index: Operan
     return slice_scatter(g, x, thin, at, place)
 
 
+def unfold(g: AtenContext, x: Val, axis: int, size: Operand, step: Operand) -> Val:
+    """Windows of one dimension, `step` apart; their elements are a new last dimension."""
+    if not g.rank(x):
+        return g.reshape(x, (as_expr(size),))
+    at = g.axis(axis, g.rank(x))
+    count = g.out.shape[at]
+    by = g.number(step, "int64")
+    first = g.emit("mul", g.iota(count, 2, 0), by)
+    places = g.emit("add", first, g.iota(size, 2, 1))
+    read = g.emit("take", x, places, axis=at)
+    rest = [d for d in range(g.rank(x) + 1) if d != at + 1]
+    return g.transpose(read, [*rest, at + 1])
+
+
 # -- padding ----------------------------------------------------------------------------------
 
 
@@ -360,6 +374,7 @@ TABLE: AtenTable = {
     "as_strided": as_strided,
     "slice_scatter": slice_scatter,
     "select_scatter": select_scatter,
+    "unfold": unfold,
     "constant_pad_nd": constant_pad_nd,
     **{f"reflection_pad{n}d": padding("reflect") for n in (1, 2, 3)},
     **{f"replication_pad{n}d": padding("edge") for n in (1, 2, 3)},
