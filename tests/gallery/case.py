@@ -17,7 +17,8 @@ import numpy as np
 
 from tests.gallery.torchvision_alone import torchvision_alone
 
-ROUTES = ("torch", "dynamo", "script")
+# Directly from torch; by its two exporters of ONNX; a graph that is ONNX from the start.
+ROUTES = ("torch", "dynamo", "script", "onnx")
 # Found, from the best to the worst: what a network counts as is the worst of its routes.
 KINDS = ("right", "refused", "not made", "says nothing", "error", "wrong", "crashes", "hangs")
 # How much further from float64 a result may be than torch's in float32 is, at least and at most, as
@@ -26,7 +27,8 @@ WORSE, LEAST, MOST = 16.0, 2e-5, 1e-2
 # Where torch cannot compute in float64: as a part of the largest element, against float32.
 OF_FLOAT32 = 2e-3
 
-# A network and its arguments: positional ones, or named ones.
+# A network and its arguments: positional or named ones. For the route `onnx`, a ModelProto and
+# its inputs by name.
 Made = tuple[Any, tuple[Any, ...] | dict[str, Any]]
 
 
@@ -71,8 +73,9 @@ def run(row: Row, route: str, times: bool) -> Outcome:
     torchvision_alone()
     try:
         model, arguments = row.make()
-        scatter(model)
-        model.eval().requires_grad_(False)
+        if route != "onnx":
+            scatter(model)
+            model.eval().requires_grad_(False)
     except Exception as error:
         return Outcome(row.name, route, "not made", said(error))
     with TemporaryDirectory() as folder, torch.no_grad():
@@ -91,7 +94,10 @@ def run(row: Row, route: str, times: bool) -> Outcome:
             got = results(call, module, given)
         except Exception as error:
             return refusal(row, route, error)
-        kind, what, far = compare(model, given, got)
+        if route == "onnx":
+            kind, what, far = compare_graph(onnx, given, got)
+        else:
+            kind, what, far = compare(model, given, got)
         timed = times and kind == "right" and onnx is not None
         ratios = beside(onnx, call, given) if timed else None
     return Outcome(row.name, route, kind, what, far, compiled, ratios)
@@ -165,9 +171,13 @@ def imported(
     args, kwargs = split(arguments)
     if route == "torch":
         return tk.frontend.from_torch(model, args, kwargs, dynamic_shapes=sizes), None
+    import onnx
     import torch
 
     path = folder / "model.onnx"
+    if route == "onnx":
+        onnx.save(model, path)
+        return tk.frontend.from_onnx(path), path
     torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=route == "dynamo", verbose=False)
     return tk.frontend.from_onnx(path), path
 
@@ -230,6 +240,24 @@ def compare(model: Any, arguments: Any, got: Sequence[np.ndarray]) -> tuple[str,
         exact = outputs(copy.deepcopy(model).double(), double(copy.deepcopy(arguments)))
     except Exception:
         exact = want
+    return judged(got, want, exact)
+
+
+def compare_graph(path: Path, inputs: Any, got: Sequence[np.ndarray]) -> tuple[str, str, float]:
+    """The same against ONNX Runtime."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options)
+    want = session.run(None, {name: x.numpy() for name, x in inputs.items()})
+    return judged(got, want, want)
+
+
+def judged(
+    got: Sequence[np.ndarray], want: Sequence[np.ndarray], exact: Sequence[np.ndarray]
+) -> tuple[str, str, float]:
+    """(kind, why, error) of results; `exact` is `want` where nothing is more exact."""
     if len(got) != len(want):
         return "wrong", f"{len(got)} results, torch has {len(want)}", 0.0
     worst, says = 0.0, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numpy as np
 import pytest
 
@@ -142,6 +143,12 @@ ROWS: dict[str, tuple[Build, Build]] = {
         lambda g, x: g.clip(x, min=-0.5, max=0.5),
     ),
     "clip to nothing": (lambda g, x: g.clip(x), lambda g, x: x),
+    "least of infinity": (lambda g, x: g.minimum(x, math.inf), lambda g, x: x),
+    "greatest of -infinity": (lambda g, x: g.maximum(x, -math.inf), lambda g, x: x),
+    "greatest of infinity": (
+        lambda g, x: g.maximum(x, math.inf),
+        lambda g, x: g.clip(x, min=math.inf),
+    ),
     "where of not": (
         lambda g, x: g.where(g.logical_not(g.less(x, 0)), x, g.exp(x)),
         lambda g, x: g.where(g.less(x, 0), g.exp(x), x),

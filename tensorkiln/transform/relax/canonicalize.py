@@ -125,7 +125,9 @@ def _scalar(c: Value) -> float | None:
 
 
 def _clip(m: Match, low: float | None, high: float | None) -> Value | None:
-    whole = all(v is None or (v == int(v) and abs(v) < 1 << 53) for v in (low, high))
+    if low == -math.inf or high == math.inf:
+        return m["x"]
+    whole = all(v is None or (float(v).is_integer() and abs(v) < 1 << 53) for v in (low, high))
     return m.emit("clip", m["x"], min=low, max=high) if m.type.dtype.is_float or whole else None
 
 
