@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM, unrolled over their sequence.
+"""RNN, GRU and LSTM: unrolled over a short sequence, else a loop of host code.
 
 The products with the sequence are one matrix product for all steps; those with the state follow
 step by step. Shapes: x [steps, batch, in], W [directions, gates*H, in], R [directions, gates*H, H],
@@ -17,8 +17,8 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Str, Strs, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.scan import MAX_STEPS
-from tensorkiln.ir.expr import Expr, ExprLike, int_value
+from tensorkiln.frontend.onnx.scan import scanned
+from tensorkiln.ir.expr import Expr, ExprLike
 from tensorkiln.ops.rules import same_extent, show
 
 Function = Callable[[Val], Val]
@@ -119,15 +119,10 @@ class Layer:
             raise malformed(f"layout={self.layout}, expected 0 or 1")
         self._check(len(backward))
         x = g.transpose(self.x, (1, 0, 2)) if self.layout else self.x
-        steps = int_value(g.shape(x)[0])
-        if steps is None:
-            raise unsupported("the sequence is symbolic", "freeze={name: size} makes it static")
-        if not 1 <= steps <= MAX_STEPS:
-            raise unsupported(f"a sequence of {steps}", f"1 to {MAX_STEPS} are unrolled")
         outs, lasts = [], []
         for d, back in enumerate(backward):
             weights = self._weights(d, len(backward))
-            y, last = self._along(x, steps, weights, cell(weights, d), d, back)
+            y, last = self._along(x, weights, cell(weights, d), d, back)
             outs.append(y)
             lasts.append(last)
         y = _joined(g, outs, 1)
@@ -173,28 +168,36 @@ class Layer:
         )
 
     def _along(
-        self, x: Val, steps: int, weights: Weights, cell: Cell, d: int, back: bool
+        self, x: Val, weights: Weights, cell: Cell, d: int, back: bool
     ) -> tuple[Val, Sequence[Val]]:
         """(Y [steps, 1, batch, H], last states [1, batch, H]) of one direction."""
-        g, batch, size = self.g, self.g.shape(x)[1], weights.size
+        g, size = self.g, weights.size
+        steps, batch = g.shape(x)[:2]
         parts = g.emit("matmul", x, weights.w)
         if weights.input_bias is not None:
             parts = g.emit("add", parts, weights.input_bias)
         states = [self._initial(v, d, batch, size) for v in self.states]
-        outputs: list[Val] = []
+        lengths = self.lengths
         zero = g.like(0, x)
-        for t in reversed(range(steps)) if back else range(steps):
-            new = cell(_part(g, parts, t), states)
+        inputs = [parts]
+        if lengths is not None:
+            lengths = g.reshape(g.cast(lengths, "int64"), (batch, 1))
+            inputs.append(g.emit("arange", start=0, step=1, count=steps, dtype="int64"))
+
+        def step(number: int, args: Sequence[Val]) -> list[Val]:
+            """The next states and the output: 0 behind the end of a sequence, where states stay."""
+            now, (part, *at) = args[: len(states)], args[len(states) :]
+            new = list(cell(part, now))
             out = new[0]
-            if self.lengths is not None:
-                length = g.reshape(g.cast(self.lengths, "int64"), (batch, 1))
-                live = g.emit("greater", length, g.const(t, "int64"))
-                new = [g.emit("where", live, a, b) for a, b in zip(new, states, strict=True)]
+            if lengths is not None:
+                live = g.emit("greater", lengths, at[0])
+                new = [g.emit("where", live, a, b) for a, b in zip(new, now, strict=True)]
                 out = g.emit("where", live, out, zero)
-            states = list(new)
-            outputs.append(g.reshape(out, (1, 1, batch, size)))
-        ordered = outputs[::-1] if back else outputs
-        return _joined(g, ordered, 0), [g.reshape(s, (1, batch, size)) for s in states]
+            return [*new, g.reshape(out, (1, batch, size))]
+
+        way, many = int(back), len(inputs)
+        *last, y = scanned(g, step, states, inputs, [0] * many, [way] * many, [0], [way])
+        return y, [g.reshape(s, (1, batch, size)) for s in last]
 
     def _initial(self, given: Val | None, d: int, batch: Expr, size: Expr) -> Val:
         g = self.g

@@ -56,7 +56,22 @@ def scan(
     out_axes = _listed(scan_output_axes, made, "scan_output_axes")
     out_turned = _listed(scan_output_directions, made, "scan_output_directions", 2)
     axes = [g.axis(a, g.rank(x), "scan_input_axes") for a, x in zip(axes, inputs, strict=True)]
-    extent = _extent(g, inputs, axes)
+    return scanned(g, step, states, inputs, axes, turned, out_axes, out_turned)
+
+
+def scanned(
+    g: Context,
+    step: Step,
+    states: Sequence[Val],
+    inputs: Sequence[Val],
+    axes: Sequence[int],
+    turned: Sequence[int],
+    out_axes: Sequence[int],
+    out_turned: Sequence[int],
+) -> Sequence[Val]:
+    """The results of a scan whose attributes have one entry for each input or stacked output; axes
+    of inputs are not negative."""
+    extent, made = _extent(g, inputs, axes), len(out_axes)
     count = int_value(extent)
     if count is None or not 1 <= count <= MAX_STEPS:
         stacks = _looped(g, step, states, inputs, axes, turned, extent, made)
