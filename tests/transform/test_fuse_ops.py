@@ -316,6 +316,14 @@ VIEWS: dict[str, tuple[Build, list[str], int]] = {
         ["reshape", "softmax"],
         1,
     ),
+    "before a product's epilogue": (
+        lambda g, x: g.add(
+            g.linear(x, rand(6, 6)),
+            g.slice(g.reshape(x, shape=(3, 8)), begin=(0, 1), strides=(1, 1), shape=(1, 6)),
+        ),
+        ["reshape slice", "linear add"],
+        0,
+    ),
     "of a parameter, returned": (lambda g, x: g.reshape(x, shape=(24,)), ["reshape"], 0),
     "of a view of a parameter, returned": (
         lambda g, x: g.reshape(g.reshape(x, shape=(24,)), shape=(2, 12)),

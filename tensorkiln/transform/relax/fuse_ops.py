@@ -95,6 +95,11 @@ class _Group:
     def is_view(self) -> bool:
         return len(self.bindings) == 1 and is_view(self.bindings[0])
 
+    @property
+    def has_view(self) -> bool:
+        """Whether elements are read through a view, before the anchor if there is one."""
+        return not self.anchor and any(is_view(b) for b in self.bindings)
+
 
 def _own_results(f: Function) -> Function:
     """Copy results that are parameters, constants, or share memory with another result.
@@ -179,6 +184,12 @@ class _Fuse:
                 group.anchor = group.anchor or producer.anchor
                 group.by_rule |= producer.by_rule or not usual
                 joined.append(producer)
+        if any(p.anchor for p in joined):
+            # An epilogue is computed in vectors, which a view in another operand may cut apart:
+            # joined by a rule of the caller, the group is computed by plain loops.
+            decided = any(self.decided.get(p.out, False) for p in joined if p.has_view)
+            group.by_rule |= decided
+            joined = [p for p in joined if group.by_rule or not p.has_view]
         for p in joined:
             group.bindings += p.bindings
         group.bindings.append(b)
