@@ -443,6 +443,8 @@ INDEX: list[Row] = [
     ("sort.stable", SIGNED, t(4, 3), {"stable": True, "dim": 0, "descending": True}),
     ("sort", WIDE, t(9)),
     ("sort", WIDE, t()),
+    *[(f"_is_{name}_true", ("bool",), t(3, 4)) for name in ("any", "all")],
+    *[(f"_is_{name}_true", ("bool",), t(0)) for name in ("any", "all")],
     ("unfold", ALL, t(3, 10), 1, 4, 3),
     ("unfold", ALL, t(3, 10, 2), 1, 4, 3),
     ("unfold", ALL, t(7, 2), -2, 7, 1),

@@ -29,6 +29,7 @@ OTHERWISE = {
     "prims::convert_element_type",
     "_grouped_mm",
     "transformers::grouped_mm_fallback",
+    *(f"tensorkiln::{name}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
 }
 _TOLERANCE = {"float16": (4e-3, 4e-3), "float32": (2e-5, 1e-5), "float64": (1e-7, 1e-8)}
 

@@ -78,6 +78,7 @@ def run(row: Row, route: str, times: bool) -> Outcome:
             model.eval().requires_grad_(False)
     except Exception as error:
         return Outcome(row.name, route, "not made", said(error))
+    original = copy.deepcopy(model)  # exporters may leave tensors without data in a module
     with TemporaryDirectory() as folder, torch.no_grad():
         try:
             sizes = row.sizes() if row.sizes else None
@@ -97,7 +98,7 @@ def run(row: Row, route: str, times: bool) -> Outcome:
         if route == "onnx":
             kind, what, far = compare_graph(onnx, given, got)
         else:
-            kind, what, far = compare(model, given, got)
+            kind, what, far = compare(original, given, got)
         timed = times and kind == "right" and onnx is not None
         ratios = beside(onnx, call, given) if timed else None
     return Outcome(row.name, route, kind, what, far, compiled, ratios)

@@ -27,8 +27,8 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
         {"sample": (1, 4, 16, 16), "timestep": (), TEXT[0]: TEXT[1]},
     ),
     "UNet1DModel": (
-        {"sample_size": 64, "block_out_channels": (16, 32, 32), "in_channels": 2}
-        | {"extra_in_channels": 16},
+        {"sample_size": 64, "block_out_channels": (32, 32, 64), "in_channels": 2}
+        | {"extra_in_channels": 16, "flip_sin_to_cos": True, "use_timestep_embedding": False},
         {"sample": (1, 2, 256), "timestep": ()},
     ),
     "AutoencoderKL": (

@@ -12,57 +12,78 @@ SIDE = 64
 VIT: dict[str, Any] = {"image_size": SIDE, "patch_size": 16}
 STAGES: dict[str, Any] = {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1]}
 TWO: dict[str, Any] = {"depths": [1, 1], "embed_dim": 16, "num_heads": [2, 4], "window_size": 4}
-TWO |= {"image_size": SIDE, "patch_size": 4, "hidden_size": 32}
+TWO |= {"image_size": SIDE, "patch_size": 4}
 BOXES: dict[str, Any] = {"num_queries": 10, "num_labels": 5, "use_pretrained_backbone": False}
 BOXES |= {"encoder_layers": 1, "decoder_layers": 1}
 
 # type of model -> (class or head, options beside the small ones)
 PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("AutoModelForImageClassification", VIT),
-    "deit": ("AutoModelForImageClassification", VIT),
+    "deit": ("AutoModel", VIT),
     "beit": ("AutoModelForImageClassification", VIT | {"use_relative_position_bias": True}),
     "data2vec-vision": ("AutoModelForImageClassification", VIT),
     "dinov2": ("AutoModelForImageClassification", VIT | {"mlp_ratio": 2}),
     "dinov2_with_registers": ("AutoModel", VIT | {"mlp_ratio": 2}),
     "dinov3_vit": ("AutoModel", VIT),
-    "vit_mae": ("AutoModel", VIT | {"mask_ratio": 0.0}),
     "vit_msn": ("AutoModelForImageClassification", VIT),
     "vivit": ("AutoModelForVideoClassification", {"image_size": 32, "num_frames": 4}),
     "videomae": ("AutoModelForVideoClassification", VIT | {"num_frames": 4, "tubelet_size": 2}),
     "timesformer": ("AutoModelForVideoClassification", VIT | {"num_frames": 4}),
     "ijepa": ("AutoModel", VIT),
-    "hiera": ("AutoModel", {"image_size": [224, 224], "depths": [1, 1, 1, 1]}),
+    "hiera": (
+        "AutoModel",
+        {"image_size": [224, 224], "depths": [1, 1, 1, 1], "num_heads": [1, 2, 4, 8]},
+    ),
     "swin": ("AutoModelForImageClassification", TWO),
     "swinv2": ("AutoModelForImageClassification", TWO),
     "focalnet": ("AutoModelForImageClassification", {**TWO, "hidden_sizes": [16, 32]}),
     "resnet": ("AutoModelForImageClassification", STAGES | {"embedding_size": 16}),
     "regnet": ("AutoModelForImageClassification", STAGES | {"embedding_size": 16}),
-    "bit": ("AutoModelForImageClassification", {**STAGES, "hidden_sizes": [32, 32, 64, 64]}),
-    "convnext": ("AutoModelForImageClassification", STAGES),
-    "convnextv2": ("AutoModelForImageClassification", STAGES),
-    "cvt": ("AutoModelForImageClassification", {"depth": [1, 1, 1]}),
-    "levit": ("AutoModelForImageClassification", {"image_size": 224, "depths": [1, 1, 1]}),
+    "bit": (
+        "AutoModelForImageClassification",
+        {**STAGES, "hidden_sizes": [128, 128, 128, 128], "embedding_size": 32},
+    ),
+    "convnext": ("AutoModel", STAGES),
+    "convnextv2": ("AutoModel", STAGES),
+    "cvt": ("AutoModelForImageClassification", {"depth": [1, 1, 1], "num_heads": [1, 3, 6]}),
+    "levit": (
+        "AutoModelForImageClassification",
+        {"image_size": 224, "depths": [1, 1, 1], "num_attention_heads": [4, 6, 8]},
+    ),
     "poolformer": ("AutoModelForImageClassification", {**STAGES, "depths": [1, 1, 1, 1]}),
-    "pvt_v2": ("AutoModelForImageClassification", {"depths": [1, 1, 1, 1], "image_size": SIDE}),
+    "pvt_v2": (
+        "AutoModelForImageClassification",
+        {"depths": [1, 1, 1, 1], "image_size": SIDE, "num_attention_heads": [1, 2, 5, 8]},
+    ),
     "mobilevit": ("AutoModelForImageClassification", {"image_size": SIDE}),
     "mobilevitv2": ("AutoModelForImageClassification", {"image_size": SIDE}),
     "mobilenet_v1": ("AutoModelForImageClassification", {"image_size": SIDE}),
     "mobilenet_v2": ("AutoModelForImageClassification", {"image_size": SIDE}),
     "efficientnet": ("AutoModelForImageClassification", {"image_size": SIDE}),
     "swiftformer": ("AutoModelForImageClassification", {"image_size": 224}),
-    "efficientloftr": ("AutoModel", {}),
-    "superpoint": ("AutoModel", {}),
-    "segformer": ("AutoModelForSemanticSegmentation", {"depths": [1, 1, 1, 1]}),
-    "dpt": ("AutoModelForDepthEstimation", VIT | {"backbone_out_indices": [0, 0, 1, 1]}),
-    "glpn": ("AutoModelForDepthEstimation", {"depths": [1, 1, 1, 1]}),
+    "segformer": (
+        "AutoModelForSemanticSegmentation",
+        {"depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 5, 8]},
+    ),
+    "dpt": (
+        "AutoModelForDepthEstimation",
+        VIT | {"backbone_out_indices": [0, 1, 2, 3], "num_hidden_layers": 4},
+    ),
+    "glpn": (
+        "AutoModelForDepthEstimation",
+        {"depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 5, 8]},
+    ),
     "yolos": ("AutoModelForObjectDetection", {"image_size": [SIDE, SIDE], "num_labels": 5}),
-    "swin2sr": ("AutoModelForImageToImage", {"depths": [1, 1], "embed_dim": 16, "window_size": 4}),
+    "swin2sr": (
+        "AutoModelForImageToImage",
+        {"depths": [1, 1], "embed_dim": 16, "window_size": 4, "num_heads": [2, 2]},
+    ),
     "rt_detr": ("AutoModelForObjectDetection", BOXES),
-    "rt_detr_v2": ("AutoModelForObjectDetection", BOXES),
-    "d_fine": ("AutoModelForObjectDetection", BOXES),
+    "rt_detr_v2": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 2}),
+    "d_fine": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 3}),
     "detr": ("AutoModelForObjectDetection", BOXES),
     "conditional_detr": ("AutoModelForObjectDetection", BOXES),
-    "deformable_detr": ("AutoModelForObjectDetection", BOXES),
+    "deformable_detr": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 2}),
     "table-transformer": ("AutoModelForObjectDetection", BOXES),
 }
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 99}
@@ -101,8 +122,6 @@ def plain(kind: str, head: str, options: dict[str, Any]) -> Made:
     side = side[0] if isinstance(side, list) else side
     if head == "AutoModelForVideoClassification":
         return model, {"pixel_values": torch.randn(1, options["num_frames"], 3, side, side)}
-    if kind in ("efficientloftr",):
-        return model, {"pixel_values": torch.rand(1, 2, 3, side, side)}
     return model, {"pixel_values": picture(side=side)}
 
 

@@ -36,10 +36,8 @@ SPECTRA: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         {"max_length": 64, "num_mel_bins": 32},
     ),
     "wav2vec2-bert": ("input_features", (1, 40, 16), {"feature_projection_input_dim": 16}),
-    "moonshine": ("input_values", (1, 3200), {}),
     "parakeet_encoder": ("input_features", (1, 64, 80), {}),
     "lasr_encoder": ("input_features", (1, 64, 128), {}),
-    "univnet": ("input_features", (1, 20, 100), {}),
 }
 
 

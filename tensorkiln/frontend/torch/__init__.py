@@ -132,10 +132,11 @@ def _by_export(
     import torch
 
     from tensorkiln.frontend.torch.program import dimension_names
+    from tensorkiln.frontend.torch.recurrent import whole_recurrences
 
     shapes = _with_dims(dynamic_shapes)
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), whole_recurrences(), torch.no_grad():
             program = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         told, cause = export_error(module, error)

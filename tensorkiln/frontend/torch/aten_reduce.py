@@ -252,6 +252,8 @@ TABLE: AtenTable = {
     "argmin": arg("min"),
     **{f"any{overload}": truth("max") for overload in ("", ".dim", ".dims")},
     **{f"all{overload}": truth("min") for overload in ("", ".dim", ".dims")},
+    "_is_any_true": truth("max"),
+    "_is_all_true": truth("min"),
     "var.correction": var,
     "var.dim": var_dim,
     "var_mean.correction": var_mean,

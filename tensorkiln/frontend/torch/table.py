@@ -11,6 +11,7 @@ from tensorkiln.frontend.torch import (
     aten_reduce,
     aten_resize,
     aten_shape,
+    recurrent,
 )
 from tensorkiln.frontend.torch.dispatch import AtenTable
 
@@ -23,6 +24,7 @@ IMPORTERS: AtenTable = {
     **aten_nn.TABLE,
     **aten_resize.TABLE,
     **aten_fused.TABLE,
+    **recurrent.TABLE,
 }
 
 # Operators without a result that is used: checks, and what only sizes depend on.
