@@ -26,11 +26,6 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
         {**WIDTHS, **CROSS, "sample_size": 16, "cross_attention_dim": 32},
         {"sample": (1, 4, 16, 16), "timestep": (), TEXT[0]: TEXT[1]},
     ),
-    "UNet1DModel": (
-        {"sample_size": 64, "block_out_channels": (32, 32, 64), "in_channels": 2}
-        | {"extra_in_channels": 16, "flip_sin_to_cos": True, "use_timestep_embedding": False},
-        {"sample": (1, 2, 256), "timestep": ()},
-    ),
     "AutoencoderKL": (
         {**WIDTHS, **CODER, "latent_channels": 4, "sample_size": 32},
         {"sample": (1, 3, 32, 32)},

@@ -24,8 +24,6 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "roformer": {},
     "squeezebert": {},
     "mobilebert": {"intra_bottleneck_size": 32, "true_hidden_size": 32, "use_bottleneck": True},
-    "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1], "d_head": 8, "d_inner": 64},
-    "fnet": {},
     "ibert": {},
     "layoutlm": {},
     "megatron-bert": {},
@@ -128,11 +126,7 @@ PAIRS: dict[str, dict[str, Any]] = {
     "marian": {},
     "blenderbot": {},
     "blenderbot-small": {},
-    "prophetnet": {"num_encoder_layers": 2, "num_encoder_attention_heads": 4},
-    "switch_transformers": {"num_experts": 2, "num_sparse_encoder_layers": 1},
     "umt5": {},
-    "led": {"attention_window": 4},
-    "fsmt": {"src_vocab_size": WORDS, "tgt_vocab_size": WORDS, "langs": ["en", "de"]},
 }
 
 

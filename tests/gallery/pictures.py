@@ -9,6 +9,7 @@ from tests.gallery.case import Made, Row
 from tests.gallery.configurations import configured, mask, words
 
 SIDE = 64
+SIDES = {"deformable_detr": 256}
 VIT: dict[str, Any] = {"image_size": SIDE, "patch_size": 16}
 STAGES: dict[str, Any] = {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1]}
 TWO: dict[str, Any] = {"depths": [1, 1], "embed_dim": 16, "num_heads": [2, 4], "window_size": 4}
@@ -43,13 +44,6 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
         "AutoModelForImageClassification",
         {**STAGES, "hidden_sizes": [128, 128, 128, 128], "embedding_size": 32},
     ),
-    "convnext": ("AutoModel", STAGES),
-    "convnextv2": ("AutoModel", STAGES),
-    "cvt": ("AutoModelForImageClassification", {"depth": [1, 1, 1], "num_heads": [1, 3, 6]}),
-    "levit": (
-        "AutoModelForImageClassification",
-        {"image_size": 224, "depths": [1, 1, 1], "num_attention_heads": [4, 6, 8]},
-    ),
     "poolformer": ("AutoModelForImageClassification", {**STAGES, "depths": [1, 1, 1, 1]}),
     "pvt_v2": (
         "AutoModelForImageClassification",
@@ -80,7 +74,6 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rt_detr": ("AutoModelForObjectDetection", BOXES),
     "rt_detr_v2": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 2}),
-    "d_fine": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 3}),
     "detr": ("AutoModelForObjectDetection", BOXES),
     "conditional_detr": ("AutoModelForObjectDetection", BOXES),
     "deformable_detr": ("AutoModelForObjectDetection", BOXES | {"decoder_layers": 2}),
@@ -118,7 +111,7 @@ def plain(kind: str, head: str, options: dict[str, Any]) -> Made:
     import transformers
 
     model = getattr(transformers, head).from_config(configured(kind, options))
-    side = options.get("image_size", SIDE)
+    side = options.get("image_size", SIDES.get(kind, SIDE))
     side = side[0] if isinstance(side, list) else side
     if head == "AutoModelForVideoClassification":
         return model, {"pixel_values": torch.randn(1, options["num_frames"], 3, side, side)}

@@ -73,24 +73,38 @@ def speech_to_text() -> Made:
     return AutoModel.from_config(config), given
 
 
-def encodec() -> Made:
-    """Its encoder and decoder have LSTMs."""
+def listener() -> Made:
+    """A recogniser of what is said in a spectrum: an LSTM in both directions over any length, as
+    Listen, Attend and Spell has it: each layer sees pairs of the steps of the one before."""
     import torch
-    from transformers import EncodecConfig, EncodecModel
+    from torch import nn
 
-    config = EncodecConfig(num_filters=4, hidden_size=16, codebook_size=32, codebook_dim=16)
-    model = EncodecModel(config)
-
-    class Encoder(torch.nn.Module):
+    class Listener(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder, self.decoder = model.encoder, model.decoder
+            self.first = nn.LSTM(20, 24, bidirectional=True, batch_first=True)
+            self.second = nn.LSTM(96, 24, bidirectional=True, batch_first=True)
+            self.out = nn.Linear(48, 29)
 
         def forward(self, x: Any) -> Any:
-            made = self.encoder(x)
-            return made, self.decoder(made)
+            y, _ = self.first(x)
+            y, _ = self.second(y.reshape(y.shape[0], y.shape[1] // 2, 96))
+            return self.out(y).log_softmax(-1)
 
-    return Encoder(), (torch.randn(1, 1, 3200),)
+    return Listener(), (torch.randn(1, 40, 20),)
+
+
+def of_any_length() -> Any:
+    import torch
+
+    half = torch.export.Dim("half", min=2, max=400)
+    return ({1: 2 * half},)
+
+
+def longer() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(1, 130, 20),)
 
 
 def mel() -> Made:
@@ -110,6 +124,6 @@ ROWS = [
     ),
     Row("whisper", "transformers", whisper, ("torch", "dynamo")),
     Row("speech-to-text", "transformers", speech_to_text),
-    Row("encodec", "transformers", encodec, ("torch", "dynamo")),
+    Row("listener-of-any-length", "torch", listener, sizes=of_any_length, other=longer),
     Row("speecht5-hifigan", "transformers", mel),
 ]
