@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend zoo roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -21,6 +21,8 @@ help:
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
+	@echo "make zoo          323 networks of public collections against torch and ONNX Runtime; NETS='gpt* yolo*',"
+	@echo "                  TIMES=1 for their times beside ONNX Runtime's"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules and 500 for devices, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
@@ -117,6 +119,17 @@ conformance: .venv/has-dev
 
 onnx-backend: .venv/has-dev
 	$(BIN)/python -m tests.frontend.onnx_backend --jobs $(JOBS)
+
+# With [dev], whose torch the collections must fit.
+.venv/zoo: .venv/has-dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[dev,zoo]'
+	@touch $@
+
+NETS ?=
+TIMES ?=
+zoo: .venv/zoo
+	$(BIN)/python -m tests.gallery $(foreach n,$(NETS),'$(n)') \
+	  $(if $(TIMES),--times --jobs 1,--jobs $(JOBS)) $(if $(NETS),,--record docs/networks.md)
 
 roundtrip: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script

@@ -367,12 +367,15 @@ class Engine(ABC):
         """p - 1"""
         return P.add(p, {(): -1})
 
-    @staticmethod
-    def is_divisor(d: Poly) -> bool:
+    def is_divisor(self, d: Poly) -> bool:
         """Whether laws of division may be applied for divisor `d`: it is a positive constant, or
-        symbolic and so assumed to be positive."""
+        symbolic and so assumed to be positive, unless it is known to end and might be 0, such as
+        the variable of a loop."""
         value = P.constant_of(d)
-        return value is None or value > 0
+        if value is not None:
+            return value > 0
+        lo, hi = self.interval(d)
+        return lo > 0 or not self.finite(hi)
 
     @staticmethod
     def finite(value: int) -> bool:

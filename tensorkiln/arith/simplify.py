@@ -26,7 +26,8 @@ def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
     """Return an expression equal to `e` for all values within `bounds`; `e` itself if nothing
     changes.
 
-    Index arithmetic is assumed not to overflow, and symbolic divisors to be positive.
+    Index arithmetic is assumed not to overflow, and symbolic divisors to be positive,
+    unless they are known to end and might be 0.
     Floating-point expressions keep every operation; only the indices and conditions inside them
     change.
     """

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from pathlib import Path
 
 from tests.gallery.case import KINDS, ROUTES, Outcome, run
 from tests.gallery.rows import ROWS
@@ -56,6 +57,31 @@ def summary(found: Sequence[Outcome]) -> str:
     return f"{len(worst)} networks: {said}; of {len(found)} imports {right} right"
 
 
+PAGE = """# Networks that were run
+
+Found by `make zoo` (`tests/gallery/`), which builds each network in a small configuration with
+random weights, compiles it, and compares its results with torch's in float64; graphs that are ONNX
+from the start with ONNX Runtime's. A result is right if it is at most 16 times as far from float64
+as torch's own in float32. "torch" is `tk.frontend.from_torch`; "dynamo" and "script" are torch's
+two exporters of ONNX.
+
+Summary: {summary}.
+
+| network | from | read by | found | error, of the largest element |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def page(found: Sequence[Outcome]) -> str:
+    """The results as a page of the documentation."""
+    text = PAGE.format(summary=summary(found))
+    for o in found:
+        error = f"{o.error:.0e}" if o.kind == "right" else " ".join(o.what.split())[:200]
+        cells = (o.name, ROWS[o.name].package, o.route, o.kind, error.replace("|", "/"))
+        text += f"| {' | '.join(cells)} |\n"
+    return text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Exit code 1 unless all rows are right, or refused as they say."""
     parser = argparse.ArgumentParser(prog="python -m tests.gallery", description=__doc__)
@@ -63,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--route", choices=ROUTES, action="append", help="only this route")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="beside ONNX Runtime; one job only")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write a page of the results")
     parser.add_argument("--list", action="store_true", help="names, packages and routes only")
     parser.add_argument("--here", action="store_true", help="one row, in this process")
     args = parser.parse_args(argv)
@@ -96,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             outcomes.append(o)
             print(line(o), flush=True)
     print(summary(outcomes))
+    if args.record:
+        args.record.write_text(page(outcomes))
     return 0 if outcomes and all(o.kind in GOOD for o in outcomes) else 1
 
 

@@ -48,8 +48,9 @@ def configured(kind: str, options: dict[str, Any]) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     known = CONFIG_MAPPING[kind]()
-    names = {*vars(known), *known.attribute_map}
-    small = {k: v for k, v in SMALL.items() if k in names and k not in options}
+    own = known.attribute_map
+    names, given = {*vars(known), *own}, {own.get(k, k) for k in options}
+    small = {k: v for k, v in SMALL.items() if k in names and own.get(k, k) not in given}
     return AutoConfig.for_model(kind, **small, **options, use_cache=False)
 
 

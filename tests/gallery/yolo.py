@@ -30,7 +30,8 @@ def make(name: str) -> Made:
     import torch
     from ultralytics import RTDETR, YOLO
 
-    model = (RTDETR if "detr" in name else YOLO)(f"{name}.yaml", verbose=False).model
+    build = RTDETR if "detr" in name else YOLO
+    model = build(f"{name}.yaml").model
     for module in model.modules():
         if hasattr(module, "export"):
             module.export = True

@@ -447,10 +447,14 @@ def _product(a: float, b: float, dtype: DType) -> float:
 
 
 def _remainder(a: float, b: float, dtype: DType) -> float:
-    """a - floor(a / b) * b, whose product must be exact too."""
+    """a - floor(a / b) * b, whose product must be exact too; and compilers that contract it take
+    product - a for the negative, so that a zero has either sign."""
     single = numbers.SINGLE if dtype.bits == 16 else dtype
     _product(numbers.binary("floordiv", a, b, single), b, single)
-    return numbers.binary("floormod", a, b, dtype)
+    rest = numbers.binary("floormod", a, b, dtype)
+    if rest == 0 and a != 0:
+        raise Ambiguous("the sign of a remainder of 0")
+    return rest
 
 
 def _number(e: E.FloatImm) -> float:

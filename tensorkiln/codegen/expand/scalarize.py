@@ -34,7 +34,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.operators import DOTS
 from tensorkiln.ir.stmt import Evaluate, Let, MatchBuffer, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import loads, map_children, map_stmt, walk_stmt
+from tensorkiln.ir.visit import has_load, loads, map_children, map_stmt, walk_stmt
 
 
 def scalarize(f: PrimFunc) -> PrimFunc:
@@ -73,15 +73,22 @@ class _Scalarizer:
         lanes = range(s.value.dtype.lanes)
         places = [tuple(self.lane(i, k) for i in s.indices) for k in lanes]
         values = [self.lane(s.value, k) for k in lanes]
-        read = [x.buffer for x in loads(s.value)]
-        read += [x.buffer for i in s.indices for x in loads(i)]
-        if self._root(s.buffer) not in map(self._root, read):
-            rows = zip(places, values, strict=True)
-            return seq(*(replace(s, indices=at, value=x) for at, x in rows))
-        held = [Var(f"lane_{k}", x.dtype) for k, x in enumerate(values)]
-        rows = zip(places, held, strict=True)
-        body = seq(*(replace(s, indices=at, value=x) for at, x in rows))
-        for var, x in zip(reversed(held), reversed(values), strict=True):
+        read = [x.buffer for e in (s.value, *s.indices) for x in loads(e)]
+        lets: list[tuple[Var, Expr]] = []
+
+        def held(e: Expr, name: str) -> Expr:
+            lets.append((Var(name, e.dtype), e))
+            return lets[-1][0]
+
+        if self._root(s.buffer) in map(self._root, read):
+            values = [held(x, f"lane_{k}") for k, x in enumerate(values)]
+            places = [
+                tuple(held(i, f"place_{k}") if has_load(i) else i for i in at)
+                for k, at in enumerate(places)
+            ]
+        rows = zip(places, values, strict=True)
+        body: Stmt = seq(*(replace(s, indices=at, value=x) for at, x in rows))
+        for var, x in reversed(lets):
             body = Let(var, x, body)
         return body
 

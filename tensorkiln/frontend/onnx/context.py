@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
 from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.rules import extents
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on
 # them; the pass `fold_constants` folds larger ones.
@@ -177,7 +179,25 @@ class Context:
             for i, x in enumerate(args[1:], 1):
                 args[i] = self._met_by(args[0], x, skip)
             return self._matched(args, skip)
+        elif name == "reshape":
+            return [self._filling(args[0], extents(cast(tuple[Expr, ...], attrs["shape"])))]
         return args
+
+    def _filling(self, x: Val, shape: Sequence[Expr]) -> Val:
+        """The operand of a reshape to `shape`, sliced along one axis to as many elements: h steps
+        to (h // 2) * 2, for pairs of them."""
+        own = self.shape(x)
+        want = self.dims.product(shape)
+        if self.dims.same(self.dims.product(own), want):
+            return x
+        for axis, extent in enumerate(own):
+            rest = self.dims.product((*own[:axis], *own[axis + 1 :]))
+            part = self.dims.divide(want, rest)
+            if part is None or not self.dims.same(part * rest, want):
+                continue
+            if self.dims.unified(part, extent) is not None:
+                return self._cut(x, (*own[:axis], part, *own[axis + 1 :]))
+        return x
 
     def _met_inside(self, args: list[Val]) -> list[Val]:
         """The operands of a product, whose inner extents are checked if one of both is computed."""

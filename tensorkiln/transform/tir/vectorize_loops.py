@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.arith import affine, simplify
+from tensorkiln.arith import Bounds, affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.buffer import AddressOf, Load
 from tensorkiln.ir.device_instructions import THREAD
@@ -89,6 +89,7 @@ class _Vectorizer:
 
     def __init__(self, var: Var, lo: Expr, lanes: int):
         self.var, self.lo, self.lanes = var, lo, lanes
+        self.bounds = Bounds().with_loop(var, lo, lanes)
         self.lets: dict[Var, Var] = {}
         self.memo: dict[int, tuple[Expr, Expr]] = {}
 
@@ -152,7 +153,7 @@ class _Vectorizer:
             return e
         if any(isinstance(x, Var) and x in self.lets for x in walk(e)):
             return self.expr(e)  # in general a vector of arbitrary indices: a gather
-        linear = affine(e, (self.var,))
+        linear = affine(e, (self.var,), self.bounds)
         if linear is None:
             return self.expr(e)
         coefficients, rest = linear

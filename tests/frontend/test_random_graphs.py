@@ -1,0 +1,198 @@
+"""Random graphs of ONNX, compiled, against ONNX Runtime or the standard's own evaluator.
+
+`make random-graphs` runs thousands: `python -m tests.frontend.test_random_graphs --count 3000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import tensorkiln as tk
+from tensorkiln.base.errors import TensorkilnError, UnsupportedError
+from tests.frontend.random_graphs import Drawn, draw
+
+# A part of the largest element: results of float32 arithmetic in another order.
+NEAR = 1e-3
+# Of all graphs, at most so many may be refused, each by a typed error.
+MOST_REFUSED = 0.04
+Arrays = list[np.ndarray]
+
+
+class Found(NamedTuple):
+    """What a graph led to: right, refused (`what` is the reason), or a fault."""
+
+    kind: str
+    what: str = ""
+
+
+def check(seed: str) -> Found:
+    """Compile the graph of a seed, and compare the results of its runs."""
+    drawn = draw(seed)
+    wants = [expected(drawn, k) for k in range(len(drawn.runs))]
+    if not any(wants):
+        return Found("no reference", wants_why(drawn))
+    try:
+        call = tk.runtime.Executor(tk.compile(tk.frontend.from_onnx(drawn.model)))["main"]
+    except UnsupportedError as error:
+        return Found("refused", " ".join(str(error).split()))
+    except Exception as error:
+        return Found("error", f"{type(error).__name__}: {error}")
+    for k, (feeds, want) in enumerate(zip(drawn.runs, wants, strict=True)):
+        if not want:
+            continue
+        try:
+            out = call(*feeds.values())
+        except TensorkilnError as error:
+            return Found("error", f"run {k}: {type(error).__name__}: {error}")
+        got = [np.from_dlpack(v) for v in (out if isinstance(out, tuple | list) else [out])]
+        said = [differs(got, w) for w in want]
+        if all(said):
+            return Found("wrong", f"run {k}: {said[0]}")
+    return Found("right")
+
+
+def expected(drawn: Drawn, run: int) -> list[Arrays]:
+    """The results of ONNX Runtime and, where it has none, of the standard's evaluator; both where
+    they differ, since then one of them is wrong."""
+    feeds = drawn.runs[run]
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    found: list[Arrays] = []
+    try:
+        session = ort.InferenceSession(drawn.model.SerializeToString(), options)
+        taken = {i.name for i in session.get_inputs()}
+        found.append(session.run(None, {k: v for k, v in feeds.items() if k in taken}))
+    except Exception:
+        pass
+    try:
+        with np.errstate(all="ignore"):
+            own = ReferenceEvaluator(drawn.model).run(None, dict(feeds))
+        other = [np.asarray(v) for v in own]
+        if not found or differs(other, found[0]):
+            found.append(other)
+    except Exception:
+        pass
+    return found
+
+
+def wants_why(drawn: Drawn) -> str:
+    try:
+        ort.InferenceSession(drawn.model.SerializeToString())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "it runs nowhere"
+
+
+def differs(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:
+    """Why results are not those wanted; nothing if they are."""
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"result {i} is {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
+        if a.dtype.kind != "f":
+            if not np.array_equal(a, b):
+                return f"result {i}: {a.ravel()[:12]} is not {b.ravel()[:12]}"
+            continue
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(y)
+        scale = max(1.0, float(np.abs(y[finite]).max(initial=0)))
+        if not np.allclose(x, y, rtol=0, atol=NEAR * scale, equal_nan=True):
+            return f"result {i}: {x.ravel()[:12]} is not {y.ravel()[:12]}"
+    return ""
+
+
+SEED = os.environ.get("FUZZ_SEED", "1")
+
+
+@pytest.mark.parametrize("k", range(40))
+def test_random_graphs(k: int) -> None:
+    found = check(f"{SEED} {k}")
+    assert found.kind in ("right", "refused", "no reference"), (
+        f"seed {SEED} {k}: {found.what}\n{onnx.printer.to_text(draw(f'{SEED} {k}').model)}"
+    )
+
+
+# ---- thousands ---------------------------------------------------------------------------------
+
+PART = 50  # graphs of a process: one that crashes loses no more
+MARK = "found: "
+
+
+def part(seed: str, first: int, count: int) -> dict[int, Found]:
+    """Check graphs in a process of its own, each for at most two minutes or so."""
+    found: dict[int, Found] = {}
+    while first + len(found) < first + count:
+        start = first + len(found)
+        command = [sys.executable, "-m", "tests.frontend.test_random_graphs", "--here"]
+        command += ["--seed", seed, "--first", str(start), "--count", str(first + count - start)]
+        with tempfile.TemporaryFile("w+") as out:
+            code: int | str
+            try:
+                code = subprocess.run(command, stdout=out, timeout=3600).returncode
+            except subprocess.TimeoutExpired:
+                code = "it hangs"
+            out.seek(0)
+            for line in out.read().split(MARK)[1:]:
+                k, kind, what = line.split("\t", 2)
+                found[int(k)] = Found(kind, what.rstrip("\n"))
+        if first + len(found) < first + count and code != 0:
+            found[first + len(found)] = Found("crash", f"exit code {code}")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.frontend.test_random_graphs")
+    parser.add_argument("--seed", default=SEED)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=3000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--show", type=int, help="print the graph of a number, and what it led to")
+    parser.add_argument("--here", action="store_true", help="in this process")
+    args = parser.parse_args(argv)
+    if args.show is not None:
+        print(onnx.printer.to_text(draw(f"{args.seed} {args.show}").model))
+        print(*check(f"{args.seed} {args.show}"))
+        return 0
+    if args.here:
+        for k in range(args.first, args.first + args.count):
+            found = check(f"{args.seed} {k}")
+            print(f"{MARK}{k}\t{found.kind}\t{found.what}", flush=True)
+        return 0
+    start, kinds, reasons = time.time(), Counter[str](), Counter[str]()
+    parts = range(args.first, args.first + args.count, PART)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        jobs = [
+            pool.submit(part, args.seed, k, min(PART, args.first + args.count - k)) for k in parts
+        ]
+        for job in jobs:
+            for k, found in job.result().items():
+                kinds[found.kind] += 1
+                if found.kind == "refused":
+                    reasons[found.what[:120]] += 1
+                elif found.kind not in ("right", "no reference"):
+                    print(f"seed {args.seed} {k}: {found.kind}: {found.what[:600]}", flush=True)
+    print(*(f"{n} {what}" for what, n in reasons.most_common()), sep="\n")
+    said = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    print(f"seed {args.seed}: {args.count} graphs: {said}; {time.time() - start:.0f} s")
+    good = kinds["right"] + kinds["refused"] + kinds["no reference"]
+    return int(good < args.count or kinds["refused"] > MOST_REFUSED * args.count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
