@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend zoo roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
+	@echo "make random-graphs  3,000 random graphs of ONNX against ONNX Runtime; SEED=number COUNT=number"
 	@echo "make zoo          323 networks of public collections against torch and ONNX Runtime; NETS='gpt* yolo*',"
 	@echo "                  TIMES=1 for their times beside ONNX Runtime's"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
@@ -120,6 +121,11 @@ conformance: .venv/has-dev
 onnx-backend: .venv/has-dev
 	$(BIN)/python -m tests.frontend.onnx_backend --jobs $(JOBS)
 
+SEED ?= 1
+COUNT ?= 3000
+random-graphs: .venv/has-dev
+	$(BIN)/python -m tests.frontend.test_random_graphs --seed $(SEED) --count $(COUNT) --jobs $(JOBS)
+
 # With [dev], whose torch the collections must fit.
 .venv/zoo: .venv/has-dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[dev,zoo]'
@@ -135,7 +141,6 @@ roundtrip: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script
 
 # The same programs and calls for the same seed; what it finds is printed with the seed of its part.
-SEED ?= 1
 fuzz: .venv/has-dev
 	FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule tests/codegen tests/transform \
 	  tests/runtime

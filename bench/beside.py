@@ -1,4 +1,4 @@
-"""A table of small models beside ONNX Runtime: each checked, then both in turn on the same inputs.
+"""A table of models by two contenders: each checked, then both in turn on the same inputs.
 
 Every thread count is a fresh process on as many CPUs. A case that fails, or is wrong, is a row that
 says so, and makes the command fail.
@@ -18,19 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.contenders import OURS, Array, Case
+from bench.contenders import OURS, Array, Case, Contender
 from bench.measure import Prepared, Row, alone, interleave, prepare
 from bench.peers import PEERS
 from bench.store import ROOT
 
-ORT = "ort"
+BESIDE_ORT = (OURS, PEERS["ort"])
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KILN_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One row: its group, its name, the bytes of an ONNX file, inputs; and what says in a sentence
-    how results of both differ, empty if they do not."""
+    """One row: its group, its name, the bytes of an ONNX file if it is one, inputs; and what says
+    in a sentence how results of both differ, empty if they do not."""
 
     group: str
     name: str
@@ -40,7 +40,11 @@ class Model:
     broken: str = ""  # why there is no such file
 
 
-def main(module: str, models: Callable[[str], Iterable[Model]]) -> None:
+def main(
+    module: str,
+    models: Callable[[str], Iterable[Model]],
+    pair: tuple[Contender, Contender] = BESIDE_ORT,
+) -> None:
     """The command line of `python -m MODULE`; `models` gives those whose names contain a text."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--threads", default="1,2", help="comma-separated thread counts (1,2)")
@@ -51,7 +55,7 @@ def main(module: str, models: Callable[[str], Iterable[Model]]) -> None:
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        sys.exit(_measured(models(options.only), options))
+        sys.exit(_measured(models(options.only), pair, options))
     status, available = 0, sorted(os.sched_getaffinity(0))
     for threads in map(int, options.threads.split(",")):
         if not 1 <= threads <= len(available):
@@ -69,16 +73,20 @@ def main(module: str, models: Callable[[str], Iterable[Model]]) -> None:
     sys.exit(status)
 
 
-def _measured(models: Iterable[Model], options: argparse.Namespace) -> int:
+def _measured(
+    models: Iterable[Model], pair: tuple[Contender, Contender], options: argparse.Namespace
+) -> int:
     """Print a line per model, and geometric means; return 1 if a model failed."""
     threads, ratios, failed = options.child, {}, 0
-    print(f"\n{threads} thread(s): ms, min and median; ratio of medians, and of mins", flush=True)
+    labels = " and ".join(f"{c.label} {c.version()}" for c in pair)
+    print(f"\n{threads} thread(s), {labels}", flush=True)
+    print("ms, min and median; ratio of medians, and of mins", flush=True)
     for model in models:
         with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.data)
-            case = Case("model", path, model.inputs, Path(folder))
-            both = {} if model.broken else prepare([OURS, PEERS[ORT]], case, threads)
+            case = Case(model.name, path, model.inputs, Path(folder))
+            both = {} if model.broken else prepare(list(pair), case, threads)
             wrong = model.broken or _checked(both, model)
             if not wrong:
                 with alone(options.lock):

@@ -17,12 +17,13 @@ def _operators(*patterns: str) -> tuple[str, ...]:
 def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
     """Whether loops over channel blocks compute a call: elementwise, or a concatenation of whole
     blocks, or a slice that keeps all images and channels."""
-    a, x = call.attrs, call.args[0].type
+    a = call.attrs
     if call.op == "concat":
         sizes = [int_value(t.type.shape[1]) for t in call.args if isinstance(t.type, TensorType)]
         lanes = target.vector_lanes("float32")
         return a.axis in (1, -3) and all(s is not None and s % lanes == 0 for s in sizes)
     if call.op == "slice":
+        x = call.args[0].type
         assert isinstance(x, TensorType)
         first = all(int_value(i) == 0 for i in a.begin[:2])
         return first and out.shape[:2] == x.shape[:2] and a.strides[:2] == (1, 1)

@@ -62,9 +62,11 @@ class Unfit(Exception):
 
 @dataclass
 class Inputs:
-    """What a whole graph has: its inputs, constants, and names taken."""
+    """What a whole graph has: its inputs, constants, and names taken; and in which runs it is
+    `deadly`: the process of ONNX Runtime ends at scans and recurrent networks of nothing."""
 
     rng: random.Random
+    deadly: set[int] = field(default_factory=set)
     inputs: list[Value] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     names: int = 0
@@ -218,6 +220,13 @@ def size(shape: Sequence[Dim]) -> int:
     for d in shape:
         total *= d if isinstance(d, int) else max(SIZES.get(d, (6,)))
     return total
+
+
+def empty_runs(v: Value) -> set[int]:
+    """The runs in which a value may have no elements."""
+    if any(d == 0 or str(d).startswith("?") for d in v.shape):
+        return set(range(RUNS))
+    return {k for k in range(RUNS) for d in v.shape if d in SIZES and SIZES[str(d)][k] == 0}
 
 
 def broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -956,6 +965,7 @@ def recurrent(g: Graph) -> Value:
     steps, rows, inputs = x.shape
     if not isinstance(inputs, int) or inputs == 0 or steps == 0 or steps == "N":
         raise Unfit
+    g.whole.deadly |= empty_runs(x)
     op, gates = g.one_of(("LSTM", 4), ("GRU", 3), ("RNN", 1))
     hidden, both = g.rng.randint(1, 3), g.rng.randint(1, 2)
     w = g.drawn([both, gates * hidden, inputs], "float32", most=1)
@@ -1118,6 +1128,13 @@ def step(g: Graph, state: Value) -> Value:
     return g.emit("Identity", [state], state.dtype, state.shape, exact=state.exact, most=state.most)
 
 
+def stacked_in(g: Graph, surely: bool) -> Value:
+    """A value of each iteration, to be stacked; no other result of the body. What the other extents
+    of a stack are that has no row, engines do not agree about, unless they are numbers."""
+    v = g.pick(lambda v: v.static or (surely and set(v.shape) <= {*SIZES, *range(99)}))
+    return g.emit("Identity", [v], v.dtype, v.shape, exact=v.exact, most=v.most, least=v.least)
+
+
 def renamed(g: Graph, v: Value) -> Value:
     """A parameter of an inner graph like the value; a dimension that data decides stays one."""
     return Value(g.whole.name("p"), v.dtype, v.shape, v.exact, v.most, v.least)
@@ -1140,7 +1157,7 @@ def loop(g: Graph) -> Value:
     for _ in range(g.rng.randint(0, 3)):
         body.node()
     after = step(body, state)
-    stacked = named(body, body.pick(lambda v: not any(str(d).startswith("?") for d in v.shape)))
+    stacked = stacked_in(body, fixed and known > 0)
     if early:
         limit = body.constant(g.rng.randint(0, 3), "int64")
         on = body.emit("Less", [i, limit], "bool", ())
@@ -1178,6 +1195,7 @@ def scan(g: Graph) -> Value:
     start = Value(start.name, start.dtype, start.shape, start.exact, max(start.most, 8.0))
     rows = g.pick(lambda v: v.rank > 0 and v.dtype in ("float32", "int64"))
     axis = g.axis(rows)
+    g.whole.deadly |= empty_runs(rows)
     body = Graph(g.whole, g)
     state = renamed(g, start)
     left = (*rows.shape[:axis], *rows.shape[axis + 1 :])
@@ -1186,7 +1204,7 @@ def scan(g: Graph) -> Value:
     for _ in range(g.rng.randint(0, 3)):
         body.node()
     after = step(body, state)
-    stacked = named(body, body.pick(lambda v: not any(str(d).startswith("?") for d in v.shape)))
+    stacked = stacked_in(body, rows.shape[axis] == "M" or rows.shape[axis] in range(1, 99))
     inner = proto(body, "body", [state, row], [after, stacked])
     at = g.rng.randint(0, 1)
     like = (after, stacked)[at]
@@ -1305,10 +1323,11 @@ def optional(g: Graph) -> Value:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A model and the inputs of its runs."""
+    """A model and the inputs of its runs; `deadly` as above."""
 
     model: onnx.ModelProto
     runs: tuple[dict[str, np.ndarray], ...]
+    deadly: set[int]
 
 
 def draw(seed: str) -> Drawn:
@@ -1338,7 +1357,7 @@ def draw(seed: str) -> Drawn:
         [numpy_helper.from_array(v, k) for k, v in whole.constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
-    return Drawn(model, tuple(feeds(whole, seed, k) for k in range(RUNS)))
+    return Drawn(model, tuple(feeds(whole, seed, k) for k in range(RUNS)), whole.deadly)
 
 
 def feeds(whole: Inputs, seed: str, run: int) -> dict[str, np.ndarray]:

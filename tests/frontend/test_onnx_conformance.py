@@ -73,9 +73,10 @@ compiled, with what helps.
   all others refuse them. As inputs and outputs they are tensors of bytes, one for each element: the
   bits of a float (uint8), or an integer's value (int8 or uint8). Weights are unpacked at import.
 - **Strings** are no elements of tensors.
-- **Shapes** may be symbolic; they must follow from shapes and constants, not from data.
-- **Control flow**: `If` takes the branch of a condition that is known at import. `Loop`, `Scan` and
-  `SequenceMap` are unrolled, up to 512 steps, if their trips are known.
+- **Shapes** may be symbolic, and may be [computed from data](howto/control-flow.md#in-onnx-models).
+- **Control flow**: a branch or loop whose course is known at import is imported in its place, up to
+  64 steps; others are [branches and loops](howto/control-flow.md#in-onnx-models) of host code, those
+  of `RNN`, `GRU` and `LSTM` over long or symbolic sequences among them.
 - **Sequences and optionals** are worked off at import, so positions in them must be constants. A
   result of the model that is a sequence becomes as many outputs, `name/0`, `name/1` and so on; an
   input cannot be one.

@@ -58,6 +58,9 @@ def check(seed: str) -> Found:
         try:
             out = call(*feeds.values())
         except TensorkilnError as error:
+            # Extents such as N - 1 are told for sizes from 1.
+            if "N is 0; expected N >= 1" in str(error):
+                return Found("refused", "a size of 0")
             return Found("error", f"run {k}: {type(error).__name__}: {error}")
         got = [np.from_dlpack(v) for v in (out if isinstance(out, tuple | list) else [out])]
         said = [differs(got, w) for w in want]
@@ -66,17 +69,23 @@ def check(seed: str) -> Found:
     return Found("right")
 
 
-def expected(drawn: Drawn, run: int) -> list[Arrays]:
-    """The results of ONNX Runtime and, where it has none, of the standard's evaluator; both where
-    they differ, since then one of them is wrong."""
-    feeds = drawn.runs[run]
+def quiet() -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
+    return options
+
+
+def expected(drawn: Drawn, run: int) -> list[Arrays]:
+    """The results of ONNX Runtime and, where it has none, of the standard's evaluator; both where
+    they differ, since then one of them is wrong."""
+    feeds = drawn.runs[run]
     found: list[Arrays] = []
     try:
-        session = ort.InferenceSession(drawn.model.SerializeToString(), options)
+        if run in drawn.deadly:
+            raise RuntimeError
+        session = ort.InferenceSession(drawn.model.SerializeToString(), quiet())
         taken = {i.name for i in session.get_inputs()}
         found.append(session.run(None, {k: v for k, v in feeds.items() if k in taken}))
     except Exception:
@@ -94,7 +103,7 @@ def expected(drawn: Drawn, run: int) -> list[Arrays]:
 
 def wants_why(drawn: Drawn) -> str:
     try:
-        ort.InferenceSession(drawn.model.SerializeToString())
+        ort.InferenceSession(drawn.model.SerializeToString(), quiet())
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "it runs nowhere"

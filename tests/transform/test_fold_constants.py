@@ -122,3 +122,17 @@ def test_what_only_constants_decide() -> None:
             return y
         """,
     )
+
+
+def test_tensors_of_nothing_need_no_kernels() -> None:
+    """Of a symbolic extent too, where there is no constant of them."""
+    n = Var("n")
+
+    def build(g: Graph, x: RVar) -> RVar:
+        none = g.matmul(x, c(np.zeros((4, 0), np.float32)))
+        return g.pad(none, before=(0, 1), after=(0, 2), value=2.0)
+
+    mod = graph(build, x=tensor((n, 4), "float32"))
+    assert ops_of(fold_constants(mod)) == ["full", "pad"]
+    static = graph(build, x=(2, 4))
+    assert ops_of(fold_constants(static)) == []

@@ -11,7 +11,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
-from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.rules import same_extent
 
@@ -89,14 +89,16 @@ def _range(g: Context, start: Expr, end: Expr, step: int, extent: Expr) -> tuple
         lo, hi = _clamp(g, start, extent, 0, 0), _clamp(g, end, extent, 0, 0)
         span = hi - lo
     else:
-        lo, hi = _clamp(g, start, extent, 0, -1), _clamp(g, end, extent, -1, -1)
+        # Of no elements, the first index is -1 as the last is.
+        first = minimum(0, extent - 1)
+        lo, hi = _clamp(g, start, extent, first, -1), _clamp(g, end, extent, -1, -1)
         span = lo - hi
     k = abs(step)
     count = g.dims.max(0, (span + (k - 1)) // k)
     return lo, count
 
 
-def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
+def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr:
     """The bound `at`, counted from the end when negative, clamped to [low, extent + high].
 
     NodeProblem if `at` is negative for some sizes and not for others.

@@ -26,7 +26,8 @@ EXPANDED_LIMIT = 64 << 10
 
 def fold_constants(mod: IRModule) -> IRModule:
     """Replace calls on constants by their value, computed by NumPy in the declared dtype, and calls
-    that make tensors of no elements by such a tensor, so that no kernel has to be for none.
+    that make tensors of no elements by such a tensor, or `full` where an extent is symbolic, so
+    that no other kernel has to be for none.
 
     Other calls with symbolic extents, bfloat16 or layouts are kept.
 
@@ -41,7 +42,7 @@ def _fold_function(f: Function) -> Function:
     state = _Folding()
     for b in f.bindings:
         state.visit(b)
-    if not state.replaced:
+    if all(a is b for a, b in zip(state.out, f.bindings, strict=False)) and not state.replaced:
         return f
     result = substitute_value(f.result, state.replaced)
     return live(Function(f.name, f.params, tuple(state.out), result, f.attrs))
@@ -64,7 +65,7 @@ class _Folding:
             if value.array.nbytes <= EXPANDED_LIMIT or not self._expands(b.value):
                 self.replaced[b.var] = value
                 return
-        bound = substitute(b.value, self.replaced)
+        bound = _of_nothing(b) or substitute(b.value, self.replaced)
         self.out.append(b if bound is b.value else Binding(b.var, bound))
 
     @staticmethod
@@ -84,6 +85,20 @@ class _Folding:
             return None
         attrs = _numbers(call.attrs)
         return None if attrs is None else _evaluate(call.op, constants, attrs, b.var.type)
+
+
+def _of_nothing(b: Binding) -> Call | None:
+    """`full` for a call whose result has no elements for any size."""
+    call, made = b.value, b.var.type
+    if not isinstance(call, Call) or not call.op or call.op == "full":
+        return None
+    if not isinstance(made, TensorType) or made.layout is not None:
+        return None
+    if not any(int_value(d) == 0 for d in made.shape):
+        return None
+    value = False if made.dtype.is_bool else 0.0 if made.dtype.is_float else 0
+    attrs = Attrs.of(shape=made.shape, value=value, dtype=made.dtype.name)
+    return Call("full", (), attrs, call.span)
 
 
 def _foldable(type_: TensorType, args: list[Constant]) -> bool:
