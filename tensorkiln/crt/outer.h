@@ -163,7 +163,7 @@ typedef struct kiln_type {
 int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const char *function,
                const char *what);
 
-/* ---- dynamic.c, unique.c, nms.c: results whose size the data decides ------------------------- */
+/* ---- dynamic.c, append.c, unique.c, nms.c: results whose size the data decides ------------------------- */
 int kiln_nonzero(const kiln_value *x, kiln_value *result);
 int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
                   kiln_value *result);
@@ -172,6 +172,8 @@ int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln
                        const kiln_value *axes, const kiln_value *steps, kiln_value *result);
 /* A tensor without elements, of shape [x[0], x[1], ..., 0]. */
 int kiln_sized(const kiln_value *x, kiln_value *result);
+/* `stack` with `row` after its last one. */
+int kiln_append(const kiln_value *stack, const kiln_value *row, kiln_value *result);
 /* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
  * them for each input row, and counts. */
 int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);

@@ -307,6 +307,7 @@ DYNAMIC_OPS = (
     "slice_dynamic",
     "compress",
     "sized",
+    "append",
 )
 
 

@@ -215,6 +215,21 @@ def _np_sized(arrays: Arrays, a: Attrs) -> np.ndarray:
     return np.empty((*map(int, arrays[0]), 0), np.bool_)
 
 
+# --- append --------------------------------------------------------------------------------------
+
+
+def _infer_append(types: Sequence[Type], a: Attrs) -> Type:
+    stack, row = (_tensor("append", n, t) for n, t in zip(("stack", "row"), types, strict=True))
+    if stack.ndim == 0:
+        raise mismatch("append", "stack", "1 dimension or more", show(stack), code="rank-mismatch")
+    if stack.ndim is not None:
+        _tensor("append", "row", row, stack.dtype, stack.ndim - 1)
+    elif stack.dtype is not None:
+        _tensor("append", "row", row, stack.dtype)
+    ndim = stack.ndim if row.ndim is None else row.ndim + 1
+    return AnyTensorType(ndim, stack.dtype or row.dtype)
+
+
 _ALL = (
     DynamicOp("nonzero", ("x",), {}, _infer_nonzero, _np_nonzero),
     DynamicOp(
@@ -235,6 +250,13 @@ _ALL = (
         "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
     ),
     DynamicOp("sized", ("x",), {}, _infer_sized, _np_sized),
+    DynamicOp(
+        "append",
+        ("stack", "row"),
+        {},
+        _infer_append,
+        lambda arrays, a: np.concatenate([arrays[0], arrays[1][None]]),
+    ),
     DynamicOp(
         "non_max_suppression",
         ("boxes", "scores", "max_output_boxes?", "iou_threshold?", "score_threshold?"),

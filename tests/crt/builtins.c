@@ -8,6 +8,7 @@
 /* What those files need of the others. */
 const kiln_library kiln_this_library = {.name = "builtins"};
 int kiln_nonzero(const kiln_value *value, kiln_value *result);
+int kiln_append(const kiln_value *stack, const kiln_value *row, kiln_value *result);
 int kiln_unique(const kiln_value *value, int axis, int flat, int sorted, kiln_value *result);
 int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
                   kiln_value *result);
@@ -51,7 +52,7 @@ static int gave(int code, int should, kiln_value *result)
 
 static void operators(kiln_dtype dtype, int form, int offset)
 {
-    int64_t shape[] = {2, 3}, two[] = {2}, one[] = {1};
+    int64_t shape[] = {2, 3}, three[] = {3}, two[] = {2}, one[] = {1};
     const int is_whole = form == WHOLE, is_number = is_whole && kiln_is_number(dtype);
     kiln_tensor x = tensor(dtype, 2, shape, form, offset), index = tensor(dtype, 1, one, form, offset);
     kiln_tensor keep = tensor((kiln_dtype){6, 8, 1}, 1, two, WHOLE, offset);
@@ -59,6 +60,11 @@ static void operators(kiln_dtype dtype, int form, int offset)
     const kiln_value v = kiln_view(&x), i = kiln_view(&index), k = kiln_view(&keep), g = kiln_view(&f);
     kiln_value r = kiln_nothing;
     CHECK(gave(kiln_nonzero(&v, &r), is_number, &r));
+    kiln_tensor row = tensor(dtype, 1, three, form, offset);
+    const kiln_value last = kiln_view(&row);
+    CHECK(gave(kiln_append(&v, &last, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
+    CHECK(gave(kiln_append(&v, &i, &r), 0, &r));
+    CHECK(gave(kiln_append(&last, &v, &r), 0, &r));
     CHECK(gave(kiln_unique(&v, 0, 1, 1, &r), is_number, &r));
     CHECK(gave(kiln_unique(&v, 1, 0, 0, &r), is_number, &r));
     CHECK(gave(kiln_compress(&v, &k, 0, 0, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
@@ -145,6 +151,55 @@ static void empty(int64_t a, int64_t b, int64_t c)
     kiln_release(&to);
 }
 
+static int holds(const kiln_value *stack, int64_t rows, int32_t first, int32_t last)
+{
+    const kiln_tensor *t = kiln_tensor_of(stack);
+    const int32_t *data = (const int32_t *)t->data;
+    int ok = t->ndim == 2 && t->shape[0] == rows && t->shape[1] == 2 && t->strides[0] == 2;
+    for (int64_t i = 0; ok && i < rows; i++) {
+        const int32_t want = i == rows - 1 ? last : first + (int32_t)i;
+        ok = data[2 * i] == want && data[2 * i + 1] == -want;
+    }
+    return ok;
+}
+
+/* A stack keeps its rows whoever appends to it, and outlives those it was made of. */
+static void stacks(void)
+{
+    enum { ROWS = 3000 };
+    static kiln_value stack[ROWS + 1];
+    int64_t none[] = {0, 2}, two[] = {2};
+    int32_t pair[] = {0, 0};
+    const kiln_dtype i32 = {0, 32, 1};
+    kiln_tensor row = {pair, 1, 0, 1, i32, two, NULL, 0};
+    const kiln_value one = kiln_view(&row);
+    const int64_t before = kiln_live_objects();
+    kiln_value other = kiln_nothing, again = kiln_nothing;
+    CHECK(kiln_make_tensor(none, 2, i32, &stack[0]) == KILN_OK);
+    for (int i = 0; i < ROWS; i++) {
+        pair[0] = i;
+        pair[1] = -i;
+        CHECK(kiln_append(&stack[i], &one, &stack[i + 1]) == KILN_OK);
+    }
+    for (int i = 0; i <= ROWS; i++)
+        CHECK(holds(&stack[i], i, 0, i - 1));
+    pair[0] = 77;
+    pair[1] = -77;
+    CHECK(kiln_append(&stack[5], &one, &other) == KILN_OK && holds(&other, 6, 0, 77));
+    CHECK(kiln_append(&stack[ROWS], &one, &again) == KILN_OK && holds(&again, ROWS + 1, 0, 77));
+    CHECK(holds(&stack[6], 6, 0, 5));
+    for (int i = 0; i <= ROWS; i += 2)
+        kiln_release(&stack[i]);
+    for (int i = 1; i <= ROWS; i += 2) {
+        CHECK(holds(&stack[i], i, 0, i - 1));
+        kiln_release(&stack[i]);
+    }
+    CHECK(holds(&again, ROWS + 1, 0, 77));
+    kiln_release(&again);
+    kiln_release(&other);
+    CHECK(kiln_live_objects() == before);
+}
+
 int main(void)
 {
     static const int64_t sizes[] = {0, 1, 2, (int64_t)1 << 31, (int64_t)1 << 50, (int64_t)1 << 60,
@@ -158,6 +213,7 @@ int main(void)
             }
     for (int offset = 0; offset < 5; offset++)
         boxes_at(offset);
+    stacks();
     for (int i = 0; i < n * n * n; i++) {
         const int64_t a = sizes[i / (n * n)], b = sizes[i / n % n], c = sizes[i % n];
         if (a == 0 || b == 0 || c == 0)

@@ -12,6 +12,7 @@ from tests.hosts.build import build, require
 FILES = (
     "nms",
     "dynamic",
+    "append",
     "unique",
     "match",
     "tensor",

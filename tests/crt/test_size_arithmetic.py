@@ -210,6 +210,7 @@ _FILE = "of what lies in a file or container, whose length was checked"
 # How many lines multiply, shift or allocate a sum, and why that fits. Whoever writes another one
 # uses crt/sizes.h or kiln_room(), or has such a reason.
 FITS: dict[str, tuple[int, str]] = {
+    "append.c": (4, _TENSOR),
     "bind.c": (1, "1 << symbol, of which there are KILN_MAX_SYMBOLS"),
     "closure.c": (1, _COUNT),
     "container.c": (9, _FILE),

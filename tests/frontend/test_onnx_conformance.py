@@ -75,8 +75,8 @@ compiled, with what helps.
 - **Strings** are no elements of tensors.
 - **Shapes** may be symbolic, and may be [computed from data](howto/control-flow.md#in-onnx-models).
 - **Control flow**: a branch or loop whose course is known at import is imported in its place, up to
-  64 steps; others are [branches and loops](howto/control-flow.md#in-onnx-models) of host code, those
-  of `RNN`, `GRU` and `LSTM` over long or symbolic sequences among them.
+  64 steps; others are [branches and loops](howto/control-flow.md#in-onnx-models) of host code,
+  those of `RNN`, `GRU` and `LSTM` over long or symbolic sequences among them.
 - **Sequences and optionals** are worked off at import, so positions in them must be constants. A
   result of the model that is a sequence becomes as many outputs, `name/0`, `name/1` and so on; an
   input cannot be one.

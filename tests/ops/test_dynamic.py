@@ -56,6 +56,14 @@ def test_compress(axis: int | None) -> None:
     np.testing.assert_array_equal(ours("compress", [x, keep], axis=axis), want)
 
 
+@pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 0), (2, 3, 2)])
+def test_append(shape: tuple[int, ...]) -> None:
+    x, row = RANDOM.normal(size=shape), RANDOM.normal(size=shape[1:])
+    np.testing.assert_array_equal(
+        ours("append", [x, row]), np.vstack([x, row[None]]) if x.ndim > 1 else np.append(x, row)
+    )
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_unique(axis: int | None, in_order: bool) -> None:
@@ -137,6 +145,10 @@ def test_types() -> None:
     )
     assert ops.infer(ops.call("sized", *given(tensor((2,), "int64")))) == AnyTensorType(3, BOOL)
     assert ops.infer(ops.call("sized", *given(unknown))) == AnyTensorType(None, BOOL)
+    row = tensor((4,), "float32")
+    assert ops.infer(ops.call("append", *given(x, row))) == AnyTensorType(2, FLOAT32)
+    assert ops.infer(ops.call("append", *given(unknown, row))) == AnyTensorType(2, FLOAT32)
+    assert ops.infer(ops.call("append", *given(unknown, unknown))) == unknown
     bounds = tensor((1,), "int64")
     cut = ops.call("slice_dynamic", *given(x, bounds, bounds))
     assert ops.infer(cut) == AnyTensorType(2, FLOAT32)
@@ -164,6 +176,10 @@ def test_types() -> None:
         ("sized", [tensor((2,), "float32")], "dtype-mismatch", "'x'"),
         ("sized", [tensor((2,), "uint64")], "dtype-mismatch", "'x'"),
         ("sized", [tensor((2, 1), "int64")], "rank-mismatch", "'x'"),
+        ("append", [tensor((), "int64")] * 2, "rank-mismatch", "'stack'"),
+        ("append", [tensor((2, 3), "int64")] * 2, "rank-mismatch", "'row'"),
+        ("append", [tensor((2,), "int64"), tensor((), "int32")], "dtype-mismatch", "'row'"),
+        ("append", [PrimType(INT64), tensor((), "int64")], "operand-kind", "'stack'"),
     ],
 )
 def test_operands_that_do_not_fit(op: str, types: list[Type], code: str, operand: str) -> None:

@@ -306,6 +306,7 @@ _OPERATORS: dict[str, Callable[[OuterWriter, RVar, Call, str], None]] = {
     "compress": _dynamic("kiln_compress", 2, "axis"),
     "slice_dynamic": _dynamic("kiln_slice_dynamic", 5),
     "sized": _dynamic("kiln_sized", 1),
+    "append": _dynamic("kiln_append", 2),
     "unique": _dynamic("kiln_unique", 1, "axis", "sorted=1"),
     "non_max_suppression": _dynamic("kiln_non_max_suppression", 5, "center_point_box=0"),
 }

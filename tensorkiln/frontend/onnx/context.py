@@ -257,7 +257,7 @@ class Context:
             return None
         if name == "dequantize":
             return None  # `match_integer` needs the quantised weights
-        if name in ("reshape", "transpose") and isinstance(args[0], Constant):
+        if name in ("reshape", "transpose", "slice") and isinstance(args[0], Constant):
             return self._view(name, args[0], attrs)
         if any(a.tensor.dtype.name == "bfloat16" for a in args):
             return None  # NumPy itself cannot compute in bfloat16
@@ -285,15 +285,25 @@ class Context:
         return constant(np.asarray(array, result.dtype.name).reshape(shape))
 
     def _view(self, name: str, x: Constant, attrs: dict[str, AttrValue]) -> Val | None:
-        """Reshape or transpose a constant of any size, as a view of its memory where possible."""
+        """Reshape, transpose or slice a constant of any size, as a view of its memory where
+        possible."""
         op = ops.get(name)
         full = op.complete(attrs)
         result = op.infer([x.type], full)
         shape = result.static_shape()
         if shape is None:
             return None
-        turned = name == "transpose"
-        array = x.array.transpose(full.axes) if turned else x.array.reshape(shape)
+        if name == "slice":
+            first = [int_value(i) for i in full.begin]
+            if None in first or 0 in shape:
+                return None
+            ends = (b + s * n for b, s, n in zip(first, full.strides, shape, strict=True))
+            cuts = zip(first, ends, full.strides, strict=True)
+            array = x.array[tuple(slice(b, e if e >= 0 else None, s) for b, e, s in cuts)]
+        elif name == "transpose":
+            array = x.array.transpose(full.axes)
+        else:
+            array = x.array.reshape(shape)
         return Constant(array, result, x.name and f"{x.name}.{name}")
 
     def _materialize(self, x: Known) -> Value:

@@ -225,8 +225,11 @@ class _Loop:
         params = (*self.params, *stacked)
         next_states, rows = self.body[1][: 2 + self.states], self.body[1][2 + self.states :]
         with g.builder.inner() as more:
-            longer = [_appended(g, s, f, r) for s, f, r in zip(stacked, stacks, rows, strict=True)]
-            wide = _wide(g, [*next_states, *longer], forms)
+            longer = [
+                g.builder.emit("append", s, r, span=g.span)
+                for s, r in zip(stacked, rows, strict=True)
+            ]
+            wide = [*_wide(g, next_states, self.forms), *longer]
         body = Function("body", params, (*bindings, *more), Tuple(tuple(wide)))
         empty = [
             g.emit("full", shape=(0, *r.shape), value=0, dtype=str(r.dtype)) for r in self.rows
@@ -263,14 +266,6 @@ class _Loop:
             return None
         array = self.g.known(count)
         return None if array is None else self.g.dims.max(0, array.reshape(()).item())
-
-
-def _appended(g: Context, stack: RVar, form: _Form, row: Value) -> Value:
-    """A stack with one more row."""
-    rows = form.read(g, stack)
-    shape = tuple(d for d in form.shape[1:] if d is not None)
-    assert isinstance(row, RVar | Constant)
-    return g.value(g.emit("concat", rows, g.reshape(row, (1, *shape)), axis=0))
 
 
 __all__ = ["branches", "loop"]

@@ -52,7 +52,7 @@ def check(battery: str, names: list[str]) -> list[str]:
 def test_kernels_of_webgpu() -> None:
     device()
     ran = []
-    for battery, step in (("loops", 42), ("contractions", 11), ("operators", 9)):
+    for battery, step in (("loops", 42), ("contractions", 11), ("operators", 9), ("places", 9)):
         ran += check(battery, list(BATTERIES[battery].cases)[::step])
     families = {f.op_class for f in GPU_FAMILIES if "webgpu" in f.devices}
     assert set(ran) >= families - {ATTENTION.op_class}

@@ -10,7 +10,7 @@ import pytest
 
 from tensorkiln import ops
 from tests.ops.test_programs import CASES
-from tests.schedule import test_contractions, test_loops
+from tests.schedule import test_contractions, test_loops, test_places
 from tests.schedule.battery import Battery, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.transform.graphs import Build
@@ -46,6 +46,7 @@ BATTERIES = {
     "contractions": test_contractions.BATTERY,
     "loops": test_loops.BATTERY,
     "operators": _operators(),
+    "places": test_places.BATTERY,
 }
 STEP = 17  # one of so many cases in every run
 EVERY = [(name, case) for name, b in BATTERIES.items() for case in b.cases]
