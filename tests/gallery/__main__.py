@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.gallery.case import KINDS, ROUTES, Outcome, run
+from tests.gallery.case import KINDS, ROUTES, Outcome
+from tests.gallery.processes import alone
 from tests.gallery.rows import ROWS
 
-SECONDS = 420  # for one row by one route
 LONG = 30  # seconds to compile that are said
 GOOD = ("right", "refused")
-MARK = "outcome: "
-
-
-def alone(name: str, route: str, times: bool) -> Outcome:
-    """Run a row in a process of its own."""
-    command = [sys.executable, "-m", "tests.gallery", name, "--route", route, "--here"]
-    command += ["--times"] * times
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return Outcome(name, route, "hangs", f"more than {SECONDS} s")
-    for line in done.stdout.splitlines():
-        if line.startswith(MARK):
-            return Outcome(**json.loads(line.removeprefix(MARK)))
-    return Outcome(name, route, "crashes", f"exit code {done.returncode}: {done.stderr[-500:]}")
 
 
 def line(o: Outcome) -> str:
@@ -91,12 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", action="store_true", help="beside ONNX Runtime; one job only")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a page of the results")
     parser.add_argument("--list", action="store_true", help="names, packages and routes only")
-    parser.add_argument("--here", action="store_true", help="one row, in this process")
     args = parser.parse_args(argv)
-    if args.here:
-        found = run(ROWS[args.names[0]], args.route[0], args.times)
-        print(MARK + json.dumps(asdict(found)))
-        return 0
     if args.times and args.jobs > 1:
         parser.error("--times needs the machine for itself: --jobs 1")
     for name in args.names:

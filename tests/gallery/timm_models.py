@@ -43,7 +43,7 @@ NETWORKS: dict[str, tuple[int, dict[str, object]]] = {
     "hardcorenas_a": (64, {}),
     "efficientnet_b0": (64, {}),
     "efficientnet_lite0": (64, {}),
-    "efficientnetv2_rw_t": (64, {}),
+    "tf_efficientnetv2_b0": (64, {}),  # larger ones are chaotic with random weights
     "efficientvit_b0": (64, {}),
     "efficientvit_m0": (64, {}),
     "efficientformer_l1": (224, {}),

@@ -23,6 +23,7 @@ from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, 
 from tensorkiln.codegen.expand.by_lane import by_lane
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.unroll import unroll_function
+from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.host.header import comment
 from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.kernel_names import C_WORDS
@@ -162,7 +163,7 @@ def emit_c(
 
 def _kernel(func: PrimFunc, file: FileText, about: Sequence[str]) -> str:
     """The functions of one kernel, after a comment about it."""
-    unrolled = drop_starts(unroll_function(func))
+    unrolled = drop_starts(whole_registers(unroll_function(func)))
     if file.target.multiplies_by_lane:
         unrolled = by_lane(unrolled)
     w = TextWriter(unrolled, func, file, EXPRESSIONS, STATEMENTS)

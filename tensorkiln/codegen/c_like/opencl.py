@@ -31,6 +31,7 @@ from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, 
 from tensorkiln.codegen.device_functions import described, require_runnable
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.unroll import unroll_function
+from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.host.devices import DeviceFunction
 from tensorkiln.codegen.host.header import comment
 from tensorkiln.codegen.host.run_c import wrap
@@ -204,7 +205,9 @@ def _require_free_name(f: PrimFunc) -> None:
 
 def _kernel(func: PrimFunc, file: FileText, about: Sequence[str]) -> str:
     """The text of one kernel, after a comment about it."""
-    w = TextWriter(drop_starts(unroll_function(func)), func, file, EXPRESSIONS, STATEMENTS)
+    w = TextWriter(
+        drop_starts(whole_registers(unroll_function(func))), func, file, EXPRESSIONS, STATEMENTS
+    )
     block = launch_of(func).block
     with w.function() as state:
         taken, pointers = _parameters(w)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tensorkiln.codegen.expand.by_lane import by_lane
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.unroll import unroll_function
+from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.llvm import (
     calls,
     control,
@@ -47,7 +48,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
     Operations that the processor of `target` lacks are expanded.
     """
-    func = drop_starts(unroll_function(func))
+    func = drop_starts(whole_registers(unroll_function(func)))
     if target.multiplies_by_lane:
         func = by_lane(func)
     w = KernelWriter(func, target, EXPRESSIONS, STATEMENTS)

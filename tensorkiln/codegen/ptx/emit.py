@@ -18,6 +18,7 @@ from tensorkiln.codegen.device_functions import require_runnable
 from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.only_read import only_read
 from tensorkiln.codegen.expand.unroll import unroll_function
+from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
@@ -56,7 +57,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     require_runnable(func)
     instructions.require_instructions(func, archs_of(target))
     own = _own_words(func)
-    func = drop_starts(unroll_function(func))
+    func = drop_starts(whole_registers(unroll_function(func)))
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
     params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}
     with w.definition(_head(w, params), params):

@@ -1,0 +1,71 @@
+"""Buffers in registers whose elements are accessed in pieces that overlap are put into memory.
+
+    r[0:8] = ...; y = r[3]      ->   the same, of a buffer of scope "local"
+
+A piece, an element or a vector, is one register, so every access of an element must be of the same
+piece. Runs after `unroll_function`, when all indices are known. LLVM and compilers of C still find
+registers for most of the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from tensorkiln.codegen.expand.offsets import register_key
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store
+from tensorkiln.ir.visit import map_buffers, map_children, map_stmt, stmt_exprs, walk, walk_stmt
+
+# By dimension: the first index, and how many.
+_Piece = tuple[tuple[int, int], ...]
+
+
+def whole_registers(f: PrimFunc) -> PrimFunc:
+    """`f` with local buffers for those in registers whose pieces overlap; the same object if there
+    are none."""
+    moved = {b: replace(b, scope="local") for b in _overlapping(f)}
+    if not moved:
+        return f
+
+    def expr(e: Expr) -> Expr:
+        return map_buffers(map_children(e, expr), lambda b: moved.get(b, b))
+
+    def stmt(s: Stmt) -> Stmt:
+        return map_buffers(map_stmt(s, expr, stmt), lambda b: moved.get(b, b))
+
+    return replace(f, body=stmt(f.body))
+
+
+def _overlapping(f: PrimFunc) -> list[Buffer]:
+    """The buffers in registers of which two different pieces have an element in common."""
+    pieces: dict[Buffer, set[_Piece]] = {}
+    for s in walk_stmt(f.body):
+        if isinstance(s, Alloc) and s.buffer.scope == "register":
+            pieces[s.buffer] = set()
+    for s in walk_stmt(f.body) if pieces else ():
+        if isinstance(s, Store) and s.buffer in pieces:
+            pieces[s.buffer].add(_piece(f, s.buffer, s.indices))
+        for e in (x for root in stmt_exprs(s) for x in walk(root)):
+            if isinstance(e, Load) and e.buffer in pieces:
+                pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
+    return [b for b, found in pieces.items() if _overlap(found)]
+
+
+def _piece(f: PrimFunc, buffer: Buffer, indices: tuple[Expr, ...]) -> _Piece:
+    first = register_key(f.name, buffer, indices)
+    return tuple((n, i.dtype.lanes) for n, i in zip(first, indices, strict=True))
+
+
+def _overlap(pieces: set[_Piece]) -> bool:
+    if len({tuple(count for _, count in p) for p in pieces}) < 2 and all(
+        n % count == 0 for p in pieces for n, count in p
+    ):
+        return False  # as nearly always: pieces of one size, one after the other
+    owners: dict[tuple[int, ...], _Piece] = {}
+    return any(
+        owners.setdefault(element, p) != p
+        for p in pieces
+        for element in product(*(range(n, n + count) for n, count in p))
+    )

@@ -1,0 +1,49 @@
+"""Rows of the gallery in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.gallery.case import Outcome, run
+from tests.gallery.rows import ROWS
+
+SECONDS = 420  # for one row by one route
+LEAVING = 10  # seconds that a row's process has to end by itself
+_PROCESSES = multiprocessing.get_context("forkserver")
+# Importing torch and the collections takes longer than most rows do: they are imported once.
+_PROCESSES.set_forkserver_preload(["tests.gallery.preloaded"])
+
+
+def alone(name: str, route: str, times: bool) -> Outcome:
+    """Run a row in a process of its own, forked from one that has imported what all rows need."""
+    mine, theirs = _PROCESSES.Pipe(duplex=False)
+    with TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        process = _PROCESSES.Process(target=_row, args=(name, route, times, theirs, said))
+        process.start()
+        theirs.close()
+        try:
+            if mine.poll(SECONDS):
+                found: Outcome = mine.recv()
+                return found
+            return Outcome(name, route, "hangs", f"more than {SECONDS} s")
+        except EOFError:
+            process.join()
+            text = said.read_text(errors="replace")[-500:] if said.exists() else ""
+            return Outcome(name, route, "crashes", f"exit code {process.exitcode}: {text}")
+        finally:
+            process.join(LEAVING)
+            process.kill()
+            process.join()
+
+
+def _row(name: str, route: str, times: bool, answer: Connection, said: Path) -> None:
+    """Run a row in this process, and send what was found; what is printed goes to a file."""
+    with said.open("wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    answer.send(run(ROWS[name], route, times))
