@@ -10,8 +10,8 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 # Where a buffer lives. global: parameters and workspace. local: the stack of one thread.
 # register: vector registers; every index but the last must be a constant after unrolling, and the
 # last one ranges over the lanes of one vector; if vectors overlap, the buffer is made local when
-# code is generated. shared: memory that the threads of one block of a
-# device have in common, one buffer per block; allocated inside blockIdx loops, outside threadIdx.
+# code is generated. shared: memory that the threads of one block of a device have in common, one
+# buffer per block; allocated inside blockIdx loops, outside threadIdx.
 SCOPES = ("global", "local", "register", "shared")
 
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -83,10 +84,8 @@ def expected(drawn: Drawn, run: int) -> list[Arrays]:
     they differ, since then one of them is wrong."""
     feeds = drawn.runs[run]
     found: list[Arrays] = []
-    try:
+    with suppress(Exception):
         found.append(in_child(drawn, feeds) if run in drawn.deadly else by_runtime(drawn, feeds))
-    except Exception:
-        pass
     try:
         with np.errstate(all="ignore"):
             own = ReferenceEvaluator(drawn.model).run(None, dict(feeds))
