@@ -2,7 +2,8 @@
 
 With --external also every operator that this code generator has code for and does not take; it is
 compiled by Tensorkiln. Takes seconds and compiles nothing. Exit code 1 if anything cannot be
-compiled.
+compiled. With --table instead what the standard's node tests say of operators, opsets and element
+types: of all that there are, or of those that the model has.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tensorkiln.base.errors import Issue
-from tensorkiln.cli.options import add_target, path, plain_file, word
+from tensorkiln.base.errors import Issue, UserError
+from tensorkiln.cli.options import add_target, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 if TYPE_CHECKING:
     from tensorkiln.executable import Refusal
+    from tensorkiln.frontend.onnx.coverage import Cell, Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln check`."""
-    parser.add_argument("model", type=path, help="an ONNX file")
+    parser.add_argument("model", nargs="?", type=path, help="an ONNX file")
     add_target(parser)
     parser.add_argument(
         "--external",
@@ -34,11 +36,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also list what this external code generator refuses, and why (repeatable)",
     )
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="print which ONNX operators are tested, by opset and element type",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the issues; exit code 0 if there are none, else 1."""
+    """Print the issues; exit code 0 if there are none, else 1. With --table, print the table."""
+    for name, value in (("--target", args.target), ("--external", args.external)):
+        refuse_together({"--table": args.table, name: bool(value)})
+    if args.table:
+        return _print_coverage(args)
+    if args.model is None:
+        raise UserError(
+            "check needs a model",
+            code="missing-argument",
+            hint="kiln check model.onnx, or --table for the operators of ONNX",
+        )
     import tensorkiln as tk
     from tensorkiln.pipeline import refusals
 
@@ -64,6 +81,45 @@ def run(args: argparse.Namespace) -> int:
         if args.external and not issues:
             screen.report(refusal_table(args.external, refused))
     return 1 if issues else 0
+
+
+def _print_coverage(args: argparse.Namespace) -> int:
+    from tensorkiln.frontend.onnx.coverage import recorded, rows, rows_of
+
+    model = None if args.model is None else plain_file(args.model)
+    found = rows() if model is None else rows_of(model)
+    if args.json:
+        report = {"onnx": recorded()["onnx"], "operators": [row.to_json() for row in found]}
+        print(json.dumps(report if model is None else {"model": str(model), **report}, indent=1))
+    else:
+        Screen(args.color).report(coverage_table(found, recorded()["onnx"]))
+    return 0
+
+
+def coverage_table(found: Sequence[Row], version: str) -> str:
+    """The rows as a table, with a line for each result of each type variable, and a closing
+    sentence that counts them."""
+    lines = [("OPERATOR", "OPSET", "TYPE", "RESULT", "ELEMENT TYPES")]
+    for row in found:
+        about = (row.name, str(row.opset))
+        if not row.types:
+            lines.append((*about, "-", row.result, "-"))
+        for variable, cells in row.types.items():
+            for result in ("passed", "refused", "not run"):
+                types = ", ".join(_cell(c) for c in cells if c.result == result)
+                if types:
+                    lines.append((*about, variable, result, types))
+    passed, cases = sum(row.passed for row in found), sum(row.cases for row in found)
+    return (
+        f"{columns(lines)}\n"
+        f"{passed} of {cases} node tests of onnx {version} agree, for {len(found)} definition(s)"
+    )
+
+
+def _cell(cell: Cell) -> str:
+    """An element type; of one that passed, how many cases did if others were refused."""
+    mixed = 0 < cell.passed < cell.cases
+    return f"{cell.type} ({cell.passed} of {cell.cases})" if mixed else cell.type
 
 
 def refusal_table(externals: Sequence[str], refused: Sequence[Refusal]) -> str:

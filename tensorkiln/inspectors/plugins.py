@@ -15,9 +15,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.inspectors.builtin import builtin_inspectors
 from tensorkiln.inspectors.registry import Inspector, Inspectors, Shown, make_inspector
 
@@ -74,21 +74,16 @@ def register_inspector(
 def add_plugins(inspectors: Inspectors, warn: Callable[[str], object]) -> None:
     """Add the inspectors of installed packages, of each entry point all or none; a failing one is
     reported to `warn`."""
-    found = entry_points(group=GROUP)
-    for point in sorted(found, key=lambda point: (_package(point), point.name)):
+    for point in entry_points_of(GROUP):
         rows: list[Inspector] = []
         try:
             add = point.load()
-            add(partial(_stage, rows, f"package {_package(point)}"))
+            add(partial(_stage, rows, f"package {package_of(point)}"))
             inspectors.add(rows)
         # An error in another package must not prevent this one from reading a file.
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-            warn(f"inspectors {point.name!r} of package {_package(point)} are left out: {reason}")
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "?"
+            warn(f"inspectors {point.name!r} of package {package_of(point)} are left out: {reason}")
 
 
 def _stage(

@@ -9,16 +9,14 @@ A package adds a family with an entry point of group `tensorkiln.kernel_families
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tensorkiln import ops
+from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.base.errors import TensorkilnError, UserError
-from tensorkiln.base.files import open_plain
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, tensor
@@ -48,32 +46,11 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
 def installed_families() -> tuple[Family, ...]:
     """The families of installed packages, by the names of package and entry point. Raises UserError
     (code `bad-family` or `plugin-failed`), naming the package, for one that is wrong."""
-    if not any(map(_names_group, sys.path)):
-        return ()
-    from importlib.metadata import entry_points  # takes 30 ms to import
-
-    points = sorted(entry_points(group=GROUP), key=lambda p: (_package(p), p.name))
-    return tuple(map(_loaded, points))
-
-
-def _names_group(folder: str) -> bool:
-    """Whether an entry of `sys.path` may hold packages with entry points of the group."""
-    for path in Path(folder).glob("*-info/entry_points.txt"):
-        try:
-            with open_plain(path) as file:
-                if GROUP.encode() in file.read():
-                    return True
-        except OSError:
-            continue
-    return Path(folder).is_file()  # an archive, which may hold any
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "?"
+    return tuple(map(_loaded, entry_points_of(GROUP)))
 
 
 def _loaded(point: EntryPoint) -> Family:
-    what = f"kernel family {point.name!r} of package {_package(point)}"
+    what = f"kernel family {point.name!r} of package {package_of(point)}"
     with plugin(what):
         row: object = point.load()
     if not isinstance(row, Family):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import re
 import signal
 import sys
 import warnings
@@ -159,7 +160,7 @@ class Outcome:
     kind: str
     reason: str = ""
     operators: tuple[tuple[str, str, int], ...] = ()  # of a case of one node: domain, name, opset
-    dtypes: tuple[str, ...] = ()
+    types: tuple[tuple[str, str], ...] = ()  # its element types: type variable, type
 
 
 @cache
@@ -180,7 +181,8 @@ def is_bfloat16(case: Any) -> bool:
 
 def outcome(case: Any, compute: Compute) -> Outcome:
     """Run a case."""
-    about = operators_of(case), dtypes_of(case)
+    schema = schema_of(case)
+    about = operators_of(schema), types_of(case, schema)
     operands, want = (arrays(v) for v in case.data_sets[0])
     try:
         with warnings.catch_warnings():
@@ -193,25 +195,63 @@ def outcome(case: Any, compute: Compute) -> Outcome:
     return Outcome(case.name, "differs" if said else "agrees", said, *about)
 
 
-def operators_of(case: Any) -> tuple[tuple[str, str, int], ...]:
-    """The one operator of a case with the first opset of its definition; none of several nodes."""
+def schema_of(case: Any) -> Any | None:
+    """The definition of the one operator of a case; None of several nodes."""
     nodes = case.model.graph.node
     if len(nodes) != 1:
-        return ()
+        return None
     domain = "" if nodes[0].domain == "ai.onnx" else nodes[0].domain
     opsets = {o.domain: o.version for o in case.model.opset_import}
     try:
-        schema = onnx.defs.get_schema(nodes[0].op_type, opsets.get(domain, 1), domain)
+        return onnx.defs.get_schema(nodes[0].op_type, opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
+        return None
+
+
+def operators_of(schema: Any | None) -> tuple[tuple[str, str, int], ...]:
+    """An operator with the first opset of its definition; none without a schema."""
+    return () if schema is None else ((schema.domain, schema.name, schema.since_version),)
+
+
+def types_of(case: Any, schema: Any | None) -> tuple[tuple[str, str], ...]:
+    """The element types that a case of one node has for the type variables of its schema, by the
+    names that ONNX has for both."""
+    if schema is None:
         return ()
-    return ((domain, nodes[0].op_type, schema.since_version),)
+    node, graph = case.model.graph.node[0], case.model.graph
+    declared = {v.name: type_text(v.type) for v in [*graph.input, *graph.output]}
+    found: dict[tuple[str, str], None] = {}
+    for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        for k, name in enumerate(names):
+            variable = formals[min(k, len(formals) - 1)].type_str
+            if name and variable in variables_of(schema):
+                found[variable, declared[name]] = None
+    return tuple(found)
 
 
-def dtypes_of(case: Any) -> tuple[str, ...]:
-    """The element types of a case's tensors, by the names that ONNX has for them."""
-    values = [*case.model.graph.input[:1], *case.model.graph.output[:1]]
-    codes = [v.type.tensor_type.elem_type for v in values]
-    return tuple(onnx.TensorProto.DataType.Name(c).lower() for c in dict.fromkeys(codes) if c)
+def variables_of(schema: Any) -> dict[str, tuple[str, ...]]:
+    """The type variables of a schema, in order, and the types that each may be."""
+    constraints = {
+        c.type_param_str: tuple(
+            sorted(re.sub(r"tensor\((\w+)\)", r"\1", t) for t in c.allowed_type_strs)
+        )
+        for c in schema.type_constraints
+    }
+    used = dict.fromkeys(f.type_str for f in [*schema.inputs, *schema.outputs])
+    return {v: constraints[v] for v in used if v in constraints}
+
+
+def type_text(t: onnx.TypeProto) -> str:
+    """A type as schemas write it, a tensor's as its element type: `float`, `seq(float)`."""
+    match t.WhichOneof("value"):
+        case "tensor_type":
+            return str(onnx.TensorProto.DataType.Name(t.tensor_type.elem_type)).lower()
+        case "sequence_type":
+            return f"seq({type_text(t.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({type_text(t.optional_type.elem_type)})"
+        case other:
+            raise AssertionError(other)
 
 
 def reason_of(error: UnsupportedError) -> str:

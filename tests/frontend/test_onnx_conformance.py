@@ -1,27 +1,29 @@
-"""The node tests of the ONNX standard: what imports must be right; and the page of what is
-imported, which is written from what agreed."""
+"""The node tests of the ONNX standard: what imports must be right; the data of what did, and the
+page that is made from it."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import onnx
 import pytest
 
+from tensorkiln.frontend.onnx import coverage
 from tensorkiln.frontend.onnx.standard import HINTS
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tests.frontend.onnx_backend import (
     AT_LEAST,
-    OF_BFLOAT16,
     Outcome,
     cases,
+    compiled,
     is_bfloat16,
     outcome,
 )
+from tests.frontend.onnx_coverage import DATA, record, text_of
 from tests.frontend.onnx_models import ours
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx-operators.md"
@@ -29,36 +31,41 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx-operators.md"
 
 @cache
 def outcomes() -> tuple[Outcome, ...]:
-    """Of all cases that NumPy can evaluate."""
-    return tuple(outcome(case, ours) for case in cases() if not is_bfloat16(case))
+    """Of all cases; NumPy evaluates them, but for those of bfloat16, which it does not have."""
+    return tuple(outcome(case, compiled if is_bfloat16(case) else ours) for case in cases())
 
 
 @pytest.mark.slow
 def test_standard_node_cases() -> None:
     wrong = {o.name: o.reason for o in outcomes() if o.kind in ("differs", "failed")}
     assert wrong == {}
-    assert sum(o.kind == "agrees" for o in outcomes()) >= AT_LEAST - OF_BFLOAT16
+    assert sum(o.kind == "agrees" for o in outcomes()) >= AT_LEAST
 
 
 @pytest.mark.slow
-def test_the_page_of_operators(
+def test_what_is_recorded(
     golden: Callable[[Path, str], None], request: pytest.FixtureRequest
 ) -> None:
-    """Other versions of the package `onnx` have other cases: the page is of one of them, and must
-    hold the same rows of operators in all."""
-    written = page(outcomes())
+    """Other versions of the package `onnx` have other cases: the data is of one of them."""
+    if request.config.getoption("--bless") or coverage.recorded()["onnx"] == onnx.__version__:
+        golden(DATA, text_of(record(outcomes())))
+        coverage.recorded.cache_clear()
+
+
+def test_the_page_of_operators(golden: Callable[[Path, str], None]) -> None:
+    golden(PAGE, page())
     there = PAGE.read_text(encoding="utf-8")
-    if request.config.getoption("--bless") or f"onnx {onnx.__version__}" in there:
-        golden(PAGE, written)
     assert set(re.findall(r"^\| `(\w+)`", there, re.M)) >= {n for t in DOMAINS.values() for n in t}
 
 
 HEAD = """# ONNX operators
 
 Which operators of ONNX are imported, from what the standard's own node tests say. Written by
-`pytest tests/frontend/test_onnx_conformance.py --bless` with onnx {version}; `make onnx-backend`
-runs all {total} cases compiled. Of the {count} that NumPy can evaluate too, {agree} agree, and each
-other one is refused by an error that says why.
+`pytest tests/frontend/test_onnx_conformance.py --bless` with onnx {version}, where NumPy computes
+what is imported, but for bfloat16, which is compiled as all is by `make onnx-backend`. Of {all}
+cases {passed} agree, and each other one is refused by an error that says why.
+[`kiln check --table`](cli.md#inspect-and-check) prints this by opset and element type, with what
+was refused and what was not run.
 
 Models of opset 7 and newer are read. An operator without an importer of its own, or one defined
 anew in a newer opset, is imported as the nodes of its function body where the standard has one, if
@@ -86,7 +93,7 @@ compiled, with what helps.
 
 The tables have for each operator the opsets in which a definition of its own importer begins
 (`body`: by its function body), the cases of this operator alone that agree, and the element types
-of their first operand and result.
+that these have, by the standard's type variables where it has several.
 
 """
 ROWS = """| operator | from opset | cases | element types |
@@ -94,31 +101,41 @@ ROWS = """| operator | from opset | cases | element types |
 """
 
 
-def page(found: Sequence[Outcome]) -> str:
-    agree = sum(o.kind == "agrees" for o in found)
-    text = HEAD.format(version=onnx.__version__, total=len(cases()), count=len(found), agree=agree)
-    for domain, title in (("", "ai.onnx"), ("ai.onnx.ml", "ai.onnx.ml")):
-        text += f"## {title}\n\n{ROWS}{rows(found, domain)}\n"
-    return text + f"## What is refused\n\n{REFUSED}{refusals(found)}"
+def page() -> str:
+    """The page, of what is recorded."""
+    found = coverage.recorded()
+    text = HEAD.format(version=found["onnx"], **found["cases"])
+    for domain in found["operators"]:
+        text += f"## {domain or 'ai.onnx'}\n\n{ROWS}{rows(domain)}\n"
+    return text + f"## What is refused\n\n{REFUSED}{refusals(found['refusals'])}"
 
 
-def rows(found: Sequence[Outcome], domain: str) -> str:
-    tried: dict[str, list[Outcome]] = defaultdict(list)
-    for o in found:
-        for space, name, _ in o.operators:
-            if space == domain:
-                tried[name].append(o)
-    table = DOMAINS[domain]
-    names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
+def rows(domain: str) -> str:
+    defined: dict[str, list[coverage.Row]] = defaultdict(list)
+    for row in coverage.rows():
+        if row.domain == domain:
+            defined[row.operator].append(row)
+    table = DOMAINS.get(domain, {})
     lines = []
-    for name in sorted({*table, *names}):
-        good = [o for o in tried[name] if o.kind == "agrees"]
+    for name in sorted({*table, *defined}):
+        passed, cases = (sum(getattr(r, k) for r in defined[name]) for k in ("passed", "cases"))
         versions = CONTROL.get(name) or ", ".join(map(str, sorted(table.get(name, ()))))
-        how = versions or ("body" if good else "no")
-        types = sorted({t for o in good for t in o.dtypes})
-        count = f"{len(good)} of {len(tried[name])}" if tried[name] else ""
-        lines.append(f"| `{name}` | {how} | {count} | {', '.join(types)} |\n")
+        how = versions or ("body" if passed else "no")
+        count = f"{passed} of {cases}" if cases else ""
+        lines.append(f"| `{name}` | {how} | {count} | {types_of(defined[name])} |\n")
     return "".join(lines)
+
+
+def types_of(defined: Sequence[coverage.Row]) -> str:
+    """The element types that passed, by type variables if there are several."""
+    passed: dict[str, set[str]] = defaultdict(set)
+    for row in defined:
+        for variable, cells in row.types.items():
+            passed[variable] |= {c.type for c in cells if c.result == "passed"}
+    texts = {variable: ", ".join(sorted(types)) for variable, types in passed.items() if types}
+    if len(passed) < 2:
+        return "".join(texts.values())
+    return "; ".join(f"{variable}: {types}" for variable, types in texts.items())
 
 
 # Operators on bodies, which no table of importers has.
@@ -136,13 +153,9 @@ REFUSED = """| cases | reason | what helps |
 """
 
 
-def refusals(found: Sequence[Outcome]) -> str:
-    counts: dict[str, int] = defaultdict(int)
-    for o in found:
-        if o.kind == "refused":
-            counts[o.reason] += 1
+def refusals(counts: Mapping[str, int]) -> str:
     lines = []
-    for reason, count in sorted(counts.items(), key=lambda row: (-row[1], row[0])):
+    for reason, count in counts.items():
         op = reason.partition(":")[0]
         helps = HINTS.get(op, "") or next((v for k, v in HELPS.items() if k in reason), "")
         lines.append(f"| {count} | {reason} | {helps} |\n")

@@ -53,6 +53,18 @@ _KINDS = {
     8: "Strs",
     13: "TypeOf",
 }
+KINDS_OF_ATTRIBUTES = frozenset({*_KINDS.values(), "Tensor"})
+# Python's names for the types of attributes.
+_PLAIN = {
+    "float": "Float",
+    "int": "Int",
+    "str": "Str",
+    "np.ndarray": "Array",
+    "numpy.ndarray": "Array",
+    "tuple[float, ...]": "Floats",
+    "tuple[int, ...]": "Ints",
+    "tuple[str, ...]": "Strs",
+}
 _MISSING = inspect.Parameter.empty
 
 
@@ -74,13 +86,23 @@ def parameters_of(importer: Importer) -> Parameters:
     attrs: dict[str, tuple[str, Any]] = {}
     for p in list(inspect.signature(importer).parameters.values())[1:]:
         if p.kind is p.KEYWORD_ONLY:
-            attrs[p.name] = (str(p.annotation).removesuffix(" | None"), p.default)
+            attrs[p.name] = (kind_of(p.annotation), p.default)
         elif p.kind is p.VAR_POSITIONAL:
             variadic = True
         else:
             most += 1
             least += p.default is _MISSING
     return Parameters(least, None if variadic else most, attrs)
+
+
+def kind_of(annotation: object) -> str:
+    """The type of an attribute in a parameter's annotation, which is text where its module says
+    `from __future__ import annotations`; empty if there is none."""
+    if annotation is _MISSING:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = text.removesuffix(" | None")
+    return _PLAIN.get(text, text)
 
 
 def find(table: Table, op_type: str, opset: int) -> Importer:

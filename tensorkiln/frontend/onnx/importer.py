@@ -16,6 +16,7 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.order import execution_order, reads
+from tensorkiln.frontend.onnx.plugins import FAULTS, Importers, installed_importers
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
     FunctionProto,
@@ -26,7 +27,6 @@ from tensorkiln.frontend.onnx.proto import (
     ValueInfo,
 )
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
-from tensorkiln.frontend.onnx.standard import TRAINING
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import to_constant
 from tensorkiln.ir.attrs import Attrs
@@ -50,6 +50,7 @@ class Importer:
         self.g = Context(self.dims)
         self.issues: list[Issue] = []
         self.unrolled = 0  # steps of loops so far
+        self.installed: dict[str, Importers] = {}  # by domain, as far as nodes asked for them
         self.functions = {
             (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
         }
@@ -223,7 +224,7 @@ class Importer:
             self._issue(problem.kind, label, node.op_type, problem.message, problem.hint)
             outputs = ()
         except UserError as error:
-            if error.code in ("missing-file", "unsafe-path", "short-file"):
+            if error.code in ("missing-file", "unsafe-path", "short-file", *FAULTS):
                 raise
             # Raised by an operator's type rule: the operands do not fit each other.
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
@@ -272,14 +273,8 @@ class Importer:
     ) -> Sequence[Held | Unknown]:
         """Import a node by the table of importers."""
         domain = _domain(node.domain)
-        table = DOMAINS.get(domain)
-        if table is None:
-            hint = "a model for inference has no optimizer" if domain == TRAINING else ""
-            raise NodeProblem(
-                "operator", f"the operator's domain {domain!r} is not supported", hint
-            )
         opset = scope.opsets.get(domain, 1)
-        importer = dispatch.find(table, node.op_type, opset)
+        importer = dispatch.find(self._table(domain, node.op_type), node.op_type, opset)
         if not domain and opset > NEWEST_OPSET:
             bodies.check_known(node.op_type, opset, NEWEST_OPSET)
         values = dispatch.attributes(importer, given, self.source.files)
@@ -289,7 +284,7 @@ class Importer:
             return [UNKNOWN] * len(node.output)
         self.enter(node, scope)
         result = apply(
-            node.op_type,
+            f"{domain}.{node.op_type}" if domain else node.op_type,
             lambda *args: importer(self.g, *args, **values),
             [v for v in operands if not isinstance(v, Unknown)],
         )
@@ -298,6 +293,15 @@ class Importer:
                 "malformed", f"it has {len(node.output)} outputs, expected {len(result)}"
             )
         return result
+
+    def _table(self, domain: str, op: str) -> dispatch.Table:
+        """The importers of a domain: ours, or those of an installed package, which must have the
+        operator. NodeProblem if nobody has any."""
+        if domain in DOMAINS:
+            return DOMAINS[domain]
+        if domain not in self.installed:
+            self.installed[domain] = installed_importers(domain)
+        return self.installed[domain].having(op)
 
     def _by_body(
         self,

@@ -40,3 +40,8 @@ HINTS = {
     "MaxRoiPool": "RoiAlign is supported, which detection models are exported with today",
 }
 TRAINING = "ai.onnx.preview.training"
+
+
+def is_onnx(domain: str) -> bool:
+    """Whether a domain is one of ONNX's own, known here or not."""
+    return domain in ("", "ai.onnx") or domain.startswith("ai.onnx.")
