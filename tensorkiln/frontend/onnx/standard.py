@@ -29,12 +29,12 @@ Scaler TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor ZipMap
 """
 STANDARD = frozenset(_NAMES.split())
 
-_STRINGS = "tensors hold no strings: do this before the model, and give it numbers"
-_OUTSIDE = """StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer CastMap
+NO_STRINGS = "tensors hold no strings: do this before the model, and give it numbers"
+_OUTSIDE = """StringConcat StringNormalizer StringSplit RegexFullMatch CastMap
 CategoryMapper DictVectorizer"""
 # What helps with an operator that is not imported.
 HINTS = {
-    **dict.fromkeys(_OUTSIDE.split(), _STRINGS),
+    **dict.fromkeys(_OUTSIDE.split(), NO_STRINGS),
     "ImageDecoder": "decode pictures before the model, and give it their elements",
     "Multinomial": "let the model give the probabilities, and draw after it",
     "MaxRoiPool": "RoiAlign is supported, which detection models are exported with today",
