@@ -35,15 +35,13 @@ NETWORKS = (
 )
 
 
-def _compiled(case: Case, threads: int, backend: str) -> Runner:
+def _compiled(case: Case, threads: int, backend: str, options: dict[str, Any]) -> Runner:
     import torch
-    import torch._dynamo
 
     from tests.zoo.export import build
 
     torch.set_num_threads(threads)
-    torch._dynamo.reset()
-    compiled = torch.compile(build(case.network), backend=backend)
+    compiled = torch.compile(build(case.network), backend=backend, options=options)
     tensors = [torch.from_numpy(values) for values in case.inputs.values()]
 
     def run() -> tuple[Array, ...]:
@@ -57,14 +55,11 @@ def _compiled(case: Case, threads: int, backend: str) -> Runner:
 
 
 def _ours(case: Case, threads: int) -> Runner:
-    return _compiled(case, threads, "tensorkiln")
+    return _compiled(case, threads, "tensorkiln", {})
 
 
 def _inductor(case: Case, threads: int) -> Runner:
-    import torch._inductor.config
-
-    torch._inductor.config.freezing = True
-    return _compiled(case, threads, "inductor")
+    return _compiled(case, threads, "inductor", {"freezing": True})
 
 
 PAIR = (
@@ -78,10 +73,13 @@ def _differ(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
 
 
 def _models(only: str) -> Iterator[Model]:
+    import torch._dynamo
+
     from tests.zoo import registry
 
     for name in NETWORKS:
         if only in name:
+            torch._dynamo.reset()  # which would make both compile again while they are timed
             feeds = registry.inputs(registry.NETWORKS[name], seed=0)
             yield Model("torch.compile", name, b"", feeds, _differ)
 

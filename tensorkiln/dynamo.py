@@ -87,10 +87,14 @@ def backend(
     if torch.is_grad_enabled() and any(_has_gradient(x) for x in example_inputs):
         return _refuse_training
     weights = [_is_weight(x) for x in example_inputs]
+    own = len(_own_weights(module))
 
     def compiler(graph: Any, fakes: Sequence[Any]) -> Boxed:
-        # Where AOTAutograd has removed arguments that are given twice, places do not fit.
-        static = weights if len(weights) == len(fakes) else [False] * len(fakes)
+        # Weights that the module keeps become the first arguments. Where AOTAutograd has removed
+        # arguments that are given twice, places do not fit.
+        static = [True] * own + weights
+        if len(static) != len(fakes):
+            static = [False] * len(fakes)
         return _boxed(_Graph(graph, static, known))
 
     made: Callable[..., Any] = aot_autograd(
@@ -133,6 +137,13 @@ def _is_weight(x: Any) -> bool:
     return isinstance(x, torch.nn.Parameter) or (
         isinstance(x, torch.Tensor) and getattr(x, "_dynamo_static_input_type", None) is not None
     )
+
+
+def _own_weights(module: Any) -> list[Any]:
+    """Parameters and buffers that dynamo has left in its module, as inductor's option `freezing`
+    has it do, in the order in which AOTAutograd lifts them."""
+    kinds = (module.named_parameters, module.named_buffers)
+    return [x for named in kinds for _, x in named(remove_duplicate=False)]
 
 
 def _refuse_training(*args: Any) -> Any:

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tensorkiln.base.errors import UnsupportedError, UserError  # noqa: E402 - after the skip
-from tensorkiln.dynamo import FallbackWarning, backend, report  # noqa: E402
+from tensorkiln.dynamo import FallbackWarning, _Graph, backend, report  # noqa: E402
 
 nn = torch.nn
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,6 +144,31 @@ def test_sizes_change_and_nothing_is_compiled_again() -> None:
         assert got[2] == want[2]
     found = report()
     assert (found.graphs, found.compiled, found.fallbacks) == (1, 1, [])
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_weights_are_constants(freezing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that dynamo leaves in its module: kernels of constant weights are a hundred times
+    as fast, and a function has at most 256 parameters."""
+    import torch._inductor.config as config
+
+    seen: list[tuple[int, int]] = []
+    imported = _Graph._imported
+
+    def watched(graph: _Graph, args: list[Any]) -> Any:
+        made = imported(graph, args)
+        seen.append((len(graph.weights), len(graph.inputs)))
+        return made
+
+    monkeypatch.setattr(_Graph, "_imported", watched)
+    make, example = NETWORKS["convolutions"]
+    net, x = make().eval(), example()
+    compiled = torch.compile(net, backend=backend)
+    with config.patch(freezing=freezing):
+        for _ in range(2):
+            close(compiled(x), net(x))
+    # two convolutions and a linear layer, and the four of BatchNorm that inference reads
+    assert seen == [(10, 1)]
 
 
 @pytest.mark.slow
