@@ -203,6 +203,8 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "pixels": (_pixels, (1, 3, 7, 7), "movement"),
     "transpose": (_transpose(1, 0), (37, 53), "movement"),
     "transpose_parallel": (_transpose(1, 0), (300, 301), "movement"),
+    "transpose_crowded": (_transpose(1, 0), (512, 40), "movement"),
+    "transpose_crowded_around": (_transpose(0, 2, 1), (2, 256, 40), "movement"),
     "transpose_around": (_transpose(0, 2, 1, 3), (2, 12, 9, 64), "movement"),
     "transpose_thin": (_transpose(0, 3, 1, 2), (1, 9, 9, 3), "movement"),
     "relayout_into": (_channels, (1, 20, 5, 9), "movement"),
