@@ -86,6 +86,12 @@ class Families:
         asked = (row.prologue for row in self._deciding(b, target))
         return any(takes(b.value, operand, before) for takes in asked if takes is not None)
 
+    def wants_apart(self, b: Binding, operand: int, before: list[Binding], target: Target) -> bool:
+        """Whether the kernel of a call had better read one of its operands from memory."""
+        assert isinstance(b.value, Call)
+        asked = (row.apart for row in self._deciding(b, target))
+        return any(apart(b.value, operand, before, target) for apart in asked if apart is not None)
+
     def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
         """The rows that decide what is fused with a call: of another package the first that fits,
         alone; else all of this one, since plain loops compute what the others cannot."""

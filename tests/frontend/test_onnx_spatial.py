@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.frontend import from_onnx
-from tests.frontend.onnx_models import agree, node_model, ours
+from tests.frontend.onnx_models import agree, model, node_model, ours, theirs, value
 
 R = np.random.default_rng(9)
 
@@ -33,6 +34,14 @@ def as_reference(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
         b = np.asarray(b)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5)
+
+
+def as_compiled(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
+    """Compiled code against ONNX Runtime."""
+    run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+    got, (want,) = run(*feeds.values()).numpy(), theirs(made, feeds)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=2e-5)
 
 
 DEEP: list[dict[str, Any]] = [
@@ -254,3 +263,35 @@ def test_padding_that_goes_round(pads: Any, axes: Any) -> None:
             kept, [(max(low, 0), max(high, 0)) if k == axis else (0, 0) for k in (0, 1)], "wrap"
         )
     np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], x)
+
+
+@pytest.mark.parametrize("channels", [1, 15, 16, 19, 70])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_pictures_of_few_and_many_channels(mode: str, channels: int) -> None:
+    """Channels of a point are read as rows if there are a vector of them."""
+    at = np.clip(f(2, 9, 8, 2), -1.3, 1.3)
+    for padding, align in product(("zeros", "border", "reflection"), (0, 1)):
+        attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
+        made, feeds = node_model("GridSample", [f(2, channels, 5, 7), at], opset=20, **attrs)
+        as_compiled(made, feeds)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_deep_pictures_of_many_channels_in_float64(mode: str) -> None:
+    x, at = f(1, 24, 3, 4, 5).astype(np.float64), f(1, 3, 2, 17, 3).astype(np.float64)
+    made, feeds = node_model("GridSample", [x, at], opset=20, mode=mode)
+    as_compiled(made, feeds)
+
+
+def test_pictures_of_symbolic_channels_and_points() -> None:
+    node = helper.make_node("GridSample", ["x", "at"], ["y"], mode="linear")
+    inputs = [
+        value("x", np.float32, ["n", "c", 6, 5]),
+        value("at", np.float32, ["n", "h", "w", 2]),
+    ]
+    made = model([node], inputs, ["y"], opset=20)
+    run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+    for n, c, h, w in [(1, 3, 4, 5), (2, 16, 3, 3), (3, 65, 7, 9), (1, 1, 1, 1)]:
+        feeds = {"x": f(n, c, 6, 5), "at": f(n, h, w, 2)}
+        (want,) = theirs(made, feeds)
+        np.testing.assert_allclose(run(*feeds.values()).numpy(), want, rtol=1e-4, atol=1e-5)
