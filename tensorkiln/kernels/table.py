@@ -16,7 +16,7 @@ from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
 from tensorkiln.kernels.places import COUPLED, SCATTER, TOP_K
 from tensorkiln.kernels.plugins import installed_families
-from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL
+from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
 from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
 from tensorkiln.kernels.winograd import WINOGRAD
@@ -32,6 +32,7 @@ TABLE: tuple[Family, ...] = (
     LINEAR,
     MATMUL,
     POOL,
+    POOL_ROWS,
     GLOBAL_POOL,
     LRN,
     ATTENTION,

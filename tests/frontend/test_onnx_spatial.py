@@ -37,11 +37,11 @@ def as_reference(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
 
 
 def as_compiled(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
-    """Compiled code against ONNX Runtime."""
+    """Compiled code against ONNX Runtime; to the bit if `rtol` is 0."""
     run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
     got, (want,) = run(*feeds.values()).numpy(), theirs(made, feeds)
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got, want, rtol=rtol, atol=2e-5)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=2e-5 if rtol else 0)
 
 
 DEEP: list[dict[str, Any]] = [
@@ -263,6 +263,41 @@ def test_padding_that_goes_round(pads: Any, axes: Any) -> None:
             kept, [(max(low, 0), max(high, 0)) if k == axis else (0, 0) for k in (0, 1)], "wrap"
         )
     np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], x)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"kernel_shape": [3, 3, 3], "strides": [2, 2, 2]},
+        {"kernel_shape": [2, 3, 2], "strides": [1, 2, 3], "pads": [1, 0, 1, 0, 2, 1]},
+        {"kernel_shape": [2, 2, 3], "strides": [2, 1, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 2, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2, 2]},
+    ],
+)
+@pytest.mark.parametrize("size", [(5, 9, 41), (4, 6, 7), (1, 5, 16)])
+def test_pooling_in_three_dimensions(attrs: dict[str, Any], size: tuple[int, ...]) -> None:
+    """Compiled, maxima to the bit, also of integers."""
+    if any(n < k for n, k in zip(size, attrs["kernel_shape"], strict=True)):
+        attrs = {**attrs, "auto_pad": "SAME_LOWER", "pads": None}
+    attrs = {k: v for k, v in attrs.items() if v is not None}
+    x = f(2, 3, *size)
+    for given in (x, (x * 40).astype(np.int8)):
+        made, feeds = node_model("MaxPool", [given], opset=19, **attrs)
+        as_compiled(made, feeds, rtol=0)
+    for include in (0, 1):
+        made, feeds = node_model("AveragePool", [x], opset=19, count_include_pad=include, **attrs)
+        as_compiled(made, feeds)
+
+
+def test_pooling_of_symbolic_planes() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 3, 2], strides=[2, 1, 2])
+    for shape in (["n", 3, "d", "h", "w"], ["n", "c", "d", 8, 19], [1, 2, 4, "h", 30]):
+        made = model([node], [value("x", np.float32, shape)], ["y"], opset=19)
+        run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+        for n, d, h, w in ((1, 4, 8, 19), (2, 7, 5, 33)):
+            sizes = {"n": n, "c": 3, "d": d, "h": h, "w": w}
+            x = f(*(sizes.get(k, k) for k in shape))
+            np.testing.assert_array_equal(run(x).numpy(), theirs(made, {"x": x})[0])
 
 
 @pytest.mark.parametrize("channels", [1, 15, 16, 19, 70])
