@@ -106,6 +106,9 @@ class Family:
     # (call, number of an operand, operators that compute it): whether the kernel can compute the
     # operand itself, each time that it reads an element.
     prologue: Callable[[Call, int, Sequence[Binding]], bool] | None = None
+    # The same, and the target: whether an operand had better be computed by a kernel of its own,
+    # although this one could.
+    apart: Callable[[Call, int, Sequence[Binding], Target], bool] | None = None
     # Whether it reads the epilogue's operands at the element that it writes next, so that the
     # result may take their memory.
     inplace: bool = False

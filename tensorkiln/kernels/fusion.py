@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln import ops
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.ops.rules import same_extent
+from tensorkiln.target import Target
 
 # The most operators before one that passes over its row several times, such as softmax: each pass
 # computes them again.
@@ -58,6 +61,29 @@ def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:
     names = {b.value.op for b in before if isinstance(b.value, Call)}
     view = len(before) == 1 and is_view(before[0])
     return operand == 0 and not view and len(before) <= _MOST and not names & _COSTLY
+
+
+def transposes_rows(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
+    """Whether a transpose takes apart rows of at least a vector that were read at computed places:
+    in its order each element would be a load, and its place be computed once for each column."""
+    if call.op != "transpose" or call.attrs.axes[-1] == len(call.attrs.axes) - 1:
+        return False
+    row = before[-1].var.tensor.shape[-1]
+    length = int_value(row)
+    if length is not None and length < target.vector_lanes("float32"):
+        return False
+    return any(_takes_rows(b, row) for b in before)
+
+
+def _takes_rows(b: Binding, row: Expr) -> bool:
+    """Whether a value consists of such rows of another at computed places."""
+    call = b.value
+    if not isinstance(call, Call) or call.op != "take":
+        return False
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    axis = call.attrs.axis % x.ndim
+    return axis < x.ndim - 1 and same_extent(x.shape[-1], row)
 
 
 def computes_nothing(before: Sequence[Binding]) -> bool:

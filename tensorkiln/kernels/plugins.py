@@ -40,6 +40,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "decompose": (list, tuple),
     "epilogue": (bool,),
     "prologue": (bool,),
+    "apart": (bool,),
 }
 
 

@@ -9,6 +9,10 @@ from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, no_vie
 from tensorkiln.ops.nn import pool_windows
 from tensorkiln.target import Target
 
+# Of pooling along rows: taps of a window in one dimension, which are written out; the fewest
+# outputs of a row; bytes of a row, of which several stay in a first-level cache.
+_TAPS, _SHORT, _ROW_BYTES = 16, 4, 16384
+
 
 def any_layout(call: Call, out: TensorType, target: Target) -> bool:
     """For operators that compute in whatever layout their operand has."""
@@ -25,6 +29,23 @@ def _pool_fits(call: Call, out: TensorType, target: Target) -> bool:
     pair = pool_windows(call.attrs)
     undilated = all(w.dilation == 1 for w in pair)
     return undilated and pair[0].kernel * pair[1].kernel <= 64
+
+
+def _pool_rows_fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether images and result are row-major, of static sizes; a window has several columns, and
+    no more than _TAPS in a dimension; outputs of a row are a vector, if a short one; and a row is
+    a part of a first-level cache. Without columns, plain loops read whole planes in vectors."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    if x.layout is not None or out.layout is not None or x.dtype != out.dtype:
+        return False
+    sizes = [int_value(d) for d in (*x.shape[2:], *out.shape[2:])]
+    if None in sizes or 0 in sizes or target.vector_lanes("float32") < _SHORT:
+        return False
+    rows, cols = pool_windows(call.attrs)
+    columns = max(sizes[1] or 0, ((sizes[3] or 0) - 1) * cols.stride + cols.span)
+    taps = 1 < cols.kernel <= _TAPS and rows.kernel <= _TAPS
+    return taps and (sizes[3] or 0) >= _SHORT and columns * x.dtype.bytes <= _ROW_BYTES
 
 
 def _global_pool_fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -63,6 +84,14 @@ POOL = Family(
     schedule="tensorkiln.schedule.pool.schedule:schedule_pool",
     fits=_pool_fits,
     in_blocks=any_layout,
+    epilogue=elementwise_epilogue,
+    prologue=no_view,
+)
+POOL_ROWS = Family(
+    op_class="pool_rows",
+    operators=("max_pool2d", "avg_pool2d"),
+    schedule="tensorkiln.schedule.pool.rows:schedule_pool_rows",
+    fits=_pool_rows_fits,
     epilogue=elementwise_epilogue,
     prologue=no_view,
 )

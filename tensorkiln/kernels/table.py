@@ -16,7 +16,7 @@ from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
 from tensorkiln.kernels.places import COUPLED, SCATTER, TOP_K
 from tensorkiln.kernels.plugins import installed_families
-from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL
+from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
 from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
 from tensorkiln.kernels.winograd import WINOGRAD
@@ -32,6 +32,7 @@ TABLE: tuple[Family, ...] = (
     LINEAR,
     MATMUL,
     POOL,
+    POOL_ROWS,
     GLOBAL_POOL,
     LRN,
     ATTENTION,
@@ -85,6 +86,12 @@ class Families:
         assert isinstance(b.value, Call)
         asked = (row.prologue for row in self._deciding(b, target))
         return any(takes(b.value, operand, before) for takes in asked if takes is not None)
+
+    def wants_apart(self, b: Binding, operand: int, before: list[Binding], target: Target) -> bool:
+        """Whether the kernel of a call had better read one of its operands from memory."""
+        assert isinstance(b.value, Call)
+        asked = (row.apart for row in self._deciding(b, target))
+        return any(apart(b.value, operand, before, target) for apart in asked if apart is not None)
 
     def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
         """The rows that decide what is fused with a call: of another package the first that fits,

@@ -260,6 +260,31 @@ def test_vector_reduce_has_one_order(level: str) -> None:
             np.testing.assert_array_equal(got, _tree(x, REDUCES[op]).astype(dtype))
 
 
+def _strided_kernel(dtype: str, lanes: int, stride: int):  # noqa: ANN202
+    def body(x, out):  # noqa: ANN001, ANN202
+        i = Var("i")
+        at = Ramp(i + 1, IntImm(stride), lanes)
+        row = Store(out, (i, Ramp(IntImm(0), IntImm(1), lanes)), Load(x, (at,)))
+        return For(i, IntImm(0), IntImm(3), "serial", row)
+
+    count = (lanes - 1) * stride + 4  # not one element behind the last that is asked for
+    name = f"strided_{dtype}_{lanes}_{stride}"
+    return program(name, [((count,), dtype), ((3, lanes), dtype)], body)
+
+
+@pytest.mark.parametrize("level", EVERY_FORM)
+def test_lanes_some_elements_apart(level: str) -> None:
+    types = ("float32", "int8", "float64", "bool", "float16")
+    table = [(d, n, s) for d in types for n in (3, 4, 8, 16) for s in (2, 3, 4, 5)]
+    library = compiled([_strided_kernel(*row) for row in table], FORMS[level])
+    for dtype, lanes, stride in table:
+        x = numbers(dtype, 5)[200 : 200 + (lanes - 1) * stride + 4]
+        got = np.zeros((3, lanes), dtype)
+        library[f"strided_{dtype}_{lanes}_{stride}"](x, got)
+        want = [x[i + 1 : i + 2 + (lanes - 1) * stride : stride] for i in range(3)]
+        np.testing.assert_array_equal(got, want)
+
+
 def _statements() -> list:
     def one_lane(x, out):  # noqa: ANN001, ANN202
         a, b = (Load(x, (Ramp(IntImm(n), IntImm(1), 4),)) for n in (0, 4))

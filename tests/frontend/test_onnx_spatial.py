@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.frontend import from_onnx
-from tests.frontend.onnx_models import agree, node_model, ours
+from tests.frontend.onnx_models import agree, model, node_model, ours, theirs, value
 
 R = np.random.default_rng(9)
 
@@ -33,6 +34,14 @@ def as_reference(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
         b = np.asarray(b)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5)
+
+
+def as_compiled(made: Any, feeds: Any, rtol: float = 1e-4) -> None:
+    """Compiled code against ONNX Runtime; to the bit if `rtol` is 0."""
+    run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+    got, (want,) = run(*feeds.values()).numpy(), theirs(made, feeds)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=2e-5 if rtol else 0)
 
 
 DEEP: list[dict[str, Any]] = [
@@ -254,3 +263,70 @@ def test_padding_that_goes_round(pads: Any, axes: Any) -> None:
             kept, [(max(low, 0), max(high, 0)) if k == axis else (0, 0) for k in (0, 1)], "wrap"
         )
     np.testing.assert_array_equal(ours(from_onnx(made), feeds)[0], x)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"kernel_shape": [3, 3, 3], "strides": [2, 2, 2]},
+        {"kernel_shape": [2, 3, 2], "strides": [1, 2, 3], "pads": [1, 0, 1, 0, 2, 1]},
+        {"kernel_shape": [2, 2, 3], "strides": [2, 1, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 2, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2, 2]},
+    ],
+)
+@pytest.mark.parametrize("size", [(5, 9, 41), (4, 6, 7), (1, 5, 16)])
+def test_pooling_in_three_dimensions(attrs: dict[str, Any], size: tuple[int, ...]) -> None:
+    """Compiled, maxima to the bit, also of integers."""
+    if any(n < k for n, k in zip(size, attrs["kernel_shape"], strict=True)):
+        attrs = {**attrs, "auto_pad": "SAME_LOWER", "pads": None}
+    attrs = {k: v for k, v in attrs.items() if v is not None}
+    x = f(2, 3, *size)
+    for given in (x, (x * 40).astype(np.int8)):
+        made, feeds = node_model("MaxPool", [given], opset=19, **attrs)
+        as_compiled(made, feeds, rtol=0)
+    for include in (0, 1):
+        made, feeds = node_model("AveragePool", [x], opset=19, count_include_pad=include, **attrs)
+        as_compiled(made, feeds)
+
+
+def test_pooling_of_symbolic_planes() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 3, 2], strides=[2, 1, 2])
+    for shape in (["n", 3, "d", "h", "w"], ["n", "c", "d", 8, 19], [1, 2, 4, "h", 30]):
+        made = model([node], [value("x", np.float32, shape)], ["y"], opset=19)
+        run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+        for n, d, h, w in ((1, 4, 8, 19), (2, 7, 5, 33)):
+            sizes = {"n": n, "c": 3, "d": d, "h": h, "w": w}
+            x = f(*(sizes.get(k, k) for k in shape))
+            np.testing.assert_array_equal(run(x).numpy(), theirs(made, {"x": x})[0])
+
+
+@pytest.mark.parametrize("channels", [1, 15, 16, 19, 70])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_pictures_of_few_and_many_channels(mode: str, channels: int) -> None:
+    """Channels of a point are read as rows if there are a vector of them."""
+    at = np.clip(f(2, 9, 8, 2), -1.3, 1.3)
+    for padding, align in product(("zeros", "border", "reflection"), (0, 1)):
+        attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
+        made, feeds = node_model("GridSample", [f(2, channels, 5, 7), at], opset=20, **attrs)
+        as_compiled(made, feeds)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_deep_pictures_of_many_channels_in_float64(mode: str) -> None:
+    x, at = f(1, 24, 3, 4, 5).astype(np.float64), f(1, 3, 2, 17, 3).astype(np.float64)
+    made, feeds = node_model("GridSample", [x, at], opset=20, mode=mode)
+    as_compiled(made, feeds)
+
+
+def test_pictures_of_symbolic_channels_and_points() -> None:
+    node = helper.make_node("GridSample", ["x", "at"], ["y"], mode="linear")
+    inputs = [
+        value("x", np.float32, ["n", "c", 6, 5]),
+        value("at", np.float32, ["n", "h", "w", 2]),
+    ]
+    made = model([node], inputs, ["y"], opset=20)
+    run = tk.runtime.Executor(tk.compile(from_onnx(made)).jit(), tk.cpu())["main"]
+    for n, c, h, w in [(1, 3, 4, 5), (2, 16, 3, 3), (3, 65, 7, 9), (1, 1, 1, 1)]:
+        feeds = {"x": f(n, c, 6, 5), "at": f(n, h, w, 2)}
+        (want,) = theirs(made, feeds)
+        np.testing.assert_allclose(run(*feeds.values()).numpy(), want, rtol=1e-4, atol=1e-5)

@@ -203,6 +203,8 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "pixels": (_pixels, (1, 3, 7, 7), "movement"),
     "transpose": (_transpose(1, 0), (37, 53), "movement"),
     "transpose_parallel": (_transpose(1, 0), (300, 301), "movement"),
+    "transpose_crowded": (_transpose(1, 0), (512, 40), "movement"),
+    "transpose_crowded_around": (_transpose(0, 2, 1), (2, 256, 40), "movement"),
     "transpose_around": (_transpose(0, 2, 1, 3), (2, 12, 9, 64), "movement"),
     "transpose_thin": (_transpose(0, 3, 1, 2), (1, 9, 9, 3), "movement"),
     "relayout_into": (_channels, (1, 20, 5, 9), "movement"),
@@ -227,6 +229,20 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
         _window("max_pool2d", 16, kernel=(1, 1), strides=(2, 2)), (1, 3, 5, 1), "pool_blocked"),
     "pool_parallel": (
         _window("max_pool2d", 64, kernel=(2, 2), strides=(2, 2)), (1, 3, 48, 48), "pool_blocked"),
+    "pooled_rows": (
+        lambda g, x: g.relu(g.max_pool2d(x, kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))),
+        (2, 3, 9, 25), "pool_rows"),
+    "pooled_rows_symbolic": (
+        lambda g, x: g.max_pool2d(g.neg(x), kernel=(2, 2), strides=(2, 2)), (N, 2, 6, 20),
+        "pool_rows"),
+    "pooled_rows_mean": (
+        lambda g, x: g.avg_pool2d(x, kernel=(3, 2), padding=(0, 1, 1, 0), ceil_mode=True),
+        (1, 2, 5, 18), "pool_rows"),
+    "pooled_rows_direct": (
+        lambda g, x: g.max_pool2d(x, kernel=(1, 3), strides=(1, 3)), (1, 2, 3, 27), "pool_rows"),
+    "pooled_rows_parallel": (
+        lambda g, x: g.max_pool2d(x, kernel=(3, 3), padding=(0, 1, 0, 1)), (2, 4, 60, 130),
+        "pool_rows"),
     # Of attention with a symbolic size, or more than one block of keys, the proof takes too long.
     "attention": (_attention(), (1, 2, 9, 16), "attention_fused"),
     "attention_wide": (_attention(), (1, 2, 5, 64), "attention_fused"),

@@ -170,6 +170,8 @@ def main_plan(mod: IRModule) -> list:
     return list(mod.graphs[0].bindings)
 
 
+PLACES = c([0, 1] * 9, "int64")
+
 # x is float32 [4, 16], y the same
 ROWS: dict[str, tuple[Build, list[str]]] = {
     "linear": (lambda g, x, y: g.add(g.gelu(g.linear(x, rand(16, 16), rand(16))), y),
@@ -191,6 +193,19 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
     "concat not absorbed": (lambda g, x, y: g.relu(g.concat(x, y, axis=0)), ["concat", "relu"]),
     "concat not absorbed by a sum": (
         lambda g, x, y: g.sum(g.concat(x, y, axis=0), axes=(0,)), ["concat", "sum"]),
+    # rows at computed places; a vector has 8 elements
+    "transpose of rows": (
+        lambda g, x, y: g.transpose(g.neg(g.take(x, PLACES, axis=0)), axes=(1, 0)),
+        ["take neg", "transpose"]),
+    "rows stay rows": (
+        lambda g, x, y: g.transpose(g.take(g.reshape(x, shape=(2, 2, 16)), PLACES, axis=1),
+                                    axes=(1, 0, 2)), ["reshape take transpose"]),
+    "transpose of short rows": (
+        lambda g, x, y: g.transpose(g.take(g.reshape(x, shape=(16, 4)), PLACES, axis=0),
+                                    axes=(1, 0)), ["reshape take transpose"]),
+    "transpose of columns": (
+        lambda g, x, y: g.transpose(g.take(x, PLACES, axis=1), axes=(1, 0)),
+        ["take transpose"]),
     # reductions
     "prologue of a sum": (lambda g, x, y: g.sum(g.mul(g.sub(x, y), 2), axes=(1,)), ["sub mul sum"]),
     "epilogue of a sum": (lambda g, x, y: g.sqrt(g.add(g.sum(x, axes=(1,), keepdims=True), 99)),

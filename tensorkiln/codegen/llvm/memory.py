@@ -16,6 +16,9 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, Store
 
+# The most elements from lane to lane for which lanes are picked from vectors.
+_MOST_STRIDE = 4
+
 
 def _register(w: KernelWriter, buf: Buffer, indices: tuple[Expr, ...], dtype: DType) -> str:
     """The stack slot of an element or vector of a buffer in registers."""
@@ -57,6 +60,8 @@ def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
     elif stride == 0:
         x = w.line(f"load {element}, ptr {ptr}")
         v = w.splat(x, DType("uint8") if dtype.is_bool else dtype.element, dtype.lanes)
+    elif stride is not None and _by_vectors(w, dtype, stride):
+        v = _strided(w, t, ptr, stride, dtype)
     else:
         v = "poison"
         for lane, p in enumerate(lane_pointers(w, buf, e.indices, dtype.lanes)):
@@ -65,6 +70,34 @@ def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
     if dtype.is_bool:
         v = w.line(f"icmp ne {t} {v}, {'0' if dtype.lanes == 1 else 'zeroinitializer'}")
     return v
+
+
+def _by_vectors(w: KernelWriter, dtype: DType, stride: int) -> bool:
+    """Whether lanes `stride` elements apart are picked from vectors that hold all of them: a load
+    and a shuffle for each stride, where otherwise each lane would be both."""
+    vectors = w.target.vector_lanes("float32") > 1
+    return vectors and dtype.lanes >= 4 and 2 <= stride <= _MOST_STRIDE
+
+
+def _strided(w: KernelWriter, t: str, ptr: str, stride: int, dtype: DType) -> str:
+    """Lanes `stride` elements apart from `ptr` on. What is read ends with the last of them."""
+    lanes = dtype.lanes
+    size = 1 if dtype.is_bool else dtype.element.bytes
+    last = (lanes - 1) * (stride - 1)  # where the last vector begins
+    found, have = "poison", -1  # the lanes up to `have` are in `found`
+    for k in range(stride):
+        start = min(k * lanes, last)
+        at = w.line(f"getelementptr i8, ptr {ptr}, i64 {start * size}")
+        x = w.line(f"load {t}, ptr {at}, align {size}")
+        here = (start + lanes - 1) // stride
+        places = [
+            i if i <= have else lanes + i * stride - start if i <= here else -1
+            for i in range(lanes)
+        ]
+        mask = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in places)
+        found = w.line(f"shufflevector {t} {found}, {t} {x}, <{lanes} x i32> <{mask}>")
+        have = here
+    return found
 
 
 def _address_of(w: KernelWriter, e: AddressOf) -> str:

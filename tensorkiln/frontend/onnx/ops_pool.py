@@ -2,8 +2,9 @@
 
 A maximum and a mean over windows of several dimensions are those over windows of one dimension
 after another, since also the elements by which a mean divides are counted for each dimension. So
-three and more dimensions are pooled on their own, from the first: that takes fewer operations, and
-what lies behind a dimension is read in vectors.
+three and more dimensions are pooled on their own, which takes fewer operations: after the last two,
+which are planes in memory and are pooled at once. Where the sizes of planes are symbolic, which
+leaves fewer kernels for them, they come last, one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_unpool import max_indices
 from tensorkiln.frontend.onnx.windows import Windows
-from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ops.window import Window
 
 # From an image [N, C, H, W] and the windows along H and W to the pooled image.
@@ -25,20 +26,39 @@ _ALONE = Window(1, 1, 0, 0)
 
 
 def _pooled(g: Context, x: Val, windows: Sequence[Window], pool: Pool) -> Val:
-    """x [N, C, ...] pooled along all dimensions: one or two at once, more one after another."""
-    n, shape = len(windows), list(g.shape(x))
-    if n == 1:
-        y = pool(g.reshape(x, (*shape[:2], 1, shape[2])), _ALONE, windows[0])
-        return g.reshape(y, (*shape[:2], g.shape(y)[3]))
-    if n == 2:
-        return pool(x, *windows)
-    for i, window in enumerate(windows[:-1]):
-        lead, rest = (g.dims.product(part) for part in (shape[1 : 2 + i], shape[3 + i :]))
-        x = pool(g.reshape(x, (shape[0], lead, shape[2 + i], rest)), window, _ALONE)
-        shape[2 + i] = g.shape(x)[2]
+    """x [N, C, ...] pooled along all dimensions."""
+    shape = list(g.shape(x))
+    if len(windows) == 1:
+        shape.insert(2, as_expr(1))
+        x = _planes(g, x, shape, (_ALONE, windows[0]), pool)
+        return g.reshape(x, (*shape[:2], shape[3]))
+    *others, rows, cols = windows
+    axes = [*enumerate(others, 2)]
+    if axes and None in map(int_value, shape[-2:]):
+        for axis, window in (*axes, (len(shape) - 2, rows)):
+            x = _alone(g, x, shape, axis, window, pool)
+        x = _planes(g, x, shape, (_ALONE, cols), pool)
+    else:
+        x = _planes(g, x, shape, (rows, cols), pool)
+        for axis, window in reversed(axes):
+            x = _alone(g, x, shape, axis, window, pool)
+    return g.reshape(x, shape)
+
+
+def _planes(g: Context, x: Val, shape: list[Expr], pair: tuple[Window, Window], pool: Pool) -> Val:
+    """x, whose elements are those of extents `shape`, pooled along the last two, which are set."""
     lead = g.dims.product(shape[1:-2])
-    x = pool(g.reshape(x, (shape[0], lead, *shape[-2:])), _ALONE, windows[-1])
-    return g.reshape(x, (*shape[:-1], g.shape(x)[3]))
+    y = pool(g.reshape(x, (shape[0], lead, *shape[-2:])), *pair)
+    shape[-2:] = g.shape(y)[2:]
+    return y
+
+
+def _alone(g: Context, x: Val, shape: list[Expr], axis: int, window: Window, pool: Pool) -> Val:
+    """The same along one dimension before the last."""
+    lead, rest = (g.dims.product(part) for part in (shape[1:axis], shape[axis + 1 :]))
+    y = pool(g.reshape(x, (shape[0], lead, shape[axis], rest)), window, _ALONE)
+    shape[axis] = g.shape(y)[2]
+    return y
 
 
 def _emit(g: Context, op: str, x: Val, rows: Window, cols: Window, **attrs: bool) -> Val:

@@ -17,7 +17,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, const, int_value, logical_and, select
 from tensorkiln.ir.layout import Layout
-from tensorkiln.ir.relax import TensorType, Value
+from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.op import Element
@@ -313,10 +313,31 @@ def _flat_element(buf: Buffer, along: int) -> Element:
 
 
 def _lanes(group: Group, target: Target) -> int:
-    """Vector lanes for the widest type that the group computes with, at most those of float32."""
-    types = [group.out_type.dtype] + [v.tensor.dtype for v in group.calls]
+    """Vector lanes for the widest type that the group computes with, at most those of float32.
+    The places of rows are one for a whole row, so their type does not count."""
+    places = _places_of_rows(group)
+    types = [group.out_type.dtype] + [v.tensor.dtype for v in group.calls if v not in places]
     widest = max((t for t in types if not t.is_bool), key=lambda t: t.bits, default=types[0])
     return min(target.vector_lanes(widest.name), target.vector_lanes("float32"))
+
+
+def _places_of_rows(group: Group) -> set[RVar]:
+    """The values computed only for where rows are taken from."""
+    found: set[RVar] = set()
+    others: set[Value] = {group.out_var}
+    for v, call in reversed(group.calls.items()):
+        if v not in others:
+            found.add(v)
+        elif call.op == "take" and call.attrs.axis % _rank(call.args[0]) < _rank(call.args[0]) - 1:
+            others.add(call.args[0])
+        else:
+            others.update(call.args)
+    return found
+
+
+def _rank(x: Value) -> int:
+    assert isinstance(x.type, TensorType)
+    return x.type.ndim
 
 
 def _cost(group: Group) -> int:

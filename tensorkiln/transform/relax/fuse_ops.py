@@ -207,10 +207,12 @@ class _Fuse:
             return self.families.takes_epilogue(producer.anchor_binding, last, b, self.target)
         if pattern in ("elementwise", "broadcast"):
             return not producer.is_view
+        operand = call.args.index(producer.out)
         if pattern == "injective":
             # A row-major reshape by itself is free: a view of the memory of its operand.
-            return not is_view(b)
-        operand = call.args.index(producer.out)
+            if is_view(b):
+                return False
+            return not self.families.wants_apart(b, operand, producer.bindings, self.target)
         return self.families.takes_prologue(b, operand, producer.bindings, self.target)
 
     # -- building the functions ----------------------------------------------------------
