@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tensorkiln.target import Target
 from tests.schedule.battery import Battery, typed
 from tests.transform.graphs import Graph, c
 
-N, M = Var("N"), Var("M")
+N, M, K = Var("N"), Var("M"), Var("K")
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = tuple(f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64))
 SIZES: tuple[Mapping[str, int], ...] = ({"N": 1, "M": 9}, {"N": 5, "M": 200}, {"N": 0, "M": 7})
@@ -39,14 +40,14 @@ def ties(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     return draw.choice(some, shape)
 
 
-def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Small numbers, whose sums and products are exact, with NaN among floats; as places some of
-    them are twice there, below 0 or beyond the end."""
+def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...], below: int = 12) -> np.ndarray:
+    """Small numbers, whose sums and products are exact, with NaN among floats; as places, which are
+    less than `below`, some of them are twice there, below 0 or beyond the end."""
     draw = np.random.default_rng([seed, *shape])
     if dtype.kind == "b":
         return draw.random(shape) < 0.5
     low = 0 if dtype.kind == "u" else -3
-    made = draw.integers(low, 12 if dtype.kind in "iu" else 3, shape).astype(dtype)
+    made = draw.integers(low, below if dtype.kind in "iu" else 3, shape).astype(dtype)
     if dtype.kind == "f":
         made = np.where(draw.random(shape) < 0.1, dtype.type(np.nan), made)
     return made
@@ -135,6 +136,31 @@ def all_cases() -> Battery:
     b.add(
         "scatter_large", put, (700, 128), typed("int64", 30), (30, 128), make=scattering, exact=True
     )
+    for name, rows, columns in (("uneven", 701, 100), ("few_rows", 3, 9600)):
+        b.add(
+            f"scatter_{name}",
+            lambda g, x, at, u: g.scatter(g.relu(x), at, u, reduction="add"),
+            (rows, columns),
+            typed("int64", 1500),
+            (1500, columns),
+            make=partial(scattering, below=750),
+            exact=True,
+        )
+    for name, columns in (("rows", 128), ("rows_and_columns", K)):
+        b.add(
+            f"scatter_symbolic_{name}",
+            lambda g, x, at, u: g.scatter(x, at, u, reduction="add"),
+            typed("float32", N, columns),
+            typed("int64", M),
+            typed("float32", M, columns),
+            sizes=[
+                {"N": n, "M": 70, "K": k}
+                for n in (1, 7, 8, 9, 17, 400)
+                for k in ((1, 33, 100) if columns is K else (128,))
+            ],
+            make=partial(scattering, below=750),
+            exact=True,
+        )
     b.add("scatter_long", put, (90_000, 1), typed("int64", 5), (5, 1), make=scattering, exact=True)
     b.add(
         "scatter_symbolic",

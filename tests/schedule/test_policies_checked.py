@@ -70,6 +70,12 @@ def _strassen(k: int, n: int) -> Build:
     return build
 
 
+def _scattered(g, x):  # noqa: ANN001, ANN202
+    rows, columns = (d.value for d in x.tensor.shape)
+    places = constant(np.array([0, 2, -1, 0, rows - 1, rows]))
+    return g.scatter(x, places, rand(6, columns), reduction="add")
+
+
 def _scaled(g, x):  # noqa: ANN001, ANN202
     y = g.conv2d(x, rand(40, 16, 1, 1))
     return g.conv2d(g.add(g.mul(y, y), y), rand(8, 40, 3, 3), padding=(1, 1, 1, 1))
@@ -227,6 +233,9 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
         _window("max_pool2d", 16, kernel=(1, 1), strides=(2, 2)), (1, 3, 5, 1), "pool_blocked"),
     "pool_parallel": (
         _window("max_pool2d", 64, kernel=(2, 2), strides=(2, 2)), (1, 3, 48, 48), "pool_blocked"),
+    "scatter_into_rows": (_scattered, (40, 600), "scatter"),
+    "scatter_into_uneven_rows": (_scattered, (33, 700), "scatter"),
+    "scatter_into_columns": (_scattered, (3, 9600), "scatter"),
     # Of attention with a symbolic size, or more than one block of keys, the proof takes too long.
     "attention": (_attention(), (1, 2, 9, 16), "attention_fused"),
     "attention_wide": (_attention(), (1, 2, 5, 64), "attention_fused"),
