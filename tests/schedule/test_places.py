@@ -108,6 +108,23 @@ def all_cases() -> Battery:
             make=ties,
             exact=True,
         )
+    for dtype in ("float32", "float16", "bool", "int32", "uint8"):
+        for k, largest in ((1, True), (8, False), (16, True)):  # several rows at once
+            b.add(
+                f"top_of_rows_{dtype}_{k}",
+                top(k, largest),
+                typed(dtype, 2, 21, 64),
+                make=ties,
+                exact=True,
+            )
+    b.add(
+        "top_of_symbolic_rows",
+        lambda g, x: g.top_k(g.abs(x), k=4, largest=True),
+        typed("float32", M, N, 40),
+        sizes=[{"N": n, "M": m} for n in (0, 1, 7, 8, 23) for m in (1, 3)],
+        make=ties,
+        exact=True,
+    )
     b.add("top_of_all", top(64, True), (3, 64), make=ties, exact=True)
     b.add("top_none", top(0, True), (4, 9), make=ties, exact=True)
     b.add("top_of_a_row", top(200, False), (1000,), make=ties, exact=True)
