@@ -40,6 +40,11 @@ def ties(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     return draw.choice(some, shape)
 
 
+def ascending(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows in order, most elements of which are twice there."""
+    return np.sort(np.round(ties(seed, dtype, shape) * 64), axis=-1)
+
+
 def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...], below: int = 12) -> np.ndarray:
     """Small numbers, whose sums and products are exact, with NaN among floats; as places, which are
     less than `below`, some of them are twice there, below 0 or beyond the end."""
@@ -125,6 +130,17 @@ def all_cases() -> Battery:
         make=ties,
         exact=True,
     )
+    for dtype in ("float32", "float16", "bool", "int32", "uint8"):
+        for k, n, largest in ((40, 350, True), (300, 1400, False), (700, 3000, True)):
+            b.add(
+                f"top_above_a_floor_{dtype}_{k}",
+                top(k, largest),
+                typed(dtype, 3, n),
+                make=ties,
+                exact=True,
+            )
+    for name, make in (("ascending", ascending), ("descending", lambda *a: ascending(*a)[:, ::-1])):
+        b.add(f"top_of_{name}", top(50, True), (2, 999), make=make, exact=True)
     b.add("top_of_all", top(64, True), (3, 64), make=ties, exact=True)
     b.add("top_none", top(0, True), (4, 9), make=ties, exact=True)
     b.add("top_of_a_row", top(200, False), (1000,), make=ties, exact=True)

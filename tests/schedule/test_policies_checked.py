@@ -239,6 +239,7 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "top_of_rows": (lambda g, x: g.top_k(x, k=3, largest=True), (21, 17), "top_k"),
     "top_of_rows_parallel": (lambda g, x: g.top_k(x, k=3, largest=False), (210, 30), "top_k"),
     "top_of_rows_symbolic": (lambda g, x: g.top_k(x, k=2, largest=True), (N, 30), "top_k"),
+    "top_of_long_rows": (lambda g, x: g.top_k(x, k=40, largest=True), (21, 400), "top_k"),
     # Of attention with a symbolic size, or more than one block of keys, the proof takes too long.
     "attention": (_attention(), (1, 2, 9, 16), "attention_fused"),
     "attention_wide": (_attention(), (1, 2, 5, 64), "attention_fused"),
