@@ -36,9 +36,8 @@ from tensorkiln.target.kinds import KINDS
 # Columns of a part: whole cache lines of any type.
 _PART = 64
 # Parts of the rows. Each reads all places, and takes what is put to its own rows, which are in the
-# cache since they were copied. Of 4096 x 512 elements, 8 parts take 0.76 of the time of a copy and
-# then parts of the columns, and 64 take 1.2 of it. (Parts of the columns that copy as well stride
-# through memory, which takes twice the time.)
+# cache since they were copied. Half of 4096 rows of 512 are updated in 0.23 ms in 8 parts, in 0.24
+# in 16 and 0.38 in 64. Parts of the columns stride through memory: they copy in twice the time.
 _ROW_PARTS = 8
 # Elements of a task that copies.
 _CHUNK = 4096
