@@ -1,7 +1,7 @@
-/* The operator append: a stack with one more row.
+/* The operator append: a stack with more rows.
  *
  * A stack that append() has made lies in a block with room for more rows. The block counts the rows
- * that are used: to the stack that has all of them, a row is added in place, and the new stack is
+ * that are used: to the stack that has all of them, rows are added in place, and the new stack is
  * another view of the block; older ones keep their rows. Any other stack is copied to a new block of
  * twice its rows. So a loop that stacks its results moves each row a constant number of times. */
 #include "outer.h"
@@ -49,30 +49,32 @@ static rows_block *block_of(const kiln_value *value)
     return managed->deleter == delete_view ? ((const rows_view *)object->managed)->block : NULL;
 }
 
-/* Take the place after the last of `count` rows, if it is there and nobody has it. */
-static int claim(rows_block *block, int64_t count)
+/* Take the places of `more` rows after the last of `count`, if they are there and nobody has them. */
+static int claim(rows_block *block, int64_t count, int64_t more)
 {
     int64_t found = count;
-    return count < block->room &&
-           __atomic_compare_exchange_n(&block->used, &found, count + 1, 0, __ATOMIC_ACQ_REL,
+    return count <= block->room && more <= block->room - count &&
+           __atomic_compare_exchange_n(&block->used, &found, count + more, 0, __ATOMIC_ACQ_REL,
                                        __ATOMIC_RELAXED);
 }
 
-/* A block that begins with the rows of `stack` and has one more, owned by the caller. */
-static rows_block *new_block(const kiln_tensor *stack, int64_t row_bytes)
+/* A block that begins with the rows of `stack` and has `more`, owned by the caller. */
+static rows_block *new_block(const kiln_tensor *stack, int64_t more, int64_t row_bytes)
 {
     const int64_t count = stack->shape[0], few = row_bytes == 0 ? 1 : LEAST_BYTES / row_bytes;
-    int64_t room, bytes;
+    int64_t used, room, bytes;
     void *made = NULL;
-    if (__builtin_add_overflow(count, count > few ? count : few + 1, &room) ||
+    if (__builtin_add_overflow(count, more, &used) ||
+        __builtin_add_overflow(used, count > few ? count : few, &room) ||
         __builtin_mul_overflow(room, row_bytes, &bytes) ||
         __builtin_add_overflow(bytes, (int64_t)DATA_ALIGN, &bytes) ||
         posix_memalign(&made, DATA_ALIGN, (size_t)bytes) != 0) {
-        kiln_fail(KILN_ERROR_MEMORY, "out of memory for a stack of %lld rows", (long long)count + 1);
+        kiln_fail(KILN_ERROR_MEMORY, "out of memory for a stack of %lld rows and %lld more",
+                  (long long)count, (long long)more);
         return NULL;
     }
     rows_block *const block = made;
-    *block = (rows_block){1, count + 1, room};
+    *block = (rows_block){1, used, room};
     if (count * row_bytes != 0)
         memcpy(data_of(block), kiln_data(stack), (size_t)(count * row_bytes));
     return block;
@@ -98,39 +100,43 @@ static int view_block(rows_block *block, int64_t count, const kiln_tensor *stack
     return code;
 }
 
-static int check_row(const kiln_tensor *stack, const kiln_tensor *row)
+static int check_rows(const kiln_tensor *stack, const kiln_tensor *rows)
 {
-    int fits = stack->ndim == row->ndim + 1 && stack->dtype.code == row->dtype.code &&
-               stack->dtype.bits == row->dtype.bits && stack->dtype.lanes == row->dtype.lanes;
-    for (int d = 0; fits && d < row->ndim; d++)
-        fits = stack->shape[d + 1] == row->shape[d];
+    int fits = stack->ndim > 0 && stack->ndim == rows->ndim &&
+               stack->dtype.code == rows->dtype.code && stack->dtype.bits == rows->dtype.bits &&
+               stack->dtype.lanes == rows->dtype.lanes;
+    for (int d = 1; fits && d < stack->ndim; d++)
+        fits = stack->shape[d] == rows->shape[d];
     if (fits)
         return KILN_OK;
-    char wide[KILN_SHAPE_TEXT], flat[KILN_SHAPE_TEXT];
+    char wide[KILN_SHAPE_TEXT], more[KILN_SHAPE_TEXT];
     kiln_shape_text(wide, stack->shape, stack->ndim);
-    kiln_shape_text(flat, row->shape, row->ndim);
-    return kiln_fail(KILN_ERROR_SHAPE, "append: a row of shape %s does not fit a stack of shape %s, or "
-                     "has another type", flat, wide);
+    kiln_shape_text(more, rows->shape, rows->ndim);
+    return kiln_fail(KILN_ERROR_SHAPE, "append: rows of shape %s do not fit a stack of shape %s, or have "
+                     "another type", more, wide);
 }
 
-int kiln_append(const kiln_value *value, const kiln_value *row, kiln_value *result)
+int kiln_append(const kiln_value *value, const kiln_value *rows, kiln_value *result)
 {
-    const kiln_tensor *stack, *one;
+    const kiln_tensor *stack, *added;
     kiln_value a, b = kiln_nothing;
     int code = kiln_packed(value, &stack, &a);
-    if (code == KILN_OK && (code = kiln_packed(row, &one, &b)) == KILN_OK &&
-        (code = check_row(stack, one)) == KILN_OK) {
-        const int64_t count = stack->shape[0];
-        const int64_t bytes = kiln_element_count(one) * kiln_element_bytes(one->dtype);
+    if (code == KILN_OK && (code = kiln_packed(rows, &added, &b)) == KILN_OK &&
+        (code = check_rows(stack, added)) == KILN_OK) {
+        const int64_t count = stack->shape[0], more = added->shape[0];
+        const int64_t bytes = kiln_element_count(added) * kiln_element_bytes(added->dtype);
+        const int64_t row_bytes = more == 0 ? 0 : bytes / more;
         rows_block *block = block_of(value);
-        if (block != NULL && kiln_data(stack) == data_of(block) && claim(block, count))
+        if (more == 0)
+            code = kiln_take(value, result);
+        else if (block != NULL && kiln_data(stack) == data_of(block) && claim(block, count, more))
             __atomic_fetch_add(&block->owners, 1, __ATOMIC_RELAXED);
-        else if ((block = new_block(stack, bytes)) == NULL)
+        else if ((block = new_block(stack, more, row_bytes)) == NULL)
             code = KILN_ERROR_MEMORY;
-        if (code == KILN_OK) {
+        if (code == KILN_OK && more != 0) {
             if (bytes != 0)
-                memcpy(data_of(block) + count * bytes, kiln_data(one), (size_t)bytes);
-            code = view_block(block, count + 1, stack, result);
+                memcpy(data_of(block) + count * row_bytes, kiln_data(added), (size_t)bytes);
+            code = view_block(block, count + more, stack, result);
         }
     }
     kiln_release(&a);

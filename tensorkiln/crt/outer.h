@@ -172,8 +172,8 @@ int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln
                        const kiln_value *axes, const kiln_value *steps, kiln_value *result);
 /* A tensor without elements, of shape [x[0], x[1], ..., 0]. */
 int kiln_sized(const kiln_value *x, kiln_value *result);
-/* `stack` with `row` after its last one. */
-int kiln_append(const kiln_value *stack, const kiln_value *row, kiln_value *result);
+/* `stack` with `rows`, a tensor of the same rank, after its last one. */
+int kiln_append(const kiln_value *stack, const kiln_value *rows, kiln_value *result);
 /* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
  * them for each input row, and counts. */
 int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);

@@ -39,6 +39,8 @@ def _pool_rows_fits(call: Call, out: TensorType, target: Target) -> bool:
     assert isinstance(x, TensorType)
     if x.layout is not None or out.layout is not None or x.dtype != out.dtype:
         return False
+    if call.op == "avg_pool2d" and x.dtype.sums != x.dtype:
+        return False  # sums of a row's columns would be rounded
     sizes = [int_value(d) for d in (*x.shape[2:], *out.shape[2:])]
     if None in sizes or 0 in sizes or target.vector_lanes("float32") < _SHORT:
         return False

@@ -219,15 +219,12 @@ def _np_sized(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def _infer_append(types: Sequence[Type], a: Attrs) -> Type:
-    stack, row = (_tensor("append", n, t) for n, t in zip(("stack", "row"), types, strict=True))
+    stack, rows = (_tensor("append", n, t) for n, t in zip(("stack", "rows"), types, strict=True))
     if stack.ndim == 0:
         raise mismatch("append", "stack", "1 dimension or more", show(stack), code="rank-mismatch")
-    if stack.ndim is not None:
-        _tensor("append", "row", row, stack.dtype, stack.ndim - 1)
-    elif stack.dtype is not None:
-        _tensor("append", "row", row, stack.dtype)
-    ndim = stack.ndim if row.ndim is None else row.ndim + 1
-    return AnyTensorType(ndim, stack.dtype or row.dtype)
+    _tensor("append", "rows", rows, stack.dtype, -1 if stack.ndim is None else stack.ndim)
+    ndim = rows.ndim if stack.ndim is None else stack.ndim
+    return AnyTensorType(ndim, stack.dtype or rows.dtype)
 
 
 _ALL = (
@@ -252,10 +249,10 @@ _ALL = (
     DynamicOp("sized", ("x",), {}, _infer_sized, _np_sized),
     DynamicOp(
         "append",
-        ("stack", "row"),
+        ("stack", "rows"),
         {},
         _infer_append,
-        lambda arrays, a: np.concatenate([arrays[0], arrays[1][None]]),
+        lambda arrays, a: np.concatenate([arrays[0], arrays[1]]),
     ),
     DynamicOp(
         "non_max_suppression",

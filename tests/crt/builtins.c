@@ -8,7 +8,7 @@
 /* What those files need of the others. */
 const kiln_library kiln_this_library = {.name = "builtins"};
 int kiln_nonzero(const kiln_value *value, kiln_value *result);
-int kiln_append(const kiln_value *stack, const kiln_value *row, kiln_value *result);
+int kiln_append(const kiln_value *stack, const kiln_value *rows, kiln_value *result);
 int kiln_unique(const kiln_value *value, int axis, int flat, int sorted, kiln_value *result);
 int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
                   kiln_value *result);
@@ -52,7 +52,7 @@ static int gave(int code, int should, kiln_value *result)
 
 static void operators(kiln_dtype dtype, int form, int offset)
 {
-    int64_t shape[] = {2, 3}, three[] = {3}, two[] = {2}, one[] = {1};
+    int64_t shape[] = {2, 3}, three[] = {1, 3}, two[] = {2}, one[] = {1};
     const int is_whole = form == WHOLE, is_number = is_whole && kiln_is_number(dtype);
     kiln_tensor x = tensor(dtype, 2, shape, form, offset), index = tensor(dtype, 1, one, form, offset);
     kiln_tensor keep = tensor((kiln_dtype){6, 8, 1}, 1, two, WHOLE, offset);
@@ -60,11 +60,12 @@ static void operators(kiln_dtype dtype, int form, int offset)
     const kiln_value v = kiln_view(&x), i = kiln_view(&index), k = kiln_view(&keep), g = kiln_view(&f);
     kiln_value r = kiln_nothing;
     CHECK(gave(kiln_nonzero(&v, &r), is_number, &r));
-    kiln_tensor row = tensor(dtype, 1, three, form, offset);
+    kiln_tensor row = tensor(dtype, 2, three, form, offset);
     const kiln_value last = kiln_view(&row);
     CHECK(gave(kiln_append(&v, &last, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
     CHECK(gave(kiln_append(&v, &i, &r), 0, &r));
-    CHECK(gave(kiln_append(&last, &v, &r), 0, &r));
+    CHECK(gave(kiln_append(&i, &v, &r), 0, &r));
+    CHECK(gave(kiln_append(&last, &v, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
     CHECK(gave(kiln_unique(&v, 0, 1, 1, &r), is_number, &r));
     CHECK(gave(kiln_unique(&v, 1, 0, 0, &r), is_number, &r));
     CHECK(gave(kiln_compress(&v, &k, 0, 0, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
@@ -168,10 +169,10 @@ static void stacks(void)
 {
     enum { ROWS = 3000 };
     static kiln_value stack[ROWS + 1];
-    int64_t none[] = {0, 2}, two[] = {2};
+    int64_t none[] = {0, 2}, two[] = {1, 2};
     int32_t pair[] = {0, 0};
     const kiln_dtype i32 = {0, 32, 1};
-    kiln_tensor row = {pair, 1, 0, 1, i32, two, NULL, 0};
+    kiln_tensor row = {pair, 1, 0, 2, i32, two, NULL, 0};
     const kiln_value one = kiln_view(&row);
     const int64_t before = kiln_live_objects();
     kiln_value other = kiln_nothing, again = kiln_nothing;

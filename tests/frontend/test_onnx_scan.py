@@ -115,6 +115,52 @@ def test_long_and_symbolic_scans(count: int, symbolic: bool) -> None:
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("counts", [(65,), (66,), (67,), (72,), (0, 1, 7, 8, 9, 17, 66)])
+def test_rows_of_long_and_symbolic_scans(counts: tuple[int, ...]) -> None:
+    """An iteration of host code is several steps, of which some are left over."""
+    made = body(
+        [
+            helper.make_node("Add", ["s", "a"], ["t"]),
+            helper.make_node("Sub", ["t", "b"], ["u"]),
+            helper.make_node("Mul", ["t", "half"], ["v"]),
+        ],
+        "s a b",
+        "t u v",
+    )
+    attrs = {
+        "num_scan_inputs": 2,
+        "scan_input_axes": [0, 1],
+        "scan_input_directions": [0, 1],
+        "scan_output_axes": [0, 1],
+        "scan_output_directions": [1, 0],
+    }
+    n = counts[0] if len(counts) == 1 else "n"
+    feeds = {"s": f(3), "a": f(counts[0], 3), "b": f(3, counts[0])}
+    proto = scanned(made, feeds, 3, shapes={"a": [n, 3], "b": [3, n]}, **attrs)
+    run = tk.compile(from_onnx(proto))
+    for count in counts:
+        a, b = f(count, 3), f(3, count)
+        states = [feeds["s"]]
+        for row in a:
+            states.append(states[-1] + row)
+        wide = np.array(states[1:], np.float32).reshape(count, 3)
+        last, u, v = (np.asarray(y) for y in run(feeds["s"], a, b))
+        np.testing.assert_array_equal(last, states[-1])
+        np.testing.assert_array_equal(u, (wide - b.T[::-1])[::-1])
+        np.testing.assert_array_equal(v, (wide * np.float32(0.5)).T)
+
+
+def test_rows_whose_shape_the_data_decides() -> None:
+    made = body(
+        [helper.make_node("NonZero", ["a"], ["i"]), helper.make_node("Add", ["s", "a"], ["t"])],
+        "s a",
+        "t i",
+    )
+    feeds = {"s": f(3), "a": f(65, 3)}
+    (found,) = check_onnx(scanned(made, feeds, 2, num_scan_inputs=1))
+    assert "has no fixed shape" in found.message
+
+
 SUM = body([helper.make_node("Add", ["s", "a"], ["t"], name="sum")], "s a", "t")
 ODD = body([helper.make_node("Frob", ["s"], ["t"], name="odd")], "s a", "t")
 

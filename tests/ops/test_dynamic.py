@@ -58,10 +58,12 @@ def test_compress(axis: int | None) -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 0), (2, 3, 2)])
 def test_append(shape: tuple[int, ...]) -> None:
-    x, row = RANDOM.normal(size=shape), RANDOM.normal(size=shape[1:])
-    np.testing.assert_array_equal(
-        ours("append", [x, row]), np.vstack([x, row[None]]) if x.ndim > 1 else np.append(x, row)
-    )
+    x = RANDOM.normal(size=shape)
+    for count in (0, 1, 3):
+        rows = RANDOM.normal(size=(count, *shape[1:]))
+        np.testing.assert_array_equal(
+            ours("append", [x, rows]), np.vstack([x, rows]) if x.ndim > 1 else np.append(x, rows)
+        )
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
@@ -145,9 +147,9 @@ def test_types() -> None:
     )
     assert ops.infer(ops.call("sized", *given(tensor((2,), "int64")))) == AnyTensorType(3, BOOL)
     assert ops.infer(ops.call("sized", *given(unknown))) == AnyTensorType(None, BOOL)
-    row = tensor((4,), "float32")
-    assert ops.infer(ops.call("append", *given(x, row))) == AnyTensorType(2, FLOAT32)
-    assert ops.infer(ops.call("append", *given(unknown, row))) == AnyTensorType(2, FLOAT32)
+    rows = tensor((3, 4), "float32")
+    assert ops.infer(ops.call("append", *given(x, rows))) == AnyTensorType(2, FLOAT32)
+    assert ops.infer(ops.call("append", *given(unknown, rows))) == AnyTensorType(2, FLOAT32)
     assert ops.infer(ops.call("append", *given(unknown, unknown))) == unknown
     bounds = tensor((1,), "int64")
     cut = ops.call("slice_dynamic", *given(x, bounds, bounds))
@@ -177,8 +179,8 @@ def test_types() -> None:
         ("sized", [tensor((2,), "uint64")], "dtype-mismatch", "'x'"),
         ("sized", [tensor((2, 1), "int64")], "rank-mismatch", "'x'"),
         ("append", [tensor((), "int64")] * 2, "rank-mismatch", "'stack'"),
-        ("append", [tensor((2, 3), "int64")] * 2, "rank-mismatch", "'row'"),
-        ("append", [tensor((2,), "int64"), tensor((), "int32")], "dtype-mismatch", "'row'"),
+        ("append", [tensor((2, 3), "int64"), tensor((3,), "int64")], "rank-mismatch", "'rows'"),
+        ("append", [tensor((2,), "int64"), tensor((1,), "int32")], "dtype-mismatch", "'rows'"),
         ("append", [PrimType(INT64), tensor((), "int64")], "operand-kind", "'stack'"),
     ],
 )

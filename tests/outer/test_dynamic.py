@@ -93,7 +93,7 @@ def run() -> Any:
         _op("slice_shape", "slice_dynamic", {"x": ANY, "s": ShapeType(1), "e": ShapeType(1)}),
         _slice_by_numbers(),
         _op("sized", "sized", {"x": INDEX}),
-        _op("append", "append", {"stack": ANY, "row": ANY}),
+        _op("append", "append", {"stack": ANY, "rows": ANY}),
         _op("sized_narrow", "sized", {"x": AnyTensorType(1, tensor((), "int32").dtype)}),
         _op("nms2", "non_max_suppression", boxes),
         _op("nms4", "non_max_suppression", boxes | limits),
@@ -148,11 +148,13 @@ def test_every_element_type(run: Any, dtype: str) -> None:
         check(run["unique"](x), "unique", (x,))
         check(run["unique_as_found"](x), "unique", (x,), sorted=False)
     for shape in ((2, 3, 4), (0, 2, 3), (2, 0, 3), (5,)):
-        x, row = few(dtype, *shape), few(dtype, *shape[1:], seed=1)
-        check(run["append"](x, row), "append", (x, row))
-        longer = run["append"](x, row)
-        for _ in range(2):  # twice to the same stack
-            check(run["append"](longer, row), "append", (longer.numpy(), row))
+        x = few(dtype, *shape)
+        for count in (1, 3, 0, 2000):
+            rows = few(dtype, count, *shape[1:], seed=1)
+            check(run["append"](x, rows), "append", (x, rows))
+            longer = run["append"](x, rows)
+            for _ in range(2):  # twice to the same stack
+                check(run["append"](longer, rows), "append", (longer.numpy(), rows))
     x = few(dtype, 7, 3)
     check(run["unique0"](x), "unique", (x,), axis=0)
     check(run["unique1"](x), "unique", (x,), axis=-1, sorted=False)
@@ -160,12 +162,12 @@ def test_every_element_type(run: Any, dtype: str) -> None:
 
 def test_rows_that_do_not_fit(run: Any) -> None:
     for stack, row in (
-        (few("int8", 2, 3), few("int8", 4)),
-        (few("int8", 2, 3), few("int16", 3)),
-        (few("int8", 2, 3), few("int8", 2, 3)),
+        (few("int8", 2, 3), few("int8", 1, 4)),
+        (few("int8", 2, 3), few("int16", 1, 3)),
+        (few("int8", 2, 3), few("int8", 3)),
         (few("int8"), few("int8")),
     ):
-        with pytest.raises(TensorkilnError, match="append: a row of shape"):
+        with pytest.raises(TensorkilnError, match="append: rows of shape"):
             run["append"](stack, row)
 
 

@@ -251,6 +251,22 @@ def histogram(A: T.Buffer((12,), "int64"), C: T.Buffer((5,))) -> None:
         C[A[i]] = C[A[i]] + T.float32(1)
 
 
+@T.prim_func
+def parts_of_histogram(A: T.Buffer((12,), "int64"), C: T.Buffer((6,), "int64")) -> None:
+    for p in range(3):
+        for i in range(12):
+            if A[i] >= p * 2 and A[i] < p * 2 + 2:
+                C[T.max(T.min(A[i], p * 2 + 1), p * 2)] = A[i]
+
+
+@T.prim_func
+def overlapping_parts(A: T.Buffer((12,), "int64"), C: T.Buffer((7,), "int64")) -> None:
+    for p in range(3):
+        for i in range(12):
+            if A[i] >= p * 2 and A[i] < p * 2 + 3:
+                C[T.max(T.min(A[i], p * 2 + 2), p * 2)] = A[i]
+
+
 # ---- dependences that matter -------------------------------------------------------------------
 
 

@@ -74,6 +74,7 @@ LEGAL = [
     (c.last_row_wins, "parallel", "j"),
     (c.last_row_wins, "reorder", "j", "i"),  # each element sees its rows in order
     (c.histogram, "parallel", "b"),
+    (c.parts_of_histogram, "parallel", "p"),  # by the bounds of the index, whatever is read
 ]
 
 # program, primitive, arguments; the dependence that is named
@@ -92,6 +93,8 @@ ILLEGAL = [
     (c.shortest, ("reorder", "i_1", "k", "j_1"), "block 'C_1'"),
     (c.overwrite, ("parallel", "i_1"), "C\\[\\?\\] is written by block 'C_1'"),
     (c.histogram, ("parallel", "i"), "C\\[\\?\\] is updated"),
+    (c.parts_of_histogram, ("parallel", "i"), "is written by block"),
+    (c.overlapping_parts, ("parallel", "p"), "is written by block"),
     (c.last_row_wins, ("parallel", "i"), "C\\[\\d\\] is written by block 'C' at i="),
     (c.softmax, ("parallel", "j_2"), "s\\[0\\] is updated by block 's_1'"),
     (c.largest_at, ("parallel", "j"), "block 'P_1'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tensorkiln.target import Target
 from tests.schedule.battery import Battery, typed
 from tests.transform.graphs import Graph, c
 
-N, M = Var("N"), Var("M")
+N, M, K = Var("N"), Var("M"), Var("K")
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = tuple(f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64))
 SIZES: tuple[Mapping[str, int], ...] = ({"N": 1, "M": 9}, {"N": 5, "M": 200}, {"N": 0, "M": 7})
@@ -39,14 +40,19 @@ def ties(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     return draw.choice(some, shape)
 
 
-def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Small numbers, whose sums and products are exact, with NaN among floats; as places some of
-    them are twice there, below 0 or beyond the end."""
+def ascending(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows in order, most elements of which are twice there."""
+    return np.sort(np.round(ties(seed, dtype, shape) * 64), axis=-1)
+
+
+def scattering(seed: int, dtype: np.dtype, shape: tuple[int, ...], below: int = 12) -> np.ndarray:
+    """Small numbers, whose sums and products are exact, with NaN among floats; as places, which are
+    less than `below`, some of them are twice there, below 0 or beyond the end."""
     draw = np.random.default_rng([seed, *shape])
     if dtype.kind == "b":
         return draw.random(shape) < 0.5
     low = 0 if dtype.kind == "u" else -3
-    made = draw.integers(low, 12 if dtype.kind in "iu" else 3, shape).astype(dtype)
+    made = draw.integers(low, below if dtype.kind in "iu" else 3, shape).astype(dtype)
     if dtype.kind == "f":
         made = np.where(draw.random(shape) < 0.1, dtype.type(np.nan), made)
     return made
@@ -107,6 +113,34 @@ def all_cases() -> Battery:
             make=ties,
             exact=True,
         )
+    for dtype in ("float32", "float16", "bool", "int32", "uint8"):
+        for k, largest in ((1, True), (8, False), (16, True)):  # several rows at once
+            b.add(
+                f"top_of_rows_{dtype}_{k}",
+                top(k, largest),
+                typed(dtype, 2, 21, 64),
+                make=ties,
+                exact=True,
+            )
+    b.add(
+        "top_of_symbolic_rows",
+        lambda g, x: g.top_k(g.abs(x), k=4, largest=True),
+        typed("float32", M, N, 40),
+        sizes=[{"N": n, "M": m} for n in (0, 1, 7, 8, 23) for m in (1, 3)],
+        make=ties,
+        exact=True,
+    )
+    for dtype in ("float32", "float16", "bool", "int32", "uint8"):
+        for k, n, largest in ((40, 350, True), (300, 1400, False), (700, 3000, True)):
+            b.add(
+                f"top_above_a_floor_{dtype}_{k}",
+                top(k, largest),
+                typed(dtype, 3, n),
+                make=ties,
+                exact=True,
+            )
+    for name, make in (("ascending", ascending), ("descending", lambda *a: ascending(*a)[:, ::-1])):
+        b.add(f"top_of_{name}", top(50, True), (2, 999), make=make, exact=True)
     b.add("top_of_all", top(64, True), (3, 64), make=ties, exact=True)
     b.add("top_none", top(0, True), (4, 9), make=ties, exact=True)
     b.add("top_of_a_row", top(200, False), (1000,), make=ties, exact=True)
@@ -135,6 +169,31 @@ def all_cases() -> Battery:
     b.add(
         "scatter_large", put, (700, 128), typed("int64", 30), (30, 128), make=scattering, exact=True
     )
+    for name, rows, columns in (("uneven", 701, 100), ("few_rows", 3, 9600)):
+        b.add(
+            f"scatter_{name}",
+            lambda g, x, at, u: g.scatter(g.relu(x), at, u, reduction="add"),
+            (rows, columns),
+            typed("int64", 1500),
+            (1500, columns),
+            make=partial(scattering, below=750),
+            exact=True,
+        )
+    for name, columns in (("rows", 128), ("rows_and_columns", K)):
+        b.add(
+            f"scatter_symbolic_{name}",
+            lambda g, x, at, u: g.scatter(x, at, u, reduction="add"),
+            typed("float32", N, columns),
+            typed("int64", M),
+            typed("float32", M, columns),
+            sizes=[
+                {"N": n, "M": 70, "K": k}
+                for n in (1, 7, 8, 9, 17, 400)
+                for k in ((1, 33, 100) if columns is K else (128,))
+            ],
+            make=partial(scattering, below=750),
+            exact=True,
+        )
     b.add("scatter_long", put, (90_000, 1), typed("int64", 5), (5, 1), make=scattering, exact=True)
     b.add(
         "scatter_symbolic",

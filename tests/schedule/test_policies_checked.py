@@ -70,6 +70,12 @@ def _strassen(k: int, n: int) -> Build:
     return build
 
 
+def _scattered(g, x):  # noqa: ANN001, ANN202
+    rows, columns = (d.value for d in x.tensor.shape)
+    places = constant(np.array([0, 2, -1, 0, rows - 1, rows]))
+    return g.scatter(x, places, rand(6, columns), reduction="add")
+
+
 def _scaled(g, x):  # noqa: ANN001, ANN202
     y = g.conv2d(x, rand(40, 16, 1, 1))
     return g.conv2d(g.add(g.mul(y, y), y), rand(8, 40, 3, 3), padding=(1, 1, 1, 1))
@@ -243,6 +249,13 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "pooled_rows_parallel": (
         lambda g, x: g.max_pool2d(x, kernel=(3, 3), padding=(0, 1, 0, 1)), (2, 4, 60, 130),
         "pool_rows"),
+    "scatter_into_rows": (_scattered, (40, 600), "scatter"),
+    "scatter_into_uneven_rows": (_scattered, (33, 700), "scatter"),
+    "scatter_into_columns": (_scattered, (3, 9600), "scatter"),
+    "top_of_rows": (lambda g, x: g.top_k(x, k=3, largest=True), (21, 17), "top_k"),
+    "top_of_rows_parallel": (lambda g, x: g.top_k(x, k=3, largest=False), (210, 30), "top_k"),
+    "top_of_rows_symbolic": (lambda g, x: g.top_k(x, k=2, largest=True), (N, 30), "top_k"),
+    "top_of_long_rows": (lambda g, x: g.top_k(x, k=40, largest=True), (21, 400), "top_k"),
     # Of attention with a symbolic size, or more than one block of keys, the proof takes too long.
     "attention": (_attention(), (1, 2, 9, 16), "attention_fused"),
     "attention_wide": (_attention(), (1, 2, 5, 64), "attention_fused"),

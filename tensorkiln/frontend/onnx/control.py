@@ -236,7 +236,14 @@ def _any_loop(
     made = tensors[len(tensors) - len(states) :]
     host.enter(node, scope)
     step = _tensors_only(_step(host, node, body, scope, False))
-    return loop(g, partial(step, 0), trips, cond, made, len(body.output) - 1 - len(states))
+
+    def one(args: Sequence[Val]) -> list[Val]:
+        """A step, with a row of each stack."""
+        results = step(0, args)
+        now, added = results[: 1 + len(states)], results[1 + len(states) :]
+        return [*now, *(g.reshape(v, (1, *g.shape(v))) for v in added)]
+
+    return loop(g, one, trips, cond, made, len(body.output) - 1 - len(states))
 
 
 def _unrolled(

@@ -152,10 +152,16 @@ def _items(g: Context, whole: RVar, forms: Sequence[_Form], first: int = 0) -> I
 
 
 def loop(
-    g: Context, step: Step, trips: Val | None, cond: Val | None, states: Sequence[Val], scans: int
+    g: Context,
+    step: Step,
+    trips: Val | None,
+    cond: Val | None,
+    states: Sequence[Val],
+    scans: int,
+    stacks: Sequence[Val] = (),
 ) -> list[Val]:
-    """The last states, then for each of the last `scans` results of the body those of all
-    iterations, stacked.
+    """The last states, then for each of the last `scans` results of the body, which are rows, those
+    of all iterations one after another; behind those of `stacks`, if they are given.
 
     `step` imports the body: from the number of the iteration, the condition and the states to the
     next condition, the next states and what is stacked. Without `cond`, there is a first iteration;
@@ -167,7 +173,7 @@ def loop(
     first = g.const(True, "bool") if cond is None else _truth(g, cond)
     start = [g.value(v) for v in (g.const(0, "int64"), first, *states)]
     made.settle([_tensor_of(v) for v in start])
-    return made.emit(start, count)
+    return made.emit(start, count, stacks)
 
 
 class _Loop:
@@ -177,7 +183,7 @@ class _Loop:
         self.g, self.step, self.states, self.scans = g, step, states, scans
         self.outside = set(g.dims.computed)
         self.forms: list[_Form] = []  # of the number of the iteration, the condition, the states
-        self.rows: list[_Form] = []  # of what one iteration adds to each stack
+        self.rows: list[_Form] = []  # of the rows that one iteration adds to each stack
         self.stays = False  # whether the next condition is always true
         self.params: list[RVar] = []
         self.body: tuple[list[Binding], list[Value]] = [], []
@@ -212,12 +218,12 @@ class _Loop:
         self.rows = found[2 + self.states :]
         return found[: 2 + self.states]
 
-    def emit(self, start: list[Value], count: Val | None) -> list[Val]:
-        """Emit the loop, and return its results."""
+    def emit(self, start: list[Value], count: Val | None, begun: Sequence[Val]) -> list[Val]:
+        """Emit the loop, which adds to the stacks `begun`, and return its results."""
         g, bindings = self.g, self.body[0]
         if count is None and self.stays:
             raise malformed("it has no end: no number of trips, and its condition stays true")
-        stacks = [_Form(r.dtype, (None, *r.shape)) for r in self.rows]
+        stacks = [_Form(r.dtype, (None, *r.shape[1:])) for r in self.rows]
         if any(None in r.shape for r in self.rows):
             raise unsupported("what an iteration adds to a stacked output has no fixed shape")
         forms = [*self.forms, *stacks]
@@ -231,23 +237,30 @@ class _Loop:
             ]
             wide = [*_wide(g, next_states, self.forms), *longer]
         body = Function("body", params, (*bindings, *more), Tuple(tuple(wide)))
-        empty = [
-            g.emit("full", shape=(0, *r.shape), value=0, dtype=str(r.dtype)) for r in self.rows
+        first = begun or [
+            g.emit("full", shape=(0, *r.shape[1:]), value=0, dtype=str(r.dtype)) for r in self.rows
         ]
         closures = []
         for name, f in (("again", self._condition(count, forms)), ("body", body)):
             made = Lambda(f)
             closures.append(g.builder.bind(made, made.type, name))
-        given = _wide(g, [*start, *map(g.value, empty)], forms)
+        given = _wide(g, [*start, *map(g.value, first)], forms)
         kind = TupleType(tuple(f.type for f in forms))
         result = g.builder.bind(Call("while_loop", (*closures, *given), span=g.span), kind, "loop")
-        known = self._iterations(count, start[1])
-        last = [_Form(f.dtype, (known, *f.shape[1:])) for f in stacks]
+        known = None if begun else self._iterations(count, start[1])
+        last = [self._all_rows(r, known) for r in self.rows]
         out: list[Val] = list(_items(g, result, self.forms[2:], 2))
         for k, (stack, form) in enumerate(zip(stacks, last, strict=True), len(self.forms)):
             item = g.builder.bind(TupleItem(result, k), stack.type, "stack")
             out.append(shaped(g, item, form.shape, form.dtype))
         return out
+
+    def _all_rows(self, rows: _Form, iterations: Expr | None) -> _Form:
+        """The form of a stack of the rows of so many iterations."""
+        each, *rest = rows.shape
+        if iterations is None or each is None:
+            return _Form(rows.dtype, (None, *rest))
+        return _Form(rows.dtype, (self.g.dims.simplify(iterations * each), *rest))
 
     def _condition(self, count: Val | None, forms: Sequence[_Form]) -> Function:
         """Whether there is another iteration: of a state, the condition and the number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.arith.affine_text import AffineText
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.expr import CallExtern, Expr, Ramp, int_value
+from tensorkiln.ir.expr import Binary, CallExtern, Expr, Ramp, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -164,9 +164,23 @@ class Touched:
                 exists.append(lane)
                 conds.append(f"0 <= {lane} < {e.lanes}")
                 texts.append(f"({base} + {stride} * {lane})")
-            else:
-                texts.append(self.memory.text.maybe(e) if e.dtype.lanes == 1 else None)
+                continue
+            found = self.memory.text.maybe(e) if e.dtype.lanes == 1 else None
+            bounds = self.bounds(e) if found is None else None
+            if bounds is not None:
+                found = self.memory.text.fresh()
+                exists.append(found)
+                conds.append(f"{bounds[0]} <= {found} <= {bounds[1]}")
+            texts.append(found)
         self.put(b, write, tuple(texts), (*conds,), update, tuple(exists))
+
+    def bounds(self, e: Expr) -> tuple[str, str] | None:
+        """The least and the greatest value of max(min(x, high), low), whatever x is, as texts."""
+        match e:
+            case Binary("max", Binary("min", _, high), low):
+                first, last = self.memory.text.maybe(low), self.memory.text.maybe(high)
+                return None if first is None or last is None else (first, f"max({last}, {first})")
+        return None
 
     def put(
         self,
