@@ -145,4 +145,5 @@ def _tasks(s: Schedule, r: OutputRegion) -> None:
         share(s, nest)
         return
     tasks = s.fuse(*nest) if len(nest) > 1 else nest[0]
-    s.parallel(s.split(tasks, chunk, tail="peel").outer)
+    if s.reaches(tasks, chunk):
+        s.parallel(s.split(tasks, chunk, tail="peel").outer)
