@@ -23,17 +23,16 @@ from tensorkiln.ops.rules import (
 )
 
 # A node is one integer: the number of the node where <= leads, behind which lies the one where >
-# leads; a bit that says whether NaN goes where <= leads; and the feature, in `bits` bits.
+# and NaN lead; and what is compared, in `bits` bits: of k features, number i is x[i], and k + i is
+# -x[i]. So NaN can go either way: "x <= a, or NaN" is where -x <= b does not hold, with b the next
+# number below -a. Whatever is compared with NaN leads to the second node.
 
 
-def packed_nodes(
-    feature: np.ndarray, child: np.ndarray, missing: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Nodes as `tree_leaves` takes them, of int32 where they fit, else of int64; and the bits of a
-    feature."""
-    bits = max(int(feature.max(initial=0)), 1).bit_length()
-    wide = (child.astype(np.int64) << (bits + 1)) + (missing.astype(np.int64) << bits)
-    wide += feature
+def packed_nodes(compared: np.ndarray, child: np.ndarray) -> tuple[np.ndarray, int]:
+    """Nodes as `tree_leaves` takes them, of int32 where they fit, else of int64; and the bits of
+    what is compared."""
+    bits = max(int(compared.max(initial=0)), 1).bit_length()
+    wide = (child.astype(np.int64) << bits) + compared
     small = wide.max(initial=0) <= np.iinfo(np.int32).max
     return wide.astype(np.int32 if small else np.int64), bits
 
@@ -65,12 +64,14 @@ def _np_leaves(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     `levels` are the trees' own: after so many their walks are at nodes that lead to themselves."""
     x, roots, _, nodes, limits = arrays
     last, row = len(nodes) - 1, np.arange(len(x))[:, None]
-    at = np.clip(np.tile(roots, (len(x), 1)), 0, last)
+    both = np.concatenate([x, -x], axis=1)
+    unsigned = nodes.astype(f"u{nodes.dtype.name}")
+    at = np.minimum(np.tile(roots.astype(np.uint32), (len(x), 1)), last)
     for _ in range(a.most):
-        node = nodes[at]
-        value = x[row, np.minimum(node & ((1 << a.bits) - 1), x.shape[1] - 1)]
-        under = (value <= limits[at]) | (np.isnan(value) & ((node >> a.bits) & 1 > 0))
-        at = np.clip((node >> (a.bits + 1)) + ~under, 0, last)
+        node = unsigned[at]
+        compared = np.minimum(node & ((1 << a.bits) - 1), both.shape[1] - 1)
+        over = ~(both[row, compared] <= limits[at])
+        at = np.minimum((node >> a.bits) + over, last)
     return np.asarray(at.astype(np.int32))
 
 

@@ -63,18 +63,17 @@ def top(k: int, largest: bool) -> Any:
 
 
 def forest(trees: int, nodes: str, features: int, seed: int) -> Any:
-    """A graph of random trees of depths 0 to 6."""
+    """A graph of random trees of depths 0 to 6, which compare features or their negatives."""
     draw = np.random.default_rng(seed)
-    feature, child, missing, limits = [], [], [], []
+    compared, child, limits = [0], [0], [np.nan]
     roots, depths = [], []
 
     def new(count: int) -> int:
         first = len(child)
         for k in range(count):
-            feature.append(0)
-            child.append(first + k)
-            missing.append(True)
-            limits.append(np.inf)
+            compared.append(0)
+            child.append(first + k - 1)
+            limits.append(np.nan)
         return first
 
     for t in range(trees):
@@ -85,11 +84,11 @@ def forest(trees: int, nodes: str, features: int, seed: int) -> Any:
             deepest = max(deepest, level)
             if level < t % 7 and (level == 0 or draw.random() < 0.7):
                 first = new(2)
-                feature[at], child[at] = int(draw.integers(features)), first
-                missing[at], limits[at] = bool(draw.random() < 0.5), float(draw.normal())
+                compared[at], child[at] = int(draw.integers(2 * features)), first
+                limits[at] = float(draw.choice([draw.normal(), 0.0, 1.5, np.inf]))
                 waiting += [(first, level + 1), (first + 1, level + 1)]
         depths.append(deepest)
-    packed, bits = packed_nodes(*map(np.asarray, (feature, child, missing)))
+    packed, bits = packed_nodes(*map(np.asarray, (compared, child)))
 
     def build(g: Graph, x: RVar) -> Value:
         limit = c(limits, x.tensor.dtype.name)
@@ -231,14 +230,23 @@ def all_cases() -> Battery:
                 make=ties,
                 exact=True,
             )
-    b.add(
-        "trees_symbolic",
-        forest(9, "int32", 5, 1),
-        (N, 5),
-        sizes=({"N": 0}, {"N": 1}, {"N": 131}),
-        make=ties,
-        exact=True,
-    )
+    for trees in (1, 2, 5, 9, 30):  # sizes around whole chunks, and whole groups of samples
+        b.add(
+            f"trees_symbolic_{trees}",
+            forest(trees, "int32", 5, trees),
+            (N, 5),
+            sizes=[{"N": n} for n in (0, 1, 7, 8, 9, 12, 13, 64, 65, 131, 1200)],
+            make=ties,
+            exact=True,
+        )
+    for features in (1, 16, 20, 127, 300):  # with and without rows of their own
+        b.add(
+            f"trees_wide_{features}",
+            forest(17, "int32", features, 1),
+            (50, features),
+            make=ties,
+            exact=True,
+        )
     b.add("trees_many", forest(40, "int32", 5, 2), (999, 5), make=ties, exact=True)
     for k in (2, 3, 7):
         b.add(

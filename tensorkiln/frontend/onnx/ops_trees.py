@@ -1,8 +1,9 @@
 """Tree ensembles as tensor programs: all samples walk all trees at once, a level at a time.
 
-Each node is brought to one form: the feature is compared by <= with a threshold, and the node to go
-to if not so is the one behind that to go to if so. A leaf goes to itself. So a step of a walk is
-the same for all nodes: the operator `tree_leaves` makes as many as the deepest tree has levels.
+Each node is brought to one form: the feature, or its negative, is compared by <= with a threshold,
+and the node to go to if not so, and for NaN, is the one behind that to go to if so. A leaf, whose
+threshold is NaN, goes to itself. So a step of a walk is the same for all nodes: the operator
+`tree_leaves` makes as many as the deepest tree has levels.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ class Split:
 @dataclass(slots=True)
 class Forest:
     """Nodes of all trees in one form, as columns; `child` is where <= leads, the next one where it
-    does not. `leaf` is a number of the model's leaves, -1 for splits."""
+    does not. Node 0 is of no tree: a leaf leads to the one behind the one before it. `leaf` is a
+    number of the model's leaves, -1 for splits."""
 
     dtype: type[np.floating]
-    feature: list[int] = field(default_factory=list)
-    threshold: list[float] = field(default_factory=list)
-    child: list[int] = field(default_factory=list)
-    missing: list[bool] = field(default_factory=list)
-    leaf: list[int] = field(default_factory=list)
+    feature: list[int] = field(default_factory=lambda: [0])
+    negated: list[bool] = field(default_factory=lambda: [False])
+    threshold: list[float] = field(default_factory=lambda: [np.nan])
+    child: list[int] = field(default_factory=lambda: [0])
+    leaf: list[int] = field(default_factory=lambda: [-1])
     roots: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
 
@@ -75,18 +77,19 @@ class Forest:
         first = len(self.child)
         for k in range(count):
             self.feature.append(0)
-            self.threshold.append(np.inf)
-            self.child.append(first + k)
-            self.missing.append(True)
+            self.negated.append(False)
+            self.threshold.append(np.nan)
+            self.child.append(first + k - 1)
             self.leaf.append(-1)
         return first
 
-    def _set(self, at: int, split: Split, threshold: float, missing: bool) -> int:
-        """Make a split of a node; return the node where <= leads."""
+    def _set(self, at: int, split: Split, threshold: float, missing: bool) -> tuple[int, int]:
+        """Make a split of a node; return the nodes where <= and > lead. NaN goes with <= if
+        `missing`: then what is asked is whether the feature is greater."""
         first = self._new(2)
-        self.feature[at], self.threshold[at] = split.feature, threshold
-        self.child[at], self.missing[at] = first, missing
-        return first
+        self.feature[at], self.child[at], self.negated[at] = split.feature, first, missing
+        self.threshold[at] = _greater(self.dtype, threshold) if missing else threshold
+        return (first + 1, first) if missing else (first, first + 1)
 
     def _split(self, at: int, s: Split, level: int) -> list[tuple[int, int, int]]:
         """Make splits by <= of a node, and return what leads where: (node, the model's, level)."""
@@ -96,23 +99,32 @@ class Forest:
         before = float(np.nextafter(self.dtype(value), self.dtype(-np.inf)))
         match s.mode:
             case "LEQ" | "LT":
-                first = self._set(at, s, value if s.mode == "LEQ" else before, s.missing)
-                return [(first, s.yes, down), (first + 1, s.no, down)]
+                limit = value if s.mode == "LEQ" else before
+                under, over = self._set(at, s, limit, s.missing)
+                return [(under, s.yes, down), (over, s.no, down)]
             case "GTE" | "GT":
                 limit = before if s.mode == "GTE" else value
-                first = self._set(at, s, limit, not s.missing)
-                return [(first, s.no, down), (first + 1, s.yes, down)]
+                under, over = self._set(at, s, limit, not s.missing)
+                return [(under, s.no, down), (over, s.yes, down)]
         # Equal to one of the values, from the greatest on: beyond it, it, and below it the next.
         yes, no = (s.no, s.yes) if s.mode == "NEQ" else (s.yes, s.no)
         missing = s.mode != "NEQ" and s.missing
         out = []
         for limit in sorted(set(s.values), reverse=True):
-            under = float(np.nextafter(self.dtype(limit), self.dtype(-np.inf)))
-            first = self._set(at, s, limit, missing)
-            lower = self._set(first, s, under, False)
-            out += [(first + 1, no, down), (lower + 1, yes, down + 1)]
+            before = float(np.nextafter(self.dtype(limit), self.dtype(-np.inf)))
+            under, over = self._set(at, s, limit, missing)
+            lower, equal = self._set(under, s, before, False)
+            out += [(over, no, down), (equal, yes, down + 1)]
             at, down, missing = lower, down + 2, False
         return [*out, (at, no, down - 1)]
+
+
+def _greater(dtype: type[np.floating], limit: float) -> float:
+    """The number b for which -x <= b where x is greater than `limit`; where x is any number if
+    `limit` is NaN, which none is at most."""
+    if np.isnan(limit):
+        return np.inf
+    return np.nan if limit == np.inf else -float(np.nextafter(dtype(limit), dtype(np.inf)))
 
 
 def _walk(g: Context, x: Val, forest: Forest) -> Val:
@@ -120,8 +132,8 @@ def _walk(g: Context, x: Val, forest: Forest) -> Val:
     features = int_value(g.shape(x)[1]) or 0
     if features <= max(forest.feature):
         raise malformed(f"feature {max(forest.feature)} of {features}")
-    columns = [np.asarray(c) for c in (forest.feature, forest.child, forest.missing)]
-    nodes, bits = packed_nodes(*columns)
+    compared = np.asarray(forest.feature) + features * np.asarray(forest.negated)
+    nodes, bits = packed_nodes(compared, np.asarray(forest.child))
     order = np.argsort(forest.depths, kind="stable")
     roots, depths = (np.asarray(v)[order] for v in (forest.roots, forest.depths))
     tables = [g.const(v, "int32") for v in (roots, depths)]

@@ -1,132 +1,198 @@
 """Walks of samples through trees: the plain program that `schedule.py` schedules.
 
-A step of a walk waits for three loads, each for the one before. So several trees are walked at a
-time, whose steps do not wait for each other; they are few enough for their nodes to stay in the
-first-level cache while the samples of a chunk pass.
+A step of a walk waits for three loads, each for the one before. So several walks are made at a
+time, whose steps do not wait for each other: of a sample through several trees, few enough for
+their nodes to stay in the first-level cache while the samples of a chunk pass; of several samples
+where there are few trees.
 
-Roles of loops: "chunk", over chunks of samples; "trees", over groups of trees; "sample"; "step";
-"tree", over the trees of a group.
+What a step costs is its instructions, so those that can be made before are: a sample is copied to a
+row that holds all that a node can name, the features and their negatives.
+
+Roles of loops: "chunk", over chunks of samples; "trees", over groups of trees; "sample", over
+groups of samples; "step"; "walk", over the walks of a group of trees and samples; "element", over
+what is copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.dtype import INT32, INT64
+from tensorkiln.ir.dtype import INT32, INT64, DType
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
+    Unary,
     Var,
     binary,
     cast,
     const,
     int_value,
-    intrin,
-    logical_and,
     maximum,
     minimum,
     select,
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.build import loop, tiles, within
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, tiles, within
 from tensorkiln.schedule.group import Group
 
-TOGETHER = 8
-CHUNK = 64
+# Walks at a time. Steps of 8 take 1.15 of the time of those of 12, and of 16 no less.
+TOGETHER = 12
+# Scalar operations of a step.
+STEP = 6
+# Of so many chunks threads get equal shares. They are of no fewer samples than are worth a thread,
+# nor so few that the nodes of a group of trees, which are loaded once per chunk, serve once.
+_CHUNKS, _FEWEST, _MOST = 16, 8, 64
+# Elements of the longest row that is made of a sample: copying more takes as long as the steps do.
+_ROW = 256
 
 
-def forest_program(group: Group) -> PrimFunc:
-    """for chunk: for group of trees: for sample: for step: for tree: at = next(at)."""
-    call = group.anchor
-    assert call is not None
-    samples, trees = group.out_type.shape
-    chunks = simplify((samples + (CHUNK - 1)) // CHUNK)
+def forest_program(group: Group, rows: bool = True) -> PrimFunc:
+    """for chunk: for group of trees: for group of samples: for step: for walk: at = next(at).
 
-    def chunk(c: Expr) -> Stmt:
-        first = simplify(c * CHUNK)
-        count = simplify(minimum(IntImm(CHUNK), samples - first))
+    Without `rows`, features are read where they are, and a walk at a time is of another tree.
+    """
+    return PrimFunc(group.name, group.params, _Forest(group, rows).stmt())
+
+
+class _Forest:
+    """A `tree_leaves` of known trees and features, and unknown samples."""
+
+    def __init__(self, group: Group, rows: bool):
+        call = group.anchor
+        assert call is not None
+        self.group, self.call = group, call
+        self.samples, trees = group.out_type.shape
+        self.trees = int_value(trees) or 0
+        self.x, self.roots, self.levels, self.nodes, self.limits = map(group.element, call.args)
+        x, nodes = call.args[0].type, call.args[3].type
+        assert isinstance(x, TensorType) and isinstance(nodes, TensorType)
+        self.dtype, self.features = x.dtype, int_value(x.shape[1]) or 1
+        self.node = DType(f"uint{nodes.dtype.bits}")
+        self.last = (int_value(nodes.shape[0]) or 1) - 1
+        self.bits, self.most = int(call.attrs.bits), int(call.attrs.most)
+        self.rows = rows and 1 << self.bits <= _ROW
+        self.together = max(1, TOGETHER // max(1, self.trees)) if self.rows else 1
+
+    def chunk(self) -> Expr:
+        """Samples of a chunk: whole groups, of which at least two chunks are worth two threads."""
+        n, work = self.together, max(1, self.trees * self.most * STEP)
+        fewest = max(_FEWEST, -(-PARALLEL_WORK // (2 * work)))
+        fewest, most = (-(-k // n) * n for k in (fewest, max(fewest, _MOST)))
+        return simplify(minimum(maximum(self.samples // (_CHUNKS * n) * n, fewest), most))
+
+    def stmt(self) -> Stmt:
+        """The loops."""
+        size = self.chunk()
+        chunks = simplify((self.samples + (size - 1)) // size)
+
+        def chunk(c: Expr) -> Stmt:
+            first = simplify(c * size)
+            return self._chunk(first, simplify(minimum(size, self.samples - first)))
+
+        return loop("c", chunks, chunk, "chunk", keep=True)
+
+    def _chunk(self, first: Expr, count: Expr) -> Stmt:
         made = []
-        for start, many, size in tiles(int_value(trees) or 0, TOGETHER):
+        for start, many, trees in tiles(self.trees, TOGETHER):
 
-            def one(g: Expr, start: int = start, size: int = size) -> Stmt:
-                return _group(group, first, count, simplify(g * size + start), size)
+            def group(g: Expr, start: int = start, trees: int = trees) -> Stmt:
+                n, tree = self.together, simplify(g * trees + start)
+                whole = simplify(count // n * n)
+                rest = simplify(count - whole)
+                return seq(
+                    self._samples(first, simplify(count // n), n, tree, trees),
+                    None if n == 1 else self._samples(first + whole, rest, 1, tree, trees),
+                )
 
-            made.append(loop("g", many, one, "trees"))
+            made.append(loop("g", many, group, "trees"))
         return seq(*made)
 
-    body = loop("c", chunks, chunk, "chunk", keep=True)
-    return PrimFunc(group.name, group.params, body)
+    def _samples(self, first: Expr, count: Expr, n: int, tree: Expr, trees: int) -> Stmt:
+        """Walks of n times `count` samples from `first` on, through `trees` trees from `tree`."""
+        deepest = self.levels(tree)
+        for k in range(1, trees):
+            deepest = maximum(deepest, self.levels(simplify(tree + k)))
+        steps = minimum(cast(deepest, INT64), IntImm(self.most))
+        places = buffer("at", (n, trees), "uint32", "register")
+        row = buffer("row", (n, 1 << self.bits), self.dtype, "local")
 
+        def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+            return loop("w", n, lambda i: loop("t", trees, lambda t: body(i, t), "walk"), "walk")
 
-def _group(group: Group, first: Expr, count: Expr, tree: Expr, size: int) -> Stmt:
-    """The walks of samples first .. first + count - 1 in trees tree .. tree + size - 1."""
-    call = group.anchor
-    assert call is not None
-    roots, levels = map(group.element, call.args[1:3])
-    deepest = levels(tree)
-    for k in range(1, size):
-        deepest = maximum(deepest, levels(simplify(tree + k)))
-    steps = minimum(cast(deepest, INT64), IntImm(int(call.attrs.most)))
-    node_type = call.args[3].type
-    assert isinstance(node_type, TensorType)
-    places = buffer("at", (size, 1), "int32", "register")  # as the results are
+        def walk(of: Expr) -> Stmt:
+            sample = simplify(first + of * n)
 
-    def sample(n: Expr) -> Stmt:
-        row = simplify(first + n)
-        begin = loop(
-            "t",
-            size,
-            lambda t: Store(
-                places, (t, IntImm(0)), _within(cast(roots(simplify(tree + t)), INT64), node_type)
-            ),
-            "tree",
+            def begin(i: Expr, t: Expr) -> Stmt:
+                root = cast(self.roots(simplify(tree + t)), places.dtype)
+                return Store(places, (i, t), self._within(root))
+
+            def end(i: Expr, t: Expr) -> Stmt:
+                index = self.group.store_index((simplify(sample + i), simplify(tree + t)))
+                return Store(self.group.out, index, cast(Load(places, (i, t)), INT32))
+
+            def step(i: Expr, t: Expr) -> Stmt:
+                def value(compared: Expr) -> Expr:
+                    if self.rows:
+                        return Load(row, (i, compared))
+                    return self._compared(simplify(sample + i), compared)
+
+                return self._step(places, (i, t), value)
+
+            copied = loop("i", n, lambda i: self._copied(row, i, simplify(sample + i)))
+            return seq(
+                copied if self.rows else None,
+                each(begin),
+                loop("s", steps, lambda _: each(step), "step"),
+                each(end),
+            )
+
+        return within([row, places] if self.rows else [places], loop("n", count, walk, "sample"))
+
+    def _copied(self, row: Buffer, i: Expr, sample: Expr) -> Stmt:
+        """row[i] = what a node can name of a sample: its features, their negatives, zeros."""
+        k, all_ = self.features, 1 << self.bits
+        here, negatives = min(k, all_), min(k, max(all_ - k, 0))
+
+        def feature(f: Expr) -> Stmt:
+            return Store(row, (i, f), self.x(sample, f))
+
+        def negative(f: Expr) -> Stmt:
+            return Store(row, (i, simplify(f + k)), Unary("neg", self.x(sample, f)))
+
+        def zero(f: Expr) -> Stmt:
+            return Store(row, (i, simplify(f + 2 * k)), const(0, self.dtype))
+
+        return seq(
+            loop("f", here, feature, "element"),
+            loop("f", negatives, negative, "element"),
+            loop("f", max(all_ - 2 * k, 0), zero, "element"),
         )
-        walk = loop(
-            "s",
-            steps,
-            lambda s: loop("t", size, lambda t: _step(group, places, t, row), "tree"),
-            "step",
+
+    def _compared(self, sample: Expr, number: Expr) -> Expr:
+        """What number `number` is of a sample: a feature or, after all of them, a negative."""
+        k, over = self.features, number >= self.features
+        if 1 << self.bits <= k:
+            return self.x(sample, number)
+        feature = select(over, number - k, number)
+        if 1 << self.bits > 2 * k:
+            feature = minimum(feature, IntImm(k - 1))
+        value = self.x(sample, feature)
+        return select(over, Unary("neg", value), value)
+
+    def _step(self, places: Buffer, walk: tuple[Expr, Expr], value: Callable[[Expr], Expr]) -> Stmt:
+        """at = the node to which the node at leads; no number leads out of a buffer."""
+        here = cast(Load(places, walk), INT64)
+        node = Var("node", self.node)
+        number = binary("bitand", node, const((1 << self.bits) - 1, self.node))
+        under = value(cast(number, INT64)) <= self.limits(here)
+        child = cast(binary("shr", node, const(self.bits, self.node)), places.dtype)
+        further = child + select(under, const(0, places.dtype), const(1, places.dtype))
+        return Let(
+            node, cast(self.nodes(here), self.node), Store(places, walk, self._within(further))
         )
-        end = loop(
-            "t",
-            size,
-            lambda t: Store(
-                group.out,
-                group.store_index((row, simplify(tree + t))),
-                Load(places, (t, IntImm(0))),
-            ),
-            "tree",
-        )
-        return seq(begin, walk, end)
 
-    return within([places], loop("n", count, sample, "sample"))
-
-
-def _step(group: Group, places: Buffer, t: Expr, row: Expr) -> Stmt:
-    """at[t] = the node to which the node at[t] leads; no number leads out of a buffer."""
-    call = group.anchor
-    assert call is not None
-    x, _, _, nodes, limits = map(group.element, call.args)
-    bits = int(call.attrs.bits)
-    here = cast(Load(places, (t, IntImm(0))), INT64)
-    node_type, features = (a.type for a in (call.args[3], call.args[0]))
-    assert isinstance(node_type, TensorType) and isinstance(features, TensorType)
-    node, value = Var("node", node_type.dtype), Var("value", features.dtype)
-    width = int_value(features.shape[1]) or 1
-    feature = binary("bitand", node, const((1 << bits) - 1, node.dtype))
-    if width < 1 << bits:
-        feature = minimum(feature, const(width - 1, node.dtype))
-    missing = binary(
-        "ne", binary("bitand", node, const(1 << bits, node.dtype)), const(0, node.dtype)
-    )
-    lost = logical_and(intrin("isnan", value), missing)
-    under = binary("or", value <= limits(here), lost)
-    child = cast(binary("shr", node, const(bits + 1, node.dtype)), INT64)
-    further = child + select(under, const(0, INT64), const(1, INT64))
-    store = Store(places, (t, IntImm(0)), _within(further, node_type))
-    return Let(node, nodes(here), Let(value, x(row, cast(feature, INT64)), store))
-
-
-def _within(at: Expr, nodes: TensorType) -> Expr:
-    return cast(minimum(maximum(at, IntImm(0)), nodes.shape[0] - 1), INT32)
+    def _within(self, at: Expr) -> Expr:
+        return minimum(at, const(self.last, at.dtype))

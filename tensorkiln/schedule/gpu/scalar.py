@@ -21,7 +21,7 @@ from tensorkiln.target import Target
 _PROGRAMS = {
     "top_k": lambda group: top_k_program(group, 1),
     "scatter": lambda group: scatter_program(group, 1),
-    "tree_leaves": forest_program,
+    "tree_leaves": lambda group: forest_program(group, rows=False),
     "coupled": coupled_program,
 }
 
@@ -37,7 +37,7 @@ def schedule_scalar(group: Group, target: Target, check: bool = False) -> Schedu
         body = around([(Var("one"), IntImm(1), "row")], f.body)
         s = Schedule(replace(f, body=body, inplace=()), check)
         nest = list(s.loops(role="row"))[:1]
-    for name in s.loops(role="tree"):
+    for name in s.loops(role="walk"):
         s.unroll(name)
     on_grid(s, nest, target)
     return s

@@ -1,12 +1,14 @@
 """Matrix product with packed constant weights: x [M, K] times w [N/nr][K][nr].
 
 A panel of nr columns is multiplied by all rows, in register tiles of rows; threads share the
-panels. Rows of x are read in place: broadcasting from row-major memory costs nothing once the rows
-are in the first-level cache. The program is in program.py.
+panels, or an unknown number of rows where there is one panel, or panels are small. Rows of x are
+read in place: broadcasting from row-major memory costs nothing once the rows are in the first-level
+cache. The program is in program.py.
 """
 
 from __future__ import annotations
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear.program import Linear, linear_program
@@ -22,16 +24,30 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     s = Schedule(linear_program(c), check=check)
     for loop in s.loops(role="term"):
         steps_of_four(s, loop)
+    small = c.n <= c.nr or c.work <= PARALLEL_WORK
+    by_rows = int_value(c.m) is None and small and not c.batch
     last = []  # the loops over row tiles of a partial panel that no loop is around
     for rows in s.loops(role="row"):
         around = s.parent(rows)
         columns = c.nr if around and s.role(around) == "panel" else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
-        for tile in row_tiles(s, rows, max_rows(target, vectors, c.dtype.is_int)):
-            last += [s.parent(tile)] if around is None else []
+        most = max_rows(target, vectors, c.dtype.is_int)
+        kinds = []
+        for tile in row_tiles(s, rows, most):
+            kinds.append(s.parent(tile))
+            last += kinds[-1:] if around is None else []
             sink(s, tile)
+        if by_rows and target.has_threads:
+            # Where tiles are small, one thread has the rows that are left over, fewer than a tile.
+            # Twice the work that is worth a thread: starting one for 70 of 100 rows gained nothing.
+            chunk = PARALLEL_WORK * 16 // (most * vectors * c.lanes * c.k)
+            if chunk <= 1:
+                for tiles in kinds:
+                    s.parallel(tiles)
+            elif s.reaches(kinds[0], chunk):
+                s.parallel(s.split(kinds[0], chunk, tail="guard").outer)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    if not target.has_threads:
+    if by_rows or not target.has_threads:
         return s
     outer = [*s.loops(role="batch"), *s.loops(role="panel")]
     if c.work > PARALLEL_WORK:

@@ -29,6 +29,9 @@ from tensorkiln.target import Target
 
 Shape = tuple[Expr, ...]
 
+# What an unknown dimension is taken for in estimates of work.
+UNKNOWN = 64
+
 
 def loops_program(group: Group, regions: Sequence[OutputRegion]) -> PrimFunc:
     """Compute every region, one after the other."""
@@ -129,12 +132,14 @@ class OutputRegion(ABC):
         return what + self.number
 
     @property
+    def work(self) -> int:
+        """Scalar operations, where each unknown dimension is UNKNOWN."""
+        return _cost(self.group) * math.prod(int_value(d) or UNKNOWN for d in self.shape)
+
+    @property
     def parallel(self) -> bool:
         """Whether there is work for several threads."""
-        work = _cost(self.group)
-        for d in self.shape:
-            work *= int_value(d) or 64
-        return work > PARALLEL_WORK
+        return self.work > PARALLEL_WORK
 
     def element(self, index: tuple[Expr, ...]) -> Expr:
         """The value at an index of the box."""
@@ -304,7 +309,7 @@ class PaddedRegion(OutputRegion):
         """Whether there is work for several threads."""
         work = _cost(self.group)
         for d in self.t.memory.physical_shape(self.t.shape):
-            work *= int_value(d) or 64
+            work *= int_value(d) or UNKNOWN
         return work > PARALLEL_WORK
 
 
@@ -349,7 +354,7 @@ def _cost(group: Group) -> int:
     if anchor is not None:
         t = anchor.args[0].type
         assert isinstance(t, TensorType)
-        taken = [int_value(d) or 64 for d in t.shape]
-        kept = [int_value(d) or 64 for d in group.out_type.shape]
+        taken = [int_value(d) or UNKNOWN for d in t.shape]
+        kept = [int_value(d) or UNKNOWN for d in group.out_type.shape]
         cost *= max(1, math.prod(taken) // max(1, math.prod(kept)))
     return cost

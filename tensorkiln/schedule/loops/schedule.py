@@ -6,12 +6,22 @@ innermost axis of a reduction; threads share the outer axes. The program is in p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.loops.program import Flat, OutputRegion, loops_program, regions_of
+from tensorkiln.schedule.loops.program import (
+    UNKNOWN,
+    Flat,
+    OutputRegion,
+    RowMajor,
+    loops_program,
+    regions_of,
+)
 from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
@@ -19,6 +29,9 @@ from tensorkiln.target import Target
 
 # Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
 _CHUNK = 64
+# Iterations of a chunk of an unknown number of rows. Shorter rows stay in one loop: the same loop
+# behind chunks, which is all that few rows run, took 0.8 us for argmax of 100 x 3 instead of 0.4.
+_MOST_IN_CHUNK = 512
 
 
 def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedule:
@@ -60,8 +73,7 @@ def _nest(s: Schedule, r: OutputRegion) -> str | None:
         found = _vectors(s, r)
         if found is not None:
             innermost(s, found.inner)
-    if r.parallel:
-        _tasks(s, r)
+    _tasks(s, r)
     return found.tail if found is not None else None
 
 
@@ -110,8 +122,9 @@ def innermost(s: Schedule, lane: str) -> None:
 
 
 def _tasks(s: Schedule, r: OutputRegion) -> None:
-    """Fuse the outer loops into one parallel loop; if each element is a reduction, with the loop
-    over vectors or elements."""
+    """Fuse the outer loops into one parallel loop if there is work for several threads; if each
+    element is a reduction, with the loop over vectors or elements. Where a dimension of it is
+    unknown, threads get chunks of iterations, each of which is worth a thread."""
     if not r.around:
         return
     nest: list[str] = []
@@ -124,4 +137,16 @@ def _tasks(s: Schedule, r: OutputRegion) -> None:
     while len(inside) == 1 and is_task(inside[0]):
         nest.append(inside[0])
         inside = list(s.children(inside[0]))
-    share(s, nest)
+    extents = [int_value(s.loop(n).extent) for n in nest]
+    if None not in extents or not isinstance(r, RowMajor):
+        if r.parallel:
+            share(s, nest)
+        return
+    iteration = r.work // math.prod(n or UNKNOWN for n in extents)
+    chunk = PARALLEL_WORK // max(1, iteration)
+    if chunk <= 1:
+        share(s, nest)
+        return
+    tasks = s.fuse(*nest) if len(nest) > 1 else nest[0]
+    if chunk <= _MOST_IN_CHUNK and s.reaches(tasks, chunk):
+        s.parallel(s.split(tasks, chunk, tail="peel").outer)
