@@ -136,7 +136,7 @@ class _Forest:
             def step(i: Expr, t: Expr) -> Stmt:
                 def value(compared: Expr) -> Expr:
                     if self.rows:
-                        return Load(row, (i, compared))
+                        return Load(row, (i, cast(compared, INT64)))
                     return self._compared(simplify(sample + i), compared)
 
                 return self._step(places, (i, t), value)
@@ -173,13 +173,15 @@ class _Forest:
 
     def _compared(self, sample: Expr, number: Expr) -> Expr:
         """What number `number` is of a sample: a feature or, after all of them, a negative."""
-        k, over = self.features, number >= self.features
+        # In the type of nodes: devices may have no other integers than those of 32 bits.
+        k, least = self.features, const(self.features, number.dtype)
         if 1 << self.bits <= k:
-            return self.x(sample, number)
-        feature = select(over, number - k, number)
+            return self.x(sample, cast(number, INT64))
+        over = binary("ge", number, least)
+        feature = select(over, number - least, number)
         if 1 << self.bits > 2 * k:
-            feature = minimum(feature, IntImm(k - 1))
-        value = self.x(sample, feature)
+            feature = minimum(feature, const(k - 1, number.dtype))
+        value = self.x(sample, cast(feature, INT64))
         return select(over, Unary("neg", value), value)
 
     def _step(self, places: Buffer, walk: tuple[Expr, Expr], value: Callable[[Expr], Expr]) -> Stmt:
@@ -187,7 +189,7 @@ class _Forest:
         here = cast(Load(places, walk), INT64)
         node = Var("node", self.node)
         number = binary("bitand", node, const((1 << self.bits) - 1, self.node))
-        under = value(cast(number, INT64)) <= self.limits(here)
+        under = value(number) <= self.limits(here)
         child = cast(binary("shr", node, const(self.bits, self.node)), places.dtype)
         further = child + select(under, const(0, places.dtype), const(1, places.dtype))
         return Let(
