@@ -18,7 +18,7 @@ SIZES = [{"N": n} for n in (0, 1, 2, 7, 15, 16, 17, 33, 63, 64, 100, 255, 257, 1
 
 def _all_cases() -> Battery:
     b = Battery()
-    for k, n in ((10, 3), (100, 1), (64, 100), (8, 33), (300, 16)):
+    for k, n in ((10, 3), (100, 1), (64, 100), (8, 33), (300, 16), (0, 3), (0, 70), (4, 0)):
         b.add(
             f"linear_{k}_{n}",
             lambda g, x, k=k, n=n: g.relu(g.linear(x, rand(k, n), rand(n))),
