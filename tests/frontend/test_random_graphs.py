@@ -86,6 +86,8 @@ def expected(drawn: Drawn, run: int) -> list[Arrays]:
     found: list[Arrays] = []
     with suppress(Exception):
         found.append(in_child(drawn, feeds) if run in drawn.deadly else by_runtime(drawn, feeds))
+    if stacks(drawn.model.graph):
+        return found
     try:
         with np.errstate(all="ignore"):
             own = ReferenceEvaluator(drawn.model).run(None, dict(feeds))
@@ -95,6 +97,17 @@ def expected(drawn: Drawn, run: int) -> list[Arrays]:
     except Exception:
         pass
     return found
+
+
+def stacks(graph: onnx.GraphProto) -> bool:
+    """Whether a loop stacks results, of which the standard's evaluator gives scalars a dimension
+    more, and those without elements any shape."""
+    for node in graph.node:
+        if node.op_type == "Loop" and len(node.output) > len(node.input) - 2:
+            return True
+        if any(stacks(a.g) for a in node.attribute if a.HasField("g")):
+            return True
+    return False
 
 
 def by_runtime(drawn: Drawn, feeds: dict[str, np.ndarray]) -> Arrays:
