@@ -78,6 +78,21 @@ def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return map_stmt(s, lambda e: substitute(e, values), lambda t: substitute_stmt(t, values))
 
 
+def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
+    """Replace buffers by others of the same rank: in accesses, regions and allocations."""
+
+    def swap(b: Buffer) -> Buffer:
+        return new.get(b, b)
+
+    def ex(e: Expr) -> Expr:
+        return map_buffers(map_children(e, ex), swap)
+
+    def st(t: Stmt) -> Stmt:
+        return map_buffers(map_stmt(t, ex, st), swap)
+
+    return st(s)
+
+
 def walk(e: Expr) -> Iterator[Expr]:
     """Yield `e` and all expressions below it, in pre-order."""
     left = [e]

@@ -15,8 +15,8 @@ from itertools import product
 from tensorkiln.codegen.expand.offsets import register_key
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Expr
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store
-from tensorkiln.ir.visit import map_buffers, map_children, map_stmt, stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Store
+from tensorkiln.ir.visit import replace_buffers, stmt_exprs, walk, walk_stmt
 
 # By dimension: the first index, and how many.
 _Piece = tuple[tuple[int, int], ...]
@@ -26,16 +26,7 @@ def whole_registers(f: PrimFunc) -> PrimFunc:
     """`f` with local buffers for those in registers whose pieces overlap; the same object if there
     are none."""
     moved = {b: replace(b, scope="local") for b in _overlapping(f)}
-    if not moved:
-        return f
-
-    def expr(e: Expr) -> Expr:
-        return map_buffers(map_children(e, expr), lambda b: moved.get(b, b))
-
-    def stmt(s: Stmt) -> Stmt:
-        return map_buffers(map_stmt(s, expr, stmt), lambda b: moved.get(b, b))
-
-    return replace(f, body=stmt(f.body))
+    return replace(f, body=replace_buffers(f.body, moved)) if moved else f
 
 
 def _overlapping(f: PrimFunc) -> list[Buffer]:

@@ -8,7 +8,7 @@ from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
-from tensorkiln.ir.visit import map_stmt, walk_stmt
+from tensorkiln.ir.visit import map_stmt, replace_buffers, walk_stmt
 from tensorkiln.schedule.primitives.compact import stale
 from tensorkiln.schedule.primitives.results import CacheWrite, Nest, Primitive
 from tensorkiln.schedule.proofs.legality import require_order
@@ -27,7 +27,7 @@ from tensorkiln.schedule.tree.places import (
 )
 from tensorkiln.schedule.tree.program import Place, bounds_of, dims_of, open_block, open_loop
 from tensorkiln.schedule.tree.reindex import less, reindex, require_visible
-from tensorkiln.schedule.tree.surgery import put, replace_buffers
+from tensorkiln.schedule.tree.surgery import put
 from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 

@@ -10,7 +10,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, seq
-from tensorkiln.ir.visit import free_vars, map_stmt, walk_stmt
+from tensorkiln.ir.visit import free_vars, map_stmt, replace_buffers, walk_stmt
 from tensorkiln.schedule.group import product
 from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.tree.errors import ScheduleError
@@ -29,7 +29,6 @@ from tensorkiln.schedule.tree.places import (
 )
 from tensorkiln.schedule.tree.program import open_loop, show
 from tensorkiln.schedule.tree.reindex import Indices, map_accesses, require_visible
-from tensorkiln.schedule.tree.surgery import replace_buffers
 from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 

@@ -12,9 +12,8 @@ from tensorkiln.ir.visit import (
     bound_vars,
     free_vars,
     map_bound_vars,
-    map_buffers,
-    map_children,
     map_stmt,
+    replace_buffers,
     stmt_exprs,
     substitute,
     substitute_stmt,
@@ -73,21 +72,6 @@ def _resized(b: Buffer, values: Mapping[Var, Expr]) -> Buffer:
     given = b.strides_given
     strides = None if given is None else tuple(substitute(d, values) for d in given)
     return replace(b, shape=shape, strides_given=strides)
-
-
-def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
-    """Replace buffers by others of the same rank: in accesses, regions and allocations."""
-
-    def swap(b: Buffer) -> Buffer:
-        return new.get(b, b)
-
-    def ex(e: Expr) -> Expr:
-        return map_buffers(map_children(e, ex), swap)
-
-    def st(t: Stmt) -> Stmt:
-        return map_buffers(map_stmt(t, ex, st), swap)
-
-    return st(s)
 
 
 def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:

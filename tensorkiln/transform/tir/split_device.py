@@ -29,7 +29,7 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import AddressOf, Buffer
-from tensorkiln.ir.expr import Expr, IntImm, Var, binary, cast, int_value, logical_and
+from tensorkiln.ir.expr import IntImm, Var, binary, cast, int_value, logical_and
 from tensorkiln.ir.launch import block_loops, launch_of, thread_loops, thread_of
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import inferred_outputs
@@ -55,9 +55,8 @@ from tensorkiln.ir.visit import (
     bound_vars,
     free_vars,
     has_load,
-    map_buffers,
-    map_children,
     map_stmt,
+    replace_buffers,
     stmt_exprs,
     substitute_stmt,
     walk,
@@ -259,16 +258,7 @@ def _of_threads(s: Stmt) -> Stmt:
             own[t.buffer] = replace(t.buffer, scope="local")
         if isinstance(t, MatchBuffer) and t.source in own:
             own[t.buffer] = replace(t.buffer, scope="local")
-    if not own:
-        return s
-
-    def value(e: Expr) -> Expr:
-        return map_buffers(map_children(e, value), lambda b: own.get(b, b))
-
-    def stmt(t: Stmt) -> Stmt:
-        return map_buffers(map_stmt(t, value, stmt), lambda b: own.get(b, b))
-
-    return stmt(s)
+    return replace_buffers(s, own) if own else s
 
 
 def _perfect(s: For) -> Stmt:
