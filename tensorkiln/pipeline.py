@@ -59,6 +59,7 @@ from tensorkiln.target import (
 from tensorkiln.target.capability import copies_ahead, most_shared
 from tensorkiln.target.isa import word_bits
 from tensorkiln.target.triple import LIBRARIES
+from tensorkiln.transform.relax.apply_precision import ApplyPrecision
 from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
@@ -127,6 +128,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
         AssignDevices(place),  # each part of a device is a function until join_devices
+        ApplyPrecision(place),
         DecomposeOperators(place),
         SelectAlgorithms(place),
         AssignLayouts(place),

@@ -31,7 +31,8 @@ UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
 # name -> number of operands, for elementary functions and machine operations. The code generator
 # expands them to polynomials (`exp`, `erf`, ...) or to an LLVM intrinsic (`fma`).
 # `dot4(c, a, b)` adds to lane i of c the sum of a[4 * i + k] * b[4 * i + k] for k in 0..3; `dot2`
-# does so for two elements per lane.
+# and `dot2_bf16` do so for two elements per lane. `dot2_bf16` multiplies exactly and sums in
+# float32; in which order, with how many roundings, and whether denormals count, is the processor's.
 INTRINSICS: dict[str, int] = {
     "fma": 3,
     "exp": 1,
@@ -56,6 +57,7 @@ INTRINSICS: dict[str, int] = {
     "isnan": 1,
     "dot4": 3,
     "dot2": 3,
+    "dot2_bf16": 3,
     "bitcast_i32": 1,
     "bitcast_f32": 1,
     "bitcast_i64": 1,
@@ -65,6 +67,7 @@ INTRINSICS: dict[str, int] = {
 DOTS: dict[str, tuple[tuple[str, int], ...]] = {
     "dot4": (("int32", 1), ("uint8", 4), ("int8", 4)),
     "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
+    "dot2_bf16": (("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
 }
 # Reinterpret the bits as another type: name -> (operand's dtype, result's dtype).
 BITCASTS: dict[str, tuple[str, str]] = {

@@ -2,7 +2,7 @@
 
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import computes_nothing, elementwise_epilogue, is_view, light
-from tensorkiln.kernels.table import Families, computes, families
+from tensorkiln.kernels.table import Families, algorithm_of, computes, families
 
 __all__ = [
     "Algorithm",
@@ -11,6 +11,7 @@ __all__ = [
     "Layouts",
     "Packed",
     "Rewriter",
+    "algorithm_of",
     "computes",
     "computes_nothing",
     "elementwise_epilogue",

@@ -19,6 +19,7 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType, Value, constant
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
+from tensorkiln.kernels.halves import of_halves
 from tensorkiln.kernels.layouts import is_float32
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
@@ -74,9 +75,9 @@ def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
 
 
 def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
-    """Moves to a row-major result."""
+    """Moves to a row-major result, and a conversion of it."""
     call, t = reader.value, reader.var.type
-    moves = isinstance(call, Call) and call.op in ("transpose", "reshape")
+    moves = isinstance(call, Call) and call.op in ("transpose", "reshape", "cast")
     return moves and isinstance(t, TensorType) and t.layout is None
 
 
@@ -138,4 +139,5 @@ ATTENTION = Family(
     decompose=_decompose,
     epilogue=_epilogue,
     prologue=_prologue,
+    algorithm=of_halves("attention"),
 )

@@ -29,7 +29,8 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.layouts import by_lanes, channel_blocks, has_kernel
+from tensorkiln.kernels.halves import of_halves
+from tensorkiln.kernels.layouts import adjacent, by_lanes, channel_blocks, has_kernel
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
@@ -39,11 +40,11 @@ from tensorkiln.target import Target
 _OUTPUTS, _BYTES = 256, 2 << 20
 
 
-def packed_weights(call: Call) -> Constant | None:
+def packed_weights(call: Call, target: Target) -> Constant | None:
     """The weights of a convolution that kernels on channel blocks can compute: they are constant
     and stored as usual, the dtypes supported, and channels and image size known."""
     x, w = call.args[0].type, call.args[1]
-    if not isinstance(x, TensorType) or not isinstance(w, Constant) or not has_kernel(call):
+    if not isinstance(x, TensorType) or not isinstance(w, Constant) or not has_kernel(call, target):
         return None
     stored_already = "channel_window" in call.attrs
     return None if stored_already or None in map(int_value, x.shape[1:]) else w
@@ -102,7 +103,7 @@ def _depthwise_fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _depthwise_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    if packed_weights(call) is None or not is_depthwise(call, out):
+    if packed_weights(call, target) is None or not is_depthwise(call, out):
         return None
     lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
     weights = Layout.parse(f"A/{lanes} C D B A%{lanes}")
@@ -111,15 +112,16 @@ def _depthwise_layouts(call: Call, out: TensorType, target: Target) -> Layouts |
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    w = packed_weights(call)
+    w = packed_weights(call, target)
     if w is None:
         return None
     lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
     x = call.args[0].type
     assert isinstance(x, TensorType)
     channels, groups = int_value(x.shape[1]) or 0, call.attrs.groups
-    want, weights = blocks, _weights(w, groups, channels, target)
-    if groups == 1 and w.type.dtype.name == "int8" and lanes > 1:
+    few = adjacent(call, target)
+    want, weights = blocks, _weights(w, groups, channels, few, target)
+    if groups == 1 and few > 1:
         want = Layout.parse("A B/4 C D B%4") if channels <= 4 else blocks
     elif groups == 1 and channels < lanes // 2:
         want = Layout.plain(4)
@@ -127,17 +129,17 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     return Layouts((with_padding(want, call), weights, *bias), blocks)
 
 
-def _weights(w: Constant, groups: int, channels: int, target: Target) -> Layout | Packed:
-    """Weights in panels of output channels."""
+def _weights(w: Constant, groups: int, channels: int, few: int, target: Target) -> Layout | Packed:
+    """Weights in panels of output channels, `few` input channels next to each other."""
     widths, v = panel_vectors(w.type, target), target.vector_lanes("float32")
     if groups > 1:
-        return _grouped_weights(w.type, groups, [1, *widths], v)
+        return _grouped_weights(w.type, groups, [1, *widths], few, v)
     nr = v * widths[0]
     if v == 1:  # products are taken one by one, of integers too
         return Layout.parse(f"A/{nr} B C D A%{nr}")
-    if w.type.dtype.name == "int8":
+    if few > 1:
         block = 4 if channels <= 4 else v
-        return Layout.parse(f"A/{nr} B/{block} C D B/4%{block // 4} A%{nr} B%4")
+        return Layout.parse(f"A/{nr} B/{block} C D B/{few}%{block // few} A%{nr} B%{few}")
     if channels < v // 2:
         return Layout.parse(f"A/{nr} B C D A%{nr}")
     return Layout.parse(f"A/{nr} B/{v} C D B%{v} A%{nr}")
@@ -153,7 +155,7 @@ class _Spread:
         return self.window.spread(w)
 
 
-def _grouped_weights(w: TensorType, groups: int, widths: list[int], v: int) -> Packed:
+def _grouped_weights(w: TensorType, groups: int, widths: list[int], few: int, v: int) -> Packed:
     """Weights of a grouped convolution in the panel width that costs least."""
     outputs, inputs = (int_value(d) or 0 for d in w.shape[:2])
     granule = v if inputs % v == 0 else min(4, v)
@@ -163,8 +165,9 @@ def _grouped_weights(w: TensorType, groups: int, widths: list[int], v: int) -> P
     layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
     if v == 1:
         layout = f"A/{best.nr} B C D A%{best.nr}"
-    elif w.dtype.name == "int8":
-        layout = f"A/{best.nr} B/{granule} C D B/4%{granule // 4} A%{best.nr} B%4"
+    elif few > 1:
+        within = f"B/{few}%{granule // few} A%{best.nr} B%{few}"
+        layout = f"A/{best.nr} B/{granule} C D {within}"
     attrs = Attrs.of(channel_window=(best.nr, granule))
     return Packed(Layout.parse(layout), _Spread(best), attrs)
 
@@ -218,4 +221,5 @@ DEPTHWISE = Family(
     layouts=_depthwise_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    algorithm=of_halves("conv2d"),
 )

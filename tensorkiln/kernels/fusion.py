@@ -30,7 +30,7 @@ def is_view(b: Binding) -> bool:
 
 def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
     """Whether `reader` computes each element from the one at the same place in memory. It may
-    change the dtype of sums in int32."""
+    change the dtype of sums in int32, and round float32 to 16 bits."""
     call, t = reader.value, reader.var.type
     assert isinstance(call, Call) and isinstance(t, TensorType)
     if ops.get(call.op).pattern not in ("elementwise", "broadcast"):
@@ -38,7 +38,8 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
     # Halos may differ: a kernel writes the halo of its last result only.
     order = t.memory.with_halo({}) == last.memory.with_halo({})
     sums = anchor.var.tensor.dtype.name == "int32"
-    return t.shape == last.shape and order and (t.dtype == last.dtype or sums)
+    rounds = last.dtype.name == "float32" and t.dtype.sums == last.dtype
+    return t.shape == last.shape and order and (t.dtype == last.dtype or sums or rounds)
 
 
 _WINDOWS = ("max_pool2d", "avg_pool2d")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.target import Target
+from tensorkiln.target.dots import multiplies_pairs
 
 
 def channel_blocks(target: Target) -> Layout:
@@ -24,10 +26,34 @@ def by_lanes(target: Target) -> Layout:
     return Layout.parse(f"A/{lanes} A%{lanes}")
 
 
-def has_kernel(call: Call) -> bool:
-    """Whether a packed schedule supports the dtypes: float32, or uint8 by int8 into int32."""
+def has_kernel(call: Call, target: Target) -> bool:
+    """Whether a packed schedule supports the dtypes: float32, uint8 by int8 into int32, or `wide`
+    products: of float32 by floats of 16 bits, or of pairs if the target multiplies them."""
     types = [a.type.dtype.name for a in call.args[:2] if isinstance(a.type, TensorType)]
-    return types in (["float32", "float32"], ["uint8", "int8"])
+    if not call.attrs.get("wide"):
+        return types in (["float32", "float32"], ["uint8", "int8"])
+    return types[0] == "float32" or takes_pairs(call, target)
+
+
+def takes_pairs(call: Call, target: Target) -> bool:
+    """Whether a kernel multiplies both operands of a product as floats of 16 bits: the target has
+    an instruction for pairs of them and, where rows lie in memory as they are, terms are even."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    even = call.op == "conv2d" or (int_value(w.shape[-2]) or 1) % 2 == 0
+    return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
+
+
+def adjacent(call: Call, target: Target) -> int:
+    """How many terms of a sum lie next to each other in packed weights, for one instruction that
+    multiplies and adds them: 4 of uint8 by int8, 2 of floats of 16 bits."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    if not has_vectors(target):
+        return 1
+    if w.dtype.name == "int8":
+        return 4
+    return 2 if x.dtype.bits == 16 else 1
 
 
 def is_float32(call: Call) -> bool:

@@ -8,7 +8,15 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, Constant, TensorType
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.layouts import by_lanes, has_kernel, has_vectors, is_float32
+from tensorkiln.kernels.halves import of_halves
+from tensorkiln.kernels.layouts import (
+    adjacent,
+    by_lanes,
+    has_kernel,
+    has_vectors,
+    is_float32,
+    takes_pairs,
+)
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows, scalar_tile
 
@@ -34,19 +42,19 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 
 def _linear_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     w = call.args[1]
-    if not isinstance(w, Constant) or not has_kernel(call):
+    if not isinstance(w, Constant) or not has_kernel(call, target):
         return None
     if not has_vectors(target) and w.array.size == 1:
         return None  # a single number becomes part of the group
     nr = _panel(call, target)
-    integers = w.type.dtype.name == "int8" and target.vector_lanes("float32") > 1
-    panels = f"B/{nr} A/4 B%{nr} A%4" if integers else f"B/{nr} A B%{nr}"
+    few = adjacent(call, target)
+    panels = f"B/{nr} A/{few} B%{nr} A%{few}" if few > 1 else f"B/{nr} A B%{nr}"
     bias = [by_lanes(target)] * len(call.args[2:])
     return Layouts((None, Layout.parse(panels), *bias))
 
 
 def _matmul_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    if not _wants_panels(call):
+    if not _wants_panels(call, target):
         return None
     w, nr = call.args[1].type, _panel(call, target)
     assert isinstance(w, TensorType)
@@ -57,12 +65,12 @@ def _matmul_layouts(call: Call, out: TensorType, target: Target) -> Layouts | No
     return Layouts((None, Layout.parse(" ".join([*batch, *panels]))))
 
 
-def _wants_panels(call: Call) -> bool:
+def _wants_panels(call: Call, target: Target) -> bool:
     """Whether to pack the right operand of a matmul at run time.
 
     Its last two extents must be known, and operands must not be transposed or broadcast in a way
     that the schedule lacks. A `wide` product (int16 into int32) is then packed if its number of
-    terms is even, a float32 one if it has enough rows and multiply-adds.
+    terms is even, one of floats if it has enough rows and multiply-adds.
     """
     x, w = (a.type for a in call.args)
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
@@ -72,10 +80,11 @@ def _wants_panels(call: Call) -> bool:
     if x.shape[:-2] != w.shape[:-2] and (w.ndim > 2 or call.attrs.wide):
         return False
     k, n = (d or 0 for d in sizes)
-    if call.attrs.wide:
+    if call.attrs.wide and x.dtype.is_int:
         return k % 2 == 0
     rows = int_value(x.shape[-2]) or 64
-    return is_float32(call) and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK
+    known = takes_pairs(call, target) if call.attrs.wide else is_float32(call)
+    return known and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK
 
 
 def _panel(call: Call, target: Target) -> int:
@@ -111,6 +120,7 @@ LINEAR = Family(
     layouts=_linear_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    algorithm=of_halves("linear"),
 )
 MATMUL = Family(
     op_class="matmul_packed",
@@ -119,4 +129,5 @@ MATMUL = Family(
     fits=_fits,
     layouts=_matmul_layouts,
     epilogue=elementwise_epilogue,
+    algorithm=of_halves("matmul"),
 )

@@ -51,12 +51,12 @@ def _pool_rows_fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _global_pool_fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether it reduces height and width of float32 images to a row-major result."""
+    """Whether it reduces height and width of images, in float32, to a row-major result."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     if x.ndim != 4 or tuple(a % 4 for a in call.attrs.axes) != (2, 3):
         return False
-    if out.layout is not None or out.dtype.name != "float32" or out.dtype != x.dtype:
+    if out.layout is not None or {out.dtype.sums.name, x.dtype.sums.name} != {"float32"}:
         return False
     sizes = [int_value(d) for d in x.shape[1:]]
     known = None not in sizes and 0 not in sizes and out.shape[1:2] == x.shape[1:2]

@@ -3,13 +3,13 @@ computes it, so the most specific come first and plain loops last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
-from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.family import Algorithm, Family, Layouts
 from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
@@ -55,6 +55,14 @@ class Families:
     def __init__(self, rows: Iterable[Family]):
         self.all = tuple(rows)
         self._by_operator: dict[str, tuple[Family, ...]] = {}
+        self._algorithms: dict[str, list[Algorithm]] = {}
+        for row in self.all:
+            if row.algorithm is not None:
+                self._algorithms.setdefault(row.algorithm.operator, []).append(row.algorithm)
+
+    def algorithms(self, operator: str) -> Sequence[Algorithm]:
+        """The algorithms that an operator may be rewritten for, the most specific first."""
+        return self._algorithms.get(operator, ())
 
     def of(self, operator: str) -> tuple[Family, ...]:
         """The rows for an operator, the most specific first."""
@@ -110,6 +118,15 @@ def computes(target: Target, b: Binding) -> bool:
     if any(isinstance(t, TensorType) and not target.has_type(t.dtype.name) for t in types):
         return False
     return any(row.decompose is not None or row.fits(b.value, out, target) for row in rows)
+
+
+def algorithm_of(call: Call, out: TensorType, target: Target) -> tuple[Algorithm, object] | None:
+    """The first algorithm that is worth rewriting a call for, and its choice; None if none is."""
+    for algorithm in families(target).algorithms(call.op):
+        choice = algorithm.choose(call, out, target)
+        if choice is not None:
+            return algorithm, choice
+    return None
 
 
 def families(target: Target) -> Families:

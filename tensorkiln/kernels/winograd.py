@@ -22,6 +22,7 @@ from tensorkiln.kernels.layouts import by_lanes, channel_blocks
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
+from tensorkiln.target.dots import multiplies_pairs
 
 # Times in the estimates are in vector multiply-adds of a direct convolution. _PRODUCT: a
 # multiply-add on transformed values, whose sums are shorter. _FEWEST: fewer tiles than this take as
@@ -29,9 +30,11 @@ from tensorkiln.target import Target
 _PRODUCT, _FEWEST, _INPUT, _OUTPUT = 1.15, 7, 7.6, 3.6
 # The time of reading one vector of transformed weights from memory. (A direct convolution hides
 # it.) Measured on Cascade Lake, with 11 GB/s per core; Zen 4 has 28 GB/s.
-_READ, _READ_BY_CPU = 22.0, {"znver4": 2.5}
+_READ, _READ_BY_CPU = 22.0, {"znver4": 2.5, "znver5": 2.5}
 # Winograd is chosen if it takes less than this fraction of the direct time: it is less precise.
-_GAIN = 0.85
+# Where the direct convolution would multiply pairs of 16 bits, that is half as long, and less
+# precise still.
+_GAIN, _GAIN_OVER_PAIRS = 0.85, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +52,23 @@ class Costs:
 
 
 def fastest_tile(
-    inputs: int, outputs: int, height: int, width: int, sizes: list[int], costs: Costs
+    inputs: int,
+    outputs: int,
+    height: int,
+    width: int,
+    sizes: list[int],
+    costs: Costs,
+    gain: float = _GAIN,
 ) -> tuple[int, int] | None:
-    """The output tile (rows, columns) with the least estimated time; None if the direct convolution
-    is faster, or the processor has no vectors: there, weights should not grow. `height` and `width`
+    """The output tile (rows, columns) with the least estimated time; None if that is not less than
+    `gain` times the direct convolution's, or the processor has no vectors: there, weights should
+    not grow. `height` and `width`
     are those of the output, `sizes` the tile sizes to try."""
     if costs.lanes == 1 or inputs < costs.lanes or outputs < costs.lanes:
         return None
     of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
     vectors = of * costs.lanes * to  # vectors of weights for each tap or product
-    best, least = None, _GAIN * TAPS * TAPS * vectors * height * width
+    best, least = None, gain * TAPS * TAPS * vectors * height * width
     for tile in itertools.product(sizes, sizes):
         tiles = -(-height // tile[0]) * -(-width // tile[1])
         products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
@@ -86,7 +96,8 @@ def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | No
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
     height, width = (int_value(d) or 0 for d in out.shape[2:])
-    return fastest_tile(inputs, outputs, height, width, sizes, Costs.of(target))
+    gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
+    return fastest_tile(inputs, outputs, height, width, sizes, Costs.of(target), gain)
 
 
 def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:
@@ -102,7 +113,7 @@ def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    u = packed_weights(call)
+    u = packed_weights(call, target)
     if u is None:
         return None
     lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)

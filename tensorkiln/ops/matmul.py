@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     FLOAT,
+    HALVES,
     NUMERIC,
     bad_attribute,
     broadcast_index,
@@ -34,7 +36,8 @@ Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
 
 # --- matmul: as numpy.matmul; transpose_a and transpose_b first swap the last two dimensions ------
-# `wide` multiplies int16 operands and sums the products in int32.
+# `wide` multiplies operands of 16 bits, int16 or floats, and returns the sums of the products, in
+# int32 or float32.
 
 
 def _matrix(t: TensorType, transposed: bool) -> tuple[Expr, Expr]:
@@ -49,9 +52,9 @@ def _infer_matmul(types: Operands, a: Attrs) -> TensorType:
     require_dtype("matmul", "a", left, NUMERIC)
     dtype = require_same_dtype("matmul", "ab", types)
     if a.wide:
-        if dtype.name != "int16":
+        if dtype.name not in ("int16", *HALVES):
             raise bad_attribute("matmul", "wide", f"False for {dtype}", repr(a.wide))
-        dtype = INT32
+        dtype = INT32 if dtype.is_int else dtype.sums
     for name, t, flip in (("a", left, a.transpose_a), ("b", right, a.transpose_b)):
         if t.ndim == 0 or (flip and t.ndim < 2):
             least = "2 or more dimensions to transpose" if flip else "1 or more dimensions"
@@ -91,18 +94,19 @@ def _program_matmul(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
-    left, right = (x.astype(np.int32) if a.wide else x for x in arrays)
+    left, right = (x.astype(np.int32) if x.dtype == np.int16 and a.wide else x for x in arrays)
     left = left.swapaxes(-1, -2) if a.transpose_a else left
     right = right.swapaxes(-1, -2) if a.transpose_b else right
     return np.asarray(np.matmul(left, right))
 
 
 # --- linear: x [..., K] @ w [K, N] + bias [N] --------------------------------------------------
+# `wide`: w is of 16 bits, x too or float32; bias and result are float32.
 
 
 def _infer_linear(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
-    dtype = product_dtype("linear", ("x", "w", "bias"), types)
+    dtype = product_dtype("linear", ("x", "w", "bias"), types, a.wide)
     require_ndim("linear", "w", w, 2, "(K, N)")
     if x.ndim == 0:
         raise mismatch("linear", "x", "1 or more dimensions", show_type(x), code="rank-mismatch")
@@ -141,14 +145,18 @@ def _infer_attention(types: Operands, a: Attrs) -> TensorType:
     for name, t in zip(names, types, strict=False):
         require_ndim("attention", name, t, 4, "(batch, heads, positions, features)")
     require_dtype("attention", "q", q, FLOAT)
-    require_same_dtype("attention", names, types[:3])
+    dtype = require_same_dtype("attention", names, types[:3])
+    if a.wide:
+        if dtype.name not in HALVES:
+            raise bad_attribute("attention", "wide", f"False for {dtype}", repr(a.wide))
+        dtype = dtype.sums
     batch, heads, length, depth = q.shape
     keys = k.shape[2]
     require_shape("attention", "k", k, (batch, heads, keys, depth), "as 'q'")
     require_shape("attention", "v", v, (batch, heads, keys, v.shape[3]), "as 'k'")
     if len(types) > 3:
-        _check_mask(types[3], q, (batch, heads, length, keys))
-    return TensorType((batch, heads, length, v.shape[3]), q.dtype)
+        _check_mask(types[3], replace(q, dtype=dtype), (batch, heads, length, keys))
+    return TensorType((batch, heads, length, v.shape[3]), dtype)
 
 
 def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> None:
@@ -200,7 +208,13 @@ MATMUL: dict[str, OpDef] = {
         _program_matmul,
     ),
     "linear": OpDef(
-        "linear", ("x", "w", "bias?"), {}, "contraction", _infer_linear, _np_linear, _program_linear
+        "linear",
+        ("x", "w", "bias?"),
+        {"wide": at.flag(False)},
+        "contraction",
+        _infer_linear,
+        _np_linear,
+        _program_linear,
     ),
     "attention": OpDef(
         "attention",
@@ -208,6 +222,8 @@ MATMUL: dict[str, OpDef] = {
         {
             "scale": at.number(),
             "causal": at.flag(False),
+            # Operands of 16 bits, and a mask and a result of float32.
+            "wide": at.flag(False),
             # The result of a query whose scores are all minus infinity.
             "unseen": at.choice("zero", "nan", default="zero"),
         },

@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorkiln.arith import Bounds, prove_equal, simplify
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.dtype import DTYPES, INT32, DType
+from tensorkiln.ir.dtype import DTYPES, FLOAT32, INT32, DType
 from tensorkiln.ir.expr import (
     BINARY,
     Binary,
@@ -44,6 +44,8 @@ KINDS: dict[str, frozenset[str]] = {
     BOOLEAN: frozenset({"bool"}),
     ANY: frozenset({"float", "int", "uint", "bool"}),
 }
+HALVES = ("float16", "bfloat16")
+_WIDE = "wide=True multiplies floats of 16 bits and sums them in float32"
 
 
 def show(e: ExprLike) -> str:
@@ -111,14 +113,24 @@ def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType
     return first
 
 
-def product_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
+def product_dtype(
+    op: str, names: Sequence[str], types: Sequence[TensorType], wide: bool = False
+) -> DType:
     """Return the element type of sums of products, for operands (data, weights, bias?).
 
     All operands are of the same float type, or all int32, which is then the result's type; or
-    data is uint8, weights int8, and bias and result int32. int32 sums wrap around. Raise UserError
-    `dtype-mismatch` for other combinations.
+    data is uint8, weights int8, and bias and result int32. int32 sums wrap around. If they are
+    `wide`, weights are floats of 16 bits, data is of their type or float32, and bias and result are
+    float32. Raise UserError `dtype-mismatch` for other combinations.
     """
     left, right = types[0].dtype.name, types[1].dtype.name
+    if wide:
+        wanted = [f"{right} or float32", " or ".join(HALVES), "float32"]
+        held = [(right, "float32"), HALVES, ("float32",)]
+        for name, t, expected, known in zip(names, types, wanted, held, strict=False):
+            if t.dtype.name not in known:
+                raise mismatch(op, name, expected, str(t.dtype), code="dtype-mismatch", hint=_WIDE)
+        return FLOAT32
     if (left, right) == ("uint8", "int8"):
         for name, t in zip(names[2:], types[2:], strict=False):
             if t.dtype != INT32:
@@ -133,7 +145,9 @@ def product_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) ->
 
 def product_array(array: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
     """Return `array`, one of `operands`, converted to the type of their products."""
-    return array if operands[0].dtype == operands[1].dtype else array.astype(np.int32)
+    if operands[0].dtype == operands[1].dtype:
+        return array
+    return array.astype(np.int32 if operands[0].dtype.kind in "iu" else np.float32)
 
 
 def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str = "") -> None:

@@ -1,7 +1,8 @@
 """Operators that sum, for floats of 16 bits: computed in float32 and rounded once.
 
 A sum of bfloat16 that is itself bfloat16 stops growing at 256 times its terms. So programs and
-references of reductions, contractions and normalisations never see these types.
+references of reductions, contractions and normalisations never see these types. With the attribute
+`wide` a result is not rounded.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _reference(narrow: NumpyRef) -> NumpyRef:
             return narrow(arrays, a)
         wide = [x.astype(t.sums.name) for x, t in zip(arrays, types, strict=True)]
         out = narrow(wide, a)
-        return out.astype(halves[0]) if out.dtype == np.float32 else out
+        rounds = out.dtype == np.float32 and not a.get("wide")
+        return out.astype(halves[0]) if rounds else out
 
     return reference

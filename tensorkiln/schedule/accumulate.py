@@ -30,7 +30,7 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
     """acc[at] += x * w in the accumulator's type; one fused multiply-add for floats."""
     total = Load(acc, at)
     if acc.dtype.is_float:
-        return Store(acc, at, intrin("fma", x, w, total))
+        return Store(acc, at, intrin("fma", cast(x, acc.dtype), cast(w, acc.dtype), total))
     return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
 
 

@@ -13,6 +13,7 @@ from tensorkiln.ir.expr import (
     IntImm,
     as_expr,
     binary,
+    cast,
     const,
     int_value,
     neutral,
@@ -40,6 +41,7 @@ class _Planes:
         x = call.args[0].type
         assert isinstance(x, TensorType)
         self.group, self.var, self.op = group, var, _OPS[call.op]
+        self.dtype = var.tensor.dtype.sums
         self.x = group.element(call.args[0])
         self.lanes = target.vector_lanes("float32")
         self.images = x.shape[0]
@@ -49,7 +51,7 @@ class _Planes:
 
     def block(self, n: Expr, block: Expr, valid: int) -> Stmt:
         """Reduce one block, the first `valid` channels of which exist."""
-        dtype, lanes = self.group.out_type.dtype, self.lanes
+        dtype, lanes = self.dtype, self.lanes
         total = buffer("total", (lanes,), dtype, "register")
 
         def start(lane: Expr) -> Stmt:
@@ -57,7 +59,8 @@ class _Planes:
 
         def term(h: Expr, w: Expr, lane: Expr) -> Stmt:
             x = simplify_value(self.x(n, block * lanes + lane, h, w), lane_bounds(lane, lanes))
-            return Store(total, (lane,), binary(REDUCE_BINARY[self.op], Load(total, (lane,)), x))
+            value = binary(REDUCE_BINARY[self.op], Load(total, (lane,)), cast(x, dtype))
+            return Store(total, (lane,), value)
 
         # an image of one column is reduced as one row: role "column" is cut into chains
         names, roles = ["h", "w", "l"], ["row", "column", "lane"]
@@ -84,6 +87,7 @@ class _Planes:
         index = (n, simplify(block * self.lanes + lane, bounds), *ones)
         if self.divisor > 1:
             total = total / const(self.divisor, total.dtype)
+        total = cast(total, self.var.tensor.dtype)
         value = group.element(group.out_var, {self.var: lambda *_: total})(*index)
         return Store(group.out, group.store_index(index), simplify_value(value, bounds))
 

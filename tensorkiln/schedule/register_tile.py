@@ -7,7 +7,7 @@
         out[r, q, :] = acc[:]
 
 Plain programs give role "vector" to loops over vectors, and "lane" to loops over the lanes of a
-vector. Every other loop inside a tile belongs to a sum; "dot" is the loop over the few integers
+vector. Every other loop inside a tile belongs to a sum; "dot" is the loop over the few numbers
 whose products one dot-product instruction sums.
 """
 
@@ -19,7 +19,8 @@ from dataclasses import replace
 from tensorkiln.arith import simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import PrimFunc, Store
+from tensorkiln.ir.visit import loads, walk_stmt
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.dot import dot_name
 from tensorkiln.schedule.primitives import Schedule
@@ -71,13 +72,15 @@ def lanes(s: Schedule, parent: str) -> None:
 
 
 def in_lanes(s: Schedule, lane: str) -> None:
-    """Vectorize a loop over lanes. If each lane sums a few products of integers (the loop inside
-    has role "dot"), replace both loops by a dot-product instruction."""
+    """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers (the
+    loop inside has role "dot"), replace both loops by a dot-product instruction."""
     (inside,) = s.children(lane)
     if s.role(inside) == "dot":
         lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
         assert lanes is not None and count is not None
-        s.tensorize(lane, dot_name(lanes, count))
+        steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))
+        left = next(x.dtype for step in steps for x in loads(step.value) if x.dtype.bits < 32)
+        s.tensorize(lane, dot_name(left.name, lanes, count))
     else:
         s.vectorize(lane)
 

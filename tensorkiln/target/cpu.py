@@ -34,6 +34,13 @@ CPU_OPTIONS: tuple[Option, ...] = (
     ),
     Option("gflops", int, "10^9 operations of float32 a second; not given: 50", 1, 10**9),
     Option("bandwidth", int, "10^9 bytes a second of its memory; not given: 20", 1, 10**6),
+    Option(
+        "precision",
+        str,
+        "of products: weights and their operands are rounded to it, sums are float32; not given: "
+        "float32",
+        choices=("float32", "bfloat16", "float16"),
+    ),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 

@@ -201,6 +201,13 @@ class Target:
         value = self["winograd"]
         return value if isinstance(value, int) else 4
 
+    @property
+    def precision(self) -> str:
+        """The type of the operands of products: float32, unless a CPU is asked for `bfloat16` or
+        `float16`."""
+        value = self["precision"]
+        return value if isinstance(value, str) else "float32"
+
     # -- questions -------------------------------------------------------------------------------
 
     @property

@@ -401,9 +401,12 @@ class Machine:
             return self._device_instruction(e)
         dtype = e.args[0].dtype.element
         args = [self.eval(a) if e.name == "fma" else self.whole(a) for a in e.args]
-        if e.name in ("dot4", "dot2"):
-            n = 4 if e.name == "dot4" else 2
+        if e.name in E.DOTS:
+            n = E.DOTS[e.name][1][1]
             total, a, b = (x if isinstance(x, tuple) else (x,) for x in args)
+            if dtype.is_float:
+                sums = (c + sum(a[n * k + j] * b[n * k + j] for j in range(n)) for k, c in enumerate(total))
+                return tuple(numbers.cast(x, dtype, dtype) for x in sums)
             return tuple(
                 numbers.wrapped(c + sum(a[n * k + j] * b[n * k + j] for j in range(n)), dtype)
                 for k, c in enumerate(total)

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.dtype import INT32
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Binary,
@@ -31,6 +30,7 @@ from tensorkiln.ir.expr import (
     VectorReduce,
     binary,
     cast,
+    intrin,
 )
 from tensorkiln.ir.operators import DOTS
 from tensorkiln.ir.stmt import Evaluate, Let, MatchBuffer, PrimFunc, Seq, Stmt, Store, seq
@@ -144,11 +144,11 @@ class _Scalarizer:
         return left[0]
 
     def _dot(self, e: Intrin, k: int) -> Expr:
-        """A sum of products of narrow integers, one by one."""
+        """A sum of products of narrow numbers, one by one."""
         total, (_, count) = self.lane(e.args[0], k), DOTS[e.name][1]
         for j in range(count):
-            a, b = (self.lane(x, k * count + j) for x in e.args[1:])
-            total = total + cast(a, INT32) * cast(b, INT32)
+            a, b = (cast(self.lane(x, k * count + j), total.dtype) for x in e.args[1:])
+            total = intrin("fma", a, b, total) if total.dtype.is_float else total + a * b
         return total
 
 

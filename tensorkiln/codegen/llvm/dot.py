@@ -1,15 +1,19 @@
-"""`dot4` and `dot2`: a dot product instruction of the processor, or an equally exact sequence.
+"""Dot products: an instruction of the processor, or a sequence that is equally exact.
 
-dot4: c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
-dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+dot4:      c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot2:      c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+dot2_bf16: the same                                               both in bfloat16, c in float32
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensorkiln.codegen.llvm.expansions import splat
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.ir.dtype import INT32, DType
+from tensorkiln.ir.dtype import FLOAT32, INT32, DType
+from tensorkiln.target.dots import multiplies_pairs
 
 # Bits of a vector -> alternative sets of features that have an instruction for all of it.
 _WITH_DOT = {
@@ -50,6 +54,32 @@ def dot2(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
         products = _machine(w, _PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
         return w.line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
     return _dot_of_words(w, c, a, b, lanes, 16)
+
+
+def dot2_bf16(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """`lanes` sums of two products of bfloat16, added to `c` in float32."""
+    bits = 32 * lanes
+    if not multiplies_pairs(w.target, "bfloat16", bits):
+        return _dot_of_singles(w, c, a, b, lanes)
+    x86 = f"x86.avx512bf16.dpbf16ps.{bits}"
+    name = x86 if w.target.arch == "x86_64" else "aarch64.neon.bfdot.v4f32.v8bf16"
+    t, pair = llvm_type(FLOAT32.with_lanes(lanes)), f"<{2 * lanes} x bfloat>"
+    x, y = (w.line(f"bitcast <{2 * lanes} x i16> {v} to {pair}") for v in (a, b))
+    w.declares.add(f"declare {t} @llvm.{name}({t}, {pair}, {pair})")
+    return w.line(f"call {t} @llvm.{name}({t} {c}, {pair} {x}, {pair} {y})")
+
+
+def _dot_of_singles(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """Both numbers of a lane as float32, each multiplied and added."""
+    single, word = FLOAT32.with_lanes(lanes), INT32.with_lanes(lanes)
+    t, few = llvm_type(word), llvm_type(DType("bfloat16", 2 * lanes))
+    x, y = (w.line(f"bitcast {few} {v} to {t}") for v in (a, b))
+    # The first number in memory is in the lowest bits; a float32's upper half is its bfloat16.
+    for part in (f"shl {t} {{}}, {splat('16', word)}", f"and {t} {{}}, {splat('-65536', word)}"):
+        bits = [w.line(part.format(v)) for v in (x, y)]
+        left, right = (w.line(f"bitcast {t} {v} to {llvm_type(single)}") for v in bits)
+        c = w.call("fmuladd", single, [left, right, c])
+    return c
 
 
 def _has_dot(w: KernelWriter, bits: int) -> bool:
@@ -125,3 +155,10 @@ def _dot_of_words(w: KernelWriter, c: str, a: str, b: str, lanes: int, bits: int
         right = w.line(f"ashr {t} {w.line(f'shl {t} {y}, {by}')}, {last}")
         c = w.line(f"add {t} {c}, {w.line(f'mul {t} {left}, {right}')}")
     return c
+
+
+DOT: dict[str, Callable[[KernelWriter, str, str, str, int], str]] = {
+    "dot4": dot4,
+    "dot2": dot2,
+    "dot2_bf16": dot2_bf16,
+}

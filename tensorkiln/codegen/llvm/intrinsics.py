@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.codegen.expand.math import expand
 from tensorkiln.codegen.llvm.conversions import convert
-from tensorkiln.codegen.llvm.dot import dot2, dot4
+from tensorkiln.codegen.llvm.dot import DOT
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.ir.dtype import DType
@@ -14,7 +14,7 @@ from tensorkiln.ir.expr import BITCASTS, DOTS, Intrin
 def _intrin(w: KernelWriter, e: Intrin) -> str:
     if e.name in DOTS:
         left, right, total = (w.value(x) for x in (*e.args[1:], e.args[0]))
-        return (dot4 if e.name == "dot4" else dot2)(w, total, left, right, e.dtype.lanes)
+        return DOT[e.name](w, total, left, right, e.dtype.lanes)
     return _intrinsic(w, e.name, [w.value(a) for a in e.args], e.args[0].dtype)
 
 

@@ -54,12 +54,14 @@ class AttentionOperands:
 
     def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:
         """The logical index in the group's output of element (b, h, s, d) of the attention, after
-        the transposes and reshapes of the epilogue."""
+        the transposes, reshapes and casts of the epilogue."""
         index: tuple[Expr, ...] = (b, h, s, d)
         var = self.var
         while var is not self.group.out_var:
             consumer, call = next((v, k) for v, k in self.group.calls.items() if var in k.args)
-            if call.op == "transpose":
+            if call.op == "cast":
+                pass
+            elif call.op == "transpose":
                 index = tuple(index[a] for a in call.attrs.axes)
             else:
                 index = reshaped_index(consumer.tensor.shape, var.tensor.shape, index)

@@ -1,4 +1,4 @@
-"""Dot products of two or four small integers, accumulated in 32 bits."""
+"""Dot products of two or four narrow numbers, accumulated in 32 bits."""
 
 from __future__ import annotations
 
@@ -60,30 +60,34 @@ def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
     return Instruction.of(name, (a, b, acc), nest, seq(*map(add, range(4))))
 
 
-def dot_lanes(lanes: int, count: int) -> Instruction:
-    """acc[l] += a[k] * b[count*l + k] for k < count in each lane l, as one `dot4` or `dot2`."""
-    name = f"dot{count}"
-    _, (left, _), (right, _) = DOTS[name]
+def dot_lanes(name: str, lanes: int) -> Instruction:
+    """acc[l] += a[k] * b[count*l + k] for k < count in each lane l, as one of `DOTS`."""
+    (sums, _), (left, count), (right, _) = DOTS[name]
     a, b = buffer("a", (count,), left), buffer("b", (count * lanes,), right)
-    acc = buffer("acc", (lanes,), "int32")
+    acc = buffer("acc", (lanes,), sums)
     lane, k, zero = Var("l"), Var("k"), IntImm(0)
-    product = _wide(Load(a, (k,))) * _wide(Load(b, (lane * count + k,)))
-    step = Store(acc, (lane,), Load(acc, (lane,)) + product)
-    terms = For(k, zero, const(count), "serial", step)
+    x, y, total = Load(a, (k,)), Load(b, (lane * count + k,)), Load(acc, (lane,))
+    wide = cast(x, acc.dtype), cast(y, acc.dtype)
+    step = intrin("fma", *wide, total) if acc.dtype.is_float else total + wide[0] * wide[1]
+    terms = For(k, zero, const(count), "serial", Store(acc, (lane,), step))
     few, all_lanes = Load(a, (Ramp(zero, IntImm(1), count),)), (Ramp(zero, IntImm(1), lanes),)
     repeated = Shuffle(few, few, tuple(range(count)) * lanes)
     weights = Load(b, (Ramp(zero, IntImm(1), count * lanes),))
     value = intrin(name, Load(acc, all_lanes), repeated, weights)
     nest, code = For(lane, zero, const(lanes), "serial", terms), Store(acc, all_lanes, value)
     template, made = (PrimFunc(name, (a, b, acc), s) for s in (nest, code))
-    return Instruction(dot_name(lanes, count), template, made)
+    return Instruction(dot_name(left, lanes, count), template, made)
 
 
-def dot_name(lanes: int, count: int) -> str:
-    """The name of `dot_lanes(lanes, count)` for `tensorize`: `dot4_16_u8i8`, `dot2_8_i16`."""
-    return f"dot{count}_{lanes}_" + {4: "u8i8", 2: "i16"}[count]
+_OPERANDS = {"uint8": "u8i8", "int16": "i16", "bfloat16": "bf16"}
+
+
+def dot_name(left: str, lanes: int, count: int) -> str:
+    """The name of `dot_lanes` for `tensorize`, by the type of its left operand: `dot4_16_u8i8`,
+    `dot2_8_i16`, `dot2_8_bf16`."""
+    return f"dot{count}_{lanes}_{_OPERANDS[left]}"
 
 
 DOT4_I8 = dot4()
 DOT4_ROW_I8 = dot4_row()
-DOT_LANES = tuple(dot_lanes(lanes, count) for count in (4, 2) for lanes in (4, 8, 16))
+DOT_LANES = tuple(dot_lanes(name, lanes) for name in DOTS for lanes in (4, 8, 16))

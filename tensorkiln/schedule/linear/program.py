@@ -2,7 +2,7 @@
 schedules.
 
 x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; batched if w has leading
-dimensions. Small integers are packed so that the few that one dot-product instruction sums are
+dimensions. Narrow numbers are packed so that the few that one dot-product instruction sums are
 adjacent: w [N/nr][K/4][nr][4] for int8. Long sums of floats are taken in pieces (accumulate.py);
 the order of the additions depends on shapes alone.
 
@@ -132,10 +132,11 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
     def piece(lo: Expr, count: int) -> Stmt:
         return add_piece(total, lambda part: terms(part, lo, count))
 
-    quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
-    size, rest = quads * 4, rest * 4 + c.k % 4
+    steps = -(-c.k // c.together)
+    quads, whole, rest = pieces_of(steps // 4, 4 * c.together) if steps >= 4 else (1, 0, 0)
+    size, rest = quads * 4, rest * 4 + steps % 4
     if whole + bool(rest) == 1 or c.dtype.is_int:
-        sums = terms(total, IntImm(0), -(-c.k // c.together))
+        sums = terms(total, IntImm(0), steps)
     else:
         pieces = loop("piece", whole, lambda i: piece(simplify(i * size), size))
         sums = seq(pieces, piece(as_expr(whole * size), rest) if rest else None)

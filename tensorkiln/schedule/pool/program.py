@@ -39,9 +39,9 @@ class Pool:
     """The geometry and operands of one pooling."""
 
     def __init__(self, group: Group):
-        call = group.anchor
-        assert call is not None
-        self.group, self.call, self.out = group, call, group.out_type
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.call, self.var, self.out = group, call, var, group.out_type
         x = call.args[0].type
         assert isinstance(x, TensorType)
         self.x, self.image = group.element(call.args[0]), x.shape[2:]
@@ -51,7 +51,8 @@ class Pool:
         self.blocks = -(-self.channels // self.lanes)
         self.mean = call.op == "avg_pool2d"
         kind = "sum" if self.mean else "max"
-        self.op, self.start = REDUCE_BINARY[kind], neutral(kind, self.out.dtype)
+        self.dtype = var.tensor.dtype.sums if self.mean else var.tensor.dtype
+        self.op, self.start = REDUCE_BINARY[kind], neutral(kind, self.dtype)
 
     @property
     def padded_width(self) -> int:
@@ -77,7 +78,8 @@ class Pool:
         x = simplify_value(
             self.x(n, block * self.lanes + lane, y, z), lane_bounds(lane, self.lanes)
         )
-        return simplify_value(select(logical_and(*in_y), binary(self.op, old, x), old), {})
+        joined = binary(self.op, old, cast(x, self.dtype))
+        return simplify_value(select(logical_and(*in_y), joined, old), {})
 
     def with_column(self, old: Load, column: Load) -> Expr:
         """`old`, an output so far, joined with the reduction of a column; `old` itself where the
@@ -94,14 +96,14 @@ class Pool:
             include = bool(self.call.attrs.count_include_pad)
             rows = covered(self.rows, h, self.image[0], include)
             cols = covered(self.cols, w, self.image[1], include)
-            total = total / cast(rows * cols, total.dtype)
+            total = cast(total / cast(rows * cols, total.dtype), self.var.tensor.dtype)
         return store_channel(self.group, total, (n, block, lane, h, w))
 
 
 def pool_program(p: Pool) -> PrimFunc:
     """The reductions of all columns, then all outputs."""
     extents = (p.out.shape[0], p.blocks, p.height, p.padded_width, p.lanes)
-    column = buffer("column", extents, p.out.dtype, "local")
+    column = buffer("column", extents, p.dtype, "local")
 
     def lanes(body: Callable[[Expr], Stmt]) -> Stmt:
         return loop("l", p.lanes, body, "lane", keep=True)
@@ -119,7 +121,7 @@ def pool_program(p: Pool) -> PrimFunc:
         return seq(start(column, n, block, h, z), rows)
 
     def reduce_columns(n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
-        total = buffer("total", (p.lanes,), p.out.dtype, "local")
+        total = buffer("total", (p.lanes,), p.dtype, "local")
 
         def term(kw: Expr, lane: Expr) -> Stmt:
             x = Load(column, (n, block, h, w * p.cols.stride + kw, lane))

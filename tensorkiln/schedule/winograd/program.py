@@ -161,10 +161,10 @@ def winograd_program(c: Winograd) -> PrimFunc:
     """for image, tile: transform inputs; for panel of channels: products, transform, epilogue."""
 
     def tile(n: Expr, t: Expr) -> Stmt:
-        v = buffer("V", (c.products, c.input_blocks, c.lanes), c.ot.dtype, "local")
+        v = buffer("V", (c.products, c.input_blocks, c.lanes), c.dtype, "local")
 
         def panel(p: Expr) -> Stmt:
-            made = buffer("P", (c.products, c.vectors, c.lanes), c.ot.dtype, "local")
+            made = buffer("P", (c.products, c.vectors, c.lanes), c.dtype, "local")
             return Alloc(made, seq(_products(c, v, made, p), _outputs(c, made, n, p, t)))
 
         return Alloc(v, seq(_inputs(c, v, n, t), loop("panel", c.panels, panel, keep=True)))
@@ -182,7 +182,7 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
     (rows, columns), (h, w) = c.inner, c.corner(t)
 
     def block(b: Expr) -> Stmt:
-        half = buffer("half", (rows, columns, c.lanes), c.ot.dtype, "local")
+        half = buffer("half", (rows, columns, c.lanes), c.dtype, "local")
 
         def column(j: Expr, lane: Expr) -> Stmt:
             d = [c.input(n, b, lane, c.under(h, i, 0), c.under(w, j, 1)) for i in range(rows)]
@@ -210,7 +210,7 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
 
     def value(x: Expr) -> Stmt:
         def piece(lo: Expr, count: int, first: bool) -> Stmt:
-            part = buffer("part", (c.vectors, c.lanes), c.ot.dtype, "local")
+            part = buffer("part", (c.vectors, c.lanes), c.dtype, "local")
 
             def term(g: Expr, k: Expr, o: Expr, lane: Expr) -> Stmt:
                 block = simplify(lo + g)
@@ -250,7 +250,7 @@ def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
     (rows, columns), (m, k), (h, w) = c.inner, c.tile, c.corner(t)
 
     def vector(o: Expr) -> Stmt:
-        half = buffer("sums", (m, columns, c.lanes), c.ot.dtype, "local")
+        half = buffer("sums", (m, columns, c.lanes), c.dtype, "local")
         block = simplify(panel * c.vectors + o)
 
         def column(j: Expr, lane: Expr) -> Stmt:

@@ -38,7 +38,8 @@ class DecomposeOperators:
             reasons += [] if made is None else made.reasons
         if all(a is b for a, b in zip(bindings, f.bindings, strict=False)):
             return f
-        attrs = Attrs.of(**f.attrs, decomposed=tuple(reasons)) if reasons else f.attrs
+        rows = (*f.attrs.get("decomposed", ()), *reasons)
+        attrs = Attrs.of(**{**f.attrs, "decomposed": rows}) if reasons else f.attrs
         return replace(f, bindings=tuple(bindings), attrs=attrs)
 
 

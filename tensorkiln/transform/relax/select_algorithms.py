@@ -18,7 +18,7 @@ import numpy as np
 from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType
-from tensorkiln.kernels import Algorithm, Rewriter, families
+from tensorkiln.kernels import Algorithm, Rewriter, algorithm_of
 from tensorkiln.target import Target, target_in
 
 
@@ -34,8 +34,7 @@ class SelectAlgorithms:
 
     def _function(self, f: Function) -> Function:
         target = target_in(self.target, f.attrs)
-        known = _algorithms(target)
-        found = ((b.var, _chosen(b, known, target)) for b in f.bindings)
+        found = ((b.var, _chosen(b, target)) for b in f.bindings)
         chosen = {var: choice for var, choice in found if choice is not None}
         asked = [b for b in f.bindings if b.var in chosen and chosen[b.var][0].finite_weights]
         finite = _finite(asked)
@@ -50,25 +49,11 @@ class SelectAlgorithms:
         return f if all(id(b) in kept for b in bindings) else replace(f, bindings=bindings)
 
 
-def _algorithms(target: Target) -> dict[str, list[Algorithm]]:
-    """The algorithms of the table, by the operator that they rewrite."""
-    known: dict[str, list[Algorithm]] = {}
-    for row in families(target).all:
-        if row.algorithm is not None:
-            known.setdefault(row.algorithm.operator, []).append(row.algorithm)
-    return known
-
-
-def _chosen(
-    b: Binding, known: dict[str, list[Algorithm]], target: Target
-) -> tuple[Algorithm, object] | None:
+def _chosen(b: Binding, target: Target) -> tuple[Algorithm, object] | None:
     call, out = b.value, b.var.type
-    if isinstance(call, Call) and isinstance(out, TensorType):
-        for algorithm in known.get(call.op, ()):
-            choice = algorithm.choose(call, out, target)
-            if choice is not None:
-                return algorithm, choice
-    return None
+    if not isinstance(call, Call) or not isinstance(out, TensorType):
+        return None
+    return algorithm_of(call, out, target)
 
 
 def _finite(bindings: list[Binding]) -> dict[RVar, bool]:

@@ -1,0 +1,73 @@
+"""Products of floats of 16 bits, by kernels that return the float32 sums (`wide`).
+
+A target with an instruction for pairs of products (`target/dots.py`) multiplies both operands as
+they are; any other multiplies float32 by weights of 16 bits, which are widened as they are loaded.
+The result is rounded once:
+
+    y = linear(x, w)  ->                z = linear(x, w, wide=True); y = cast(z)         pairs
+                          u = cast(x);  z = linear(u, w, wide=True); y = cast(z)         no pairs
+    y = attention(q, k, v)  ->  z = attention(cast(q), cast(k), cast(v)); y = cast(z)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, Value, constant
+from tensorkiln.kernels.family import Algorithm, Rewriter
+from tensorkiln.kernels.layouts import takes_pairs
+from tensorkiln.ops import call as op_call
+from tensorkiln.ops.rules import HALVES
+from tensorkiln.target import Target
+
+
+def half_constant(w: Constant, dtype: str) -> Constant | None:
+    """A constant rounded to floats of 16 bits; None if a finite number would become infinite."""
+    with np.errstate(over="ignore"):
+        narrow = w.array.astype(dtype)
+    lost = np.isinf(narrow) & np.isfinite(w.array)
+    return None if lost.any() else replace(constant(narrow), name=w.name)
+
+
+def _choose(call: Call, out: TensorType, target: Target) -> str | None:
+    """How to multiply two operands of 16 bits, "pairs" or "singles"; None if a call has none, or
+    its kernel exists already."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    if x.dtype.name not in HALVES or x.dtype != w.dtype:
+        return None
+    pairs = call.op != "attention" and takes_pairs(call, target)
+    return None if pairs and call.attrs.wide else "pairs" if pairs else "singles"
+
+
+def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
+    call = b.value
+    assert isinstance(call, Call)
+
+    def cast(v: Value, dtype: DType) -> Value:
+        if isinstance(v, Constant):
+            return replace(constant(v.array.astype(dtype.name)), name=v.name)
+        made = op_call("cast", v, span=call.span, dtype=dtype.name)
+        return rewriter.once(("cast", v, dtype), lambda: rewriter.bind(made, f"{v.name}_{dtype}"))
+
+    def wide(v: Value) -> Value:
+        t = v.type
+        assert isinstance(t, TensorType)
+        return cast(v, t.dtype.sums) if t.dtype.sums != t.dtype else v
+
+    keeps = {"pairs": (0, 1), "singles": (1,) if call.op in ("linear", "conv2d") else ()}[choice]
+    operands = [v if k in keeps else wide(v) for k, v in enumerate(call.args)]
+    attrs = dict(call.attrs) | {"wide": bool(keeps)}
+    made = op_call(call.op, *operands, span=call.span, **attrs)
+    if call.attrs.wide:
+        return made
+    total = rewriter.bind(made, f"{b.var.name}_sums")
+    return op_call("cast", total, span=call.span, dtype=b.var.tensor.dtype.name)
+
+
+def of_halves(operator: str) -> Algorithm:
+    """The algorithm that leads products of 16 bits to the kernels of a target."""
+    return Algorithm(operator, _choose, _rewrite)

@@ -1,0 +1,209 @@
+"""Multiply in 16 bits where the target asks for it (option `precision`).
+
+    y = linear(x, w, b)  ->  h = cast(x, bfloat16)                              b stays float32
+    z = add(x, y)            y = linear(h, cast(w), b, wide=True)
+                             u = cast(h, float32); z = add(u, y)
+
+The operators in `OPERATORS` take operands of 16 bits and return float32 sums; all others,
+normalisations, softmax and sums among them, compute in float32. A value that one of them reads is
+stored in 16 bits for all of its readers, so that kernels write and read half of the bytes; casts
+move before operators that only move elements, to where the value is computed. A parameter or result
+of the function keeps its type.
+
+A target without an instruction for products of 16 bits (`target/dots.py`) gets weights of 16 bits,
+and multiplies in float32: then nothing else is rounded. A call stays as it is if its weights would
+overflow, or if another algorithm, such as Winograd's, computes it faster in float32; the attribute
+`decomposed` of the function says why, for `Executable.placement()`.
+
+Needs: canonical operators with constant weights; run before `decompose_operators`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensorkiln import ops
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Value
+from tensorkiln.ir.visit_graph import substitute, variables
+from tensorkiln.kernels import algorithm_of
+from tensorkiln.kernels.conv2d import is_depthwise
+from tensorkiln.kernels.halves import half_constant
+from tensorkiln.kernels.layouts import takes_pairs
+from tensorkiln.ops import call as op_call
+from tensorkiln.ops import infer
+from tensorkiln.target import Target, target_in
+from tensorkiln.transform.rewriting.graph import live
+
+# The operators that take 16 bits. Leave one out, and it computes in float32.
+OPERATORS = ("linear", "matmul", "conv2d")
+
+
+# Operators of windows that only choose among elements: rounding before them is rounding after them.
+_CHOICES = ("max_pool2d",)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPrecision:
+    """Lower the precision of `operators`, which are some of `OPERATORS`, as the target asks."""
+
+    target: Target
+    operators: tuple[str, ...] = OPERATORS
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Return the rewritten module; `mod` itself if nothing is rewritten."""
+        return mod.map_graphs(self._function)
+
+    def _function(self, f: Function) -> Function:
+        target = target_in(self.target, f.attrs)
+        if target.precision == "float32" or f.is_primitive:
+            return f
+        made = _Narrowed(f, target, self.operators)
+        return made.function() if made.calls or made.reasons else f
+
+
+class _Narrowed:
+    """Which calls of a function take 16 bits, which values are stored so, and the function then."""
+
+    def __init__(self, f: Function, target: Target, operators: tuple[str, ...]):
+        self.f, self.target, self.half = f, target, target.precision
+        self.calls: dict[RVar, Call] = {}  # wide calls with weights of 16 bits, data of float32
+        self.pairs: set[RVar] = set()  # those of them whose data is of 16 bits, too
+        self.reasons: list[tuple[str, str]] = []
+        for b in f.bindings:
+            if isinstance(b.value, Call) and b.value.op in operators:
+                self._decide(b.var, b.value)
+        self.results = set(variables(f.result))
+        self.moves: dict[RVar, Call] = {}  # calls that move elements of 16 bits
+        self.stored = self._stored()
+        self.narrow: dict[RVar, RVar] = {}  # a float32 value -> the same in 16 bits
+        self.wide: dict[RVar, RVar] = {}  # a float32 value -> what others read in its place
+        self.bindings: list[Binding] = []
+
+    def _decide(self, var: RVar, call: Call) -> None:
+        """Note how a call takes 16 bits, or why it does not."""
+        if not all(_is_single(a) for a in call.args) or _is_depthwise(call, var.tensor):
+            return
+        data, weights = call.args[:2]
+        constant_weights = isinstance(weights, Constant)
+        w: Value | None = half_constant(weights, self.half) if constant_weights else weights
+        if w is None:
+            self._note(call, f"its weights overflow {self.half}")
+            return
+        made = replace(call, args=(data, w, *call.args[2:]))
+        made = replace(made, attrs=Attrs.of(**{**call.attrs, "wide": True}))
+        typed = replace(made, args=(data, RVar("w", _in(w, self.half))))
+        pairs = takes_pairs(typed, self.target)
+        if not constant_weights and not (pairs and call.op == "matmul"):
+            return  # only a kernel of pairs takes two computed operands
+        before, after = (algorithm_of(c, var.tensor, self.target) for c in (call, made))
+        if before != after:
+            self._note(call, "another algorithm is faster than products of 16 bits")
+            return
+        self.calls[var] = made
+        if pairs:
+            self.pairs.add(var)
+
+    def _note(self, call: Call, reason: str) -> None:
+        if call.span:
+            self.reasons.append((call.span, f"float32: {reason}"))
+
+    def _stored(self) -> set[RVar]:
+        """The values that are stored in 16 bits: those that calls of pairs read, and before
+        operators that only move elements, what these read."""
+        found = {
+            a
+            for var in self.pairs
+            for a in self.calls[var].args[: 1 + (self.calls[var].op == "matmul")]
+            if isinstance(a, RVar)
+        }
+        for b in reversed(self.f.bindings):
+            if b.var not in found or b.var in self.results or not isinstance(b.value, Call):
+                continue
+            moved = self._moved(b.value)
+            if moved is not None:
+                self.moves[b.var] = moved
+                found |= {a for a in moved.args if isinstance(a, RVar) and _is_single(a)}
+        return found
+
+    def _moved(self, call: Call) -> Call | None:
+        """A call that only moves elements, with constants of 16 bits; None if it does more."""
+        op = ops.OPS.get(call.op)
+        if op is None or not (op.pattern == "injective" or call.op in _CHOICES):
+            return None
+        args: list[Value] = []
+        for a in call.args:
+            narrow = half_constant(a, self.half) if isinstance(a, Constant) and _is_single(a) else a
+            if narrow is None:
+                return None
+            args.append(narrow)
+        return replace(call, args=tuple(args))
+
+    def function(self) -> Function:
+        """The function with calls of 16 bits, casts, and the reasons."""
+        for p in self.f.params:
+            if p in self.stored:
+                self._store(p)
+        for b in self.f.bindings:
+            self._binding(b)
+        rows = (*self.f.attrs.get("decomposed", ()), *self.reasons)
+        attrs = Attrs.of(**{**self.f.attrs, "decomposed": rows}) if self.reasons else self.f.attrs
+        return live(replace(self.f, bindings=tuple(self.bindings), attrs=attrs))
+
+    def _binding(self, b: Binding) -> None:
+        if b.var in self.moves:
+            self._bind_narrow(b.var, self._in_halves(self.moves[b.var]))
+        else:
+            call = self.calls.get(b.var)
+            if call is None:
+                # Operands of products that stay float32 have to lie in memory as such.
+                own = isinstance(b.value, Call) and b.value.op in OPERATORS
+                value = b.value if own else substitute(b.value, self.wide)
+                self.bindings.append(replace(b, value=value))
+            else:
+                call = self._in_halves(call) if b.var in self.pairs else call
+                rest = substitute(call, self.wide)
+                self.bindings.append(replace(b, value=rest))
+            if b.var in self.stored:
+                self._store(b.var)
+        if b.var in self.stored and b.var not in self.results:
+            back = op_call("cast", self.narrow[b.var], dtype="float32")
+            self.wide[b.var] = self._bind(back, f"{b.var.name}_float32")
+
+    def _store(self, v: RVar) -> None:
+        self._bind_narrow(v, op_call("cast", v, dtype=self.half))
+
+    def _bind_narrow(self, v: RVar, call: Call) -> None:
+        self.narrow[v] = self._bind(call, f"{v.name}_{self.half}")
+
+    def _bind(self, call: Call, name: str) -> RVar:
+        var = RVar(name, infer(call))
+        self.bindings.append(Binding(var, call))
+        return var
+
+    def _in_halves(self, call: Call) -> Call:
+        """The call on operands of 16 bits where they are stored so."""
+        count = 1 + (call.op == "matmul") if call.op in OPERATORS else len(call.args)
+        args = [
+            self.narrow.get(a, a) if isinstance(a, RVar) and k < count else a
+            for k, a in enumerate(call.args)
+        ]
+        return replace(call, args=tuple(args))
+
+
+def _is_single(v: Value) -> bool:
+    return isinstance(v.type, TensorType) and v.type.dtype.name == "float32"
+
+
+def _in(v: Value, dtype: str) -> TensorType:
+    """The type of a value with other elements."""
+    assert isinstance(v.type, TensorType)
+    return replace(v.type, dtype=DType(dtype))
+
+
+def _is_depthwise(call: Call, out: TensorType) -> bool:
+    """Whether a convolution has a filter of its own for each channel: too little work for what
+    conversions cost."""
+    return call.op == "conv2d" and is_depthwise(call, out)
