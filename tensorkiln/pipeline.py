@@ -364,6 +364,7 @@ def compile(
     mod: IRModule | Function | PrimFunc,
     target: Target | str | dict[str, object] | None = None,
     *,
+    precision: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     name: str | None = None,
@@ -378,6 +379,8 @@ def compile(
     """Compile a module for a target (None: this machine's CPU). A single function is compiled as a
     module that contains only it.
 
+    `precision`, "bfloat16" or "float16", is the target's option of this name: the operands of
+    products are rounded to it, sums stay float32 (docs/howto/precision.md).
     Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
     `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
@@ -398,7 +401,8 @@ def compile(
     _require_arguments(externals, instruments, system_lib_prefix)
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = _asked_module(mod, name)
-    plan = plan_for(asked_target(target), externals, relax_pipeline, tir_pipeline)
+    asked = asked_precision(asked_target(target), precision)
+    plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
     plan = plan.with_cache(kernel_cache())
@@ -502,6 +506,25 @@ def asked_target(target: Target | str | dict[str, object] | None) -> Target:
     plain = Target("llvmjit").to_json()
     said = {k: v for k, v in asked.to_json().items() if v != plain.get(k)}
     return Target({**Target("native").to_json(), "kind": "llvmjit", **said})
+
+
+def asked_precision(target: Target, precision: str | None) -> Target:
+    """The target with the option `precision` that an argument `precision=` stands for.
+
+    Raises UserError for an unknown precision, a kind of target without the option, and one that
+    says another precision itself (code `contradiction`).
+    """
+    if precision is None:
+        return target
+    said = target["precision"]
+    if said not in (None, precision):
+        raise UserError(
+            f"precision={precision!r}, but the target says {said!r}",
+            code="contradiction",
+            where="precision",
+            hint="give it once",
+        )
+    return target.replace(precision=precision)
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:

@@ -14,6 +14,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
     add_dim,
+    add_precision,
     add_seconds,
     add_target,
     option,
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seconds(parser, 3)
     add_dim(parser)
     add_target(parser)
+    add_precision(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -53,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
         refuse_together({"a model": subject, "--model": model})
         with private_temporary("kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
-            _compile(subject, library, args.target or "native")
+            _compile(subject, library, args.target or "native", args.precision)
             answer = _compare(library, subject, dims, threads, args.seconds)
     else:
-        refuse_together({"a library": subject, "--target": args.target})
+        for name, given in (("--target", args.target), ("--precision", args.precision)):
+            refuse_together({"a library": subject, name: given})
         if model is not None:
             require_package("onnxruntime", "--model")
         answer = _compare(subject, model, dims, threads, args.seconds)
@@ -67,12 +70,13 @@ def run(args: argparse.Namespace) -> int:
     return 1 if answer.agrees is False else 0
 
 
-def _compile(model: Path, library: Path, target: str) -> None:
+def _compile(model: Path, library: Path, target: str, precision: str | None) -> None:
     import tensorkiln as tk
 
     progress = stderr_progress()
     module = tk.frontend.from_onnx(model)
-    tk.compile(module, tk.Target(target), progress=progress).export_library(library)
+    made = tk.compile(module, tk.Target(target), precision=precision, progress=progress)
+    made.export_library(library)
     progress.finish()
 
 
@@ -104,8 +108,9 @@ def answer_text(answer: Answer) -> str:
     ratio = answer.ours.median_ms / answer.peer.median_ms
     state = "agree" if answer.agrees else "DIFFER"
     lines.append(f"  median is {ratio:.2f}x of ONNX Runtime's")
+    rounded = "" if answer.precision == "float32" else f" as far as {answer.precision} goes"
     lines.append(
-        f"  results {state}: largest difference {difference.max_error:.3g} where outputs reach "
-        f"{difference.scale:.3g}, on {difference.trials} random inputs"
+        f"  results {state}{rounded}: largest difference {difference.max_error:.3g} where outputs "
+        f"reach {difference.scale:.3g}, on {difference.trials} random inputs"
     )
     return "\n".join(lines)

@@ -22,9 +22,12 @@ import numpy as np
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.measure.latency import Latency, measure
 
-RTOL, ATOL = 1e-3, 1e-4  # relative to the value, and to the output's largest magnitude
+# Relative to the value, and to the output's largest magnitude, by the library's precision: a
+# network of a hundred layers that round to 8 bits is right to about two digits.
+TOLERANCES = {"float32": (1e-3, 1e-4), "float16": (0.0, 1e-2), "bfloat16": (0.0, 5e-2)}
 _REFUSED = 2  # exit code of the fresh process for a UserError
 
 
@@ -60,13 +63,15 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The result, on `threads` threads: times of the library (`ours`) and of ONNX Runtime (`peer`),
-    and their difference. If they were not compared, `not_compared` says why."""
+    and their difference. If they were not compared, `not_compared` says why. `precision` is the
+    library's."""
 
     ours: Latency
     threads: int
     peer: Latency | None = None
     difference: Difference | None = None
     not_compared: str = ""
+    precision: str = "float32"
 
     @property
     def agrees(self) -> bool | None:
@@ -103,6 +108,7 @@ def compare(request: Request) -> Answer:
     ours, threads = open_function(path, request.function)
     session = _session(request.model, threads) if request.model else None
     peer = None if session is None else partial(_call, session, len(function.outputs))
+    precision = str(inspect_library(path).metadata.target.get("precision", "float32"))
     errors = [(0.0, 0.0, 0.0)]
     names = [tensor.name for tensor in function.inputs]
     arrays: list[Array] = []
@@ -110,7 +116,8 @@ def compare(request: Request) -> Answer:
         arrays = random_inputs(function, request.dims, seed=trial)
         if peer is not None:
             want = peer(names, arrays)
-            errors += [_error(a, b) for a, b in zip(ours(*arrays), want, strict=True)]
+            found = zip(ours(*arrays), want, strict=True)
+            errors += [_error(a, b, precision) for a, b in found]
     calls: dict[str, Callable[[], object]] = {"ours": lambda: ours(*arrays)}
     if peer is not None:
         calls["peer"] = partial(peer, names, arrays)
@@ -118,10 +125,10 @@ def compare(request: Request) -> Answer:
     if peer is None:
         missing = "ONNX Runtime is not installed (pip install 'tensorkiln[demo]')"
         reason = missing if request.model else "no --model was given"
-        return Answer(times["ours"], threads, not_compared=reason)
+        return Answer(times["ours"], threads, not_compared=reason, precision=precision)
     most, scale, worst = (max(column) for column in zip(*errors, strict=True))
     difference = Difference(most, scale, worst, request.trials)
-    return Answer(times["ours"], threads, times["peer"], difference)
+    return Answer(times["ours"], threads, times["peer"], difference, precision=precision)
 
 
 def _session(model: str, threads: int) -> Any:
@@ -160,7 +167,7 @@ def _call(session: Any, count: int, names: Sequence[str], arrays: Sequence[Array
         raise UserError(f"ONNX Runtime cannot run the model: {error}", code="peer") from None
 
 
-def _error(have: Array, want: Array) -> tuple[float, float, float]:
+def _error(have: Array, want: Array, precision: str) -> tuple[float, float, float]:
     """(largest difference, largest magnitude of `want`, largest ratio of a difference to its
     tolerance)."""
     if have.shape != want.shape:
@@ -172,7 +179,8 @@ def _error(have: Array, want: Array) -> tuple[float, float, float]:
     exact, found = want.astype(np.float64), have.astype(np.float64)
     scale = float(np.abs(exact).max())
     difference = np.abs(found - exact)
-    ratio = difference / (ATOL * scale + RTOL * np.abs(exact) + np.finfo(np.float64).tiny)
+    relative, absolute = TOLERANCES[precision]
+    ratio = difference / (absolute * scale + relative * np.abs(exact) + np.finfo(np.float64).tiny)
     worst = float(ratio.max())
     # NaN compares false with everything: the caller's max() might drop it.
     return float(difference.max()), scale, float("inf") if np.isnan(worst) else worst

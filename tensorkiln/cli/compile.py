@@ -16,6 +16,7 @@ from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.options import (
     add_model,
+    add_precision,
     add_target,
     add_workspace,
     path,
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "build programs from, a .tar or a folder",
     )
     add_target(parser)
+    add_precision(parser)
     parser.add_argument(
         "--name",
         type=word,
@@ -123,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
     executable = tk.compile(
         module,
         target,
+        precision=args.precision,
         progress=progress,
         name=name,
         max_workspace=args.max_workspace,

@@ -128,6 +128,15 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add `--precision`, the target's option of this name."""
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the operands of products, whose sums are float32 (default: float32)",
+    )
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model file and `--freeze`."""
     parser.add_argument("model", type=path, help="an ONNX file")

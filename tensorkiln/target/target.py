@@ -205,7 +205,7 @@ class Target:
     def precision(self) -> str:
         """The type of the operands of products: float32, unless a CPU is asked for `bfloat16` or
         `float16`."""
-        value = self["precision"]
+        value = dict(self._fields.attrs).get("precision")
         return value if isinstance(value, str) else "float32"
 
     # -- questions -------------------------------------------------------------------------------

@@ -405,7 +405,10 @@ class Machine:
             n = E.DOTS[e.name][1][1]
             total, a, b = (x if isinstance(x, tuple) else (x,) for x in args)
             if dtype.is_float:
-                sums = (c + sum(a[n * k + j] * b[n * k + j] for j in range(n)) for k, c in enumerate(total))
+                sums = (
+                    c + sum(a[n * k + j] * b[n * k + j] for j in range(n))
+                    for k, c in enumerate(total)
+                )
                 return tuple(numbers.cast(x, dtype, dtype) for x in sums)
             return tuple(
                 numbers.wrapped(c + sum(a[n * k + j] * b[n * k + j] for j in range(n)), dtype)

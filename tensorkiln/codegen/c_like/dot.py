@@ -1,27 +1,43 @@
-"""`dot4` and `dot2`: sums of products of narrow integers, exact.
+"""Sums of products of narrow numbers.
 
-dot4: c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
-dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+dot4:      c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot2:      c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+dot2_bf16: the same                                               both in bfloat16, c in float32
 """
 
 from __future__ import annotations
 
 from tensorkiln.codegen.c_like.code import call
-from tensorkiln.codegen.c_like.types import define, vector_bits
+from tensorkiln.codegen.c_like.conversions import function_of
+from tensorkiln.codegen.c_like.types import define, type_name, vector_bits
 from tensorkiln.codegen.c_like.writer import TextWriter
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.expr import Expr, Shuffle, Var, cast, intrin
 from tensorkiln.ir.operators import DOTS
 
 
 def dot(w: TextWriter, name: str, args: list[str], lanes: int) -> str:
     """A call of the function for `lanes` sums: an instruction where the dialect knows one."""
-    own = f"{name}_i32x{lanes}" if lanes > 1 else f"{name}_i32"
+    own = f"{name}_{type_name(DType(DOTS[name][0][0], lanes))}"
 
     def make() -> str:
         found: str | None = w.dialect.dot(w, own, name, lanes)
-        return found if found is not None else _plain(w, own, name, lanes)
+        if found is not None:
+            return found
+        return (_of_singles if name == "dot2_bf16" else _plain)(w, own, name, lanes)
 
     return call(w.helper(own, make), *args)
+
+
+def _of_singles(w: TextWriter, own: str, name: str, lanes: int) -> str:
+    """Both numbers of a lane as float32, each multiplied and added."""
+    c, pair = Var("c", FLOAT32.with_lanes(lanes)), DType("bfloat16", 2 * lanes)
+    a, b = Var("a", pair), Var("b", pair)
+    total: Expr = c
+    for k in range(2):
+        x, y = (cast(Shuffle(v, v, tuple(range(k, 2 * lanes, 2))), c.dtype) for v in (a, b))
+        total = intrin("fma", x, y, total)
+    return function_of(w, own, [c, a, b], [], total)
 
 
 def _plain(w: TextWriter, own: str, name: str, lanes: int) -> str:

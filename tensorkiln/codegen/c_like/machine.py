@@ -7,9 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from tensorkiln.codegen.c_like.types import define
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.operators import DOTS
 from tensorkiln.target import Target
+from tensorkiln.target.dots import multiplies_pairs
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.c_like.writer import TextWriter
@@ -37,6 +38,7 @@ _X86 = [
     "avxvnni",
 ]
 _ARM = ("dotprod", "i8mm")
+# Those of bfloat16 are named only where an instruction of them stands: older compilers lack them.
 
 
 def features_c(target: Target, body: str) -> tuple[list[str], list[str]]:
@@ -46,9 +48,11 @@ def features_c(target: Target, body: str) -> tuple[list[str], list[str]]:
     from elsewhere with one."""
     names: tuple[str, ...] = ()
     if target.arch == "x86_64":
-        names = tuple(f for f in _X86 if f in target.features)
+        used = [*_X86, *(["avx512bf16"] if "_dpbf16_" in body else [])]
+        names = tuple(f for f in used if f in target.features)
     elif target.arch == "aarch64":
-        names = tuple(f"+{f}" for f in _ARM if f in target.features)
+        used = [*_ARM, *(["bf16"] if "vbfdot" in body else [])]
+        names = tuple(f"+{f}" for f in used if f in target.features)
     listed = ",".join(names)
     floats = re.search(r"\b(float|double)\b", body) is not None
     clang: list[str] = []
@@ -87,6 +91,8 @@ def machine_dot(w: TextWriter, own: str, name: str, lanes: int) -> str | None:
     """The function for a dot product by an instruction of the processor; None where there is none.
     They are those of the LLVM kernels (codegen/llvm/dot.py)."""
     bits, target = 32 * lanes, w.target
+    if name == "dot2_bf16":
+        return _pairs(w, own, lanes) if multiplies_pairs(target, "bfloat16", bits) else None
     if target.arch == "x86_64" and bits in _PREFIX:
         choices = _WITH_DOT[bits]
         found = next((c for c in choices if all(map(target.has, c.split()))), None)
@@ -108,6 +114,20 @@ def _x86(w: TextWriter, own: str, name: str, lanes: int, value: str) -> str:
     machine = f"__m{32 * lanes}i"
     value = re.sub(r"V\((\w+)\)", rf"({machine})\1", value)
     return define(w, t, own, _given(w, name, lanes), [], f"({t}){value}")
+
+
+def _pairs(w: TextWriter, own: str, lanes: int) -> str:
+    bits, t = 32 * lanes, w.type(FLOAT32.with_lanes(lanes))
+    if w.target.arch == "aarch64":
+        w.file.headers.add("arm_neon.h")
+        x, y = (f"vreinterpretq_bf16_u16((uint16x8_t){v})" for v in "ab")
+        value = f"({t})vbfdotq_f32((float32x4_t)c, {x}, {y})"
+    else:
+        w.file.headers.add("immintrin.h")
+        m = f"__m{bits}"
+        x, y = (f"({m}bh){v}" for v in "ab")
+        value = f"({t}){_PREFIX[bits]}_dpbf16_ps(({m})c, {x}, {y})"
+    return define(w, t, own, _given(w, "dot2_bf16", lanes), [], value)
 
 
 def _given(w: TextWriter, name: str, lanes: int) -> list[tuple[str, str]]:

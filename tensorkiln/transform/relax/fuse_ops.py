@@ -205,12 +205,10 @@ class _Fuse:
         if producer.anchor:
             last = producer.out.tensor
             return self.families.takes_epilogue(producer.anchor_binding, last, b, self.target)
-        if pattern in ("elementwise", "broadcast"):
-            return not producer.is_view
         operand = call.args.index(producer.out)
-        if pattern == "injective":
+        if pattern in ("elementwise", "broadcast", "injective"):
             # A row-major reshape by itself is free: a view of the memory of its operand.
-            if is_view(b):
+            if is_view(b) if pattern == "injective" else producer.is_view:
                 return False
             return not self.families.wants_apart(b, operand, producer.bindings, self.target)
         return self.families.takes_prologue(b, operand, producer.bindings, self.target)

@@ -1,10 +1,11 @@
-"""Dot products of narrow integers as C: instructions where a processor has them, and the same bits
-where it has none."""
+"""Dot products of narrow numbers as C and by LLVM: instructions where a processor has them, and the
+same sums where it has none."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -47,7 +48,7 @@ INSTRUCTION = {
 
 
 def kernel(name: str, lanes: int) -> PrimFunc:
-    (_, _), (left, count), (right, _) = DOTS[name]
+    (sums, _), (left, count), (right, _) = DOTS[name]
 
     def body(c, a, b, out):  # noqa: ANN001, ANN202
         def vector(buf, n):  # noqa: ANN001, ANN202
@@ -57,8 +58,8 @@ def kernel(name: str, lanes: int) -> PrimFunc:
         value = intrin(name, vector(c, lanes), vector(a, count * lanes), vector(b, count * lanes))
         return Store(out, (at,), value)
 
-    shapes = [((lanes,), "int32"), ((count * lanes,), left), ((count * lanes,), right)]
-    return program(f"{name}_{lanes}", [*shapes, ((lanes,), "int32")], body)
+    shapes = [((lanes,), sums), ((count * lanes,), left), ((count * lanes,), right)]
+    return program(f"{name}_{lanes}", [*shapes, ((lanes,), sums)], body)
 
 
 KERNELS = tuple(kernel(name, lanes) for name in DOTS for lanes in LANES)
@@ -79,7 +80,7 @@ def test_sums_are_exact_and_wrap_around(level: str) -> None:
     local = level not in ARM
     run = Executor(executable.jit(compiler("gcc", "-O1"))) if local else load(executable)
     rng = np.random.default_rng(1)
-    for name in DOTS:
+    for name in ("dot4", "dot2"):
         (_, _), (left, count), (right, _) = DOTS[name]
         for lanes in LANES:
             for extreme in (False, True):
@@ -90,6 +91,59 @@ def test_sums_are_exact_and_wrap_around(level: str) -> None:
                 got = np.zeros(lanes, "int32")
                 run[f"{name}_{lanes}"](c, a, b, got)
                 np.testing.assert_array_equal(got, want, err_msg=f"{name} {lanes}")
+
+
+# Of bfloat16: kind, processor, and what stands in its text where there is an instruction.
+BF16 = {
+    "sse2": ({}, ""),
+    "avx2": ({"mcpu": "haswell"}, ""),
+    "avx512": ({"mcpu": "skylake-avx512"}, ""),
+    "avx512bf16": ({"mcpu": "cooperlake"}, "dpbf16"),
+    "neon": ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, ""),
+    "bf16": ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a55", "mattr": ["+bf16"]}, "bfdot"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline")
+@pytest.mark.parametrize("kind", ["llvm", "c"])
+@pytest.mark.parametrize(
+    "level", [pytest.param(x, marks=[pytest.mark.emulated] * (x in ("neon", "bf16"))) for x in BF16]
+)
+def test_sums_of_bfloat16(kind: str, level: str) -> None:
+    """Products of numbers of few bits, whose sums are exact in any order, and of random ones,
+    within the rounding of three additions. Infinities and NaN stay what they are."""
+    options, instruction = BF16[level]
+    target = Target({"kind": kind, **options})
+    executable = made(target)
+    artifacts = executable.artifacts
+    text = "".join(a.text() for a in artifacts if a.file_name.endswith((".s", "kernels.c")))
+    assert ("dpbf16" in text or "bfdot" in text) == bool(instruction)
+    assert instruction in text
+    here = target.arch != "aarch64"
+    if here and not set(target.required_features) <= set(Target("native").features):
+        pytest.skip(f"this machine lacks {level}")
+    if here:
+        run = Executor(executable.jit(compiler("gcc", "-O1")) if kind == "c" else executable.jit())
+    else:
+        run = load(executable)
+    rng = np.random.default_rng(1)
+    for lanes in LANES:
+        few = rng.integers(-8, 8, (3, 2 * lanes)).astype("float32")
+        many = rng.standard_normal((3, 2 * lanes)).astype("float32")
+        odd = few.copy()
+        odd[1, 0], odd[2, 0] = np.inf, np.nan
+        for values in (few, many, odd):
+            c = values[0, :lanes].copy()
+            a, b = (v.astype(ml_dtypes.bfloat16) for v in values[1:])
+            products = a.astype("float64") * b.astype("float64")
+            want = c + products.reshape(lanes, 2).sum(1)
+            got = np.zeros(lanes, "float32")
+            run[f"dot2_bf16_{lanes}"](c, a, b, got)
+            bound = 3 * 2**-23 * (np.abs(c) + np.abs(products).reshape(lanes, 2).sum(1))
+            exact = values is few
+            np.testing.assert_allclose(
+                got, want, rtol=0, atol=0 if exact else np.nan_to_num(bound, posinf=0).max()
+            )
 
 
 def drawn(rng: np.random.Generator, dtype: str, n: int, extreme: bool) -> np.ndarray:
