@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, Value, constant
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value, constant
 from tensorkiln.kernels.family import Algorithm, Rewriter
 from tensorkiln.kernels.layouts import takes_pairs
 from tensorkiln.ops import call as op_call
@@ -50,6 +50,7 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
     def cast(v: Value, dtype: DType) -> Value:
         if isinstance(v, Constant):
             return replace(constant(v.array.astype(dtype.name)), name=v.name)
+        assert isinstance(v, RVar)
         made = op_call("cast", v, span=call.span, dtype=dtype.name)
         return rewriter.once(("cast", v, dtype), lambda: rewriter.bind(made, f"{v.name}_{dtype}"))
 

@@ -88,7 +88,9 @@ class _Narrowed:
             return
         data, weights = call.args[:2]
         constant_weights = isinstance(weights, Constant)
-        w: Value | None = half_constant(weights, self.half) if constant_weights else weights
+        w: Value | None = weights
+        if isinstance(weights, Constant):
+            w = half_constant(weights, self.half)
         if w is None:
             self._note(call, f"its weights overflow {self.half}")
             return
