@@ -37,10 +37,10 @@ def _choose(call: Call, out: TensorType, target: Target) -> str | None:
     its kernel exists already."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    if x.dtype.name not in HALVES or x.dtype != w.dtype:
+    if x.dtype.name not in HALVES or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
         return None
     pairs = call.op != "attention" and takes_pairs(call, target)
-    return None if pairs and call.attrs.wide else "pairs" if pairs else "singles"
+    return None if pairs and call.attrs.get("wide") else "pairs" if pairs else "singles"
 
 
 def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
@@ -61,9 +61,9 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
 
     keeps = {"pairs": (0, 1), "singles": (1,) if call.op in ("linear", "conv2d") else ()}[choice]
     operands = [v if k in keeps else wide(v) for k, v in enumerate(call.args)]
-    attrs = dict(call.attrs) | {"wide": bool(keeps)}
+    attrs = {k: v for k, v in call.attrs.items() if k != "wide"} | ({"wide": True} if keeps else {})
     made = op_call(call.op, *operands, span=call.span, **attrs)
-    if call.attrs.wide:
+    if call.attrs.get("wide"):
         return made
     total = rewriter.bind(made, f"{b.var.name}_sums")
     return op_call("cast", total, span=call.span, dtype=b.var.tensor.dtype.name)

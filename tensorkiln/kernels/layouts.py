@@ -40,7 +40,7 @@ def takes_pairs(call: Call, target: Target) -> bool:
     an instruction for pairs of them and, where rows lie in memory as they are, terms are even."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
-    even = call.op == "conv2d" or (int_value(w.shape[-2]) or 1) % 2 == 0
+    even = call.op == "conv2d" or (w.ndim > 1 and (int_value(w.shape[-2]) or 1) % 2 == 0)
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
 
 

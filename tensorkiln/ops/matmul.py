@@ -106,7 +106,7 @@ def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 def _infer_linear(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
-    dtype = product_dtype("linear", ("x", "w", "bias"), types, a.wide)
+    dtype = product_dtype("linear", ("x", "w", "bias"), types, bool(a.get("wide")))
     require_ndim("linear", "w", w, 2, "(K, N)")
     if x.ndim == 0:
         raise mismatch("linear", "x", "1 or more dimensions", show_type(x), code="rank-mismatch")
@@ -146,9 +146,9 @@ def _infer_attention(types: Operands, a: Attrs) -> TensorType:
         require_ndim("attention", name, t, 4, "(batch, heads, positions, features)")
     require_dtype("attention", "q", q, FLOAT)
     dtype = require_same_dtype("attention", names, types[:3])
-    if a.wide:
+    if a.get("wide"):
         if dtype.name not in HALVES:
-            raise bad_attribute("attention", "wide", f"False for {dtype}", repr(a.wide))
+            raise bad_attribute("attention", "wide", f"False for {dtype}", repr(a.get("wide")))
         dtype = dtype.sums
     batch, heads, length, depth = q.shape
     keys = k.shape[2]
@@ -210,7 +210,7 @@ MATMUL: dict[str, OpDef] = {
     "linear": OpDef(
         "linear",
         ("x", "w", "bias?"),
-        {"wide": at.flag(False)},
+        {"wide": at.flag(at.OPTIONAL)},
         "contraction",
         _infer_linear,
         _np_linear,
@@ -223,7 +223,7 @@ MATMUL: dict[str, OpDef] = {
             "scale": at.number(),
             "causal": at.flag(False),
             # Operands of 16 bits, and a mask and a result of float32.
-            "wide": at.flag(False),
+            "wide": at.flag(at.OPTIONAL),
             # The result of a query whose scores are all minus infinity.
             "unseen": at.choice("zero", "nan", default="zero"),
         },

@@ -98,7 +98,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
     require_ndim("conv2d", "x", x, 4, "(NCHW)")
     require_ndim("conv2d", "w", w, 4, "(OIHW)")
-    dtype = product_dtype("conv2d", ("x", "w", "bias"), types, a.wide)
+    dtype = product_dtype("conv2d", ("x", "w", "bias"), types, bool(a.get("wide")))
     outputs, groups = w.shape[0], a.groups
     if int_value(w.shape[1]) == 0:
         raise mismatch("conv2d", "w", "at least one input channel", show_type(w))
@@ -280,7 +280,7 @@ NN: dict[str, OpDef] = {
             # (nr, granule) of a ChannelWindow
             "channel_window": at.integers(2, 1, at.OPTIONAL),
             # Weights of 16 bits, of x too or float32; bias and result of float32.
-            "wide": at.flag(False),
+            "wide": at.flag(at.OPTIONAL),
         },
         "contraction",
         _infer_conv2d,

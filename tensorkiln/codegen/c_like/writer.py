@@ -330,7 +330,8 @@ class TextWriter:
 
     def is_read(self, name: str, start: int) -> bool:
         """Whether these lines mention a variable or array other than to assign to it."""
-        assigned = re.compile(rf"^\s*{name}(\[[^=]*\])? = ")
+        # An index may compare: `a[x != 0] = 1` only assigns.
+        assigned = re.compile(rf"^\s*{name}(\[.*?\])? = ")
         word = re.compile(rf"\b{name}\b")
         return any(word.search(assigned.sub("", x, 1)) for x in self.state.lines[start:])
 
