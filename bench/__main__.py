@@ -54,6 +54,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default=0,
         help="minutes after which peers that compile for long are left out; 0: no end (0)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="of all contenders that have it; a lower one is compared with float64 (float32)",
+    )
     parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS
@@ -67,6 +73,24 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.clock == "cpu" and options.threads != [1]:
         parser.error("--clock cpu adds up what all threads take: it needs --threads 1")
     return options
+
+
+def float64_results(name: str, path: str) -> Path:
+    """A file of what a model gives for the inputs that everyone gets, in float64; kept beside the
+    model."""
+    import numpy as np
+    import onnx
+
+    from tests.models.float64 import run_float64
+    from tests.zoo.registry import EXPORTS, NETWORKS, inputs
+
+    kept = Path(path).with_suffix(".float64.npz")
+    if not kept.exists():
+        found = run_float64(onnx.load(path), inputs(NETWORKS[EXPORTS[name].network], seed=0))
+        partial = kept.with_suffix(f".{os.getpid()}.npz")
+        np.savez(partial, *found)
+        partial.replace(kept)
+    return kept
 
 
 def _names(parser: argparse.ArgumentParser, kind: str, text: str, known: Any) -> list[str]:
@@ -181,6 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
     results, start = [], time.monotonic()
     for name in options.models:
         path = str(model_path(name))
+        lower = options.precision != "float32"
+        exact = str(float64_results(name, path)) if lower else ""
         for threads in options.threads:
             spec = {
                 "network": EXPORTS[name].network,
@@ -191,9 +217,12 @@ def main(arguments: list[str] | None = None) -> None:
                 "seconds": options.seconds,
                 "clock": options.clock,
                 "lock": options.lock,
+                "precision": options.precision,
+                "exact": exact,
             }
             left_out, limit = _within(options, contenders, start)
-            results.append(add("latency", name, threads, measure(spec, limit, left_out)))
+            found = measure(spec, limit, left_out)
+            results.append(add("latency", name, threads, found, precision=options.precision))
             print("\n".join(result_lines(results[-1])), flush=True)
     print(f"\n{machine()}\n")
     print("\n".join(summary_lines(results)))

@@ -16,18 +16,19 @@ Runner = Callable[[], tuple[Array, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model and the inputs that every contender gets."""
+    """One model, the inputs that every contender gets, and the precision that all are asked for."""
 
     network: str
     path: Path
     inputs: Mapping[str, Array]
     folder: Path  # for files of contenders; lives as long as the runners
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`package` is what has to be importable; `prepare` compiles and returns one inference; those
-    that compile for a minute or more are `slow`."""
+    """`package` is what has to be importable; `prepare` compiles and returns one inference, in one
+    of `precisions`; those that compile for a minute or more are `slow`."""
 
     name: str
     label: str
@@ -35,9 +36,13 @@ class Contender:
     distribution: str
     prepare: Callable[[Case, int], Runner]
     slow: bool = False
+    precisions: tuple[str, ...] = ("float32",)
 
-    def missing(self) -> str:
-        """Empty when the package can be imported, else the sentence for the table."""
+    def missing(self, precision: str = "float32") -> str:
+        """Empty when the package can be imported and computes so, else the sentence for the
+        table."""
+        if precision not in self.precisions:
+            return f"has no {precision} on CPUs"
         try:
             found = importlib.util.find_spec(self.package)
         except ModuleNotFoundError:  # of the package's parent
@@ -57,7 +62,8 @@ def _ours(case: Case, threads: int) -> Runner:
     import tensorkiln as tk
 
     module = tk.frontend.from_onnx(case.path)
-    path = tk.compile(module).export_library(case.folder / f"{case.network}.so")
+    made = tk.compile(module, precision=case.precision)
+    path = made.export_library(case.folder / f"{case.network}.so")
     library = tk.runtime.load_module(path)
     main = tk.runtime.Executor(library, tk.cpu())["main"]
     arrays = tuple(case.inputs.values())
@@ -70,4 +76,11 @@ def _ours(case: Case, threads: int) -> Runner:
     return run
 
 
-OURS = Contender("ours", "Tensorkiln", "tensorkiln", "tensorkiln", _ours)
+OURS = Contender(
+    "ours",
+    "Tensorkiln",
+    "tensorkiln",
+    "tensorkiln",
+    _ours,
+    precisions=("float32", "bfloat16", "float16"),
+)

@@ -26,6 +26,8 @@ from bench.peers import PEERS
 from tensorkiln.measure.latency import measure
 
 RTOL, ATOL = 1e-3, 1e-4
+# In a lower precision: how far from float64, as a part of the largest result.
+ROUNDED = {"bfloat16": 5e-2, "float16": 1e-2}
 # A contender whose first call takes that many times the fastest one's gets no turns among the
 # others: it would take most of the time and cannot become the best. It gets a few calls afterwards.
 TOO_SLOW = 10.0
@@ -36,7 +38,8 @@ PRIORITY = -15
 @dataclass(slots=True)
 class Row:
     """What became of one contender. `status` is "ok" or the reason why there are no times; those
-    that were too slow for more have a `count` of 1 to 4, the first call among them."""
+    that were too slow for more have a `count` of 1 to 4, the first call among them. `error` is the
+    largest difference from float64, as a part of the largest result, where that was asked for."""
 
     name: str
     label: str
@@ -47,6 +50,7 @@ class Row:
     min_ms: float = 0.0
     median_ms: float = 0.0
     count: int = 0
+    error: float = 0.0
 
 
 Clock = Callable[[], float]
@@ -67,7 +71,7 @@ def prepare(
     prepared: Prepared = {}
     for contender in contenders:
         row = Row(contender.name, contender.label, contender.version())
-        row.status = contender.missing() or "ok"
+        row.status = contender.missing(case.precision) or "ok"
         runner: Runner = tuple
         if row.status == "ok":
             report(contender.name, "compile")
@@ -81,8 +85,15 @@ def prepare(
     return prepared
 
 
-def check(prepared: Prepared, clock: Clock = time.perf_counter, report: Report = _silent) -> None:
-    """Compares every contender's outputs with the first peer's; wrong ones are not timed."""
+def check(
+    prepared: Prepared,
+    clock: Clock = time.perf_counter,
+    report: Report = _silent,
+    exact: list[Array] | None = None,
+    precision: str = "float32",
+) -> None:
+    """Compares every contender's outputs with float64's, `exact`, or else the first peer's; wrong
+    ones are not timed."""
     outputs: dict[str, list[Array]] = {}
     for name, (row, runner) in prepared.items():
         if row.status == "ok":
@@ -95,6 +106,12 @@ def check(prepared: Prepared, clock: Clock = time.perf_counter, report: Report =
             row.first_ms = (clock() - start) * 1e3
     reference = next((outputs[n] for n in PEERS if n in outputs), None)
     for name, found in outputs.items():
+        if exact is not None:
+            row = prepared[name][0]
+            row.error = max(map(relative_error, exact, found))
+            if row.error > ROUNDED.get(precision, RTOL):
+                row.status = f"wrong result: {row.error:.2g} from float64"
+            continue
         difference = mismatch(reference, found) if reference is not None else ""
         if difference:
             prepared[name][0].status = f"wrong result: {difference}"
@@ -103,6 +120,14 @@ def check(prepared: Prepared, clock: Clock = time.perf_counter, report: Report =
 def _failed(error: Exception) -> str:
     first = (str(error).splitlines() or [""])[0]
     return f"failed: {type(error).__name__}: {first[:120]}"
+
+
+def relative_error(want: Array, have: Array) -> float:
+    """The largest difference, as a part of the largest of `want`; infinite for other shapes."""
+    if want.shape != have.shape:
+        return float("inf")
+    difference = float(np.abs(have.astype(np.float64) - want).max())
+    return difference / max(float(np.abs(want).max()), np.finfo(np.float64).tiny)
 
 
 def mismatch(expected: list[Array], received: list[Array]) -> str:
@@ -165,7 +190,8 @@ def _set_priority(priority: int) -> None:
 
 
 def main(spec_path: str, result_path: str, progress_path: str) -> None:
-    """Runs one spec: network, path, threads, contenders, reps, seconds, clock, lock."""
+    """Runs one spec: network, path, threads, contenders, reps, seconds, clock, lock, precision,
+    and a file of float64's results, or an empty name."""
     from tests.zoo.registry import NETWORKS, inputs
 
     spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
@@ -179,10 +205,15 @@ def main(spec_path: str, result_path: str, progress_path: str) -> None:
 
     contenders = [everyone[name] for name in spec["contenders"]]
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
-        case = Case(network.name, Path(spec["path"]), inputs(network, seed=0), Path(folder))
+        precision, exact = spec.get("precision", "float32"), None
+        if spec.get("exact"):
+            with np.load(spec["exact"]) as held:
+                exact = [held[name] for name in held.files]
+        arrays = inputs(network, seed=0)
+        case = Case(network.name, Path(spec["path"]), arrays, Path(folder), precision)
         prepared = prepare(contenders, case, spec["threads"], report)
         clock = CLOCKS[spec["clock"]]
-        check(prepared, clock, report)
+        check(prepared, clock, report, exact, precision)
         report("", "take turns")
         with alone(spec["lock"]):
             interleave(prepared, spec["reps"], spec["seconds"], clock)

@@ -31,7 +31,8 @@ def onnx_runtime(case: Case, threads: int, arena: bool = True) -> Runner:
 
 
 def openvino(case: Case, threads: int) -> Runner:
-    """One stream for latency, float32 kept, tensors shared both ways."""
+    """One stream for latency, the precision as asked for, tensors shared both ways. As it comes it
+    computes in bfloat16 where the processor can."""
     import openvino
 
     core = openvino.Core()
@@ -40,7 +41,7 @@ def openvino(case: Case, threads: int) -> Runner:
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": True,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[case.precision],
     }
     compiled = core.compile_model(str(case.path), "CPU", options)
     request = compiled.create_infer_request()
@@ -54,7 +55,7 @@ def openvino(case: Case, threads: int) -> Runner:
 
 
 def torch_compile(case: Case, threads: int) -> Runner:
-    """Inductor with frozen weights and max-autotune."""
+    """Inductor with frozen weights and max-autotune; bfloat16 by autocast."""
     import torch
     import torch._dynamo
     import torch._inductor.config
@@ -67,11 +68,13 @@ def torch_compile(case: Case, threads: int) -> Runner:
     compiled = torch.compile(build(case.network), mode="max-autotune")
     tensors = [torch.from_numpy(values) for values in case.inputs.values()]
 
+    lower = case.precision == "bfloat16"
+
     def run() -> tuple[Array, ...]:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=lower):
             result = compiled(*tensors)
         outputs = result if isinstance(result, tuple) else (result,)
-        return tuple(output.numpy() for output in outputs)
+        return tuple(output.float().numpy() for output in outputs)
 
     run()  # Compiles here, so that what it raises belongs to preparation.
     return run
@@ -143,12 +146,13 @@ def tvm(case: Case, threads: int) -> Runner:
     return run
 
 
+_BOTH = ("float32", "bfloat16")
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
         Contender("ort", "ONNX Runtime", "onnxruntime", "onnxruntime", onnx_runtime),
-        Contender("openvino", "OpenVINO", "openvino", "openvino", openvino),
-        Contender("torch", "torch.compile", "torch", "torch", torch_compile, slow=True),
+        Contender("openvino", "OpenVINO", "openvino", "openvino", openvino, precisions=_BOTH),
+        Contender("torch", "torch.compile", "torch", "torch", torch_compile, True, _BOTH),
         Contender("iree", "IREE", "iree.compiler", "iree-base-compiler", iree, slow=True),
         Contender("tvm", "TVM (untuned)", "tvm", "apache-tvm", tvm, slow=True),
     )

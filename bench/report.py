@@ -33,7 +33,7 @@ def geometric_mean(values: list[float]) -> float:
 
 def result_lines(result: Result) -> list[str]:
     """The block of one model at one thread count."""
-    lines = [f"{result['model']}, {result['threads']} thread(s)"]
+    lines = [f"{result['model']}, {result['threads']} thread(s), {precision(result)}"]
     for row in result["rows"]:
         head = f"  {row['label']:<14}{row['version']:<13} "
         if row["status"] != "ok":
@@ -41,9 +41,18 @@ def result_lines(result: Result) -> list[str]:
         else:
             lines.append(
                 f"{head}min {row['min_ms']:9.3f} ms   median {row['median_ms']:9.3f} ms"
-                f"   n {row['count']:<6} prepared in {row['prepare_s']:.1f} s"
+                f"   n {row['count']:<6} prepared in {row['prepare_s']:.1f} s{_error(row)}"
             )
     return [*lines, ratio_line(result)]
+
+
+def precision(result: Result) -> str:
+    """What all contenders were asked for."""
+    return str(result.get("precision", "float32"))
+
+
+def _error(row: dict[str, Any]) -> str:
+    return f"   error {row['error']:.1e}" if row.get("error") else ""
 
 
 def ratio_line(result: Result) -> str:
@@ -66,22 +75,23 @@ def summary_lines(results: list[Result], run: bool = False) -> list[str]:
     With `run` each row names its clock and run.
     """
     labels = list(dict.fromkeys(row["label"] for result in results for row in result["rows"]))
-    heads = ["model", "threads", *labels, "best peer", "ours / best"]
+    heads = ["model", "threads", "precision", *labels, "best peer", "ours / best"]
     heads += ["clock", "run"] if run else []
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---|" * (len(heads) - 2)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for result in results:
         rows = {row["label"]: row for row in result["rows"]}
         cells = [cell(rows[label]) if label in rows else "not asked for" for label in labels]
         best, value = best_peer(result, "min_ms"), ratio(result, "min_ms")
         cells += [best[0] if best else "-", f"{value:.3f}" if value is not None else "-"]
         cells += [result["clock"], result["run"]] if run else []
-        lines.append(f"| {result['model']} | {result['threads']} | " + " | ".join(cells) + " |")
-    for threads in sorted({result["threads"] for result in results}):
-        group = [result for result in results if result["threads"] == threads]
+        cells = [result["model"], str(result["threads"]), precision(result), *cells]
+        lines.append("| " + " | ".join(cells) + " |")
+    for name, threads in sorted({(precision(r), r["threads"]) for r in results}):
+        group = [r for r in results if (precision(r), r["threads"]) == (name, threads)]
         ratios = [value for result in group if (value := ratio(result, "min_ms")) is not None]
         if ratios:
             lines.append(
-                f"\nGeometric mean of ours / best peer at {threads} thread(s): "
+                f"\nGeometric mean of ours / best peer in {name} at {threads} thread(s): "
                 f"{geometric_mean(ratios):.3f} over {len(ratios)} of {len(group)} models"
             )
     return lines

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from bench import compile_time, convolutions, devices, loading, memory, overhead
 from bench.gpu import table as gpu
-from bench.report import best_peer, firmware_lines, geometric_mean, ratio, summary_lines
+from bench.report import (
+    best_peer,
+    firmware_lines,
+    geometric_mean,
+    precision,
+    ratio,
+    summary_lines,
+)
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
 
@@ -41,6 +48,7 @@ def page(records: list[Record], remarks: str) -> str:
         letter = _letter(machines.index(machine))
         for title, made in (
             ("Latency", _latency(here)),
+            ("Errors of lower precisions", _errors(here)),
             ("Compile time and memory", _compile(here)),
             ("Memory of a run", _memory(here)),
             ("Loading", _loading(here)),
@@ -67,19 +75,25 @@ def _kind(records: Iterable[Record], kind: str) -> list[Record]:
 def _summary(records: list[Record]) -> list[str]:
     """The geometric means."""
     lines = [
-        "| machine | threads | models | geometric mean of ours / best peer | above 1 |",
-        "|---|--:|--:|--:|---|",
+        "| machine | precision | threads | models | geometric mean of ours / best peer | above 1 |",
+        "|---|---|--:|--:|--:|---|",
     ]
     latency = _kind(records, "latency")
     machines = list(dict.fromkeys(r["machine"] for r in records))
-    for machine, threads in dict.fromkeys((r["machine"], r["threads"]) for r in latency):
-        group = [r for r in latency if (r["machine"], r["threads"]) == (machine, threads)]
+
+    def key(r: Record) -> tuple[str, str, int]:
+        return r["machine"], precision(r), r["threads"]
+
+    for machine, name, threads in dict.fromkeys(map(key, latency)):
+        group = [r for r in latency if key(r) == (machine, name, threads)]
         ratios = {r["model"]: v for r in group if (v := ratio(r, "min_ms")) is not None}
         if ratios:
             above = ", ".join(m for m, v in ratios.items() if v > 1) or "none"
             mean = geometric_mean(list(ratios.values()))
             letter = _letter(machines.index(machine))
-            lines.append(f"| {letter} | {threads} | {len(ratios)} | {mean:.3f} | {above} |")
+            lines.append(
+                f"| {letter} | {name} | {threads} | {len(ratios)} | {mean:.3f} | {above} |"
+            )
     return [*lines, ""]
 
 
@@ -96,8 +110,29 @@ def _machines(records: list[Record], machines: list[str]) -> list[str]:
     return [*lines, ""]
 
 
+def _errors(records: list[Record]) -> list[str]:
+    """Errors against float64, of those who were asked for a lower precision, at one thread."""
+    found = [r for r in _kind(records, "latency") if precision(r) != "float32"]
+    found = [r for r in found if r["threads"] == min(x["threads"] for x in found)]
+    if not found:
+        return []
+    labels = list(
+        dict.fromkeys(row["label"] for r in found for row in r["rows"] if row.get("error"))
+    )
+    lines = [
+        "Largest difference of a result from float64, as a part of the largest result.\n",
+        "| model | precision | " + " | ".join(labels) + " |",
+        "|---|---|" + "--:|" * len(labels),
+    ]
+    for r in found:
+        rows = {row["label"]: row.get("error", 0.0) for row in r["rows"]}
+        cells = [f"{rows[x]:.1e}" if rows.get(x) else "-" for x in labels]
+        lines.append(f"| {r['model']} | {precision(r)} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
 def _latency(records: list[Record]) -> list[str]:
-    found = sorted(_kind(records, "latency"), key=lambda r: r["threads"])
+    found = sorted(_kind(records, "latency"), key=lambda r: (precision(r), r["threads"]))
     lines = summary_lines(found, run=True) if found else []
     if any(r["clock"] == "cpu" for r in found):
         lines.append(
@@ -168,7 +203,8 @@ def _rooflines(records: list[Record]) -> list[str]:
         "| most lost |",
         "|---|--:|--:|--:|--:|--:|---|",
     ]
-    latency = {r["model"]: r for r in _kind(records, "latency") if r["threads"] == 1}
+    single = (r for r in _kind(records, "latency") if r["threads"] == 1)
+    latency = {r["model"]: r for r in single if precision(r) == "float32"}
     for r in found:
         line = restored(r)
         worst = sorted(line.rows, key=lambda row: -row.lost)[:3]

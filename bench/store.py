@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "bench" / "results.jsonl"
-KEY = ("kind", "model", "threads", "machine")
+KEY = ("kind", "model", "threads", "machine", "precision")
 Record = dict[str, Any]
 
 
@@ -71,18 +71,20 @@ def add(
     data: Mapping[str, Any],
     path: Path = STORE,
     where: str = "",
+    precision: str = "float32",
 ) -> Record:
-    """Keep one record, in place of an older one of the same kind, model, threads and machine:
-    `where`, by default this one."""
+    """Keep one record, in place of an older one of the same kind, model, threads, precision and
+    machine: `where`, by default this one."""
     record = {
         "kind": kind,
         "model": model,
         "threads": threads,
         "machine": where or machine(),
         "run": run_id(),
+        **({} if precision == "float32" else {"precision": precision}),
         **data,
     }
-    kept = [r for r in load(path) if any(r[k] != record[k] for k in KEY)]
+    kept = [r for r in load(path) if any(r.get(k) != record.get(k) for k in KEY)]
     lines = [json.dumps(r, separators=(",", ":"), sort_keys=True) for r in (*kept, record)]
     partial = path.with_suffix(".part")
     partial.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from tensorkiln import ops
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.known_attrs import GRAPH_ATTRS
 from tensorkiln.ir.relax import (
     Binding,
@@ -129,7 +129,7 @@ def _header_result(g: GraphState, node: ast.FunctionDef) -> Type | None:
 
 def _checked_result(g: GraphState, node: ast.expr, result: Value) -> Value:
     declared = parse_type(g.scope, node)
-    if declared == result.type:
+    if declared == result.type or _is_renamed(g, declared, result.type):
         return _on_devices(g, result, declared)
     if not accepts(declared, type_of(g, result)):
         message = f"it is {show(result.type)}, not {show(declared)}"
@@ -137,6 +137,24 @@ def _checked_result(g: GraphState, node: ast.expr, result: Value) -> Value:
     if accepts(result.type, declared):
         return _on_devices(g, result, declared)
     return widened(g, result, declared)
+
+
+def _is_renamed(g: GraphState, declared: Type, given: Type) -> bool:
+    """Whether two types differ in nothing but the symbols that each introduces itself, such as
+    those of a `R.Callable`, whose extents a MatchCast in the body of a function determines."""
+    there, back = (_up_to_names(g) for _ in range(2))
+    return accepts(declared, given, there) and accepts(given, declared, back)
+
+
+def _up_to_names(g: GraphState) -> Callable[[Expr, Expr], bool]:
+    known = {v for v in g.scope.bound.values() if isinstance(v, Var)}
+    named: dict[Var, Expr] = {}
+
+    def same(a: Expr, b: Expr) -> bool:
+        own = isinstance(a, Var) and isinstance(b, Var) and not {a, b} & known
+        return named.setdefault(a, b) == b if own else a == b  # type: ignore[arg-type]
+
+    return same
 
 
 def _on_devices(g: GraphState, result: Value, declared: Type) -> Value:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.report import best_peer, ratio, summary_lines
+from bench.report import best_peer, ratio, result_lines, summary_lines
 from bench.results import page
 
 
@@ -49,14 +49,15 @@ def test_ratios_are_to_the_best_peer() -> None:
 
 def test_a_summary_row_per_machine_and_thread_count() -> None:
     text = page(RECORDS, "## What is left\n\nNothing.")
-    assert "| A | 1 | 2 | 1.000 | bert |" in text and "| B | 1 | 1 | 0.250 | none |" in text
+    assert "| A | float32 | 1 | 2 | 1.000 | bert |" in text
+    assert "| B | float32 | 1 | 1 | 0.250 | none |" in text
     assert "## Latency, machine A" in text and "## Latency, machine B" in text
     assert text.rstrip().endswith("Nothing.")
 
 
 def test_every_row_names_its_run_and_what_was_too_slow() -> None:
     lines = summary_lines(RECORDS[:2], run=True)
-    assert lines[2].startswith("| mlp | 1 | 0.500 (1.000) | 1.000 (2.000) |")
+    assert lines[2].startswith("| mlp | 1 | float32 | 0.500 (1.000) | 1.000 (2.000) |")
     assert "5000 (once)" in lines[2] and lines[2].endswith("| wall | 2026-01-01 00:00 abc |")
     assert "not asked for" in lines[3]
     assert lines[-1].endswith("1.000 over 2 of 2 models")
@@ -91,3 +92,15 @@ def test_sections_appear_with_their_records(kind: str) -> None:
         "roofline": "| mlp | 0.02 | 0.01 | 50% | 0.01 | 50.0 | `k` 10 µs |",
     }
     assert expected[kind] in text
+
+
+def test_lower_precisions_are_rows_of_their_own() -> None:
+    """They are compared among themselves, and have a table of errors."""
+    lower = {**latency("mlp", 1, ours=0.25, openvino=0.5), "precision": "bfloat16"}
+    for row, error in zip(lower["rows"], (1e-3, 2e-3), strict=True):
+        row["error"] = error
+    text = page([*RECORDS, lower], "")
+    assert "| A | bfloat16 | 1 | 1 | 0.500 | none |" in text
+    assert "| A | float32 | 1 | 2 | 1.000 | bert |" in text
+    assert "| mlp | bfloat16 | 1.0e-03 | 2.0e-03 |" in text
+    assert "error 1.0e-03" in "".join(result_lines(lower))
