@@ -24,7 +24,9 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple, constant
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.passes import pass_name
+from tensorkiln.passes.instruments import require_round_trip
 from tensorkiln.pipeline import relax_passes, tir_passes
+from tensorkiln.script import from_source
 from tests.script.generate_outer import real_outers
 from tests.script.generate_runnable import runnable_programs
 from tests.script.round_trip import check_round_trip, reread
@@ -233,8 +235,5 @@ class Module:
     )
     require_round_trip(mod, "input")
     with pytest.raises(UserError, match="not of the declared type"):
-        from_source(
-            mod.script().replace(
-                'R.Callable((), R.Tensor(("q", 2)', 'R.Callable((), R.Tensor(("q", 3)'
-            )
-        )
+        declared = 'R.Callable((), R.Tensor(("q", 2)'
+        from_source(mod.script().replace(declared, declared.replace("2", "3")))
