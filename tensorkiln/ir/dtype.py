@@ -93,8 +93,9 @@ class DType:
     def __eq__(self, other: object) -> bool:
         if self is other:  # as nearly always; types are compared more often than anything else
             return True
-        same = isinstance(other, DType)
-        return same and (self.name, self.lanes) == (other.name, other.lanes)
+        if not isinstance(other, DType):
+            return NotImplemented
+        return self.name == other.name and self.lanes == other.lanes
 
     def __str__(self) -> str:
         return self.name if self.lanes == 1 else f"{self.name}x{self.lanes}"

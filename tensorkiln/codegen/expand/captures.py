@@ -23,7 +23,7 @@ def used_in(s: Stmt) -> set[Buffer | Var]:
                     variables.add(x)
                 elif isinstance(x, (Load, AddressOf)):
                     buffers.add(x.buffer)
-    return variables.union(buffers, *map(_sizes, buffers))
+    return {*variables, *buffers, *(v for b in buffers for v in _sizes(b))}
 
 
 def _sizes(b: Buffer) -> set[Var]:

@@ -30,10 +30,7 @@ def _sized_by(s: Alloc | MatchBuffer, values: Values) -> bool:
 
 
 def _uses(e: Expr, values: Values) -> bool:
-    for x in walk(e):
-        if isinstance(x, Var) and x in values:
-            return True
-    return False
+    return any(isinstance(x, Var) and x in values for x in walk(e))
 
 
 def _expr(e: Expr, values: Values, known: Bounds) -> Expr:

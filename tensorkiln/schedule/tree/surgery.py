@@ -30,10 +30,9 @@ def path_to(s: Stmt, it: str | Stmt) -> tuple[Stmt, ...] | None:
     if s is it or name_of(s) == it:
         return (s,)
     for t in substmts(s):
-        if isinstance(t, Store):  # nothing is in one, and most statements are one
-            found = (t,) if t is it else None
-        else:
-            found = path_to(t, it)
+        if t is not it and isinstance(t, Store):
+            continue  # nothing is in a store, and most statements are stores
+        found = path_to(t, it)
         if found is not None:
             return (s, *found)
     return None
