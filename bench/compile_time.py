@@ -1,5 +1,8 @@
 """`python -m bench.compile_time`: cold and cached compile time and peak memory, per model.
 
+Models are those of `tests/zoo/` and the networks of `tests/gallery/`, such as detectors and
+networks of video, which have hundreds of kernels.
+
 Each compile is a fresh process; "cold" has an empty kernel cache, "cached" the cache that the cold
 one filled, and nothing else of the former. "total" is what somebody waits for who types the
 command: from before the process is started until it is gone. In it are the start of Python,
@@ -31,7 +34,7 @@ from pathlib import Path
 
 from bench.store import ROOT, add
 
-MODELS = ("mlp", "resnet18", "resnet50", "mobilenetv2", "bert")
+MODELS = ("mlp", "resnet18", "resnet50", "mobilenetv2", "bert", "yolo11n")
 SAMPLE_S = 0.05
 CACHED = 3
 
@@ -153,6 +156,26 @@ def compile_once(model: str, kind: str, onnx_path: Path, folder: Path) -> Row:
     return Row(model, kind, "ok", total_s=total, tree_mib=peak, **sizes, **figures)
 
 
+def gallery_file(name: str, folder: Path) -> Path:
+    """A network of the gallery as an ONNX file in `folder`."""
+    import torch
+
+    from tests.gallery.case import imported, quiet, scatter
+    from tests.gallery.rows import ROWS
+    from tests.gallery.torchvision_alone import torchvision_alone
+
+    quiet()
+    torch.manual_seed(0)
+    torchvision_alone()
+    model, arguments = ROWS[name].make()
+    scatter(model)
+    model.eval().requires_grad_(False)
+    with torch.no_grad():
+        _, path = imported(model, arguments, "script", None, folder)
+    assert path is not None
+    return path
+
+
 def row_text(row: Row) -> str:
     """One line of the table."""
     head = f"| {row.model} | {row.kind} | "
@@ -170,22 +193,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.compile_time", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args(arguments)
+    from tests.gallery.rows import ROWS
     from tests.zoo.export import model_path
     from tests.zoo.registry import EXPORTS
 
     for model in options.models.split(","):
-        if model not in EXPORTS:
-            parser.error(f"unknown model {model!r}; known: {', '.join(EXPORTS)}")
+        if model not in EXPORTS and model not in ROWS:
+            parser.error(f"unknown model {model!r}; known: {', '.join([*EXPORTS, *ROWS])}")
     print("\n".join(HEAD))
     for model in options.models.split(","):
         rows = []
         with tempfile.TemporaryDirectory() as folder:
             compile_once("mlp", "first", model_path("mlp"), Path(folder))
             shutil.rmtree(Path(folder) / "cache", ignore_errors=True)
+            of_zoo = model in EXPORTS
+            onnx_path = model_path(model) if of_zoo else gallery_file(model, Path(folder))
             for kind, times in (("cold", 1), ("cached", CACHED)):
-                found = [
-                    compile_once(model, kind, model_path(model), Path(folder)) for _ in range(times)
-                ]
+                found = [compile_once(model, kind, onnx_path, Path(folder)) for _ in range(times)]
                 rows.append(min(found, key=lambda row: (row.status != "ok", row.total_s)))
                 print(row_text(rows[-1]), flush=True)
         add("compile", model, len(os.sched_getaffinity(0)), {"rows": [asdict(r) for r in rows]})

@@ -304,6 +304,19 @@ class Plan:
         return (*self.relax, *self.tir, *self.pre_codegen)
 
     @property
+    def relax_phases(self) -> list[tuple[str, tuple[Pass, ...]]]:
+        """The passes of graphs by phases of progress: where kernels are many, `LowerGroups` takes
+        longer than all others."""
+        at = next((i for i, p in enumerate(self.relax) if isinstance(p, LowerGroups)), None)
+        if at is None:
+            return [("optimise graph", self.relax)]
+        return [
+            ("optimise graph", self.relax[:at]),
+            ("schedule kernels", self.relax[at : at + 1]),
+            ("plan memory", self.relax[at + 1 :]),
+        ]
+
+    @property
     def kernel_targets(self) -> dict[str, Target]:
         """The target of kernels by the key of their device, empty for all that are of none: then
         that is the whole target, whose kind may have a code generator."""
@@ -411,8 +424,9 @@ def compile(
     _require_well_formed(mod, runner.verified)
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
-    progress.phase("optimise graph")
-    mod = runner.run(mod, "relax", plan.relax)
+    for phase, passes in plan.relax_phases:
+        progress.phase(phase)
+        mod = runner.run(mod, "relax", passes)
     require_memory(mod, plan.cpu.memory, budget, accelerators(plan.target))
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)

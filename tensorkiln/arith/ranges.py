@@ -47,7 +47,7 @@ class Bounds(Mapping[Var, Range]):
 
     def with_range(self, var: Var, lo: Limit, hi: Limit) -> Bounds:
         """Return these bounds with lo <= var <= hi, which replaces an earlier range of `var`."""
-        return Bounds({**self._ranges, var: (lo, hi)}, self.facts)
+        return self._with({**self._ranges, var: (_limit(lo), _limit(hi))}, self.facts)
 
     def with_loop(self, var: Var, lo: int | Expr, extent: int | Expr) -> Bounds:
         """Return these bounds with lo <= var < lo + extent."""
@@ -69,7 +69,14 @@ class Bounds(Mapping[Var, Range]):
                     new_lo = _tighter(max, old_lo, None if lo is None else c + lo)
                     new_hi = _tighter(min, old_hi, None if hi is None else c + hi)
                     return self.with_range(var, new_lo, new_hi)
-        return Bounds(self._ranges, (*self.facts, cond))
+        return self._with(self._ranges, (*self.facts, cond))
+
+    @staticmethod
+    def _with(ranges: dict[Var, Range], facts: tuple[Expr, ...]) -> Bounds:
+        """Bounds of limits that are known to be in their simplest form."""
+        new = Bounds(facts=facts)
+        new._ranges = ranges
+        return new
 
     def remember(self, key: Expr, value: Expr) -> None:
         """Add a result to the cache, which is emptied first if it is full."""

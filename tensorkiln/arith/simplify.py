@@ -11,7 +11,7 @@ from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.proof import lower_bound
 from tensorkiln.arith.ranges import Bounds, Range
 from tensorkiln.arith.scalar import TRUE, Simplifier
-from tensorkiln.ir.expr import Expr, Var, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 
 BoundsLike = Mapping[Var, Range]
 NOTHING_KNOWN = Bounds()
@@ -31,6 +31,8 @@ def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
     Floating-point expressions keep every operation; only the indices and conditions inside them
     change.
     """
+    if isinstance(e, IntImm):
+        return e
     known = as_bounds(bounds)
     if not is_index(e.dtype):
         # hashing a large value expression costs more than the cache saves

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensorkiln.ir.dtype import HANDLE, DType
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
@@ -26,6 +26,8 @@ class Buffer:
     scope: str = "global"
     align: int = 64
     strides_given: tuple[Expr, ...] | None = None
+    # `strides`, once it was asked for: every address in an unrolled program asks.
+    _strides: tuple[Expr, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -34,18 +36,26 @@ class Buffer:
     @property
     def strides(self) -> tuple[Expr, ...]:
         """Strides in elements: `strides_given`, or the row-major ones where that is None."""
-        if self.strides_given is not None:
-            return self.strides_given
-        out: list[Expr] = []
-        step: Expr = IntImm(1)
-        for extent in reversed(self.shape):
-            out.append(step)
-            step = extent * step
-        return tuple(reversed(out))
+        found = self._strides
+        if found is None:
+            found = self.strides_given
+            if found is None:
+                found = _row_major(self.shape)
+            object.__setattr__(self, "_strides", found)
+        return found
 
     def __repr__(self) -> str:
         dims = ", ".join(str(int_value(d) if int_value(d) is not None else d) for d in self.shape)
         return f"{self.name}: {self.dtype}[{dims}]"
+
+
+def _row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    out: list[Expr] = []
+    step: Expr = IntImm(1)
+    for extent in reversed(shape):
+        out.append(step)
+        step = extent * step
+    return tuple(reversed(out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,9 @@ class Load(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        lanes = max((i.dtype.lanes for i in self.indices), default=1)
+        lanes = 1
+        for i in self.indices:
+            lanes = max(lanes, i.dtype.lanes)
         return self.buffer.dtype.with_lanes(lanes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 # name -> (kind, bits, DLPack type code)
 DTYPES: dict[str, tuple[str, int, int]] = {
@@ -84,13 +85,25 @@ class DType:
 
     @property
     def element(self) -> DType:
-        return DType(self.name)
+        return self if self.lanes == 1 else _dtype(self.name, 1)
 
     def with_lanes(self, lanes: int) -> DType:
-        return DType(self.name, lanes)
+        return self if self.lanes == lanes else _dtype(self.name, lanes)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:  # as nearly always; types are compared more often than anything else
+            return True
+        if not isinstance(other, DType):
+            return NotImplemented
+        return self.name == other.name and self.lanes == other.lanes
 
     def __str__(self) -> str:
         return self.name if self.lanes == 1 else f"{self.name}x{self.lanes}"
+
+
+@cache
+def _dtype(name: str, lanes: int) -> DType:
+    return DType(name, lanes)
 
 
 FLOAT32 = DType("float32")

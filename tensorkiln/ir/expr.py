@@ -376,7 +376,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """
     if not isinstance(a, Expr):
         a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
-    b = as_expr(b, a.dtype.element)
+    if not isinstance(b, Expr):
+        b = as_expr(b, a.dtype.element)
     a, b = match_lanes(a, b)
     if op in ("shl", "shr") and isinstance(b, IntImm) and b.value < 0:
         return Binary(op, a, b)

@@ -74,6 +74,9 @@ class _Place:
 
 
 def _each(v: tuple[Any, ...], f: Map) -> tuple[Any, ...]:
+    if len(v) == 1:  # as often as not
+        only = f(v[0])
+        return v if only is v[0] else (only,)
     new = tuple(map(f, v))
     return v if all(map(is_, new, v)) else new
 

@@ -99,7 +99,8 @@ def walk(e: Expr) -> Iterator[Expr]:
     while left:
         x = left.pop()
         yield x
-        left.extend(_EXPRS[type(x)](x)[::-1])
+        if below := _EXPRS[type(x)](x):
+            left.extend(below[::-1])
 
 
 def walk_stmt(s: Stmt) -> Iterator[Stmt]:
@@ -108,7 +109,8 @@ def walk_stmt(s: Stmt) -> Iterator[Stmt]:
     while left:
         x = left.pop()
         yield x
-        left.extend(substmts(x)[::-1])
+        if below := _STMTS[type(x)](x):
+            left.extend(below[::-1])
 
 
 def free_vars(e: Expr) -> list[Var]:

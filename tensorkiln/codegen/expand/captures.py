@@ -10,22 +10,23 @@ from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 
 def used_in(s: Stmt) -> set[Buffer | Var]:
     """Buffers and variables a statement mentions."""
-    used: set[Buffer | Var] = set()
+    variables: set[Var] = set()
+    buffers: set[Buffer] = set()
     for t in walk_stmt(s):
         if isinstance(t, (Store, Prefetch)):
-            used |= _of_buffer(t.buffer)
+            buffers.add(t.buffer)
         elif isinstance(t, MatchBuffer):
-            used |= _of_buffer(t.buffer) | _of_buffer(t.source)
+            buffers |= {t.buffer, t.source}
         for e in stmt_exprs(t):
             for x in walk(e):
                 if isinstance(x, Var):
-                    used.add(x)
-                elif isinstance(x, Load | AddressOf):
-                    used |= _of_buffer(x.buffer)
-    return used
+                    variables.add(x)
+                elif isinstance(x, (Load, AddressOf)):
+                    buffers.add(x.buffer)
+    return {*variables, *buffers, *(v for b in buffers for v in _sizes(b))}
 
 
-def _of_buffer(b: Buffer) -> set[Buffer | Var]:
-    """A buffer, and the variables in its shape and strides."""
+def _sizes(b: Buffer) -> set[Var]:
+    """The variables in the shape and strides of a buffer."""
     sizes = (*b.shape, *(b.strides_given or ()))
-    return {b, *(x for d in sizes for x in walk(d) if isinstance(x, Var))}
+    return {x for d in sizes for x in walk(d) if isinstance(x, Var)}

@@ -38,9 +38,7 @@ def flat_offset(
             i = i.a
         elif i.dtype.lanes > 1:
             return total, None
-        if dtype == INT64:
-            _add(total, cast(i, INT64) * stride, 1)
-        elif (scale := int_value(stride)) is None:
+        if (scale := int_value(stride)) is None:
             _add(total, cast(i, dtype) * cast(stride, dtype), 1)
         elif scale:
             _add(total, cast(i, dtype), scale)
@@ -49,9 +47,13 @@ def flat_offset(
 
 def _add(total: Offset, e: Expr, scale: int) -> None:
     """Add `e` times `scale` to the total, term by term."""
+    if isinstance(e, IntImm):
+        total.constant += scale * e.value
+        return
+    if not isinstance(e, Binary):  # nearly all are variables, constants and sums
+        total.terms.append((scale, e))
+        return
     match e:
-        case IntImm(value):
-            total.constant += scale * value
         case Binary("add", a, b):
             _add(total, a, scale)
             _add(total, b, scale)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import Expr, Var, binary, const, int_value
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var, binary, const, int_value
 from tensorkiln.ir.stmt import (
     For,
     If,
@@ -41,6 +41,8 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             return e
         if isinstance(e, Var):
             return values.get(e, e)
+        if isinstance(e, (IntImm, FloatImm)):
+            return e
         found = memo.get(id(e))
         if found is None:
             found = memo[id(e)] = (e, map_children(e, ex))

@@ -38,9 +38,10 @@ def _overlapping(f: PrimFunc) -> list[Buffer]:
     for s in walk_stmt(f.body) if pieces else ():
         if isinstance(s, Store) and s.buffer in pieces:
             pieces[s.buffer].add(_piece(f, s.buffer, s.indices))
-        for e in (x for root in stmt_exprs(s) for x in walk(root)):
-            if isinstance(e, Load) and e.buffer in pieces:
-                pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
+        for root in stmt_exprs(s):
+            for e in walk(root):
+                if isinstance(e, Load) and e.buffer in pieces:
+                    pieces[e.buffer].add(_piece(f, e.buffer, e.indices))
     return [b for b, found in pieces.items() if _overlap(found)]
 
 

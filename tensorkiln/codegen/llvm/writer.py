@@ -229,6 +229,8 @@ class KernelWriter:
     def scope_of(self, e: Expr) -> CodeScope:
         """The outermost open scope in which `e` can be computed."""
         st = self.state
+        if isinstance(e, Var):  # nearly always
+            return st.scopes[st.depths[e]]
         depth = 0
         for x in walk(e):
             if isinstance(x, Var):

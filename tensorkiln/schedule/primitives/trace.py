@@ -47,7 +47,7 @@ class TraceStep:
 
     def _bind(self, options: Mapping[str, Literal]) -> None:
         """Raise ScheduleError for arguments that the primitive does not take."""
-        signature = inspect.signature(PRIMITIVES[self.primitive])
+        signature = _signature(self.primitive)
         try:
             signature.bind(None, *self.args, **options)
         except TypeError as e:
@@ -199,6 +199,11 @@ def _method_signature(function: Callable[..., PrimFunc]) -> inspect.Signature:
         made = get_args(get_type_hints(function.run)["return"])[1]
     parameters = [p for k, p in signature.parameters.items() if k != "f"]
     return signature.replace(parameters=parameters, return_annotation=made)
+
+
+@cache
+def _signature(primitive: str) -> inspect.Signature:
+    return inspect.signature(PRIMITIVES[primitive])
 
 
 @cache

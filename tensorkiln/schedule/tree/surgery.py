@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.stmt import Alloc, Block, For, MatchBuffer, Stmt
+from tensorkiln.ir.stmt import Alloc, Block, For, MatchBuffer, Stmt, Store
 from tensorkiln.ir.visit import (
     bound_vars,
     free_vars,
@@ -30,6 +30,8 @@ def path_to(s: Stmt, it: str | Stmt) -> tuple[Stmt, ...] | None:
     if s is it or name_of(s) == it:
         return (s,)
     for t in substmts(s):
+        if t is not it and isinstance(t, Store):
+            continue  # nothing is in a store, and most statements are stores
         found = path_to(t, it)
         if found is not None:
             return (s, *found)
