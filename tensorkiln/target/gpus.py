@@ -121,6 +121,15 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         "warpgroups, which sm_90a alone has; not given: the last that the architectures have",
         choices=("mma", "wgmma"),
     ),
+    Option(
+        "matmul_stages",
+        int,
+        "of products on tensor cores: parts of shared memory for their factors, all but one of "
+        "which are filled while threads multiply; with 1 they copy and multiply in turns; fewer "
+        "where there is no room for them; not given: 4",
+        1,
+        8,
+    ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
         "max_shared_memory_per_block_optin",
@@ -249,14 +258,15 @@ def canonical_cuda(values: Values, where: str) -> Values:
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return costs, the precision of products and who computes them, and the bytes that a block may
-    share on all architectures if a kernel asks."""
+    """Return costs, the precision of products, who computes them and in how many parts of shared
+    memory, and the bytes that a block may share on all architectures if a kernel asks."""
     shared = _most_shared(values)
     kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
     known: Values = {
         "max_shared_memory_per_block_optin": shared,
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
+        "matmul_stages": 4,
     }
     return known | _COSTS
 

@@ -17,7 +17,7 @@ from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.codegen.ptx.copies import write_copy, write_wait
+from tensorkiln.codegen.ptx.copies import write_batch, write_copy, write_wait
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.copies import copy_of, is_asynchronous
 from tensorkiln.ir.dtype import INT32
@@ -38,6 +38,7 @@ class DeviceWriter(KernelWriter):
     in_threads: bool = False
     for_products: bool = False  # warpgroups multiply what threads write to shared memory
     copies: bool = False  # the nest of threads around is asynchronous
+    batches: bool = False  # threads wait for some of their batches of copies
 
 
 def set_launch(w: DeviceWriter) -> None:
@@ -45,6 +46,7 @@ def set_launch(w: DeviceWriter) -> None:
     given at the launch, in which each shared buffer has its place."""
     w.launch = launch_of(w.func)
     w.for_products = any(map(is_of_warpgroup, instructions_in(w.func)))
+    w.batches = any(isinstance(s, Sync) and s.pending for s in walk_stmt(w.func.body))
     if not w.launch.shared:
         return
     name = f"@{w.func.name}$shared"
@@ -82,6 +84,8 @@ def _for(w: DeviceWriter, s: For) -> None:
     left = [i for i, size in sizes if i not in mine and size > 1]
     w.copies = is_asynchronous(s)
     _guarded(w, [f"icmp eq i32 {_register(w, i)}, 0" for i in left], s)
+    if w.copies and w.batches:
+        write_batch(w)
     w.in_threads = w.copies = False
 
 
@@ -159,23 +163,19 @@ def _alloc(w: DeviceWriter, s: Alloc) -> None:
 
 
 def _store(w: DeviceWriter, s: Store) -> None:
-    if w.copies:
-        write_copy(w, s)
-    else:
+    if not (w.copies and copy_of(s) is not None and write_copy(w, s)):
         memory.STATEMENTS[Store](w, s)
 
 
 def _if(w: DeviceWriter, s: If) -> None:
-    if w.copies and copy_of(s) is not None:
-        write_copy(w, s)
-    else:
+    if not (w.copies and copy_of(s) is not None and write_copy(w, s)):
         control.STATEMENTS[If](w, s)
 
 
 def _sync(w: DeviceWriter, s: Sync) -> None:
     """A barrier: from here on other threads may have changed any memory."""
     if s.scope == "copies":
-        write_wait(w)
+        write_wait(w, s.pending)
     if w.for_products:  # what is copied is there for them after this fence too
         write_fence(w)
     w.declares.add(f"declare void @{_BARRIER}(i32)")

@@ -2,8 +2,9 @@
 products (`products.py`).
 
 A block of one or two warpgroups computes a tile of 64 rows for each of them. For each step of 64
-terms all threads copy a tile of each factor to shared memory, with zeros beyond the last row,
-column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
+terms all threads copy a tile of each factor to shared memory (those of the next steps while they
+multiply, `factors.py`), with zeros beyond the last row, column or term, in the permuted rows that
+the instruction reads (`schedule/intrin/warpgroup.py`).
 Each warpgroup multiplies its rows by all columns of the tile; its sums stay in registers, as
 float32. In the end they go through shared memory, 64 columns at a time, to where the group's other
 operators take them in the order of the output.
@@ -27,7 +28,15 @@ from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.gpu_wgmma import HALVES, OUT_COLUMNS, PAD, WarpgroupTile, warpgroup_tile
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
-from tensorkiln.schedule.gpu.factors import Factor, divide_copies, factors_of, fill, how_copied
+from tensorkiln.schedule.gpu.factors import (
+    ROUND,
+    Factor,
+    copy_ahead,
+    divide_copies,
+    factors_of,
+    fill,
+    how_copied,
+)
 from tensorkiln.schedule.gpu.grid import bind_threads
 from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
@@ -60,7 +69,9 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
         PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    for factor in (made.left, made.right):
+    both = made.left, made.right
+    copy_ahead(s, both, made.of, tile, made.out, target)
+    for factor in both:
         divide_copies(s, factor, tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
@@ -99,16 +110,17 @@ class _Tiles:
     def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
         def step(k: Expr) -> Stmt:
             first = k * self.of.depth
-            return seq(
+            return within(
+                [self.left.buffer, self.right.buffer],
                 fill(self.left, self.of, (z, first_row, first)),
                 fill(self.right, self.of, (z, first_column, first)),
                 self._each_thread(self._multiply),
             )
 
         return within(
-            [self.left.buffer, self.right.buffer, self.out, self.sums, self.parts],
+            [self.out, self.sums, self.parts],
             self._each_thread(self._start),
-            loop("k", self.of.rounds, step, keep=True),
+            loop("k", self.of.rounds, step, ROUND, keep=True),
             self._each_thread(self._divide),
             loop(
                 "c", self.blocks, lambda c: self._finish(c, z, first_row, first_column), _REGISTER

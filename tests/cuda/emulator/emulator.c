@@ -27,7 +27,8 @@
  * - It reads shared memory through the async proxy: what a thread wrote is there after its
  *   fence.proxy.async, and a barrier.
  * - cp.async is a copy by a thread of its own, which may happen at any time from then until the thread
- *   has waited for it (cp.async.wait_all); other threads see it after a barrier behind that. Both
+ *   has waited for it (cp.async.wait_all, or wait_group for all but its last batches, each of which
+ *   ends at a commit_group); other threads see it after a barrier behind that. Both
  *   addresses are multiples of its size, 4, 8 or 16; of src-size bytes that are less than these the
  *   rest is zero, and where it is 0 nothing is read.
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
