@@ -161,9 +161,9 @@ def _prefetch(scope: NameScope, call: ast.Call) -> Stmt:
 
 
 def _sync(scope: NameScope, call: ast.Call) -> Stmt:
-    pending = int(_flags(scope, call, {"pending": 0})["pending"])
     if len(call.args) != 1:
         raise scope.fail(call, 'expected T.sync("block") or T.sync("copies", pending=0)')
+    pending = int(_flags(scope, call, {"pending": 0})["pending"])
     threads = parse_string(scope, call.args[0])
     if threads not in SYNC_SCOPES:
         hint = nearest(threads, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"

@@ -130,6 +130,13 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         1,
         8,
     ),
+    Option(
+        "matmul_copies",
+        str,
+        "who copies the factors of products by warpgroups: 'threads', all of a block, between "
+        "their products, or 'warp', one of its own that runs ahead; not given: threads",
+        choices=("threads", "warp"),
+    ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
         "max_shared_memory_per_block_optin",
@@ -248,11 +255,18 @@ def canonical_cuda(values: Values, where: str) -> Values:
             f"sm_{least} or newer, for arch and each of also",
         )
     other = next((a for a in _all_archs(values) if a != WGMMA), None)
-    if values.get("matmul_kernel") == "wgmma" and other is not None:
+    for option, value in (("matmul_kernel", "wgmma"), ("matmul_copies", "warp")):
+        if values.get(option) == value and other is not None:
+            raise contradiction(
+                f"{other} has no warpgroups that multiply",
+                f"{where}.{option}",
+                f"{WGMMA} for arch, and nothing in also",
+            )
+    if values.get("matmul_copies") == "warp" and values.get("matmul_kernel") == "mma":
         raise contradiction(
-            f"{other} has no warpgroups that multiply",
-            f"{where}.matmul_kernel",
-            f"{WGMMA} for arch, and nothing in also",
+            "products by warps have no warp of their own that copies",
+            f"{where}.matmul_copies",
+            "matmul_kernel 'wgmma', or none",
         )
     return values
 
@@ -267,6 +281,7 @@ def known_of_cuda(values: Values) -> Values:
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
         "matmul_stages": 4,
+        "matmul_copies": "threads",
     }
     return known | _COSTS
 

@@ -3,8 +3,8 @@ products (`products.py`).
 
 A block of one or two warpgroups computes a tile of 64 rows for each of them. For each step of 64
 terms all threads copy a tile of each factor to shared memory (those of the next steps while they
-multiply, `factors.py`), with zeros beyond the last row, column or term, in the permuted rows that
-the instruction reads (`schedule/intrin/warpgroup.py`).
+multiply, `factors.py`), or a warp of its own does (`ir/rings.py`), with zeros beyond the last row,
+column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
 Each warpgroup multiplies its rows by all columns of the tile; its sums stay in registers, as
 float32. In the end they go through shared memory, 64 columns at a time, to where the group's other
 operators take them in the order of the output.
@@ -18,6 +18,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.device_instructions import (
     MATRIX_ALIGN,
+    WARP_THREADS,
     WARPGROUP_ROWS,
     WARPGROUP_TERMS,
     WARPGROUP_THREADS,
@@ -70,9 +71,10 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
     )
     bind_tiles(s)
     both = made.left, made.right
-    copy_ahead(s, both, made.of, tile, made.out, target)
+    producers = WARP_THREADS if _has_producers(tile, target) else 0
+    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers)
     for factor in both:
-        divide_copies(s, factor, tile.threads)
+        divide_copies(s, factor, producers if ahead and producers else tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
     s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
@@ -82,6 +84,13 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
     for name in ("sums", "parts"):
         s.set_scope(name, "register")
     return s
+
+
+def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
+    """Whether a block has a warp of its own that copies."""
+    most = target["max_num_threads"]
+    assert isinstance(most, int)
+    return target["matmul_copies"] == "warp" and tile.threads + WARP_THREADS <= most
 
 
 class _Tiles:

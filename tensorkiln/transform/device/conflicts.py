@@ -97,6 +97,9 @@ class Conflicts:
         """Ways from `a` to `b`: rounds that are `apart` or further from each other are one way."""
         pieces = self.phases.pieces
         loops = [p for p, q in zip(a.loops, b.loops, strict=False) if p is q]
+        if any(s.is_ring for s in loops):
+            yield from self._in_ring(a, b, next(s for s in loops if s.is_ring))
+            return
         dims = [self.of.rounds[s] for s in loops]
         equal = [f"{at(d, 'x')} = {at(d, 'y')}" for d in dims]
         if a is b:
@@ -119,6 +122,22 @@ class Conflicts:
                     a, b, (*equal[:k], cond), frozenset(sure), frozenset(maybe), False, least, most
                 )
                 yield from self._rounds(way, *self.phases.own_loops(a, b, loop), apart)
+
+    def _in_ring(self, a: Segment, b: Segment, loop: Sequence) -> Iterator[Meeting]:
+        """What may happen at once in a ring, all of which no barrier orders: copies that run ahead
+        of what uses others, and what runs ahead of other threads; up to as many rounds apart as
+        there are parts."""
+        assert loop.ring is not None
+        x, y = (at(self.of.rounds[loop], letter) for letter in "xy")
+        nothing = frozenset[Point]()
+        if a is b:
+            yield Meeting(a, b, (f"{x} = {y}",), nothing, nothing, True)
+        uses_a, uses_b = (not is_asynchronous(s.stmt) for s in (a, b))
+        if uses_b and not uses_a:  # what uses copies waits for them
+            return
+        last = f"{y} < {x} + {loop.ring.parts}"
+        same = a is not b and uses_a == uses_b
+        yield Meeting(a, b, (f"{y} {'>=' if same else '>'} {x}", last), nothing, nothing)
 
     def _rounds(
         self, way: Meeting, ends: list[Sequence], begins: list[Sequence], apart: int

@@ -15,6 +15,7 @@ from operator import is_
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import thread_of
+from tensorkiln.ir.rings import Ring, ring_of
 from tensorkiln.ir.stmt import (
     Alloc,
     For,
@@ -51,7 +52,13 @@ class Sequence:
     stmts: tuple[Stmt, ...]
     loops: int
     sure: bool
+    ring: Ring | None = None
     inner: dict[int, list[Sequence]] = field(default_factory=dict)  # by statement: its bodies
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it is the body of a loop whose threads do not wait at barriers of the block."""
+        return self.ring is not None
 
     @property
     def repeats(self) -> bool:
@@ -107,7 +114,7 @@ class Phases:
         sure: bool,
     ) -> Sequence:
         stmts = tuple(_flat(s))
-        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure)
+        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure, ring_of(owner))
         self.sequences.append(made)
         if isinstance(owner, While):  # its condition is read before each round
             self.segments.append(Segment(owner, False, (*path, (made, -1))))
@@ -139,7 +146,9 @@ class Phases:
         return self._between(s, -1, len(s.stmts), sure)
 
     def _between(self, s: Sequence, first: int, last: int, sure: bool) -> set[Point]:
-        """The points after statement `first` and before statement `last`."""
+        """The points after statement `first` and before statement `last`; in a ring are none."""
+        if s.is_ring:
+            return set()
         found = {Point(s.number, k) for k in range(first + 1, last + 1)}
         for k in range(first + 1, last):
             if isinstance(s.stmts[k], Sync):

@@ -11,7 +11,7 @@ typedef struct copy {
 } copy;
 
 static copy *begun;
-static int n_begun, room, late, first_begun[MOST_THREADS]; /* plus one; 0: none */
+static int n_begun, room, first_begun[MOST_THREADS]; /* plus one; 0: none */
 static unsigned ended[MOST_THREADS]; /* batches */
 
 static void forget_copies(void)
@@ -52,9 +52,9 @@ static void begin(char *to, const char *from, unsigned size, unsigned count, uin
         copying[to - shared + i] = own_number();
 }
 
-/* What this thread has begun in its first batches is there from now on; it was counted when it was
- * begun. */
-static void wait_for(unsigned batches)
+/* What this thread has begun in its first batches is there from now on, written by `agent`; it was
+ * counted when it was begun. */
+static void end_copies(uint32_t batches, int agent)
 {
     const int counted = counting;
     int *link = &first_begun[running];
@@ -72,6 +72,10 @@ static void wait_for(unsigned batches)
         if (late)
             happens(c);
         access_to(c->to, c->size, c->size, 1);
+        for (unsigned k = 0; k < c->size; k++) {
+            wrote_agent[c->to - shared + k] = (uint16_t)agent;
+            wrote_tick[c->to - shared + k] = clocks[agent];
+        }
         *link = c->next;
     }
     counting = counted;
@@ -79,7 +83,7 @@ static void wait_for(unsigned batches)
 
 void nvvm_cp_async_wait_all(void)
 {
-    wait_for(UINT32_MAX);
+    end_copies(UINT32_MAX, running);
 }
 
 void nvvm_cp_async_commit_group(void)
@@ -89,7 +93,7 @@ void nvvm_cp_async_commit_group(void)
 
 void nvvm_cp_async_wait_group(unsigned pending)
 {
-    wait_for(ended[running] > pending ? ended[running] - pending : 0);
+    end_copies(ended[running] > pending ? ended[running] - pending : 0, running);
 }
 
 #define COPY(kind, size)                                                                             \
