@@ -5,6 +5,8 @@ few of their copies is found."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
 from tensorkiln.ir.copies import is_asynchronous
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
+from tensorkiln.ir.relax import Value
 from tensorkiln.ir.stmt import PrimFunc, Sync
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.kernels.gpu_tensor_cores import WarpTile, stages_of
@@ -23,8 +27,23 @@ from tensorkiln.target.cuda_tools import assembled
 from tensorkiln.transform.tir.check_races import races_of
 from tests.cuda.emulator.launch import Emulated, EmulatorFault
 from tests.cuda.faults import batch_unawaited, copies_unawaited, missing_barrier, wrong_stage
+from tests.cuda.networks import exported, host_kernels, runner
 from tests.cuda.test_metrics import require_tool
-from tests.cuda.test_tensor_cores import ORDERS, Product, conv, device_function, linear, scheduled
+from tests.cuda.test_tensor_cores import (
+    ORDERS,
+    Product,
+    conv,
+    device_function,
+    largest_error,
+    launched,
+    linear,
+    scheduled,
+    whole_range,
+)
+from tests.ops.evaluate import evaluate
+from tests.schedule.battery import Battery, arguments, typed
+from tests.schedule.gpu.runner import DeviceRunner
+from tests.transform.graphs import c, graph, rand
 
 # By who multiplies: a target, and shapes of a product that takes several rounds.
 KINDS = {
@@ -127,6 +146,98 @@ def test_planted_faults(kind: str, stages: int, fault: str, late: bool) -> None:
 def test_proofs_find_a_batch_unawaited(kind: str, stages: int) -> None:
     (f,) = batch_unawaited(kernel(kind, stages))
     assert {r.kind for r in races_of(f, notes=False).faults} == {"copy"}
+
+
+# ---- products of many rounds ---------------------------------------------------------------------
+
+N, S = Var("N"), Var("S")
+LONG: dict[str, Product] = {
+    "rows": Product(linear, [(N, 328), (328, 72)], 328, [{"N": 1}, {"N": 70}]),
+    "batch": Product(
+        lambda g, x, y: g.matmul(x, y, transpose_b=True),
+        [(2, S, 264), (2, S, 264)],
+        264,
+        [{"S": 40}],
+    ),
+    "one_by_one": Product(conv(), [(2, 200, 4, 8), (40, 200, 1, 1)], 200),
+    "bias": Product(
+        lambda g, x, w, b: g.relu(g.linear(x, w, b)), [(72, 200), (200, 40), (40,)], 200
+    ),
+}
+# By name: a target, the type of parameters, the class, and whether a warp of its own copies.
+RUNGS: dict[str, tuple[dict[str, object], str, str, bool]] = {
+    "mma": ({"arch": "sm_80"}, "float16", "gpu_tensor_cores", False),
+    "mma, two": ({"arch": "sm_80", "matmul_stages": 2}, "bfloat16", "gpu_tensor_cores", False),
+    "wgmma": ({"arch": "sm_90a"}, "float16", "gpu_wgmma", False),
+    "ring": ({"arch": "sm_90a", "matmul_copies": "warp"}, "float16", "gpu_wgmma", True),
+    "ring, three": (
+        {"arch": "sm_90a", "matmul_copies": "warp", "matmul_stages": 3},
+        "bfloat16",
+        "gpu_wgmma",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_long_products(rung: str) -> None:
+    """Against float64, early and late, of arrays that are aligned to 16 bytes or to an element."""
+    options, dtype, kernel_class, has_ring = RUNGS[rung]
+    b = Battery()
+    for name, p in LONG.items():
+        b.add(name, p.build, *(typed(dtype, *s) for s in p.shapes), sizes=p.sizes, make=whole_range)
+    made = DeviceRunner(b, target=Target({"kind": "cuda", **options}))
+    assert {f.op_class for f in made.mod.prim_funcs} == {kernel_class}
+    device = [f for f in made.kernels.mod.prim_funcs if f.is_device]
+    assert all((launch_of(f).ring is not None) == has_ring for f in device)
+    assert all(any(map(is_asynchronous, walk_stmt(f.body))) for f in device)
+    for case in b.cases.values():
+        terms = LONG[case.name].terms
+        for k, sizes in enumerate(case.sizes):
+            inputs = arguments(case, sizes, k)
+            (want,) = evaluate(case.function, inputs, sizes, dtype="float64")
+            allowed, first = largest_error(case, terms, inputs, sizes), None
+            for at in range(4):
+                kernels = made.kernels
+                kernels.aligned, kernels.late = at < 2, at % 2 > 0
+                kernels.order = ORDERS[(k + at) % 3]
+                (found,) = launched(made, case, inputs, sizes)
+                assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
+                assert first is None or (found == first).all()
+                first = found
+
+
+def network(g: Any, x: Any) -> Any:
+    """Two convolutions, one of them a product of many terms, and a perceptron with a residual."""
+    c1, c2 = (rand(64, 32, 1, 1), rand(40, 64, 3, 3))
+    y = g.relu(g.conv2d(x, half(c1)))
+    y = g.relu(g.conv2d(y, half(c2), padding=(1, 1, 1, 1)))
+    y = g.reshape(y, shape=(40, 64))
+    hidden = g.relu(g.linear(y, half(rand(64, 328))))
+    return g.add(g.linear(hidden, half(rand(328, 64))), y)
+
+
+def half(value: Value) -> Value:
+    return c((value.data * 0.1).astype(np.float16), "float16")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rung", ["mma", "wgmma", "ring"])
+def test_a_network_through_the_driver(rung: str, tmp_path: Path) -> None:
+    """As an exported library, whose kernels the driver loads and launches."""
+    mod = graph(network, x=typed("float16", 1, 32, 8, 8))
+    exe, lib = exported(mod, {"kind": "cuda", **RUNGS[rung][0]}, tmp_path / "net.so")
+    try:
+        assert host_kernels(exe) == []
+        assert RUNGS[rung][2] in {p.kernel_class for p in exe.placement()}
+        ptx = next(a.text() for a in exe.artifacts if a.file_name.endswith(".ptx"))
+        assert "cp.async" in ptx and ("mbarrier" in ptx) == (rung == "ring")
+        for seed in range(2):
+            x = whole_range(seed, np.dtype(np.float16), (1, 32, 8, 8))
+            (want,) = evaluate(mod, {"x": x}, {}, dtype="float64")
+            (found,) = runner(lib)(x)
+            np.testing.assert_allclose(found, want, rtol=0.02, atol=0.02 * np.abs(want).max())
+    finally:
+        lib.close()
 
 
 # ---- how many ------------------------------------------------------------------------------------

@@ -88,19 +88,17 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
             w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
     write_barrier(w)
     copies, uses, end = w.label(), w.label(), w.label()
-    w.emit(f"  br i1 {w.line(f'icmp uge i32 {tid}, {others}')}, label %{copies}, label %{uses}")
-    with w.scope():
-        w.enter(copies)
-        w.of_block, w.behind = (ring.producers, 1, 1), others
-        _rounds(w, ring, first, True)
-        w.of_block, w.behind = block, 0
-        w.emit(f"  br label %{end}")
-    with w.scope():
-        w.enter(uses)
-        w.of_block = (others, 1, 1)
-        _rounds(w, ring, first, False)
-        w.of_block = block
-        w.emit(f"  br label %{end}")
+    behind = w.line(f"icmp uge i32 {tid}, {others}")
+    with w.scope():  # what is computed for both stands before it
+        w.emit(f"  br i1 {behind}, label %{copies}, label %{uses}")
+        for label, producer in ((copies, True), (uses, False)):
+            with w.scope():
+                w.enter(label)
+                w.of_block = (ring.producers if producer else others, 1, 1)
+                w.behind = others if producer else 0
+                _rounds(w, ring, first, producer)
+                w.emit(f"  br label %{end}")
+    w.of_block, w.behind = block, 0
     w.enter(end)
     w.state.written(None)
 

@@ -30,7 +30,7 @@ from tensorkiln.ir.copies import (
     is_asynchronous,
     other_than_copies,
 )
-from tensorkiln.ir.expr import Binary, Expr, Var, int_value
+from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import THREAD_INDICES, For, If, PrimFunc, Seq, Stmt, Store, seq
@@ -105,12 +105,9 @@ def _filled_ahead(s: Stmt, rounds: tuple[Var, ...]) -> Iterator[Buffer]:
 
 def _depends(s: Store, rounds: tuple[Var, ...]) -> bool:
     """Whether the part of a shared buffer that a store fills depends on the round."""
-    if s.buffer.scope != "shared":
+    if s.buffer.scope != "shared" or not s.indices:
         return False
-    match s.indices[0]:
-        case Binary("floormod", at, parts) if int_value(parts) == int_value(s.buffer.shape[0]):
-            return not set(rounds).isdisjoint(free_vars(at))
-    return False
+    return not set(rounds).isdisjoint(free_vars(s.indices[0]))
 
 
 def _only_copies(s: For, ahead: set[Buffer]) -> bool:
