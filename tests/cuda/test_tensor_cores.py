@@ -457,7 +457,9 @@ def test_every_barrier_is_missed() -> None:
     kernels.run(f.name, grid, launch_of(f).block, arrays, shared)
     assert count > 2
     for k in range(count):
-        with pytest.raises(EmulatorFault, match=r"thread .* (with no barrier between them|has waited for its copy)"):
+        with pytest.raises(
+            EmulatorFault, match=r"thread .* (with no barrier between them|has waited for its copy)"
+        ):
             kernels.run(f"less_{k}", grid, launch_of(f).block, arrays, shared)
 
 
