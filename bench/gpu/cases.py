@@ -62,21 +62,46 @@ def off_by(have: Array, want: Array, tolerance: float) -> str:
 @dataclass(frozen=True)
 class Rung:
     """A way to multiply: options of the target that lead to kernels of a class. Code for an older
-    architecture beside that of the GPU keeps kernels to what both have."""
+    architecture beside that of the GPU keeps kernels to what both have. `only`: the architecture
+    that has it, where others have not."""
 
     label: str
     options: dict[str, object]
     kernel_class: str
+    only: str = ""
 
 
 _TENSOR_CORES = "gpu_tensor_cores"
 _SIMT = Rung("Tensorkiln, no tensor cores", {"also": ["sm_70"]}, "gpu_contraction")
-# By type of the factors, the best first: it is what the compiler chooses.
+
+
+def _warps(parts: int) -> Rung:
+    """Products of warps (mma.sync), of factors in so many parts of shared memory."""
+    label = f"Tensorkiln, warps, {parts} part{'s' * (parts > 1)}"
+    return Rung(label, {"matmul_stages": parts}, _TENSOR_CORES)
+
+
+def _warpgroups(parts: int, copies: str = "threads") -> Rung:
+    """Products of warpgroups (wgmma), whose factors all threads copy, or a warp of its own."""
+    label = f"Tensorkiln, warpgroups, {parts} part{'s' * (parts > 1)}"
+    label += ", a warp copies" if copies == "warp" else ""
+    options = {"arch": "sm_90a", "matmul_stages": parts, "matmul_copies": copies}
+    return Rung(label, options, "gpu_wgmma", "sm_90")
+
+
+_LADDER = (
+    *(_warpgroups(parts, "warp") for parts in (4, 3, 2)),
+    *(_warpgroups(parts) for parts in (4, 3, 2, 1)),
+    *(_warps(parts) for parts in (3, 2, 1)),
+)
+# By type of the factors: what the compiler chooses for the architecture, then each rung of the
+# ladder, the highest first.
 RUNGS: dict[str, tuple[Rung, ...]] = {
     "float32": (Rung("Tensorkiln", {}, "gpu_contraction"),),
-    "bfloat16": (Rung("Tensorkiln", {}, _TENSOR_CORES), _SIMT),
+    "bfloat16": (Rung("Tensorkiln", {}, _TENSOR_CORES), *_LADDER, _SIMT),
     "float16": (
         Rung("Tensorkiln", {}, _TENSOR_CORES),
+        *_LADDER,
         Rung("Tensorkiln, products of sm_75", {"also": ["sm_75"]}, _TENSOR_CORES),
         _SIMT,
     ),
@@ -108,7 +133,8 @@ def product(dtype: str, n: int, dry: int) -> Callable[[Gpu], Work]:
         def check(found: list[Array]) -> str:
             return off_by(found[0][some], want, TOLERANCE[dtype])
 
-        ours = [climbed(gpu, rung, mod, [x, y]) for rung in RUNGS[dtype]]
+        rungs = (r for r in RUNGS[dtype] if r.only in ("", gpu.arch))
+        ours = [climbed(gpu, rung, mod, [x, y]) for rung in rungs]
         peer = Peer("cuBLAS, torch", lambda torch: torch.mm, gpu, [x, y])
         return Work(ours, peer.contender, check, 2.0 * size**3, "FLOP", "cuBLAS")
 
@@ -248,10 +274,10 @@ def network(name: str, batch: int) -> Callable[[Gpu], Work]:
 
 
 CASES = (
-    Case("product bfloat16 4096", product("bfloat16", 4096, 32), 0.6),
-    Case("product bfloat16 8192", product("bfloat16", 8192, 48), 0.6),
-    Case("product float16 4096", product("float16", 4096, 32), 0.6),
-    Case("product float16 8192", product("float16", 8192, 48), 0.6),
+    Case("product bfloat16 4096", product("bfloat16", 4096, 72), 0.6),
+    Case("product bfloat16 8192", product("bfloat16", 8192, 264), 0.6),
+    Case("product float16 4096", product("float16", 4096, 72), 0.6),
+    Case("product float16 8192", product("float16", 8192, 264), 0.6),
     Case("product float32 4096", product("float32", 4096, 32), 0.9),
     Case("product float32 8192", product("float32", 8192, 48), 0.9),
     Case("attention float16, head 64", attention("float16", (32, 4096, 64), (2, 40, 64)), 0.45),

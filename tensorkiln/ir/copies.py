@@ -1,9 +1,13 @@
 """Copies to shared memory that go on while the thread which began them does other things.
 
-A nest over threadIdx with the attribute `asynchronous` consists of copies: elements of 4 or 8 bytes
-of global memory, or zeros where a condition does not hold. They may happen at any time until all
-threads of the block have passed a `Sync("copies")`: until then nobody reads or writes what they
-write, nor writes what they read. On a device without such copies they happen at once.
+A nest over threadIdx with the attribute `asynchronous` consists of copies: elements of global
+memory, or zeros where a condition does not hold. They may happen at any time until all threads of
+the block have passed a `Sync("copies")`: until then nobody reads or writes what they write, nor
+writes what they read. On a device without such copies they happen at once, and so do those of less
+than 4 bytes.
+
+Each run of such a nest is a batch. `Sync("copies", pending)` waits for all but the last `pending`
+batches, so that the copies of several rounds of a loop can go on while threads compute.
 
     for t in T.thread_binding(32, thread="threadIdx.x", annotations={"asynchronous": True}):
         if k * 32 + t < n:
@@ -22,7 +26,7 @@ from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm, Select, logica
 from tensorkiln.ir.stmt import For, If, Let, Seq, Stmt, Store
 
 ASYNCHRONOUS = "asynchronous"
-_BYTES = (4, 8)  # of an element that can be copied by itself
+LEAST = 4  # bytes of a copy that goes on; what is less is copied at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def other_than_copies(s: Stmt) -> Iterator[Stmt]:
 def _can_be_copied(store: Store, load: Load) -> bool:
     into, dtype = store.buffer, load.buffer.dtype
     between = load.buffer.scope == "global" and into.scope == "shared"
-    return between and dtype == into.dtype and not dtype.is_bool and dtype.bytes in _BYTES
+    return between and dtype == into.dtype and not dtype.is_bool
 
 
 def _is_zero(e: Expr) -> bool:

@@ -54,6 +54,10 @@ def _number(value: object) -> bool:
     return isinstance(value, int | Expr) and not isinstance(value, bool)
 
 
+def _several(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
+
+
 def _dependencies(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(row, ExternalDependency) for row in value)
 
@@ -118,6 +122,8 @@ LOOP_ATTRS = Table(
     "loops",
     {
         "asynchronous": _FLAG,
+        "parts": ("a number of parts of shared buffers, 2 or more", _several),
+        "producers": ("a number of threads, 2 or more", _several),
         "role": ("what the loop is for, a text by which schedules find it", _text),
         "thread": ("the index of a device's grid, a text", _text),
     },

@@ -14,7 +14,8 @@ The loops over threadIdx of a nest stand one directly inside the other.
             T.sync("block")
 
 A loop over threadIdx of smaller extent than the block's runs in its first threads only; a nest of
-them that leaves out an index runs in those threads where this index is 0.
+them that leaves out an index runs in those threads where this index is 0. Threads that copy for a
+loop are behind all others along x (`ir/rings.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, int_value
+from tensorkiln.ir.rings import PARTS, producers_of
 from tensorkiln.ir.stmt import (
     BLOCK_INDICES,
     THREAD_INDICES,
@@ -33,16 +35,20 @@ from tensorkiln.ir.stmt import (
 )
 from tensorkiln.ir.visit import walk_stmt
 
+BARRIER_BYTES = 8  # of one in shared memory
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """`loops`: those over blockIdx, outermost first. `body`: what a block runs. `block`: the number
-    of threads of a block along x, y and z. `shared`: its buffers of this scope."""
+    of threads of a block along x, y and z. `shared`: its buffers of this scope. `ring`: the loop
+    for which the last threads along x copy (`ir/rings.py`), if there is one."""
 
     loops: tuple[For, ...]
     body: Stmt
     block: tuple[int, int, int]
     shared: tuple[Buffer, ...]
+    ring: For | None = None
 
     @property
     def grid(self) -> tuple[Expr, Expr, Expr]:
@@ -64,12 +70,24 @@ class Launch:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, with each buffer at its alignment."""
+        if self.ring is None:
+            return self._end
+        return self.barriers + 2 * BARRIER_BYTES * int(str(self.ring.attrs[PARTS]))
+
+    @property
+    def _end(self) -> int:
         return max((start + buffer_bytes(b) for b, start in self.places.items()), default=0)
+
+    @property
+    def barriers(self) -> int:
+        """Where those of a ring begin, two for each of its parts: filled, and free again."""
+        return -(-self._end // BARRIER_BYTES) * BARRIER_BYTES
 
 
 def launch_of(f: PrimFunc) -> Launch:
     """The parts of a device function."""
     loops, body = block_loops(f.body)
+    ring: For | None = None
     most = dict.fromkeys(THREAD_INDICES, 1)
     shared: list[Buffer] = []
     for s in walk_stmt(body):
@@ -78,8 +96,10 @@ def launch_of(f: PrimFunc) -> Launch:
         index = thread_of(s)
         if index in most and isinstance(s, For):
             most[index] = max(most[index], int_value(s.extent) or 1)
+        elif isinstance(s, For) and producers_of(s):
+            ring = s
     x, y, z = most.values()
-    return Launch(loops, body, (x, y, z), tuple(dict.fromkeys(shared)))
+    return Launch(loops, body, (x + producers_of(ring), y, z), tuple(dict.fromkeys(shared)), ring)
 
 
 def block_loops(s: Stmt) -> tuple[tuple[For, ...], Stmt]:

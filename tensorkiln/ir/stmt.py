@@ -160,9 +160,11 @@ class CallKernel(Stmt):
 @dataclass(frozen=True, slots=True)
 class Sync(Stmt):
     """A barrier of all threads of a block, which all reach it: it stands inside of blockIdx loops
-    and outside of threadIdx loops. `insert_barriers` (transform/tir) writes it."""
+    and outside of threadIdx loops. `insert_barriers` (transform/tir) writes it. At one of scope
+    "copies" threads wait for all but their last `pending` batches of copies (`ir/copies.py`)."""
 
     scope: str = "block"
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,9 @@ class DeviceNest:
         if s.scope not in SYNC_SCOPES:
             message = f"no threads {s.scope!r} that wait for each other"
             raise Malformed(message, among(s.scope, SYNC_SCOPES))
+        if s.pending < 0 or (s.pending and s.scope != "copies"):
+            message = f"a barrier of scope {s.scope!r} that leaves {s.pending} batches of copies"
+            raise Malformed(message, "0, or more for scope 'copies'")
         self._in_block("a barrier stands")
 
     def _in_block(self, what: str) -> None:
@@ -131,7 +134,7 @@ def _check_copies(s: For, thread: str) -> None:
             what = f"the store to {other.buffer.name}"
         raise Malformed(
             f"{what} in loop {s.var.name}, which is asynchronous, is no copy",
-            "copies store elements of 4 or 8 bytes of global memory, or zeros, to shared memory",
+            "copies store elements of global memory, or zeros, to shared memory",
         )
 
 

@@ -9,7 +9,7 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
 from tensorkiln.target import Target
-from tensorkiln.target.capability import least_capability
+from tensorkiln.target.capability import copies_ahead, least_capability, most_shared
 from tensorkiln.target.gpus import TENSOR_CORES
 
 _BYTES = ("int8", "uint8")
@@ -27,6 +27,10 @@ _TERMS = 64  # bytes of terms that a tile gets at a time
 MMA_TERMS = 32  # bytes of terms of one instruction
 PAD = 16  # bytes behind each row of shared memory
 _SUM = 4  # bytes of a sum
+
+
+_OF_SYSTEM = 1 << 10  # bytes of the shared memory of a block
+_REGISTERS = 256 << 10  # bytes of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,29 @@ class WarpTile:
         return self.rows // self.down, self.columns // self.across
 
     @property
+    def factors(self) -> int:
+        """The most bytes of shared memory that tiles of both factors take."""
+        return (self.rows + self.columns) * (self.term_bytes + PAD)
+
+    @property
     def shared(self) -> int:
-        """The most bytes of shared memory that tiles of both factors take, and 16 rows of the sums
-        of each warp."""
-        factors = (self.rows + self.columns) * (self.term_bytes + PAD)
-        return factors + self.down * _UNIT * (self.columns * _SUM + PAD)
+        """The same with 16 rows of the sums of each warp."""
+        return self.factors + self.down * _UNIT * (self.columns * _SUM + PAD)
+
+
+def stages_of(
+    rows: int, columns: int, factors: int, rest: int, rounds: int | None, target: Target
+) -> int:
+    """Parts of shared memory for the factors of a tile, each of so many bytes; `rest`: the bytes of
+    all else in it. As many as the target asks for and rounds can use, if as many blocks as their
+    sums let fit a multiprocessor, up to two, still do."""
+    asked = target["matmul_stages"]
+    assert isinstance(asked, int)
+    if not copies_ahead(target) or asked == 1:
+        return 1
+    blocks = 1 if 2 * rows * columns * _SUM >= _REGISTERS else 2
+    room = (most_shared(target) + _OF_SYSTEM) // blocks - _OF_SYSTEM
+    return max(1, min(asked, (room - rest) // factors, asked if rounds is None else rounds))
 
 
 def warp_tile(

@@ -37,10 +37,14 @@ class WarpgroupTile:
         return self.rows // WARPGROUP_ROWS * WARPGROUP_THREADS
 
     @property
+    def factors(self) -> int:
+        """Bytes of shared memory of tiles of both factors."""
+        return (self.rows + self.columns) * WARPGROUP_TERMS * _ELEMENT
+
+    @property
     def shared(self) -> int:
-        """Bytes of shared memory: tiles of both factors, and of the sums."""
-        factors = (self.rows + self.columns) * WARPGROUP_TERMS
-        return factors * _ELEMENT + self.rows * (OUT_COLUMNS + PAD) * _SUM
+        """The same with 64 columns of the sums."""
+        return self.factors + self.rows * (OUT_COLUMNS + PAD) * _SUM
 
 
 def warpgroup_tile(

@@ -161,13 +161,14 @@ def _prefetch(scope: NameScope, call: ast.Call) -> Stmt:
 
 
 def _sync(scope: NameScope, call: ast.Call) -> Stmt:
-    if len(call.args) != 1 or call.keywords:
-        raise scope.fail(call, 'expected T.sync("block") or T.sync("copies")')
+    if len(call.args) != 1:
+        raise scope.fail(call, 'expected T.sync("block") or T.sync("copies", pending=0)')
+    pending = int(_flags(scope, call, {"pending": 0})["pending"])
     threads = parse_string(scope, call.args[0])
     if threads not in SYNC_SCOPES:
         hint = nearest(threads, SYNC_SCOPES) or f"one of {', '.join(SYNC_SCOPES)}"
         raise scope.fail(call.args[0], f"no threads {threads!r} that wait for each other", hint)
-    return Sync(threads)
+    return Sync(threads, pending)
 
 
 def _flags(scope: NameScope, call: ast.Call, defaults: dict[str, int]) -> dict[str, int]:

@@ -121,6 +121,22 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         "warpgroups, which sm_90a alone has; not given: the last that the architectures have",
         choices=("mma", "wgmma"),
     ),
+    Option(
+        "matmul_stages",
+        int,
+        "of products on tensor cores: parts of shared memory for their factors, all but one of "
+        "which are filled while threads multiply; with 1 they copy and multiply in turns; fewer "
+        "where there is no room for them; not given: 4",
+        1,
+        8,
+    ),
+    Option(
+        "matmul_copies",
+        str,
+        "who copies the factors of products by warpgroups: 'threads', all of a block, between "
+        "their products, or 'warp', one of its own that runs ahead; not given: threads",
+        choices=("threads", "warp"),
+    ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
         "max_shared_memory_per_block_optin",
@@ -239,24 +255,33 @@ def canonical_cuda(values: Values, where: str) -> Values:
             f"sm_{least} or newer, for arch and each of also",
         )
     other = next((a for a in _all_archs(values) if a != WGMMA), None)
-    if values.get("matmul_kernel") == "wgmma" and other is not None:
+    for option, value in (("matmul_kernel", "wgmma"), ("matmul_copies", "warp")):
+        if values.get(option) == value and other is not None:
+            raise contradiction(
+                f"{other} has no warpgroups that multiply",
+                f"{where}.{option}",
+                f"{WGMMA} for arch, and nothing in also",
+            )
+    if values.get("matmul_copies") == "warp" and values.get("matmul_kernel") == "mma":
         raise contradiction(
-            f"{other} has no warpgroups that multiply",
-            f"{where}.matmul_kernel",
-            f"{WGMMA} for arch, and nothing in also",
+            "products by warps have no warp of their own that copies",
+            f"{where}.matmul_copies",
+            "matmul_kernel 'wgmma', or none",
         )
     return values
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return costs, the precision of products and who computes them, and the bytes that a block may
-    share on all architectures if a kernel asks."""
+    """Return costs, the precision of products, who computes them and in how many parts of shared
+    memory, and the bytes that a block may share on all architectures if a kernel asks."""
     shared = _most_shared(values)
     kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
     known: Values = {
         "max_shared_memory_per_block_optin": shared,
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
+        "matmul_stages": 4,
+        "matmul_copies": "threads",
     }
     return known | _COSTS
 

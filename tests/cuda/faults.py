@@ -86,6 +86,23 @@ def copies_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
         yield replace(f, body=plain(f.body))
 
 
+def batch_unawaited(f: PrimFunc) -> Iterator[PrimFunc]:
+    """At a barrier threads leave one batch of copies more than those that no one needs yet."""
+    count = sum(isinstance(s, Sync) and s.pending > 0 for s in walk_stmt(f.body))
+    for which in range(count):
+        seen = -1
+
+        def more(s: Stmt) -> Stmt:
+            nonlocal seen
+            if isinstance(s, Sync) and s.pending:
+                seen += 1
+                more_of = Sync(s.scope, s.pending + 1)
+                return more_of if seen == which else s  # noqa: B023 - called before the next round
+            return map_stmt(s, lambda e: e, more)
+
+        yield replace(f, body=more(f.body))
+
+
 _BARRIER = "@llvm.nvvm.barrier.cta.sync.aligned.all"
 _CALL = f"  call void {_BARRIER}(i32 0)"
 _ODD = f"""\
@@ -267,6 +284,7 @@ _BOUNDS = ("buffer out of bounds",)
 FAULTS = {
     "missing barrier": Fault(missing_barrier, ("race", "copy"), ("race", "copy")),
     "unawaited copies": Fault(copies_unawaited, ("copy",), ("copy",)),
+    "batch unawaited": Fault(batch_unawaited, ("copy",), ("copy",)),
     "race of threads": Fault(race_of_threads, ("race",), ("race",)),
     "race of blocks": Fault(race_of_blocks, ("race",), ("blocks",)),
     "race of reads": Fault(race_of_reads, ("race",), ("race", "blocks"), everywhere=False),

@@ -44,11 +44,15 @@ INAPPLICABLE = {
     "it shares no memory": (
         {
             *("missing barrier", "shared row too far", "undefined"),
-            *("wrong stage", "unawaited copies"),
+            *("wrong stage", "unawaited copies", "batch unawaited"),
         },
         {*CLASSES} - _SHARED,
     ),
-    "its copies have one stage": ({"wrong stage", "unawaited copies"}, _SHARED - _AHEAD),
+    "its copies have one stage": (
+        {"wrong stage", "unawaited copies", "batch unawaited"},
+        _SHARED - _AHEAD,
+    ),
+    "its copies are all awaited": ({"batch unawaited"}, _AHEAD - {"product_three_stages"}),
     "one thread of a block stores": (
         {"race of threads"},
         {"sum_rows", "mean_planes", "max_symbolic"},

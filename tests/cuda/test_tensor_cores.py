@@ -455,9 +455,11 @@ def test_every_barrier_is_missed() -> None:
     shapes = ((128, 96), (96, 64), (128, 64))
     arrays = [np.ones(shape, np.float16) for shape in shapes]
     kernels.run(f.name, grid, launch_of(f).block, arrays, shared)
-    assert count > 3
+    assert count > 2
     for k in range(count):
-        with pytest.raises(EmulatorFault, match=r"thread .* with no barrier between them"):
+        with pytest.raises(
+            EmulatorFault, match=r"thread .* (with no barrier between them|has waited for its copy)"
+        ):
             kernels.run(f"less_{k}", grid, launch_of(f).block, arrays, shared)
 
 

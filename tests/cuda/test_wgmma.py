@@ -470,7 +470,7 @@ def test_planted_faults(name: str, late: bool) -> None:
 def test_every_barrier_is_missed(late: bool) -> None:
     f = kernel()
     count = barriers(f)
-    assert count > 2
+    assert count > 1
     for k in range(count):
         less = emit_ptx_ir(replace(without_barrier(f, k), name=f"less_{k}"), HOPPER)
         with pytest.raises(EmulatorFault) as caught:

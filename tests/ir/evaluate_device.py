@@ -21,6 +21,7 @@ from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.launch import thread_of
+from tensorkiln.ir.rings import producers_of
 from tensorkiln.ir.visit import walk_stmt
 from tests.ir.evaluate import LONGEST_WHILE, Machine
 from tests.ir.numbers import Value
@@ -111,6 +112,8 @@ class DeviceMachine(Machine):
                 index, extent = str(s.attrs["thread"]), E.int_value(s.extent)
                 assert extent is not None
                 extents[index] = max(extents[index], extent)
+        # those who copy for a loop are behind all others
+        extents["threadIdx.x"] += max(map(producers_of, walk_stmt(f.body)))
         block = tuple(extents.values())
         assert not self.grid or self.block == block, f"launched with {self.block}, has {block}"
         self.block = block  # type: ignore[assignment]

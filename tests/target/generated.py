@@ -117,6 +117,10 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
         del spec["matmul_precision"]  # refused
     if spec.get("matmul_kernel") == "wgmma" and archs != {WGMMA}:
         del spec["matmul_kernel"]  # refused
+    if spec.get("matmul_copies") == "warp" and (
+        archs != {WGMMA} or spec.get("matmul_kernel") == "mma"
+    ):
+        del spec["matmul_copies"]  # refused
     return spec
 
 

@@ -86,6 +86,66 @@ def test_text() -> None:
     )
 
 
+# Of three parts, two rounds ahead; conditions move into the nests, so that each round has a batch.
+LONGER = 's = T.alloc_buffer((3, 8), "int32", scope="shared")'
+THIRD = "s[(k + 2) % 3, t] = X[k + 2, t]"
+USE = threads("Y[b, t] = Y[b, t] + s[k % 3, 7 - t]")
+FIRST_TWO = loop("for a in range(2):", threads("s[a % 3, t] = X[a, t]"))
+FIRST_TWO_MARKED = loop("for a in range(2):", loop(ASYNC, "s[a % 3, t] = X[a, t]"))
+THREE = (LONGER, ZERO, FIRST_TWO, rounds(loop("if k + 2 < 4:", threads(THIRD)), USE))
+THREE_MARKED = (
+    LONGER,
+    ZERO,
+    FIRST_TWO_MARKED,
+    rounds(loop(ASYNC, loop("if k + 2 < 4:", THIRD)), USE),
+)
+THREE_WHOLE = (
+    LONGER,
+    ZERO,
+    FIRST_TWO_MARKED,
+    rounds('T.sync("copies", pending=1)', loop(ASYNC, loop("if k + 2 < 4:", THIRD)), USE),
+)
+
+
+def test_text_of_three_parts() -> None:
+    """One barrier a round, at which the copies of one round may still go on."""
+    for p, before, after in (
+        (AsyncCopies(), THREE, THREE_MARKED),
+        (insert_barriers, THREE_MARKED, THREE_WHOLE),
+    ):
+        check_text(
+            p,
+            text_of(*before, parameters=PARAMETERS),
+            text_of(*after, parameters=PARAMETERS),
+        )
+    f = function(THREE_WHOLE)
+    assert with_barriers(f) is f
+    assert not races_of(f).faults
+    ir = emit_ptx_ir(f, CUDA)
+    assert ir.count("call void @llvm.nvvm.cp.async.commit.group()") == 2
+    assert ir.count("call void @llvm.nvvm.cp.async.wait.group(i32 1)") == 1
+
+
+@pytest.mark.parametrize("pending", [2, 3, 8])
+def test_a_barrier_that_leaves_too_many_batches_is_found(pending: int) -> None:
+    def more(s: Stmt) -> Stmt:
+        return Sync(s.scope, pending) if isinstance(s, Sync) else map_stmt(s, lambda e: e, more)
+
+    f = function(THREE_WHOLE)
+    wrong = replace(f, body=more(f.body))
+    (fault, *_) = races_of(wrong).faults
+    assert fault.kind == "copy" and "no wait for copies" in str(fault)
+
+
+def test_batches_are_of_copies() -> None:
+    for text, said in (
+        ('T.sync("block", pending=1)', "scope 'block' that leaves 1 batches"),
+        ('T.sync("copies", pending=-1)', "leaves -1 batches"),
+    ):
+        with pytest.raises(InternalError, match=said):
+            function((LONGER, ZERO, FIRST_TWO_MARKED, rounds(text, USE)))
+
+
 def test_results_are_those_of_copies_at_once() -> None:
     found = []
     for f in (with_barriers(function(PLAIN)), function(WHOLE)):
@@ -197,7 +257,7 @@ def test_loops_that_do_not_only_copy(body: str) -> None:
     inside = "\n".join("    " + line for line in body.splitlines())
     with pytest.raises(InternalError) as info:
         function((RING, f"{ASYNC}\n{inside}"))
-    assert WRONG[body] in str(info.value) and "4 or 8 bytes of global memory" in info.value.hint
+    assert WRONG[body] in str(info.value) and "elements of global memory" in info.value.hint
 
 
 def test_loops_that_are_no_threads() -> None:

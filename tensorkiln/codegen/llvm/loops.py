@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError
@@ -15,7 +15,7 @@ from tensorkiln.codegen.llvm.writer import KernelWriter, Statements
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Var, cast, const, int_value
-from tensorkiln.ir.stmt import Assert, For, Stmt, While
+from tensorkiln.ir.stmt import Assert, For, While
 from tensorkiln.ir.visit import substitute_stmt, walk_stmt
 
 
@@ -28,11 +28,13 @@ def _for(w: KernelWriter, s: For) -> None:
     elif extent != 0:
         lo, hi = index(w, s.lo), index(w, cast(s.lo, INT64) + cast(s.extent, INT64))
         was_parallel, st.in_parallel = st.in_parallel, s.kind == "parallel" or st.in_parallel
-        _loop(w, s.var, lo, hi, s.body, guard=extent is None)
+        counted(w, s.var, lo, hi, lambda: w.statement(s.body), guard=extent is None)
         st.in_parallel = was_parallel
 
 
-def _loop(w: KernelWriter, var: Var, lo: str, hi: str, body: Stmt, guard: bool) -> None:
+def counted(
+    w: KernelWriter, var: Var, lo: str, hi: str, body: Callable[[], None], guard: bool
+) -> None:
     """A bottom-tested loop over lo .. hi - 1; with `guard` the range may be empty."""
     st = w.state
     head, end = w.label(), w.label()
@@ -47,7 +49,7 @@ def _loop(w: KernelWriter, var: Var, lo: str, hi: str, body: Stmt, guard: bool) 
         w.enter(head)
         w.emit(f"  {iv} = phi i64 [ {lo}, %{before} ], [ {following}, %{latch} ]")
         st.vars[var], st.depths[var] = convert(w, iv, INT64, var.dtype), inside.depth
-        w.statement(body)
+        body()
         w.emit(f"  br label %{latch}")
         w.emit(f"{latch}:")
         w.emit(f"  {following} = add nsw i64 {iv}, 1")
@@ -94,7 +96,7 @@ def _parallel(w: KernelWriter, loop: For) -> None:
     inner: dict[Buffer | Var, str] = {p: f"%c{i}" for i, p in enumerate(captured)}
     extra = (", " if inner else "") + "i64 %begin, i64 %end"
     with w.function(name, inner, extra, inner.get(cell)):
-        _loop(w, loop.var, "%begin", "%end", loop.body, guard=True)
+        counted(w, loop.var, "%begin", "%end", lambda: w.statement(loop.body), guard=True)
     types = ["ptr" if isinstance(p, Buffer) else llvm_type(p.dtype) for p in captured]
     struct = "{" + ", ".join(types) + "}"
     w.functions.append(_entry(name, types, struct))

@@ -1,29 +1,36 @@
 """Asynchronous copies in LLVM IR for a GPU of NVIDIA: cp.async, of 4, 8 or 16 bytes.
 
 Where a condition does not hold it copies no bytes and fills up with zeros: nothing is read then, so
-the address may be any. A thread waits for all copies that it has begun, then at the barrier for the
-other threads.
+the address may be any. A thread waits for the copies that it has begun, then at the barrier for the
+other threads. What is less than 4 bytes, or not aligned to so many, is copied at once.
 """
 
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.expand.offsets import flat_offset
 from tensorkiln.codegen.llvm.addresses import address, alignment, lane_pointers
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.ir.copies import Copy, copy_of
+from tensorkiln.ir.copies import LEAST, Copy, copy_of
 from tensorkiln.ir.stmt import If, Store
 
 _WAIT = "void @llvm.nvvm.cp.async.wait.all()"
-_SIZES = (16, 8)
+_BATCH = "void @llvm.nvvm.cp.async.commit.group()"
+_WAIT_BUT = "void @llvm.nvvm.cp.async.wait.group(i32)"
+_SIZES = (16, 8, LEAST)
 
 
-def write_copy(w: KernelWriter, s: Store | If) -> None:
-    """Begin a copy; what several lanes copy is in as few pieces as alignment allows."""
+def write_copy(w: KernelWriter, s: Store | If) -> bool:
+    """Begin a copy; what several lanes copy is in as few pieces as alignment allows. False if these
+    are too small for copies that go on: nothing is written then."""
     copy = copy_of(s)
     if copy is None:
         raise InternalError(f"{w.func.name}: no copy in a loop that is asynchronous")
+    size = _size(w, copy)
+    if size < LEAST:
+        return False
     cond = None if copy.cond is None else w.value(copy.cond)
-    size, pieces = _pieces(w, copy)
+    pieces = _pieces(w, copy, size)
     kind = "cg" if size == 16 else "ca"
     name = f"@llvm.nvvm.cp.async.{kind}.shared.global.{size}{'' if cond is None else '.s'}"
     count = "" if cond is None else ", i32"
@@ -35,35 +42,49 @@ def write_copy(w: KernelWriter, s: Store | If) -> None:
         shared = w.line(f"addrspacecast ptr {into} to ptr addrspace(3)")
         far = w.line(f"addrspacecast ptr {source} to ptr addrspace(1)")
         w.emit(f"  call void {name}(ptr addrspace(3) {shared}, ptr addrspace(1) {far}{count})")
+    return True
 
 
-def write_wait(w: KernelWriter) -> None:
-    """Wait until all that this thread has begun to copy is there."""
-    w.declares.add(f"declare {_WAIT}")
-    w.emit(f"  call {_WAIT}")
+def write_batch(w: KernelWriter) -> None:
+    """End a batch of copies, all that this thread has begun since the one before."""
+    w.declares.add(f"declare {_BATCH}")
+    w.emit(f"  call {_BATCH}")
 
 
-def _pieces(w: KernelWriter, copy: Copy) -> tuple[int, list[tuple[str, str]]]:
-    """(bytes of a piece, pointers to where each goes and where it comes from)."""
+def write_wait(w: KernelWriter, pending: int) -> None:
+    """Wait until what this thread has begun to copy is there, but for its last batches."""
+    wait = _WAIT_BUT if pending else _WAIT
+    w.declares.add(f"declare {wait}")
+    w.emit(f"  call {wait.replace('i32', f'i32 {pending}')}")
+
+
+def _size(w: KernelWriter, copy: Copy) -> int:
+    """Bytes of a piece: of several lanes as many as alignment allows."""
     into, load = copy.store, copy.load
     lanes, size = load.dtype.lanes, load.buffer.dtype.bytes
+    both = ((into.buffer, into.indices), (load.buffer, load.indices))
+    if lanes == 1 or any(flat_offset(b, indices)[1] != 1 for b, indices in both):
+        return size
+    align = min(alignment(b, indices, w.aligns.get(b, 0)) for b, indices in both)
+    whole = next((n for n in _SIZES if align >= n and lanes * size % n == 0), size)
+    return max(whole, size)
+
+
+def _pieces(w: KernelWriter, copy: Copy, size: int) -> list[tuple[str, str]]:
+    """Pointers to where each piece of `size` bytes goes and where it comes from."""
+    into, load = copy.store, copy.load
+    lanes, element = load.dtype.lanes, load.buffer.dtype.bytes
     to, to_stride = address(w, into.buffer, into.indices)
     source, stride = address(w, load.buffer, load.indices)
     if lanes == 1:
-        return size, [(to, source)]
+        return [(to, source)]
     if to_stride == 1 and stride == 1:
-        align = min(
-            alignment(b, indices, w.aligns.get(b, 0))
-            for b, indices in ((into.buffer, into.indices), (load.buffer, load.indices))
-        )
-        whole = next((n for n in _SIZES if align >= n and lanes * size % n == 0), size)
-        offsets = range(0, lanes * size, max(whole, size))
-        return max(whole, size), [(_at(w, to, n), _at(w, source, n)) for n in offsets]
+        return [(_at(w, to, n), _at(w, source, n)) for n in range(0, lanes * element, size)]
     each = (
         list(lane_pointers(w, b, indices, lanes))
         for b, indices in ((into.buffer, into.indices), (load.buffer, load.indices))
     )
-    return size, list(zip(*each, strict=True))
+    return list(zip(*each, strict=True))
 
 
 def _at(w: KernelWriter, pointer: str, offset: int) -> str:

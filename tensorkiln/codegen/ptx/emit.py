@@ -22,7 +22,7 @@ from tensorkiln.codegen.expand.whole_registers import whole_registers
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
-from tensorkiln.codegen.ptx import conversions, instructions, threads
+from tensorkiln.codegen.ptx import conversions, instructions, rings
 from tensorkiln.codegen.ptx.alignment import write_body
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
@@ -42,7 +42,7 @@ EXPRESSIONS: Expressions = {
     **conversions.EXPRESSIONS,
     **instructions.EXPRESSIONS,
 }
-STATEMENTS: Statements = {**emit.STATEMENTS, **threads.STATEMENTS}
+STATEMENTS: Statements = {**emit.STATEMENTS, **rings.STATEMENTS}
 
 
 def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
@@ -56,6 +56,7 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     _require_name(func)
     require_runnable(func)
     instructions.require_instructions(func, archs_of(target))
+    rings.require_ring(func, archs_of(target))
     own = _own_words(func)
     func = drop_starts(whole_registers(unroll_function(func)))
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)

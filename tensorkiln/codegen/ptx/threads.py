@@ -17,12 +17,12 @@ from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
-from tensorkiln.codegen.ptx.copies import write_copy, write_wait
+from tensorkiln.codegen.ptx.copies import write_batch, write_copy, write_wait
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.copies import copy_of, is_asynchronous
 from tensorkiln.ir.dtype import INT32
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.launch import Launch, launch_of, thread_of
+from tensorkiln.ir.launch import BARRIER_BYTES, Launch, launch_of, thread_of
 from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, If, Prefetch, Stmt, Store, Sync
 from tensorkiln.ir.visit import walk_stmt
 
@@ -38,26 +38,38 @@ class DeviceWriter(KernelWriter):
     in_threads: bool = False
     for_products: bool = False  # warpgroups multiply what threads write to shared memory
     copies: bool = False  # the nest of threads around is asynchronous
+    copied_at_once: bool = False  # some of them by loads and stores
+    batches: bool = False  # threads wait for some of their batches of copies
+    shared: str = ""  # where the memory of a block begins
+    # The threads that run what is written, and how many are before them along x.
+    of_block: tuple[int, int, int] = (1, 1, 1)
+    behind: int = 0
 
 
 def set_launch(w: DeviceWriter) -> None:
     """Find the parts of the function, and declare the memory that a block shares: as much as is
     given at the launch, in which each shared buffer has its place."""
     w.launch = launch_of(w.func)
+    w.of_block = w.launch.block
     w.for_products = any(map(is_of_warpgroup, instructions_in(w.func)))
+    w.batches = any(isinstance(s, Sync) and s.pending for s in walk_stmt(w.func.body))
     if not w.launch.shared:
         return
     name = f"@{w.func.name}$shared"
-    align = max(b.align for b in w.launch.shared)
+    align = max(BARRIER_BYTES, *(b.align for b in w.launch.shared))
+    if w.launch.ring is None:
+        align = max(b.align for b in w.launch.shared)
     w.messages.append(f"{name} = external addrspace(3) global [0 x i8], align {align}")
     base = w.line(f"addrspacecast ptr addrspace(3) {name} to ptr")
+    w.shared = base
     for buffer, start in w.launch.places.items():
         place = w.line(f"getelementptr inbounds i8, ptr {base}, i64 {start}") if start else base
         w.state.buffers[buffer] = place
 
 
-def _register(w: DeviceWriter, thread: str) -> str:
-    """The index of this thread along `threadIdx.x` or the like, an int32, read once."""
+def thread_register(w: DeviceWriter, thread: str) -> str:
+    """The index of this thread along `threadIdx.x` or the like, an int32, read once: of those that
+    copy for a loop along x among themselves."""
     kind, _, axis = thread.partition(".")
     root = w.state.scopes[0]
     found = root.memo.get(thread)
@@ -65,6 +77,11 @@ def _register(w: DeviceWriter, thread: str) -> str:
         call = f"i32 @llvm.nvvm.read.ptx.sreg.{_REGISTERS[kind]}.{axis}()"
         w.declares.add(f"declare {call}")
         found = root.memo[thread] = w.line(f"call {call}", root)
+    if w.behind and thread == THREAD_INDICES[0]:
+        key = thread, w.behind
+        if key not in root.memo:
+            root.memo[key] = w.line(f"sub i32 {found}, {w.behind}", root)
+        found = root.memo[key]
     return found
 
 
@@ -78,10 +95,12 @@ def _for(w: DeviceWriter, s: For) -> None:
         return
     w.in_threads = True
     mine = {thread_of(t) for t in walk_stmt(s)}
-    sizes = zip(THREAD_INDICES, w.launch.block, strict=True)
+    sizes = zip(THREAD_INDICES, w.of_block, strict=True)
     left = [i for i, size in sizes if i not in mine and size > 1]
     w.copies = is_asynchronous(s)
-    _guarded(w, [f"icmp eq i32 {_register(w, i)}, 0" for i in left], s)
+    _guarded(w, [f"icmp eq i32 {thread_register(w, i)}, 0" for i in left], s)
+    if w.copies and w.batches:
+        write_batch(w)
     w.in_threads = w.copies = False
 
 
@@ -93,12 +112,12 @@ def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
     cond = w.line(conditions[0])
     for more in conditions[1:]:
         cond = w.line(f"and i1 {cond}, {w.line(more)}")
-    with _branch(w, cond):
+    with branch(w, cond):
         _index(w, s)
 
 
 @contextmanager
-def _branch(w: DeviceWriter, cond: str) -> Iterator[None]:
+def branch(w: DeviceWriter, cond: str) -> Iterator[None]:
     """Code that runs where a condition holds, in a scope of its own."""
     yes, end = w.label(), w.label()
     with w.scope():
@@ -116,21 +135,21 @@ def _index(w: DeviceWriter, s: For) -> None:
     lo, extent = int_value(s.lo), int_value(s.extent)
     depth = 0 if lo is not None else len(st.scopes) - 1
     scope = st.scopes[depth]
-    key = ("index", thread, lo, s.var.dtype)
+    key = ("index", thread, lo, s.var.dtype, w.behind)
     place = scope.memo.get(key) if depth == 0 else None
     if place is None:
-        place = _converted(w, _register(w, thread), s, depth)
+        place = _converted(w, thread_register(w, thread), s, depth)
         if depth == 0:
             scope.memo[key] = place
     st.vars[s.var], st.depths[s.var] = place, depth
     kind, _, axis = thread.partition(".")
-    whole = w.launch.block["xyz".index(axis)]
+    whole = w.of_block["xyz".index(axis)]
     if kind == "blockIdx" or extent == whole:
         w.statement(s.body)
         return
     limit = index(w, s.extent)
-    count = w.line(f"zext i32 {_register(w, thread)} to i64")
-    with _branch(w, w.line(f"icmp slt i64 {count}, {limit}")):
+    count = w.line(f"zext i32 {thread_register(w, thread)} to i64")
+    with branch(w, w.line(f"icmp slt i64 {count}, {limit}")):
         w.statement(s.body)
 
 
@@ -158,26 +177,36 @@ def _alloc(w: DeviceWriter, s: Alloc) -> None:
         memory.STATEMENTS[Alloc](w, s)
 
 
+def _written_as_copy(w: DeviceWriter, s: Store | If) -> bool:
+    """Begin the copy that a statement is; False if it is none that goes on."""
+    if not w.copies or copy_of(s) is None:
+        return False
+    going_on = write_copy(w, s)
+    w.copied_at_once = w.copied_at_once or not going_on
+    return going_on
+
+
 def _store(w: DeviceWriter, s: Store) -> None:
-    if w.copies:
-        write_copy(w, s)
-    else:
+    if not _written_as_copy(w, s):
         memory.STATEMENTS[Store](w, s)
 
 
 def _if(w: DeviceWriter, s: If) -> None:
-    if w.copies and copy_of(s) is not None:
-        write_copy(w, s)
-    else:
+    if not _written_as_copy(w, s):
         control.STATEMENTS[If](w, s)
 
 
 def _sync(w: DeviceWriter, s: Sync) -> None:
     """A barrier: from here on other threads may have changed any memory."""
     if s.scope == "copies":
-        write_wait(w)
+        write_wait(w, s.pending)
     if w.for_products:  # what is copied is there for them after this fence too
         write_fence(w)
+    write_barrier(w)
+
+
+def write_barrier(w: DeviceWriter) -> None:
+    """Wait for all threads of the block."""
     w.declares.add(f"declare void @{_BARRIER}(i32)")
     w.emit(f"  call void @{_BARRIER}(i32 0)")
     w.state.written(None)

@@ -160,7 +160,8 @@ class TirPrinter(ExprPrinter):
         self.lines.append(f"{pad}T.call({', '.join(args)})")
 
     def _sync(self, s: Sync, pad: str) -> None:
-        self.lines.append(f"{pad}T.sync({string(s.scope)})")
+        pending = f", pending={s.pending}" if s.pending else ""
+        self.lines.append(f"{pad}T.sync({string(s.scope)}{pending})")
 
     def _operand(self, e: Expr) -> str:
         """An argument of a call; the name of a buffer alone means the address of its start."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.copies import copy_of
+from tensorkiln.ir.copies import LEAST, copy_of
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
@@ -194,7 +194,7 @@ def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> in
 def _is_copy(value: Expr) -> bool:
     """Whether an element of a factor is one of memory, or zero in the place of some."""
     into = buffer("tile", (1,), value.dtype, "shared")
-    return copy_of(Store(into, (_FIRST,), value)) is not None
+    return value.dtype.bytes >= LEAST and copy_of(Store(into, (_FIRST,), value)) is not None
 
 
 def _window(p: Product) -> int:

@@ -2,25 +2,31 @@
 
 The layout in shared memory follows from that in global memory, since both are accessed in vectors
 of up to 16 bytes: terms are adjacent or, for elements of 16 bits, which the tensor cores transpose
-as they read them, rows or columns are.
+as they read them, rows or columns are. Where a device copies while its threads compute, and does so
+for both factors, shared memory has several parts, of which all but one are filled for later rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Cast, Expr, Select, const, intrin, select
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.copies import LEAST, copy_of
+from tensorkiln.ir.expr import Cast, Expr, IntImm, Select, const, int_value, intrin, select
 from tensorkiln.ir.stmt import Stmt, Store
-from tensorkiln.kernels.gpu_tensor_cores import FACTORS, TF32
+from tensorkiln.kernels.gpu_tensor_cores import FACTORS, TF32, WarpTile, stages_of
+from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
 from tensorkiln.schedule.build import nest
 from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, adjacent
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.primitives import Cooperative, Schedule
+from tensorkiln.target import Target
 
+ROUND = "round"  # the role of the loop whose rounds fill the factors
+_GAP = 32
 _AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
 
 
@@ -108,6 +114,38 @@ def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
         [role, "", "", ""],
         True,
     )
+
+
+def _can_go_on(c: Factor) -> bool:
+    """Whether a device copies a factor while its threads compute: memory, or zeros, in pieces of
+    enough bytes."""
+    into = buffer("tile", (1,), c.side.dtype, "shared")
+    if c.how.lanes * c.side.dtype.bytes < LEAST:
+        return False
+    return copy_of(Store(into, (IntImm(0),), c.side.value)) is not None
+
+
+def copy_ahead(
+    s: Schedule,
+    factors: Sequence[Factor],
+    of: TiledProduct,
+    tile: WarpTile | WarpgroupTile,
+    out: Buffer,
+    target: Target,
+    producers: int = 0,
+) -> int:
+    """Fill the factors, which the loop with role ROUND allocates, for the next rounds while a round
+    computes, where the target and shared memory allow it beside `out`, with gaps of up to 32 bytes
+    behind its rows: by so many threads of their own, or by all. The dimensions that each buffer
+    then has before its own, 0 or 1."""
+    rows, columns = (static(e, "a tile of sums") for e in out.shape)
+    rest = rows * (columns * out.dtype.bytes + _GAP)
+    stages = stages_of(tile.rows, tile.columns, tile.factors, rest, int_value(of.rounds), target)
+    if stages == 1 or not all(map(_can_go_on, factors)):
+        return 0
+    (name,) = s.loops(role=ROUND)
+    s.pipeline(name, stages, producers)
+    return 1
 
 
 def divide_copies(s: Schedule, c: Factor, threads: int) -> None:

@@ -2,8 +2,9 @@
 
 A block of up to four warps computes a tile of rows x columns. For each step of 64 bytes of terms
 all threads copy a tile of each factor to shared memory, with zeros beyond the last row, column or
-term. Each warp loads fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies
-them; its sums stay in registers, as float32 or int32.
+term: where a device copies while it computes, those of the next steps (`factors.py`). Each warp
+loads fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies them; its sums
+stay in registers, as float32 or int32.
 
 A factor has a row of terms in shared memory for each row of the tile or, transposed, a row of the
 tile's rows for each term (`factors.py`). Rows are 16 bytes longer than a power of two, so that 8 of
@@ -31,7 +32,15 @@ from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.gpu_tensor_cores import MMA_TERMS, PAD, WarpTile, warp_tile
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
-from tensorkiln.schedule.gpu.factors import Factor, divide_copies, factors_of, fill, how_copied
+from tensorkiln.schedule.gpu.factors import (
+    ROUND,
+    Factor,
+    copy_ahead,
+    divide_copies,
+    factors_of,
+    fill,
+    how_copied,
+)
 from tensorkiln.schedule.gpu.fragments import loaded, multiplied
 from tensorkiln.schedule.gpu.grid import bind_threads
 from tensorkiln.schedule.gpu.products import Product
@@ -75,12 +84,14 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
         PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    for factor in (made.left, made.right):
+    both = made.left, made.right
+    before = copy_ahead(s, both, made.of, tile, made.out, target)
+    for factor in both:
         divide_copies(s, factor, tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
-    for b in (made.left.buffer, made.right.buffer, made.out):
-        s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
+    for b, rows in ((made.left.buffer, before), (made.right.buffer, before), (made.out, 0)):
+        s.storage_align(b.name, rows, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
     bind_threads(s)
     for name in s.loops(role=_REGISTER):
         s.unroll(name)
@@ -139,16 +150,17 @@ class _Tiles:
     def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
         def step(k: Expr) -> Stmt:
             first = k * self.of.depth
-            return seq(
+            return within(
+                [self.left.buffer, self.right.buffer],
                 fill(self.left, self.of, (z, first_row, first)),
                 fill(self.right, self.of, (z, first_column, first)),
                 each_thread("thread", self.tile.threads, self._products),
             )
 
         return within(
-            [self.left.buffer, self.right.buffer, self.out, self.sums],
+            [self.out, self.sums],
             self._each_sum(self._start),
-            loop("k", self.of.rounds, step, keep=True),
+            loop("k", self.of.rounds, step, ROUND, keep=True),
             loop(
                 "r",
                 self.blocks[0],

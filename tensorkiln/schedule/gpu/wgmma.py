@@ -2,7 +2,8 @@
 products (`products.py`).
 
 A block of one or two warpgroups computes a tile of 64 rows for each of them. For each step of 64
-terms all threads copy a tile of each factor to shared memory, with zeros beyond the last row,
+terms all threads copy a tile of each factor to shared memory (those of the next steps while they
+multiply, `factors.py`), or a warp of its own does (`ir/rings.py`), with zeros beyond the last row,
 column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
 Each warpgroup multiplies its rows by all columns of the tile; its sums stay in registers, as
 float32. In the end they go through shared memory, 64 columns at a time, to where the group's other
@@ -17,6 +18,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.device_instructions import (
     MATRIX_ALIGN,
+    WARP_THREADS,
     WARPGROUP_ROWS,
     WARPGROUP_TERMS,
     WARPGROUP_THREADS,
@@ -27,7 +29,15 @@ from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.gpu_wgmma import HALVES, OUT_COLUMNS, PAD, WarpgroupTile, warpgroup_tile
 from tensorkiln.schedule.build import lane_ramp, loop, nest, within
 from tensorkiln.schedule.gpu.block import each_thread
-from tensorkiln.schedule.gpu.factors import Factor, divide_copies, factors_of, fill, how_copied
+from tensorkiln.schedule.gpu.factors import (
+    ROUND,
+    Factor,
+    copy_ahead,
+    divide_copies,
+    factors_of,
+    fill,
+    how_copied,
+)
 from tensorkiln.schedule.gpu.grid import bind_threads
 from tensorkiln.schedule.gpu.products import Product
 from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
@@ -60,8 +70,11 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
         PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
     )
     bind_tiles(s)
-    for factor in (made.left, made.right):
-        divide_copies(s, factor, tile.threads)
+    both = made.left, made.right
+    producers = WARP_THREADS if _has_producers(tile, target) else 0
+    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers)
+    for factor in both:
+        divide_copies(s, factor, producers if ahead and producers else tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
     s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
@@ -71,6 +84,13 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
     for name in ("sums", "parts"):
         s.set_scope(name, "register")
     return s
+
+
+def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
+    """Whether a block has a warp of its own that copies."""
+    most = target["max_num_threads"]
+    assert isinstance(most, int)
+    return target["matmul_copies"] == "warp" and tile.threads + WARP_THREADS <= most
 
 
 class _Tiles:
@@ -99,16 +119,17 @@ class _Tiles:
     def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
         def step(k: Expr) -> Stmt:
             first = k * self.of.depth
-            return seq(
+            return within(
+                [self.left.buffer, self.right.buffer],
                 fill(self.left, self.of, (z, first_row, first)),
                 fill(self.right, self.of, (z, first_column, first)),
                 self._each_thread(self._multiply),
             )
 
         return within(
-            [self.left.buffer, self.right.buffer, self.out, self.sums, self.parts],
+            [self.out, self.sums, self.parts],
             self._each_thread(self._start),
-            loop("k", self.of.rounds, step, keep=True),
+            loop("k", self.of.rounds, step, ROUND, keep=True),
             self._each_thread(self._divide),
             loop(
                 "c", self.blocks, lambda c: self._finish(c, z, first_row, first_column), _REGISTER

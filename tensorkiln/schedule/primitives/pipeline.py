@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var, binary, const, int_value, minimum
+from tensorkiln.ir.rings import PARTS, PRODUCERS
 from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives.results import Primitive
@@ -20,7 +22,9 @@ from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 @Primitive
-def pipeline(f: PrimFunc, loop: str, stages: int = 2, check: bool = True) -> tuple[PrimFunc, str]:
+def pipeline(
+    f: PrimFunc, loop: str, stages: int = 2, producers: int = 0, check: bool = True
+) -> tuple[PrimFunc, str]:
     """Fill the shared buffers of a loop `stages - 1` rounds ahead of the round that uses them.
 
         for k in range(8):                         S = T.alloc_buffer((2, 32), scope="shared")
@@ -39,12 +43,18 @@ def pipeline(f: PrimFunc, loop: str, stages: int = 2, check: bool = True) -> tup
     The condition leaves out the copies for rounds that there are not. A round of
     two stages needs one barrier, where copying in place needs two. `storage_align` and `swizzle`
     come after it.
+
+    With `producers`, a multiple of 32, no copy moves: as many threads of their own make the copies,
+    and run ahead by themselves where the device can do that (`ir/rings.py`). Divide the copies
+    among these threads; the loop itself is what comes back.
     """
     at, s = open_loop(f, loop, "pipeline")
     if not isinstance(stages, int) or isinstance(stages, bool) or stages < 2:
         raise at.fail(f"stages={stages!r}", "a number from 2 on")
     if s.kind != "serial":
         raise at.fail(f"the loop is {s.kind}", "a serial loop, whose rounds follow each other")
+    if not isinstance(producers, int) or isinstance(producers, bool) or producers % 32:
+        raise at.fail(f"producers={producers!r}", "a multiple of 32, or 0")
     rounds = int_value(s.extent)
     if rounds is not None and rounds < stages:
         raise at.fail(f"{stages} stages for {rounds} rounds", "at most as many as there are rounds")
@@ -63,6 +73,14 @@ def pipeline(f: PrimFunc, loop: str, stages: int = 2, check: bool = True) -> tup
         expanded = replace(expanded, body=reindex(expanded.body, here, old, new, move, at.what))
     path = path_to(expanded.body, loop)
     assert path is not None
+    if producers:
+        if check:
+            require_order(at.func, expanded, at.what)
+        marks = Attrs.of(**{**s.attrs, PARTS: stages, PRODUCERS: producers})
+        loop_there = Place(expanded, path, at.what).stmt
+        assert isinstance(loop_there, For)
+        marked = put(path, replace(loop_there, attrs=marks))
+        return require_shared_by_block(replace(expanded, body=marked), at.what), loop
     place = Place(expanded, path, at.what)
     after, first = _ahead(place, len(copies), stages - 1)
     if check:

@@ -3,19 +3,25 @@ write, with no barrier in between: as sets of integers that must be empty."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 
 from tensorkiln.arith.affine_text import TRUE, at
 from tensorkiln.arith.integer_sets import GaveUp, Sets
 from tensorkiln.ir.copies import is_asynchronous
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction
-from tensorkiln.transform.device.phases import Point, Segment, Sequence
+from tensorkiln.transform.device.phases import Piece, Point, Segment, Sequence
 
 Values = dict[str, int]
+_DIM = re.compile(r"\b[xy]\d+\b")  # a coordinate of an instance
+# Parts of a buffer up to which rounds are told apart, and rounds that stand for any number.
+_MOST_PARTS, _MORE = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class Meeting:
     sure: frozenset[Point]
     maybe: frozenset[Point]
     at_once: bool = False  # threads of one segment, which nothing orders
+    least: tuple[Piece, ...] = ()  # what certainly happens to copies on it, and what may
+    most: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Conflicts:
     def __init__(self, f: PrimFunc):
         self.of = DeviceFunction(f, launch_of(f))
         self.phases, self.text = self.of.phases, self.of.text
+        self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], bool] = {}
 
     @property
     def any_late(self) -> bool:
@@ -62,35 +71,83 @@ class Conflicts:
         for a in self.phases.segments:
             for b in self.phases.segments:
                 if a.nest or b.nest:  # control flow only reads
-                    yield from self._ways(a, b)
+                    yield from self._ways(a, b, 2)
 
-    def _ways(self, a: Segment, b: Segment) -> Iterator[Meeting]:
+    def from_copies(self) -> Iterator[Meeting]:
+        """Every way from asynchronous copies; those through several rounds of a loop apart, as far
+        as copies run ahead."""
+        copies = [s for s in self.phases.segments if s.nest and is_asynchronous(s.stmt)]
+        for a in copies:
+            for b in self.phases.segments:
+                yield from self._ways(a, b, self.parts + 1)
+
+    @cached_property
+    def parts(self) -> int:
+        """The most parts of a buffer that asynchronous copies fill."""
+        homes = {
+            m.home
+            for accesses in self.of.accesses.values()
+            for m in accesses
+            if m.late and m.write and m.home.shape
+        }
+        parts = (int_value(b.shape[0]) or 1 for b in homes)
+        return min(max(parts, default=1), _MOST_PARTS)
+
+    def _ways(self, a: Segment, b: Segment, apart: int) -> Iterator[Meeting]:
+        """Ways from `a` to `b`: rounds that are `apart` or further from each other are one way."""
+        pieces = self.phases.pieces
         loops = [p for p, q in zip(a.loops, b.loops, strict=False) if p is q]
+        if any(s.is_ring for s in loops):
+            yield from self._in_ring(a, b, next(s for s in loops if s.is_ring))
+            return
         dims = [self.of.rounds[s] for s in loops]
         equal = [f"{at(d, 'x')} = {at(d, 'y')}" for d in dims]
         if a is b:
             yield Meeting(a, b, tuple(equal), frozenset(), frozenset(), True)
         sure, maybe = self.phases.forward(a, b), self.phases.forward(a, b, False)
         if sure is not None and maybe is not None:
-            way = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe))
-            yield from self._rounds(way, *self.phases.own_loops(a, b))
+            events = (pieces(a, b, None, 0, sure) for sure in (True, False))
+            way = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe), False, *events)
+            yield from self._rounds(way, *self.phases.own_loops(a, b), apart)
         for k, loop in enumerate(loops):
             x, y = at(dims[k], "x"), at(dims[k], "y")
-            for later, cond in ((False, f"{y} = {x} + 1"), (True, f"{y} >= {x} + 2")):
-                sure = self.phases.around(a, b, loop, later)
-                maybe = self.phases.around(a, b, loop, later, False)
-                way = Meeting(a, b, (*equal[:k], cond), frozenset(sure), frozenset(maybe))
-                yield from self._rounds(way, *self.phases.own_loops(a, b, loop))
+            for distance in range(1, apart + 1):
+                last = distance == apart
+                cond = f"{y} {'>=' if last else '='} {x} + {distance}"
+                sure = self.phases.around(a, b, loop, distance > 1)
+                maybe = self.phases.around(a, b, loop, distance > 1, False)
+                least = pieces(a, b, loop, distance - 1, True)
+                most = pieces(a, b, loop, distance - 1 + _MORE * last, False)
+                way = Meeting(
+                    a, b, (*equal[:k], cond), frozenset(sure), frozenset(maybe), False, least, most
+                )
+                yield from self._rounds(way, *self.phases.own_loops(a, b, loop), apart)
+
+    def _in_ring(self, a: Segment, b: Segment, loop: Sequence) -> Iterator[Meeting]:
+        """What may happen at once in a ring, all of which no barrier orders: copies that run ahead
+        of what uses others, and what runs ahead of other threads; up to as many rounds apart as
+        there are parts."""
+        assert loop.ring is not None
+        x, y = (at(self.of.rounds[loop], letter) for letter in "xy")
+        nothing = frozenset[Point]()
+        if a is b:
+            yield Meeting(a, b, (f"{x} = {y}",), nothing, nothing, True)
+        uses_a, uses_b = (not is_asynchronous(s.stmt) for s in (a, b))
+        if uses_b and not uses_a:  # what uses copies waits for them
+            return
+        last = f"{y} < {x} + {loop.ring.parts}"
+        same = a is not b and uses_a == uses_b
+        yield Meeting(a, b, (f"{y} {'>=' if same else '>'} {x}", last), nothing, nothing)
 
     def _rounds(
-        self, way: Meeting, ends: list[Sequence], begins: list[Sequence]
+        self, way: Meeting, ends: list[Sequence], begins: list[Sequence], apart: int
     ) -> Iterator[Meeting]:
         """The ways for each choice of rounds: the last round of a loop that ends on the way, or one
         after which it goes on; the first of a loop that begins, or one before which it did."""
         if not ends and not begins:
             yield way
             return
-        if not any(True for _ in self.conflicts(way)):
+        if not self.may_conflict(way):
             return
         is_end, loop = bool(ends), (ends or begins)[0]
         letter = "x" if is_end else "y"
@@ -98,33 +155,78 @@ class Conflicts:
         limit = end if is_end else lo
         whole, all_of = self.phases.whole(loop, True), self.phases.whole(loop, False)
         rest = (ends[1:], begins) if is_end else (ends, begins[1:])
+        longer = self.phases.with_rounds
         if limit is None:
-            yield from self._rounds(replace(way, maybe=way.maybe | all_of), *rest)
+            most = longer(way.most, loop, not is_end, _MORE, False)
+            yield from self._rounds(replace(way, maybe=way.maybe | all_of, most=most), *rest, apart)
             return
         limit = at(limit, letter)
-        only = f"{dim} >= {limit} - 1" if is_end else f"{dim} <= {limit}"
-        more = f"{dim} < {limit} - 1" if is_end else f"{dim} > {limit}"
-        yield from self._rounds(replace(way, conds=(*way.conds, only)), *rest)
-        longer = Meeting(way.a, way.b, (*way.conds, more), way.sure | whole, way.maybe | all_of)
-        yield from self._rounds(longer, *rest)
+        for count in range(apart):
+            last = count == apart - 1
+            if is_end:
+                cond = f"{dim} {'<=' if last and count else '='} {limit} - {1 + count}"
+                cond = f"{dim} >= {limit} - 1" if not count else cond
+            else:
+                cond = f"{dim} {'>=' if last and count else '='} {limit} + {count}"
+                cond = f"{dim} <= {limit}" if not count else cond
+            yield from self._rounds(
+                replace(
+                    way,
+                    conds=(*way.conds, cond),
+                    sure=way.sure | whole if count else way.sure,
+                    maybe=way.maybe | all_of if count else way.maybe,
+                    least=longer(way.least, loop, not is_end, count, True),
+                    most=longer(way.most, loop, not is_end, count + _MORE * last, False),
+                ),
+                *rest,
+                apart,
+            )
 
-    def conflicts(self, way: Meeting, late: bool | None = None) -> Iterator[Conflict]:
+    def any_conflict(self, way: Meeting, late: bool) -> bool:
+        """Whether there may be a conflict as `conflicts` finds them."""
+        return any(True for _ in self.conflicts(way, late, False))
+
+    def conflicts(
+        self, way: Meeting, late: bool | None = None, sample: bool = True
+    ) -> Iterator[Conflict]:
         """The accesses of different threads that conflict on this way. `late`: only those of which
         the first, a copy, may happen later than it stands there, or only the others.
 
         An asynchronous copy conflicts with what its own thread does before and after it too.
+        `sample`: whether it matters which accesses these are.
         """
         same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
         for m, n in self._pairs(way.a, way.b):
             if late is not None and m.late != late:
                 continue
+            if not self._in_rounds(m, n, way.conds):
+                continue
             conds = [*way.conds, *same_block]
             if way.at_once or not (m.late or n.late):
                 threads = zip(m.threads, n.threads, strict=True)
                 conds.append(" or ".join(f"{at(s, 'x')} != {at(t, 'y')}" for s, t in threads))
-            found = self._meet(m, n, conds)
+            found = self._meet(m, n, conds, sample)
             if found is not None:
                 yield found
+
+    def may_conflict(self, way: Meeting) -> bool:
+        """Whether accesses may conflict on this way as far as the rounds of loops tell."""
+        return any(self._in_rounds(m, n, way.conds) for m, n in self._pairs(way.a, way.b))
+
+    def _in_rounds(self, m: DeviceAccess, n: DeviceAccess, conds: tuple[str, ...]) -> bool:
+        """Whether two accesses may meet in the first index, of which isl is asked first: parts of a
+        buffer that are used in turns are told apart by little arithmetic."""
+        if not conds or not m.index or m.index[0] is None or n.index[0] is None:
+            return True
+        first = f"{at(m.index[0], 'x')} = {at(n.index[0], 'y')}"
+        texts = [f"({first})", *conds]
+        domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
+        known = {d for t in texts for d in _DIM.findall(t)}
+        texts += [c for c in domain if known.issuperset(_DIM.findall(c))]
+        key = (tuple(sorted(known)), tuple(texts))
+        if key not in self._known:
+            self._known[key] = self.point(list(key[0]), texts, False)[0]
+        return self._known[key]
 
     # ---- between blocks ----------------------------------------------------------------------
 
@@ -149,7 +251,9 @@ class Conflicts:
                 if m.home is n.home and (m.write or n.write) and not m.private:
                     yield m, n
 
-    def _meet(self, m: DeviceAccess, n: DeviceAccess, conds: list[str]) -> Conflict | None:
+    def _meet(
+        self, m: DeviceAccess, n: DeviceAccess, conds: list[str], sample: bool = True
+    ) -> Conflict | None:
         """The conflict of two accesses under conditions; None if there provably is none."""
         same = [
             f"{at(i, 'x')} = {at(j, 'y')}"
@@ -158,7 +262,7 @@ class Conflicts:
         ]
         dims = [at(d, "x") for d in m.dims] + [at(d, "y") for d in n.dims]
         domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
-        there, values = self.point(dims, [*domain, *same, *(c or TRUE for c in conds)])
+        there, values = self.point(dims, [*domain, *same, *(c or TRUE for c in conds)], sample)
         if not there:
             return None
         return Conflict(m, n, values, m.exact and n.exact and values is not None)
@@ -182,15 +286,17 @@ class Conflicts:
             return None if known else Conflict(m, m, None, False)
         return Conflict(m, m, values, m.exact and values is not None)
 
-    def point(self, dims: list[str], conds: list[str]) -> tuple[bool, Values | None]:
+    def point(
+        self, dims: list[str], conds: list[str], sample: bool = True
+    ) -> tuple[bool, Values | None]:
         """(whether there may be a point for which conditions hold; such a point, with the values of
-        parameters, or None if there is none or isl gave up)."""
+        parameters, or None if there is none, none is asked for or isl gave up)."""
         try:
             sets = Sets(list(self.text.params.values()), self.text.param_facts)
             found = sets.make(dims, conds)
             if sets.empty(found):
                 return False, None
-            return True, sets.sample(found, dims)
+            return True, sets.sample(found, dims) if sample else None
         except GaveUp:
             return True, None
 

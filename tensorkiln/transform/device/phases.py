@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 
+from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.launch import thread_of
+from tensorkiln.ir.rings import Ring, ring_of
 from tensorkiln.ir.stmt import (
     Alloc,
     For,
@@ -50,7 +52,13 @@ class Sequence:
     stmts: tuple[Stmt, ...]
     loops: int
     sure: bool
+    ring: Ring | None = None
     inner: dict[int, list[Sequence]] = field(default_factory=dict)  # by statement: its bodies
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it is the body of a loop whose threads do not wait at barriers of the block."""
+        return self.ring is not None
 
     @property
     def repeats(self) -> bool:
@@ -74,6 +82,21 @@ class Segment:
         return tuple(s for s, _ in self.path if s.repeats)
 
 
+# What matters to copies on a way, in order: None where a batch of them begins, and each barrier at
+# which threads wait for them.
+Events = tuple[Point | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The events of a way within one sequence; where it is the body of a loop that ends or begins
+    on the way, rounds before (it begins) or after (it ends) may come to them."""
+
+    sequence: Sequence
+    events: Events
+    begins: bool
+
+
 class Phases:
     """The tree of what a block runs."""
 
@@ -91,7 +114,7 @@ class Phases:
         sure: bool,
     ) -> Sequence:
         stmts = tuple(_flat(s))
-        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure)
+        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure, ring_of(owner))
         self.sequences.append(made)
         if isinstance(owner, While):  # its condition is read before each round
             self.segments.append(Segment(owner, False, (*path, (made, -1))))
@@ -123,7 +146,9 @@ class Phases:
         return self._between(s, -1, len(s.stmts), sure)
 
     def _between(self, s: Sequence, first: int, last: int, sure: bool) -> set[Point]:
-        """The points after statement `first` and before statement `last`."""
+        """The points after statement `first` and before statement `last`; in a ring are none."""
+        if s.is_ring:
+            return set()
         found = {Point(s.number, k) for k in range(first + 1, last + 1)}
         for k in range(first + 1, last):
             if isinstance(s.stmts[k], Sync):
@@ -170,6 +195,74 @@ class Phases:
         found = self._tail(a.path[level:], sure) | self._head(b.path[level:], sure)
         return found | self.whole(loop, sure) if later else found
 
+    # ---- copies ------------------------------------------------------------------------------
+
+    def events(self, s: Sequence, first: int, last: int, sure: bool) -> Events:
+        """The events after statement `first` and before statement `last`: those that certainly
+        happen, or all that may; of a loop those of one round."""
+        found: list[Point | None] = []
+        for k in range(first + 1, last):
+            t = s.stmts[k]
+            if isinstance(t, Sync) and t.scope == "copies":
+                found.append(Point(s.number, k, True))
+            elif is_asynchronous(t):
+                found.append(None)
+            for inner in s.inner.get(k, ()):
+                if inner.sure or not sure:
+                    found += self.events(inner, -1, len(inner.stmts), sure)
+        return tuple(found)
+
+    def round_of(self, loop: Sequence, sure: bool) -> Events:
+        """The events of a round of a loop."""
+        return self.events(loop, -1, len(loop.stmts), sure)
+
+    def pieces(
+        self, a: Segment, b: Segment, loop: Sequence | None, rounds: int, sure: bool
+    ) -> tuple[Piece, ...]:
+        """The events from `a` to `b`: in the same rounds of the loops around both, or from one
+        round of `loop` to a later one with so many in between."""
+        if loop is None:
+            level = _parted(a, b)
+            inner = min(level + 1, len(a.path))
+            middle: list[Piece] = []
+            if level < min(len(a.path), len(b.path)):
+                (s, i), (_, j) = a.path[level], b.path[level]
+                middle = [Piece(s, self.events(s, i, j, sure), True)]
+            begin = level if level == len(a.path) else level + 1
+        else:
+            inner = level = next(k for k, (s, _) in enumerate(a.path) if s is loop)
+            middle = [Piece(self.root, self.round_of(loop, sure) * rounds, True)]
+            begin = level
+        tail = [
+            Piece(s, self.events(s, k, len(s.stmts), sure), False)
+            for s, k in reversed(a.path[inner:])
+        ]
+        head = [Piece(s, self.events(s, -1, k, sure), True) for s, k in b.path[begin:]]
+        return (*tail, *middle, *head)
+
+    def with_rounds(
+        self, pieces: tuple[Piece, ...], loop: Sequence, begins: bool, count: int, sure: bool
+    ) -> tuple[Piece, ...]:
+        """The pieces with so many more rounds of a loop that ends, or begins, on the way."""
+        more = self.round_of(loop, sure) * count
+        return tuple(
+            Piece(p.sequence, more + p.events if begins else p.events + more, begins)
+            if p.sequence is loop and p.begins == begins
+            else p
+            for p in pieces
+        )
+
+    def pending(self) -> dict[Point, int]:
+        """How many batches each barrier that waits for copies leaves."""
+        return {
+            Point(s.number, k, True): t.pending
+            for s in self.sequences
+            for k, t in enumerate(s.stmts)
+            if isinstance(t, Sync) and t.scope == "copies"
+        }
+
+    # ---- loops and barriers ------------------------------------------------------------------
+
     def own_loops(
         self, a: Segment, b: Segment, loop: Sequence | None = None
     ) -> tuple[list[Sequence], list[Sequence]]:
@@ -183,13 +276,13 @@ class Phases:
         ends = [s for s, _ in a.path[level + 1 :] if s.repeats]
         return ends, [s for s, _ in b.path[inner:] if s.repeats]
 
-    def barriers(self, copies: bool = False) -> set[Point]:
-        """The barriers that are there; with `copies` those at which threads wait for them too."""
+    def barriers(self) -> set[Point]:
+        """The barriers that are there."""
         return {
             Point(s.number, k, True)
             for s in self.sequences
             for k, t in enumerate(s.stmts)
-            if isinstance(t, Sync) and (t.scope == "copies" or not copies)
+            if isinstance(t, Sync)
         }
 
     # ---- changes -----------------------------------------------------------------------------
@@ -198,6 +291,20 @@ class Phases:
         """The statement with barriers in some gaps, of the scope that each maps to; the same object
         for none."""
         return self._rebuilt(self.root, points)
+
+    def with_pending(self, pending: Mapping[Point, int]) -> Stmt:
+        """The statement whose barriers for copies leave so many batches."""
+
+        def rebuilt(s: Sequence) -> Stmt:
+            items: list[Stmt] = []
+            for k, t in enumerate(s.stmts):
+                if (point := Point(s.number, k, True)) in pending:
+                    items.append(Sync("copies", pending[point]))
+                else:
+                    items.append(_with_bodies(t, s.inner.get(k, []), rebuilt))
+            return seq(*items)
+
+        return rebuilt(self.root)
 
     def _rebuilt(self, s: Sequence, points: Mapping[Point, str]) -> Stmt:
         items: list[Stmt] = []
@@ -209,6 +316,18 @@ class Phases:
             items.append(Sync(points[end]))
         same = len(items) == len(s.stmts) and all(map(is_, items, s.stmts))
         return s.stmt if same else seq(*items)
+
+
+def waited(pieces: tuple[Piece, ...], pending: Mapping[Point, int]) -> bool:
+    """Whether threads wait for a batch that has begun before a way, on that way: at a barrier that
+    leaves no more batches than began since."""
+    begun = 0
+    for event in (e for p in pieces for e in p.events):
+        if event is None:
+            begun += 1
+        elif begun >= pending[event]:
+            return True
+    return False
 
 
 def _bodies(s: Stmt) -> Iterator[tuple[Stmt, int, bool]]:

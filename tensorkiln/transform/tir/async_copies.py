@@ -9,7 +9,9 @@
 
 A shared buffer is filled ahead if a loop writes a part of it that depends on the round, as the
 primitive `pipeline` makes it. The nests that do nothing but copy to such buffers become
-asynchronous (`ir/copies.py`); what waits for them `insert_barriers` derives.
+asynchronous (`ir/copies.py`); what waits for them `insert_barriers` derives. Where a buffer has
+more than two parts, so that copies go on for several rounds, conditions around the nests move into
+them: each round then begins as many batches, and threads wait for one by the number of those after.
 
 Needs: split_device, and insert_barriers after it.
 """
@@ -21,12 +23,20 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.copies import ASYNCHRONOUS, copy_of, is_asynchronous, other_than_copies
-from tensorkiln.ir.expr import Binary, Var, int_value
+from tensorkiln.ir.copies import (
+    ASYNCHRONOUS,
+    LEAST,
+    copy_of,
+    is_asynchronous,
+    other_than_copies,
+)
+from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import THREAD_INDICES, For, PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import THREAD_INDICES, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_stmt, substmts, walk_stmt
+
+_TWO = 2  # parts of a buffer, the copies of whose next round alone go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,15 @@ def with_async_copies(f: PrimFunc) -> PrimFunc:
     if not ahead:
         return f
 
+    long = any((int_value(b.shape[0]) or 0) > _TWO for b in ahead)
+
     def marked(s: Stmt) -> Stmt:
+        if isinstance(s, If) and s.orelse is None and long:
+            then = marked(s.then)
+            nests = then.stmts if isinstance(then, Seq) else (then,)
+            if all(map(is_asynchronous, nests)):
+                return seq(*(_only_if(s.cond, n) for n in nests))
+            return s if then is s.then else replace(s, then=then)
         if thread_of(s) not in THREAD_INDICES or not isinstance(s, For):
             return map_stmt(s, lambda e: e, marked)
         if is_asynchronous(s) or not _only_copies(s, ahead):
@@ -63,6 +81,13 @@ def with_async_copies(f: PrimFunc) -> PrimFunc:
 
     body = marked(f.body)
     return f if body is f.body else replace(f, body=body)
+
+
+def _only_if(cond: Expr, s: Stmt) -> Stmt:
+    """A nest over threadIdx whose threads do what they do if a condition holds."""
+    if isinstance(s, For) and thread_of(s) in THREAD_INDICES:
+        return replace(s, body=_only_if(cond, s.body))
+    return If(cond, s)
 
 
 def _filled_ahead(s: Stmt, rounds: tuple[Var, ...]) -> Iterator[Buffer]:
@@ -80,21 +105,28 @@ def _filled_ahead(s: Stmt, rounds: tuple[Var, ...]) -> Iterator[Buffer]:
 
 def _depends(s: Store, rounds: tuple[Var, ...]) -> bool:
     """Whether the part of a shared buffer that a store fills depends on the round."""
-    if s.buffer.scope != "shared":
+    if s.buffer.scope != "shared" or not s.indices:
         return False
-    match s.indices[0]:
-        case Binary("floormod", at, parts) if int_value(parts) == int_value(s.buffer.shape[0]):
-            return not set(rounds).isdisjoint(free_vars(at))
-    return False
+    return not set(rounds).isdisjoint(free_vars(s.indices[0]))
 
 
 def _only_copies(s: For, ahead: set[Buffer]) -> bool:
-    """Whether a nest over threadIdx does nothing but copy to buffers that are filled ahead."""
-    if any(True for _ in other_than_copies(s)):
+    """Whether a nest over threadIdx does nothing but copy to buffers that are filled ahead, enough
+    at once for copies to go on."""
+    if any(True for _ in other_than_copies(s)) or _least_bytes(s, 1) < LEAST:
         return False
     return all(t.buffer in ahead for t in walk_stmt(s) if isinstance(t, Store)) and not any(
         t.kind == "vectorized" and _chosen(t) for t in walk_stmt(s) if isinstance(t, For)
     )
+
+
+def _least_bytes(s: Stmt, lanes: int) -> int:
+    """The least bytes of a store, of which `lanes` become one."""
+    if isinstance(s, Store):
+        return lanes * s.buffer.dtype.bytes
+    if isinstance(s, For) and s.kind == "vectorized":
+        lanes = int_value(s.extent) or 1
+    return min((_least_bytes(t, lanes) for t in substmts(s)), default=LEAST)
 
 
 def _chosen(s: For) -> bool:

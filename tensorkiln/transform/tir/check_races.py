@@ -34,6 +34,7 @@ from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.transform.device.accesses import DeviceAccess, line_of
 from tensorkiln.transform.device.conflicts import Conflict, Conflicts, Meeting, Values
 from tensorkiln.transform.device.lanes import SlowAccess, slow_accesses
+from tensorkiln.transform.device.phases import waited
 
 Index = tuple[int, int, int]
 _SCHEDULED = frozenset(family.op_class for family in GPU_FAMILIES)
@@ -180,12 +181,14 @@ class _Check:
     def run(self) -> None:
         for found in self._outside():
             self._add("bounds", found, True)
-        kinds = (False, True) if self.conflicts.any_late else (False,)
-        there = {late: self.conflicts.phases.barriers(copies=late) for late in kinds}
+        barriers = self.conflicts.phases.barriers()
         for way in self.conflicts.meetings():
-            for late, barriers in there.items():
-                if not way.sure & barriers:
-                    self._on_the_way(way, late, not way.maybe & barriers)
+            if not way.sure & barriers:
+                self._on_the_way(way, False, not way.maybe & barriers)
+        pending = self.conflicts.phases.pending()
+        for way in self.conflicts.from_copies():
+            if not waited(way.least, pending):
+                self._on_the_way(way, True, not waited(way.most, pending))
         for found in self.conflicts.of_blocks():
             self._add("blocks", found, True)
 

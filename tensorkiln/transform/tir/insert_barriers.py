@@ -12,7 +12,8 @@ from one round of a loop around them to the next. For each such dependence a bar
 one of the gaps on the way (`transform/device/phases.py`); the gaps are chosen such that barriers
 run as rarely as possible, and barriers that are there count. Where it cannot be proved that there
 is no dependence, one is assumed. Where the first access is of an asynchronous copy
-(`ir/copies.py`), the barrier is one at which threads wait for copies too.
+(`ir/copies.py`), the barrier is one at which threads wait for copies too, but for as many of the
+last batches as no dependence needs by then.
 
 Threads that conflict within one nest cannot be separated by a barrier: `check_races` reports them.
 
@@ -25,10 +26,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import PrimFunc, Stmt
 from tensorkiln.transform.device.conflicts import Conflicts, Meeting
 from tensorkiln.transform.device.hitting_set import cheapest
-from tensorkiln.transform.device.phases import Phases, Point
+from tensorkiln.transform.device.phases import Phases, Point, waited
+
+_MOST_PENDING = 8  # batches of copies that threads may leave at a barrier
 
 # How often a loop is taken to run when the costs of barriers are compared.
 _ROUNDS = 16
@@ -52,10 +55,32 @@ def with_barriers(f: PrimFunc) -> PrimFunc:
     points.update(dict.fromkeys(cheapest([gaps & points.keys() for gaps in late], costs), "copies"))
     if not points:
         return f
-    body = conflicts.phases.with_barriers(points)
+    made = _with_body(f, conflicts, conflicts.phases.with_barriers(points))
+    return _relaxed(made) if "copies" in points.values() else made
+
+
+def _with_body(f: PrimFunc, conflicts: Conflicts, body: Stmt) -> PrimFunc:
     for loop in reversed(conflicts.of.launch.loops):
         body = replace(loop, body=body)
     return replace(f, body=body)
+
+
+def _relaxed(f: PrimFunc) -> PrimFunc:
+    """Let the barriers that wait for copies leave as many batches as no dependence needs yet."""
+    conflicts = Conflicts(f)
+    if conflicts.parts <= 2:  # the copies of a round are all that there are
+        return f
+    ways = (w for w in conflicts.from_copies() if not w.at_once)
+    needs = [w.least for w in ways if conflicts.may_conflict(w)]
+    pending = conflicts.phases.pending()
+    for point in pending:
+        for count in range(_MOST_PENDING, 0, -1):
+            if all(waited(pieces, {**pending, point: count}) for pieces in needs):
+                pending[point] = count
+                break
+    if not any(pending.values()):
+        return f
+    return _with_body(f, conflicts, conflicts.phases.with_pending(pending))
 
 
 def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[frozenset[Point]]:
@@ -63,14 +88,18 @@ def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[f
     `late`, or on anything else."""
     if late and not conflicts.any_late:
         return []
-    there = conflicts.phases.barriers(copies=late)
-    ways = [w for w in ways if not w.sure & there]
+    if late:
+        pending = conflicts.phases.pending()
+        ways = [w for w in ways if not waited(w.least, pending)]
+    else:
+        there = conflicts.phases.barriers()
+        ways = [w for w in ways if not w.sure & there]
     found: set[frozenset[Point]] = set()
     # A set that contains another is hit whenever that one is, so it need not be asked for.
     for way in sorted(ways, key=lambda w: len(w.sure)):
         if any(s <= way.sure for s in found):
             continue
-        if any(True for _ in conflicts.conflicts(way, late)):
+        if conflicts.any_conflict(way, late):
             found.add(way.sure)
     return [s for s in dict.fromkeys(w.sure for w in ways) if s in found]
 

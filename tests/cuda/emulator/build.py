@@ -50,6 +50,7 @@ FAULTS = {
     10: "copy",
     11: "product",
     12: "proxy",
+    13: "deadlock",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.

@@ -7,15 +7,18 @@ typedef struct copy {
     const char *from;
     unsigned size, count; /* bytes that are written, and of these those that are read */
     int next;             /* of the same thread, plus one */
+    unsigned batch;       /* how many batches its thread had ended before */
 } copy;
 
 static copy *begun;
-static int n_begun, room, late, first_begun[MOST_THREADS]; /* plus one; 0: none */
+static int n_begun, room, first_begun[MOST_THREADS]; /* plus one; 0: none */
+static unsigned ended[MOST_THREADS]; /* batches */
 
 static void forget_copies(void)
 {
     n_begun = 0;
     memset(first_begun, 0, sizeof first_begun);
+    memset(ended, 0, sizeof ended);
     memset(copying, 0, MOST_SHARED * sizeof *copying);
 }
 
@@ -41,7 +44,7 @@ static void begin(char *to, const char *from, unsigned size, unsigned count, uin
         room = room ? 2 * room : 4096;
         begun = realloc(begun, (size_t)room * sizeof *begun);
     }
-    begun[n_begun] = (copy){to, from, size, count, first_begun[running]};
+    begun[n_begun] = (copy){to, from, size, count, first_begun[running], ended[running]};
     if (!late)
         happens(&begun[n_begun]);
     first_begun[running] = ++n_begun;
@@ -49,13 +52,19 @@ static void begin(char *to, const char *from, unsigned size, unsigned count, uin
         copying[to - shared + i] = own_number();
 }
 
-/* What this thread has begun is there from now on; it was counted when it was begun. */
-void nvvm_cp_async_wait_all(void)
+/* What this thread has begun in its first batches is there from now on, written by `agent`; it was
+ * counted when it was begun. */
+static void end_copies(uint32_t batches, int agent)
 {
     const int counted = counting;
+    int *link = &first_begun[running];
     counting = 0;
-    for (int i = first_begun[running]; i; i = begun[i - 1].next) {
-        const copy *c = &begun[i - 1];
+    while (*link) {
+        copy *c = &begun[*link - 1];
+        if (c->batch >= batches) {
+            link = &c->next;
+            continue;
+        }
         for (unsigned k = 0; k < c->size; k++)
             copying[c->to - shared + k] = 0;
         if (late && c->count)
@@ -63,9 +72,28 @@ void nvvm_cp_async_wait_all(void)
         if (late)
             happens(c);
         access_to(c->to, c->size, c->size, 1);
+        for (unsigned k = 0; k < c->size; k++) {
+            wrote_agent[c->to - shared + k] = (uint16_t)agent;
+            wrote_tick[c->to - shared + k] = clocks[agent];
+        }
+        *link = c->next;
     }
-    first_begun[running] = 0;
     counting = counted;
+}
+
+void nvvm_cp_async_wait_all(void)
+{
+    end_copies(UINT32_MAX, running);
+}
+
+void nvvm_cp_async_commit_group(void)
+{
+    ended[running]++;
+}
+
+void nvvm_cp_async_wait_group(unsigned pending)
+{
+    end_copies(ended[running] > pending ? ended[running] - pending : 0, running);
 }
 
 #define COPY(kind, size)                                                                             \

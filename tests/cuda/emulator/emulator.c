@@ -27,9 +27,16 @@
  * - It reads shared memory through the async proxy: what a thread wrote is there after its
  *   fence.proxy.async, and a barrier.
  * - cp.async is a copy by a thread of its own, which may happen at any time from then until the thread
- *   has waited for it (cp.async.wait_all); other threads see it after a barrier behind that. Both
+ *   has waited for it (cp.async.wait_all, or wait_group for all but its last batches, each of which
+ *   ends at a commit_group); other threads see it after a barrier behind that. Both
  *   addresses are multiples of its size, 4, 8 or 16; of src-size bytes that are less than these the
  *   rest is zero, and where it is 0 nothing is read.
+ * - mbarrier ("Asynchronous Barriers"): a turn ends when as many threads have arrived as it was made for;
+ *   what these did before is there for whoever waits for that turn, by its parity. An arrival of copies
+ *   (cp.async.mbarrier.arrive.noinc) is one that happens when all copies of its thread have, and says
+ *   nothing of what the thread itself did. bar.warp.sync orders the threads of a warp. A fence.proxy.async
+ *   of those that multiply, after they waited, serves as well as one of those that wrote ("linked by a
+ *   proxy fence along the base causality path").
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
  *   and 65535 along y and z; a block has at most 1024 threads, 64 along z.
  *
@@ -51,7 +58,7 @@
 #endif
 
 enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED, WARP, OPERAND, COPYING,
-       PRODUCT, PROXY };
+       PRODUCT, PROXY, DEADLOCK };
 enum { FORWARD, BACKWARD, RANDOM };
 enum { MOST_THREADS = 1024, STACK = 256 << 10, GUARD = 64 << 10, MOST_SHARED = 227 << 10 };
 enum { PAGE = 4096, MOST_REGIONS = 1 << 16, MANY_THREADS = 1u << 31, MANY_BLOCKS = 1u << 30 };
@@ -73,7 +80,7 @@ typedef struct fiber {
     ucontext_t context;
 #endif
     unsigned x, y, z;
-    enum { READY, WAITING, IN_WARP, DONE } state;
+    enum { READY, WAITING, IN_WARP, IN_BARRIER, DONE } state;
     const void *where; /* of the barrier, or of the instruction of a warp, which is: */
     const char *instruction;
     uint32_t *registers;
@@ -105,6 +112,10 @@ static uint32_t now, launch_began, block_began, block_number, block_first;
 static long undefined_at; /* a byte that was read before anybody wrote it; -1: none */
 static uint32_t undefined_by;
 static void written_for_products(unsigned long at);
+static int knows_write(unsigned long at), knows_read(unsigned long at, uint32_t reader);
+static int knows_products(unsigned long at);
+static void note_tick_of_read(unsigned long at);
+static void end_copies(uint32_t batches, int agent);
 static uint32_t *copying; /* by byte of shared memory: the thread that has begun to copy to it; 0: none */
 static page *pages;
 static size_t n_pages, capacity;
@@ -185,6 +196,8 @@ __attribute__((noinline)) void nvvm_barrier_cta_sync_aligned_all(unsigned number
 }
 
 #include "warps.h"
+static int late; /* copies happen as late as they may */
+#include "mbarriers.h"
 #include "warpgroups.h"
 #include "copies.h"
 
@@ -217,6 +230,7 @@ static void run_block(void)
     undefined_at = -1;
     forget_products();
     forget_copies();
+    forget_barriers();
     for (int t = 0; t < n_threads; t++)
         prepare(t);
     for (;;) {
@@ -228,11 +242,13 @@ static void run_block(void)
             if (fault)
                 return;
         }
-        if (run_warps()) {
+        if (run_barriers() || run_warps(0) || late_arrival() || run_warps(1)) {
             if (fault)
                 return;
             continue;
         }
+        if (deadlock())
+            return;
         count_phase();
         if (undefined_at >= 0) { /* and no thread wrote it until the barrier: that were a race */
             say(UNDEFINED, "%s reads byte %ld of shared memory, which nobody wrote",
@@ -272,6 +288,12 @@ static void make_memory(void)
     read_by_products = calloc(MOST_SHARED, sizeof *read_by_products);
     wrote_at = calloc(MOST_SHARED, sizeof *wrote_at);
     copying = calloc(MOST_SHARED, sizeof *copying);
+    seen = calloc(MOST_THREADS, sizeof *seen);
+    wrote_agent = calloc(MOST_SHARED, sizeof *wrote_agent);
+    wrote_tick = calloc(MOST_SHARED, sizeof *wrote_tick);
+    read_tick = calloc(MOST_SHARED, sizeof *read_tick);
+    multiplied = calloc(MOST_SHARED, sizeof *multiplied);
+    multiplied_tick = calloc(MOST_SHARED, sizeof *multiplied_tick);
 }
 
 static int legal(const unsigned grid[3], const unsigned block_[3], const unsigned needed[3],

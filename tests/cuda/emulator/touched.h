@@ -45,18 +45,21 @@ static void race(const char *how, uint32_t other, const char *space, unsigned lo
          how[1] == 'w' ? "wrote" : "read");
 }
 
-/* Note an access; what happened before barrier number `since` does not count. */
-static void note(touched *t, int write, uint32_t since, const char *space, unsigned long at)
+/* Note an access; what happened before barrier number `since` does not count. `in_shared`: it is to
+ * shared memory, which barriers there order too. */
+static void note(touched *t, int write, uint32_t since, const char *space, unsigned long at,
+                 int in_shared)
 {
     const uint32_t me = own_number();
     if (t->written >= since && t->writer != me &&
-        (!same_block(t->writer) || t->written == now))
+        (!same_block(t->writer) || t->written == now) && !(in_shared && knows_write(at)))
         race(write ? "ww" : "rw", t->writer, space, at);
     int read = t->read >= since;
     uint32_t reader = t->reader & ~(MANY_THREADS | MANY_BLOCKS);
     if (write) {
         if (read && ((t->reader & MANY_BLOCKS) || !same_block(reader) ||
-                     (t->read == now && ((t->reader & MANY_THREADS) || reader != me))))
+                     (t->read == now && ((t->reader & MANY_THREADS) || reader != me))) &&
+            !(in_shared && knows_read(at, t->reader)))
             race("wr", t->reader, space, at);
         t->writer = me;
         t->written = now;
@@ -128,9 +131,11 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
             if (copying[at + (long)i])
                 FAIL(COPYING, "%s %s byte %ld of shared memory before %s has waited for its copy to it",
                      thread_name(own_number()), does, at + (long)i, thread_name(copying[at + (long)i]));
-            note(t, write, block_began, "shared memory", (unsigned long)at + i);
+            note(t, write, block_began, "shared memory", (unsigned long)at + i, 1);
             if (write)
                 written_for_products((unsigned long)at + i);
+            else
+                note_tick_of_read((unsigned long)at + i);
             if (!write && t->written < block_began && undefined_at < 0) {
                 undefined_at = at + (long)i;
                 undefined_by = own_number();
@@ -147,7 +152,7 @@ static void access_to(char *p, unsigned size, unsigned align, int write)
     if (watch)
         for (unsigned i = 0; i < size; i++)
             note(touched_of((uintptr_t)p + i), write, launch_began, "a buffer",
-                 (unsigned long)((uintptr_t)p + i - (r ? r->start : 0)));
+                 (unsigned long)((uintptr_t)p + i - (r ? r->start : 0)), 0);
 }
 
 void emulator_load(char *p, unsigned size, unsigned align, uint32_t site)

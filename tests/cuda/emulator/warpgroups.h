@@ -20,7 +20,8 @@ static unsigned char fenced[MOST_THREADS];
 /* By byte of shared memory: products that read it, and when a thread wrote it last. Those writes of a
  * thread that are not after its last fence are not there for products. */
 static uint16_t *read_by_products;
-static uint64_t *wrote_at, clock_of_writes, proxy_fenced[MOST_THREADS];
+static uint64_t *wrote_at, clock_of_writes, proxy_fenced[MOST_THREADS], least_fenced;
+static uint32_t least_seen[AGENTS]; /* what all threads know that begin a product */
 
 static void forget_products(void)
 {
@@ -78,25 +79,36 @@ static void begin_reading(const product *w, unsigned long at)
             thread_name(me), at);
         return;
     }
-    if (t->written == now)
+    if (t->written == now && least_seen[wrote_agent[at]] < wrote_tick[at])
         say(RACE, "%s multiplies byte %lu of shared memory, which %s wrote, with no barrier between them",
             thread_name(me), at, thread_name(t->writer));
     else if (copying[at])
         say(COPYING, "%s multiplies byte %lu of shared memory before %s has waited for its copy to it",
             thread_name(me), at, thread_name(copying[at]));
-    else if (wrote_at[at] > proxy_fenced[t->writer - block_first])
+    else if (wrote_at[at] > proxy_fenced[t->writer - block_first] && wrote_at[at] > least_fenced)
         say(PROXY, "%s multiplies byte %lu of shared memory, which %s wrote, with no proxy fence",
             thread_name(me), at, thread_name(t->writer));
-    t->reader = me | MANY_THREADS;
-    t->read = now;
+    if (multiplied[at] != now) {
+        multiplied[at] = now;
+        memset(multiplied_tick[at], 0, sizeof multiplied_tick[at]);
+    }
     read_by_products[at]++;
+}
+
+/* The running thread's warp has waited. */
+static void warp_has_read(const product *w, unsigned long at)
+{
+    const int last = running - running % WARP_THREADS + WARP_THREADS - 1;
+    (void)w;
+    if (multiplied[at] != now)
+        memset(multiplied_tick[at], 0, sizeof multiplied_tick[at]);
+    multiplied[at] = now;
+    multiplied_tick[at][last / WARP_THREADS] = clocks[last];
 }
 
 static void end_reading(const product *w, unsigned long at)
 {
-    touched *t = &shared_touched[at];
-    t->reader = (block_first + (uint32_t)w->first) | MANY_THREADS;
-    t->read = now;
+    (void)w;
     read_by_products[at]--;
 }
 
@@ -144,6 +156,16 @@ static void begin_product(fiber *group, unsigned how)
             return;
         }
         w->sums[t] = f->registers;
+    }
+    least_fenced = UINT64_MAX;
+    memset(least_seen, 0xff, sizeof least_seen);
+    for (int t = first; t < first + GROUP_THREADS; t++) {
+        least_fenced = proxy_fenced[t] < least_fenced ? proxy_fenced[t] : least_fenced;
+        for (int k = 0; k < AGENTS; k++)
+            if (!n_mbarriers)
+                least_seen[k] = 0;
+            else if (seen[t][k] < least_seen[k])
+                least_seen[k] = seen[t][k];
     }
     for_each_byte(w, begin_reading);
     if (fault)
@@ -206,6 +228,7 @@ void emulator_wgmma_wait(unsigned pending)
         if (late_products)
             add_rows(w, warp);
         w->waiting &= ~(1u << warp);
+        for_each_byte(w, warp_has_read);
         if (!w->waiting)
             for_each_byte(w, end_reading);
     }
@@ -253,6 +276,10 @@ void emulator_proxy_fence(void)
 static void written_for_products(unsigned long at)
 {
     wrote_at[at] = ++clock_of_writes;
+    wrote_agent[at] = (uint16_t)running;
+    wrote_tick[at] = clocks[running];
+    if (!knows_products(at))
+        race("wr", MANY_THREADS, "shared memory", at);
     if (read_by_products[at])
         FAIL(PRODUCT, "%s writes byte %lu of shared memory, which a product reads that not all threads "
                       "have waited for",

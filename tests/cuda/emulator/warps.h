@@ -194,7 +194,8 @@ static const char *place_of(const fiber *f)
 {
     return f->state == DONE      ? "has ended"
            : f->state == IN_WARP ? "is at another instruction of a warp"
-                                 : "is at a barrier";
+           : f->state == IN_BARRIER ? "waits for a turn of a barrier"
+                                    : "is at a barrier";
 }
 
 /* What is wrong with the instruction that thread `one` waits at, whose group begins at `first`, since
@@ -222,9 +223,9 @@ static int incomplete(int one, int first, int tell)
     return 0;
 }
 
-/* Do what groups of threads wait for that have all come; whether any did. If none have, those that wait
- * for each other wait for ever. */
-static int run_warps(void)
+/* Do what groups of threads wait for that have all come; whether any did. If none have, and nothing
+ * else will happen (`last`), those that wait for each other wait for ever. */
+static int run_warps(int last)
 {
     int found = 0, stuck = -1;
     for (int first = 0; first < n_threads; first += WARP_THREADS) {
@@ -245,7 +246,7 @@ static int run_warps(void)
             fibers[t].state = READY;
         found = 1;
     }
-    if (!found && stuck >= 0) {
+    if (last && !found && stuck >= 0) {
         incomplete(stuck, stuck - stuck % (int)fibers[stuck].threads, 1);
         return 1;
     }

@@ -1,0 +1,171 @@
+"""Loops for which threads of their own copy (`ir/rings.py`), in LLVM IR for a GPU of NVIDIA.
+
+Each part of the shared buffers has two barriers in shared memory (mbarrier): *full*, at which the
+copies of its producers arrive by themselves when they are done, and *free*, at which each warp of
+the other threads arrives when it has done with the part. Rounds of one part are told apart by the
+parity of their number: waiting for the parity before the first round returns at once.
+
+What is copied is there for the tensor cores after a fence of the threads that wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.llvm import loops
+from tensorkiln.codegen.llvm.addresses import index
+from tensorkiln.codegen.ptx import threads
+from tensorkiln.codegen.ptx.copies import write_wait
+from tensorkiln.codegen.ptx.threads import DeviceWriter, branch, thread_register, write_barrier
+from tensorkiln.codegen.ptx.warpgroup import write_fence
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import cast, int_value
+from tensorkiln.ir.launch import BARRIER_BYTES, launch_of, thread_of
+from tensorkiln.ir.rings import Ring, producers_of, ring_of
+from tensorkiln.ir.stmt import THREAD_INDICES, For, PrimFunc, Stmt, While
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.target.gpus import capability_of
+
+CAPABILITY = 90  # the least that has waits for a parity which need no loop of their own
+_BARRIER = "ptr addrspace(3)"
+_INIT = f"void @llvm.nvvm.mbarrier.init.shared({_BARRIER}, i32)"
+_ARRIVE = f"i64 @llvm.nvvm.mbarrier.arrive.shared({_BARRIER})"
+_COPIED = f"void @llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared({_BARRIER})"
+_TRY = f"i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta({_BARRIER}, i32)"
+_WARP = "void @llvm.nvvm.bar.warp.sync(i32)"
+
+
+def require_ring(f: PrimFunc, archs: tuple[str, ...]) -> None:
+    """Raise UnsupportedError for a ring that an architecture lacks, for one in another loop or
+    beside another one, and for one whose threads are no whole warps along x."""
+    rings = [s for s in walk_stmt(f.body) if isinstance(s, For) and ring_of(s) is not None]
+    if not rings:
+        return
+    launch = launch_of(f)
+    x, y, z = launch.block
+    fault, hint = "", ""
+    old = next((a for a in archs if capability_of(a) < CAPABILITY), None)
+    if old is not None:
+        fault = f"{old} does not have barriers at which copies arrive by themselves"
+        hint = f"sm_{CAPABILITY} or newer, for arch and each of also; or no producers"
+    elif len(rings) > 1 or _is_repeated(f, rings[0]):
+        fault, hint = "a loop with producers inside of a loop, or beside another one", "one for all"
+    elif (x, y, z) != (x, 1, 1) or x % WARP_THREADS or producers_of(rings[0]) % WARP_THREADS:
+        fault = f"{x} x {y} x {z} threads, {producers_of(rings[0])} of which copy"
+        hint = f"multiples of {WARP_THREADS}, along x"
+    if fault:
+        raise UnsupportedError(fault, where=f.name, hint=hint)
+
+
+def _is_repeated(f: PrimFunc, ring: For) -> bool:
+    """Whether a ring stands in a loop other than those over blocks."""
+    around = [s for s in walk_stmt(f.body) if isinstance(s, For | While) and s is not ring]
+    serial = [s for s in around if not thread_of(s)]
+    return any(t is ring for s in serial for t in walk_stmt(s))
+
+
+def _for(w: DeviceWriter, s: For) -> None:
+    ring = ring_of(s)
+    if ring is None:
+        threads.STATEMENTS[For](w, s)
+    else:
+        _write(w, ring)
+
+
+def _write(w: DeviceWriter, ring: Ring) -> None:
+    block = w.launch.block
+    others = block[0] - ring.producers
+    tid = thread_register(w, THREAD_INDICES[0])
+    first = w.line(f"getelementptr inbounds i8, ptr {w.shared}, i64 {w.launch.barriers}")
+    with branch(w, w.line(f"icmp eq i32 {tid}, 0")):
+        w.declares.add(f"declare {_INIT}")
+        for k in range(2 * ring.parts):
+            count = ring.producers if k < ring.parts else others // WARP_THREADS
+            at = _barrier(w, first, str(k * BARRIER_BYTES))
+            w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
+    write_barrier(w)
+    copies, uses, end = w.label(), w.label(), w.label()
+    behind = w.line(f"icmp uge i32 {tid}, {others}")
+    with w.scope():  # what is computed for both stands before it
+        w.emit(f"  br i1 {behind}, label %{copies}, label %{uses}")
+        for label, producer in ((copies, True), (uses, False)):
+            with w.scope():
+                w.enter(label)
+                w.of_block = (ring.producers if producer else others, 1, 1)
+                w.behind = others if producer else 0
+                _rounds(w, ring, first, producer)
+                w.emit(f"  br label %{end}")
+    w.of_block, w.behind = block, 0
+    w.enter(end)
+    w.state.written(None)
+
+
+def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool) -> None:
+    """The rounds of the producers, or of the other threads."""
+    s, size = ring.loop, BARRIER_BYTES
+    number = cast(s.var - s.lo, INT64)
+    lo, hi = index(w, s.lo), index(w, cast(s.lo, INT64) + cast(s.extent, INT64))
+
+    def body() -> None:
+        part, turn = index(w, number % ring.parts), index(w, number // ring.parts)
+        at = w.line(f"mul nsw i64 {part}, {size}")
+        full = _barrier(w, first, at)
+        free = _barrier(w, first, w.line(f"add nsw i64 {at}, {ring.parts * size}"))
+        parity = w.line(f"and i32 {w.line(f'trunc i64 {turn} to i32')}, 1")
+        if producer:
+            parity = w.line(f"xor i32 {parity}, 1")  # of the turn before
+        _wait(w, free if producer else full, parity)
+        if not producer and w.for_products:
+            write_fence(w)
+        w.state.written(None)
+        w.copied_at_once = False
+        for nest in ring.copies if producer else ring.rest:
+            w.statement(nest)
+        if not producer:
+            _hand_back(w, free)
+        elif w.copied_at_once:  # what the thread itself has stored does not arrive with its copies
+            write_wait(w, 0)
+            _arrive(w, full)
+        else:
+            w.declares.add(f"declare {_COPIED}")
+            w.emit(f"  call {_COPIED.partition('(')[0]}({_BARRIER} {full})")
+
+    loops.counted(w, s.var, lo, hi, body, guard=int_value(s.extent) is None)
+
+
+def _barrier(w: DeviceWriter, first: str, offset: str) -> str:
+    at = w.line(f"getelementptr inbounds i8, ptr {first}, i64 {offset}")
+    return w.line(f"addrspacecast ptr {at} to ptr addrspace(3)")
+
+
+def _wait(w: DeviceWriter, barrier: str, parity: str) -> None:
+    """Wait until the turn of this parity is over."""
+    again, done = w.label(), w.label()
+    w.declares.add(f"declare {_TRY}")
+    w.emit(f"  br label %{again}")
+    w.enter(again)
+    there = w.fresh()
+    w.emit(f"  {there} = call {_TRY.partition('(')[0]}({_BARRIER} {barrier}, i32 {parity})")
+    w.emit(f"  br i1 {there}, label %{done}, label %{again}")
+    w.enter(done)
+
+
+def _hand_back(w: DeviceWriter, barrier: str) -> None:
+    """Arrive, one thread of each warp, when all of it have done."""
+    w.declares.add(f"declare {_WARP}")
+    w.emit(f"  call {_WARP.partition('(')[0]}(i32 -1)")
+    lane = w.line(f"and i32 {thread_register(w, THREAD_INDICES[0])}, {WARP_THREADS - 1}")
+    with branch(w, w.line(f"icmp eq i32 {lane}, 0")):
+        _arrive(w, barrier)
+
+
+def _arrive(w: DeviceWriter, barrier: str) -> None:
+    w.declares.add(f"declare {_ARRIVE}")
+    w.emit(f"  {w.fresh()} = call {_ARRIVE.partition('(')[0]}({_BARRIER} {barrier})")
+
+
+STATEMENTS: dict[type[Stmt], Callable[[Any, Any], None]] = {**threads.STATEMENTS, For: _for}
+__all__ = ["CAPABILITY", "STATEMENTS", "require_ring"]

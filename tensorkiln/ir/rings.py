@@ -1,0 +1,90 @@
+"""Loops in which threads of their own copy, and run ahead of those that compute.
+
+A loop with the attributes `producers` and `parts` begins with nests that fill shared buffers, whose
+first index is the round modulo `parts`; what uses them follows. As for every loop, its rounds are
+one after the other. Where the nests that fill buffers are asynchronous (`ir/copies.py`), they run
+in `producers` threads of their own, behind the others of the block, and the loop is a *ring*:
+nothing in it waits at barriers of the block. Instead,
+
+- what uses the copies of a round begins when these are there;
+- the copies of a round begin when all threads have done with the round `parts` before it.
+
+    for k in T.serial(n, annotations={"parts": 4, "producers": 32}):
+        for t in T.thread_binding(32, thread="threadIdx.x", annotations={"asynchronous": True}):
+            tile[k % 4, t] = X[k, t]
+        for t in T.thread_binding(128, thread="threadIdx.x"): ...
+
+On devices without such copies the same threads do both, with barriers in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorkiln.ir.copies import is_asynchronous
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, Seq, Stmt
+from tensorkiln.ir.visit import walk_stmt
+
+PRODUCERS, PARTS = "producers", "parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """`copies`: the nests of the `producers`; `rest`: those of the other threads."""
+
+    loop: For
+    producers: int
+    parts: int
+    copies: tuple[For, ...]
+    rest: tuple[For, ...]
+
+
+def producers_of(s: Stmt | None) -> int:
+    """How many threads of their own copy for a loop; 0 for any other statement."""
+    found = s.attrs.get(PRODUCERS) if isinstance(s, For) else None
+    return found if isinstance(found, int) else 0
+
+
+def ring_of(s: Stmt | None) -> Ring | None:
+    """The ring that a loop is; None for any other statement, and if its copies are made by the
+    threads that compute."""
+    producers = producers_of(s)
+    if not producers or not isinstance(s, For):
+        return None
+    parts = s.attrs.get(PARTS)
+    all_of = list(_flat(s.body))
+    nests = [t for t in all_of if isinstance(t, For) and _is_nest(t)]
+    count = next((k for k, t in enumerate(nests) if not is_asynchronous(t)), len(nests))
+    if not isinstance(parts, int) or not 0 < count < len(nests):
+        return None
+    if len(nests) != len(all_of) or any(map(is_asynchronous, nests[count:])):
+        return None
+    copies, rest = nests[:count], nests[count:]
+    if any(int_value(t.extent) != producers or not _alone(t) for t in copies):
+        return None
+    return Ring(s, producers, parts, tuple(copies), tuple(rest))
+
+
+def _flat(s: Stmt) -> Iterator[Stmt]:
+    if isinstance(s, Alloc):  # of shared memory, which is there throughout
+        yield from _flat(s.body)
+    elif isinstance(s, Seq):
+        for t in s.stmts:
+            yield from _flat(t)
+    else:
+        yield s
+
+
+def _is_nest(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == "thread" and s.attrs.get("thread") in THREAD_INDICES
+
+
+def _alone(s: For) -> bool:
+    """Whether a nest has a loop along x, and no other."""
+    loops = [t for t in walk_stmt(s) if _is_nest(t)]
+    return len(loops) == 1 and s.attrs.get("thread") == THREAD_INDICES[0]
+
+
+__all__ = ["PARTS", "PRODUCERS", "Ring", "producers_of", "ring_of"]
