@@ -19,6 +19,7 @@ from tensorkiln.kernels.plugins import installed_families
 from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
 from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
+from tensorkiln.kernels.transposed import TRANSPOSED
 from tensorkiln.kernels.winograd import WINOGRAD
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -27,6 +28,7 @@ TABLE: tuple[Family, ...] = (
     DEPTHWISE,
     CONV2D,
     WINOGRAD,
+    TRANSPOSED,
     STRASSEN_PARTS,
     STRASSEN,
     LINEAR,

@@ -34,10 +34,10 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
     return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
 
 
-def add_piece(total: Buffer, terms: Callable[[Buffer], Stmt]) -> Stmt:
+def add_piece(total: Buffer, terms: Callable[[Buffer], Stmt], name: str = "part") -> Stmt:
     """total += the sum that `terms(part)` adds up in `part`, vectors of registers that start at
-    zero."""
-    part = buffer("part", total.shape, total.dtype, "local")
+    zero, in a buffer of the given name."""
+    part = buffer(name, total.shape, total.dtype, "local")
     zero = const(0, part.dtype)
 
     def add(*at: Expr) -> Stmt:
