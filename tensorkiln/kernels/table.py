@@ -9,6 +9,7 @@ from functools import cache
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
+from tensorkiln.kernels.conv_parts import DILATED
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
@@ -26,6 +27,7 @@ from tensorkiln.target.kinds import KINDS
 
 TABLE: tuple[Family, ...] = (
     DEPTHWISE,
+    DILATED,
     CONV2D,
     WINOGRAD,
     TRANSPOSED,

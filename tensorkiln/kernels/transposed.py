@@ -23,26 +23,17 @@ from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value, constant
 from tensorkiln.kernels.conv2d import panel_vectors
+from tensorkiln.kernels.conv_parts import halo_of, packed, phase_parts
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.layouts import by_lanes, channel_blocks, is_float32
-from tensorkiln.ops.transposed import Phases, phases_of
+from tensorkiln.ops.transposed import phases_of
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
 
 # How much more multiply-adds may take than those of one convolution of all phases, whose result is
 # moved three times.
 _MORE = 1.5
-
-
-def halo_of(p: Phases, extent: int, size: int) -> int:
-    """How many elements around an image of `extent` the sums of a result of `size` read."""
-    need = 0
-    for r in range(p.stride):
-        if p.taps(r) and (count := p.places(r, size)):
-            before, after = p.taps(r) - 1 - p.input(r), p.input(r) + count - extent
-            need = max(need, before, after)
-    return need
 
 
 def _lacks(call: Call, out: TensorType, target: Target) -> str:
@@ -78,22 +69,14 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     x, w = call.args[0].type, call.args[1].type
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
-    sizes = zip(phases_of(w, call.attrs), (2, 3), strict=True)
     halo = {
-        d: halo_of(p, int_value(x.shape[d]) or 0, int_value(out.shape[d]) or 0) for p, d in sizes
+        d: halo_of(phase_parts(p, int_value(out.shape[d]) or 0), int_value(x.shape[d]) or 0)
+        for d, p in enumerate(phases_of(w, call.attrs), 2)
     }
     nr = lanes * panel_vectors(TensorType((out.shape[1],), out.dtype), target)[0]
     weights = Layout.parse(f"B/{nr} A/{lanes} C D A%{lanes} B%{nr}")
     bias = [by_lanes(target)] * len(call.args[2:])
     return Layouts((blocks.with_halo(halo), weights, *bias), blocks)
-
-
-def _fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether its operands have the layouts that it asks for."""
-    types = [a.type for a in call.args]
-    return out.layout is not None and all(
-        isinstance(t, TensorType) and t.layout is not None for t in types
-    )
 
 
 # --- as one convolution --------------------------------------------------------------------------
@@ -205,8 +188,8 @@ def _interleaved(emit: _Emitter, y: Value, groups: int, step: Sequence[int]) -> 
 TRANSPOSED = Family(
     op_class="conv2d_transposed",
     operators=("conv2d_transpose",),
-    schedule="tensorkiln.schedule.transposed.schedule:schedule_transposed",
-    fits=_fits,
+    schedule="tensorkiln.schedule.conv_parts.schedule:schedule_conv_parts",
+    fits=packed,
     layouts=_layouts,
     lacks=_lacks,
     decompose=_decompose,

@@ -167,6 +167,12 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "transposed": (_transposed(16, 32, 2), (N, 16, 5, 5), "conv2d_transposed"),
     "transposed_phases": (_transposed(40, 19, 3, 1), (1, 40, 5, 4), "conv2d_transposed"),
     "transposed_parallel": (_transposed(64, 64, 4, 1), (1, 64, 9, 7), "conv2d_transposed"),
+    "dilated": (
+        _conv(19, 40, dilation=(4, 5), padding=(4, 5) * 2), (N, 40, 9, 7), "conv2d_dilated"
+    ),
+    "dilated_pieces": (
+        _conv(264, 264, dilation=(12, 12), padding=(12,) * 4), (1, 264, 18, 17), "conv2d_dilated"
+    ),
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),

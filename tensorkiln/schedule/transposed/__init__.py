@@ -1,1 +1,0 @@
-"""Transposed convolutions."""
