@@ -164,6 +164,8 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "winograd_blocks": (_winograd(64, 16, 0), (1, 16, 62, 58), "conv2d_winograd"),
     "winograd_panels": (_winograd(64, 64), (1, 64, 16, 16), "conv2d_winograd"),
     "winograd_overhang": (_winograd(19, 40), (1, 40, 13, 7), "conv2d_winograd"),
+    "planes": (lambda g, x: g.relu(g.mul(x, rand(40, 1, 1))), (N, 40, 14, 14), "loops"),
+    "few_planes": (lambda g, x: g.relu(g.mul(x, rand(3, 1, 1))), (1, 3, 160, 161), "loops"),
     "transposed": (_transposed(16, 32, 2), (N, 16, 5, 5), "conv2d_transposed"),
     "transposed_phases": (_transposed(40, 19, 3, 1), (1, 40, 5, 4), "conv2d_transposed"),
     "transposed_parallel": (_transposed(64, 64, 4, 1), (1, 64, 9, 7), "conv2d_transposed"),

@@ -230,6 +230,11 @@ class Merged(OutputRegion):
     """for each index of the first dimensions: for i: out[index, i] = value(index, i), where i runs
     over all of the last dimensions."""
 
+    @property
+    def planes(self) -> int:
+        """How often i runs over all of them, where each unknown dimension is UNKNOWN."""
+        return math.prod(int_value(d) or UNKNOWN for d in self.shape[: _merged_from(self.group)])
+
     def stmt(self) -> Stmt:
         """The plain loops."""
         group, first = self.group, _merged_from(self.group)
