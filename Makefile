@@ -17,7 +17,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
 	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
-	@echo "make operators    single operators, and estimators of scikit-learn, beside ONNX Runtime"
+	@echo "make operators    operators, families of networks, scikit-learn's estimators, beside ONNX Runtime"
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
@@ -104,7 +104,8 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	@touch $@
 
 operators: .venv/estimators
-	$(BIN)/python -m bench.operators; status=$$?; $(BIN)/python -m bench.estimators && exit $$status
+	$(BIN)/python -m bench.operators; status=$$?; $(BIN)/python -m bench.families || status=$$?; \
+	$(BIN)/python -m bench.estimators && exit $$status
 
 # Checked first, then timed; under ten minutes. The table is there whatever fails.
 gpu: .venv/has-dev

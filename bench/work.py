@@ -78,6 +78,9 @@ def _flops(var: RVar, call: Call) -> float:
         case "conv2d":
             _, *window = types[1].shape
             return made * 2 * math.prod(int_value(d) or 1 for d in window)
+        case "conv2d_transpose":  # each element of the image is multiplied by every weight
+            _, *window = types[1].shape
+            return _elements(types[0]) * 2 * math.prod(int_value(d) or 1 for d in window)
         case "winograd_conv2d":
             return made * 2 * 9 * (int_value(types[1].shape[1]) or 1)
         case "linear":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.kernels import rows
+from tensorkiln.kernels import rows, transposed
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, light
 from tensorkiln.kernels.gpu_attention import gpu_attention
@@ -32,6 +32,10 @@ LAYER_NORM = replace(
     devices=_DEVICES,
 )
 ATTENTION = gpu_attention(_DEVICES)
+# One convolution of all phases.
+TRANSPOSED = replace(
+    transposed.TRANSPOSED, fits=lambda *_: False, layouts=None, lacks=None, devices=_DEVICES
+)
 # Reductions by blocks of threads decline what threads compute better by themselves.
 BLOCK_REDUCTIONS = Family(
     op_class="gpu_reductions",
@@ -79,6 +83,7 @@ SCALAR = Family(
 )
 GPU_FAMILIES = (
     SCALAR,
+    TRANSPOSED,
     ATTENTION,
     ATTENTION_TENSOR_CORES,
     SOFTMAX,

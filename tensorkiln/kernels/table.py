@@ -9,6 +9,7 @@ from functools import cache
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
 from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
+from tensorkiln.kernels.conv_parts import DILATED
 from tensorkiln.kernels.family import Algorithm, Family, Layouts
 from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
@@ -19,14 +20,17 @@ from tensorkiln.kernels.plugins import installed_families
 from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
 from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
+from tensorkiln.kernels.transposed import TRANSPOSED
 from tensorkiln.kernels.winograd import WINOGRAD
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
 
 TABLE: tuple[Family, ...] = (
     DEPTHWISE,
+    DILATED,
     CONV2D,
     WINOGRAD,
+    TRANSPOSED,
     STRASSEN_PARTS,
     STRASSEN,
     LINEAR,

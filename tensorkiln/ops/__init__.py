@@ -23,6 +23,7 @@ from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
 from tensorkiln.ops.strassen import STRASSEN
+from tensorkiln.ops.transposed import TRANSPOSED
 from tensorkiln.ops.wide import wide_sums
 from tensorkiln.ops.winograd import WINOGRAD
 
@@ -32,6 +33,7 @@ _TABLES = (
     SHAPE,
     REDUCTION,
     NN,
+    TRANSPOSED,
     NORMALISE,
     MATMUL,
     WINOGRAD,

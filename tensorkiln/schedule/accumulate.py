@@ -34,14 +34,16 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
     return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
 
 
-def add_piece(total: Buffer, terms: Callable[[Buffer], Stmt]) -> Stmt:
+def add_piece(
+    total: Buffer, terms: Callable[[Buffer], Stmt], name: str = "part", place: tuple[Expr, ...] = ()
+) -> Stmt:
     """total += the sum that `terms(part)` adds up in `part`, vectors of registers that start at
-    zero."""
-    part = buffer("part", total.shape, total.dtype, "local")
+    zero, in a buffer of the given name. `place`: of the vectors in `total`, if it has several."""
+    part = buffer(name, total.shape[len(place) :], total.dtype, "local")
     zero = const(0, part.dtype)
 
     def add(*at: Expr) -> Stmt:
-        return Store(total, at, Load(total, at) + Load(part, at))
+        return Store(total, (*place, *at), Load(total, (*place, *at)) + Load(part, at))
 
     start = vectors("zero", part.shape, lambda *at: Store(part, at, zero))
     return within([part], start, terms(part), vectors("add", part.shape, add))

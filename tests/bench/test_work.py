@@ -40,6 +40,13 @@ def test_convolution(groups: int, inputs: int) -> None:
     assert flops == 32 * 9 * 7 * 2 * inputs * 9
 
 
+def test_a_transposed_convolution_multiplies_each_element_by_every_weight() -> None:
+    weight = rand(16, 32, 3, 3)
+    found = works(lambda g, x: g.conv2d_transpose(x, weight, strides=(2, 2)), x=(1, 16, 5, 7))
+    (flops,) = [w.flops for w in found.values() if w.flops]
+    assert flops == 16 * 5 * 7 * 2 * 32 * 9
+
+
 def test_a_causal_attention_does_half_the_work() -> None:
     def flops(causal: bool) -> float:
         shapes = dict.fromkeys("qkv", (1, 4, 16, 8))

@@ -88,6 +88,11 @@ CASES: list[tuple[str, dict, str, dict, list[np.ndarray]]] = [
      [X4, rand(6, 2, 3, 2), rand(6)]),
     ("conv2d", {"padding": (1, 1, 1, 1), "groups": 4}, "Conv",
      {"pads": [1, 1, 1, 1], "group": 4}, [X4, rand(4, 1, 3, 3)]),
+    *(("conv2d_transpose", {"strides": (2, 3), "cut": cut, "groups": groups}, "ConvTranspose",
+       {"strides": [2, 3], "pads": [max(n, 0) for n in cut],
+        "output_padding": [max(-n, 0) for n in cut[2:]], "group": groups},
+       [X4, rand(4, 3, 3, 4), rand(3 * groups)])
+      for cut in ((0, 0, 0, 0), (1, 1, 0, 2), (1, 0, -1, -2)) for groups in (1, 2)),
     *(("max_pool2d", {"kernel": (3, 2), "strides": (2, 2), "padding": pads, "ceil_mode": ceil},
        "MaxPool", {"kernel_shape": [3, 2], "strides": [2, 2], "pads": list(pads),
                    "ceil_mode": int(ceil)}, [X4])

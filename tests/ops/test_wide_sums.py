@@ -40,6 +40,10 @@ SUMS: dict[str, tuple[Callable[..., Any], list[Shape]]] = {
         lambda g, x, w: g.conv2d(x, w, padding=(20, 20, 20, 20), groups=4),
         [(1, 4, 41, 41), (4, 1, 41, 41)],
     ),
+    "conv2d_transpose": (
+        lambda g, x, w, b: g.relu(g.conv2d_transpose(x, w, b, strides=(2, 2), cut=(1, 1, 1, 1))),
+        [(1, 1100, 3, 4), (1100, 9, 4, 3), (9,)],
+    ),
     "avg_pool2d": (lambda g, x: g.avg_pool2d(x, kernel=(64, 64)), [(1, 3, 66, 65)]),
     "layer_norm": (lambda g, x, y, z: g.layer_norm(x, y, z), [(3, 4100), (4100,), (4100,)]),
     "softmax": (lambda g, x: g.softmax(x, axis=-1), [(3, 4100)]),

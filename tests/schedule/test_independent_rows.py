@@ -144,7 +144,14 @@ def _formulas(g: Graph, x: RVar) -> RVar:
     return g.concat(*values, axis=1)
 
 
+def _transposed(g: Graph, x: RVar) -> RVar:
+    y = g.conv2d_transpose(x, rand(24, 40, 4, 4), rand(40), strides=(2, 2), cut=SAME)
+    return g.relu(y)
+
+
 FAMILIES: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "transposed": (_transposed, (5, 24, 5, 6)),
+    "dilated": (_conv(40, 24, 3, dilation=(4, 4), padding=(4,) * 4), (5, 24, 6, 7)),
     "linear_small": (_layer(24, 33), (9, 24)),
     "linear": (_layer(384, 384), (57, 384)),
     "linear_of_strassen_s_size": (_layer(768, 512), (128, 768)),
@@ -276,6 +283,8 @@ def test_every_schedule_is_here() -> None:
         "conv2d_direct",
         "conv2d_depthwise",
         "conv2d_winograd",
+        "conv2d_dilated",
+        "conv2d_transposed",
         "linear_packed",
         "matmul_packed",
         "attention_fused",

@@ -38,6 +38,14 @@ def _winograd(filters: int, channels: int, pad: int = 1) -> Build:
     )
 
 
+def _transposed(channels: int, filters: int, size: int, cut: int = 0) -> Build:
+    return lambda g, x: g.relu(
+        g.conv2d_transpose(
+            x, rand(channels, filters, size, size), rand(filters), strides=(2, 2), cut=(cut,) * 4
+        )
+    )
+
+
 def _layer_norm(n: int) -> Build:
     return lambda g, x: g.relu(g.layer_norm(x, rand(n), rand(n)))
 
@@ -156,6 +164,17 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "winograd_blocks": (_winograd(64, 16, 0), (1, 16, 62, 58), "conv2d_winograd"),
     "winograd_panels": (_winograd(64, 64), (1, 64, 16, 16), "conv2d_winograd"),
     "winograd_overhang": (_winograd(19, 40), (1, 40, 13, 7), "conv2d_winograd"),
+    "planes": (lambda g, x: g.relu(g.mul(x, rand(40, 1, 1))), (N, 40, 14, 14), "loops"),
+    "few_planes": (lambda g, x: g.relu(g.mul(x, rand(3, 1, 1))), (1, 3, 160, 161), "loops"),
+    "transposed": (_transposed(16, 32, 2), (N, 16, 5, 5), "conv2d_transposed"),
+    "transposed_phases": (_transposed(40, 19, 3, 1), (1, 40, 5, 4), "conv2d_transposed"),
+    "transposed_parallel": (_transposed(64, 64, 4, 1), (1, 64, 9, 7), "conv2d_transposed"),
+    "dilated": (
+        _conv(19, 40, dilation=(4, 5), padding=(4, 5) * 2), (N, 40, 9, 7), "conv2d_dilated"
+    ),
+    "dilated_pieces": (
+        _conv(264, 264, dilation=(12, 12), padding=(12,) * 4), (1, 264, 18, 17), "conv2d_dilated"
+    ),
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),

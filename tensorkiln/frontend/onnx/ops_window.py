@@ -140,13 +140,8 @@ def conv_transpose(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Val:
-    """Transposed convolution as one convolution whose output channels are interleaved in space.
-
-    Along one dimension, result o = stride * q + r is the sum over u of x[q - u] * w[r + stride * u]
-    (r < stride). For each phase r that is a convolution by every stride-th tap of w, mirrored. One
-    convolution computes all phases as output channels; phase r of element q is then moved to
-    stride * q + r. w is [C, M/group, (kh,) kw].
-    """
+    """Transposed convolution, of w [C, M/group, (kh,) kw]; without strides it is a convolution by
+    mirrored weights."""
     n = g.rank(x) - 2
     if g.rank(w) != n + 2:
         raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
@@ -166,7 +161,12 @@ def conv_transpose(
         )
     n = _spatial(g, x)
     image, w = _image(g, x), _image(g, w)
-    kernel = tuple(int_value(d) or 1 for d in g.shape(w)[2:])
+    sizes = [int_value(d) for d in g.shape(w)]
+    if None in sizes:
+        raise unsupported("the weights have symbolic dimensions")
+    channels, _, *kernel = (d or 1 for d in sizes)
+    if group < 1 or channels % group:
+        raise malformed(f"group={group} does not divide {channels} channels")
     step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
     extra = (0, 0) if output_padding is None else _pair(output_padding, n, "output_padding", 0)
     extra = (0, extra[1]) if n == 1 else extra
@@ -178,27 +178,42 @@ def conv_transpose(
         cut = _padding(g, x, "NOTSET", given, (1, 1), (1, 1), (1, 1))
     if step != (1, 1) and dilation != (1, 1):
         w, dilation = _dilated(g, w, dilation, window), (1, 1)
-    # The distance of the last result from stride * (extent - 1), where the last element lies.
-    last = [window[i] - 1 - cut[i + 2] + extra[i] for i in (0, 1)]
-    near = [-(-window[i] // step[i]) - 1 - cut[i] // step[i] for i in (0, 1)]
-    far = [last[i] // step[i] for i in (0, 1)]
-    image = _cropped(g, image, [min(p, 0) for p in (*near, *far)])
-    args = [image, _phases(g, w, group, step)]
-    if b is not None:
-        args.append(_of_phases(g, b, group, step))
-    y = g.emit(
-        "conv2d",
-        *args,
-        padding=tuple(max(p, 0) for p in (*near, *far)),
-        dilation=dilation,
-        groups=group,
-    )
-    y = _interleaved(g, y, group, step)
-    ends = (
-        *(-(cut[i] % step[i]) for i in (0, 1)),
-        *(last[i] % step[i] + 1 - step[i] for i in (0, 1)),
-    )
-    return _back(g, _cropped(g, y, ends), n)
+    cut = (cut[0], cut[1], cut[2] - extra[0], cut[3] - extra[1])
+    if group == 1 and [int_value(d) for d in g.shape(image)[2:]] == [1, 1] and dilation == (1, 1):
+        y = _of_one_pixel(g, image, w, b, cut)
+    elif step == (1, 1):
+        y = _mirrored(g, image, w, b, group, window, dilation, cut)
+    else:
+        args = [image, w] + ([b] if b is not None else [])
+        y = g.emit("conv2d_transpose", *args, strides=step, cut=cut, groups=group)
+    return _back(g, y, n)
+
+
+def _of_one_pixel(g: Context, x: Val, w: Val, b: Val | None, cut: Sequence[int]) -> Val:
+    """The transposed convolution of images of one pixel: a product of matrices."""
+    c, m, kh, kw = g.shape(w)
+    rows = g.reshape(x, (g.shape(x)[0], c))
+    y = g.emit("matmul", rows, g.reshape(w, (c, m * kh * kw)))
+    y = _cropped(g, g.reshape(y, (g.shape(x)[0], m, kh, kw)), [-n for n in cut])
+    return y if b is None else g.emit("add", y, g.reshape(b, (m, 1, 1)))
+
+
+def _mirrored(
+    g: Context,
+    x: Val,
+    w: Val,
+    b: Val | None,
+    groups: int,
+    window: Sequence[int],
+    dilation: tuple[int, int],
+    cut: Sequence[int],
+) -> Val:
+    """A transposed convolution without strides, as a convolution."""
+    pads = [window[i % 2] - 1 - n for i, n in enumerate(cut)]
+    image = _cropped(g, x, [min(p, 0) for p in pads])
+    args = [image, _turned(g, w, groups)] + ([b] if b is not None else [])
+    padding = tuple(max(p, 0) for p in pads)
+    return g.emit("conv2d", *args, padding=padding, dilation=dilation, groups=groups)
 
 
 def _transposed_deep(
@@ -257,50 +272,18 @@ def _cropped(g: Context, x: Val, pads: Sequence[int]) -> Val:
     return pad(g, x, pads, (2, 3), "constant", 0.0)
 
 
-def _phases(g: Context, w: Val, groups: int, step: tuple[int, int]) -> Val:
-    """[C, M/g, kh, kw] as the weights [g*sh*sw*M/g, C/g, kh/sh, kw/sw] of a convolution.
-
-    kh and kw are first padded with zeros to multiples of the strides sh and sw; the taps of each
-    phase are mirrored.
-    """
-    c, m, kh, kw = (int_value(d) for d in g.shape(w))
-    if c is None or m is None or kh is None or kw is None:
-        raise unsupported("the weights have symbolic dimensions")
-    if groups < 1 or c % groups:
-        raise malformed(f"group={groups} does not divide {c} channels")
-    (sh, sw), (th, tw) = step, (-(-kh // step[0]), -(-kw // step[1]))
-    whole = pad(g, w, (0, 0, th * sh - kh, tw * sw - kw), (2, 3), "constant", 0.0)
-    split = g.reshape(whole, (groups, c // groups, m, th, sh, tw, sw))
+def _turned(g: Context, w: Val, groups: int) -> Val:
+    """[C, M/g, kh, kw] as the weights [M, C/g, kh, kw] of a convolution, their taps mirrored."""
+    c, m, kh, kw = (int_value(d) or 0 for d in g.shape(w))
+    split = g.reshape(w, (groups, c // groups, m, kh, kw))
     turned = g.emit(
         "slice",
         split,
-        begin=(0, 0, 0, th - 1, 0, tw - 1, 0),
-        strides=(1, 1, 1, -1, 1, -1, 1),
-        shape=(groups, c // groups, m, th, sh, tw, sw),
+        begin=(0, 0, 0, kh - 1, kw - 1),
+        strides=(1, 1, 1, -1, -1),
+        shape=(groups, c // groups, m, kh, kw),
     )
-    ordered = g.transpose(turned, (0, 4, 6, 2, 1, 3, 5))
-    return g.reshape(ordered, (groups * sh * sw * m, c // groups, th, tw))
-
-
-def _of_phases(g: Context, bias: Val, groups: int, step: tuple[int, int]) -> Val:
-    """A bias [M] as [g*sh*sw*M/g]: repeated for each phase."""
-    m = int_value(g.shape(bias)[0])
-    if m is None or m % groups:
-        raise malformed(f"group={groups} does not divide the bias")
-    copies = step[0] * step[1]
-    each = g.reshape(bias, (groups, 1, m // groups))
-    wide = g.emit("broadcast_to", each, shape=(groups, copies, m // groups))
-    return g.reshape(wide, (m * copies,))
-
-
-def _interleaved(g: Context, y: Val, groups: int, step: tuple[int, int]) -> Val:
-    """[N, g*sh*sw*M/g, H, W] as [N, M, H*sh, W*sw]."""
-    if step == (1, 1):
-        return y
-    (n, channels, h, w), (sh, sw) = g.shape(y), step
-    m = (int_value(channels) or 0) // (groups * sh * sw)
-    wide = g.reshape(y, (n, groups, sh, sw, m, h, w))
-    return g.reshape(g.transpose(wide, (0, 1, 4, 5, 2, 6, 3)), (n, groups * m, h * sh, w * sw))
+    return g.reshape(g.transpose(turned, (0, 2, 1, 3, 4)), (groups * m, c // groups, kh, kw))
 
 
 def _dilated(g: Context, w: Val, dilation: tuple[int, int], window: Sequence[int]) -> Val:

@@ -7,7 +7,10 @@ program.py.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
@@ -39,12 +42,13 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
         for loop in s.loops(role="kernel_column"):
             s.unroll(loop)
     rows, cols = spatial_tile(target, c.vectors, c.height, c.width, c.dtype.is_int)
-    _register_tiles(s, rows, cols)
+    (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+    register_tiles(s, row, column, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if -(-c.height // rows) * -(-c.width // cols) <= _STREAMED:
         fetch_ahead(s, c.w, _FETCHED)
     if target.has_threads:
-        _tasks(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
+        share_pixels(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
     return s
 
 
@@ -65,16 +69,17 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
         cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
         # Strided windows share few of their loads, so two rows of them would spill.
         rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
-    _register_tiles(s, rows, cols)
+    (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+    register_tiles(s, row, column, rows, cols)
     s.set_scope("total", "register")
     if target.has_threads:
-        _tasks(s, c, rows_are_tasks=False)
+        share_pixels(s, c, rows_are_tasks=False)
     return s
 
 
-def _register_tiles(s: Schedule, rows: int, cols: int) -> None:
-    """Cut the image into tiles of at most rows x cols and keep the sums of each in registers."""
-    (h,), (w,) = s.loops(role="row"), s.loops(role="column")
+def register_tiles(s: Schedule, h: str, w: str, rows: int, cols: int) -> None:
+    """Cut loops h and w over the pixels of an image into tiles of at most rows x cols and keep the
+    sums of each in registers."""
     s.split_even(w, cols)
     for part in s.split_even(h, rows).parts:
         outer, r = part.loops
@@ -87,7 +92,15 @@ def _register_tiles(s: Schedule, rows: int, cols: int) -> None:
             sink(s, r, q)
 
 
-def _tasks(s: Schedule, c: Conv, rows_are_tasks: bool) -> None:
+class _Work(Protocol):
+    """What a convolution has to share among threads: its output; scalar operations per image."""
+
+    ot: TensorType
+    panels: int
+    work: int
+
+
+def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
     """Share panels, or strips of rows, among threads when there is work for them."""
     batch = int_value(c.ot.shape[0]) or 1
     if batch * c.work <= PARALLEL_WORK:
@@ -96,7 +109,8 @@ def _tasks(s: Schedule, c: Conv, rows_are_tasks: bool) -> None:
     if not rows_are_tasks and batch * c.panels >= _FEW_TASKS:
         share(s, outer)
         return
-    for loop in reversed(outer):  # separate the halo's stores and the row tiles of two sizes
+    # separate the halo's stores, phases, and the row tiles of two sizes
+    for loop in reversed([*outer, *s.loops(role="phase")]):
         if len(s.children(loop)) > 1:
             s.fission(loop)
     for rows in s.loops(role="row"):

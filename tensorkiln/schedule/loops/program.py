@@ -15,7 +15,17 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.expr import Expr, IntImm, Var, binary, const, int_value, logical_and, select
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    logical_and,
+    select,
+)
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
@@ -70,6 +80,8 @@ def _region(
         kind = Flat
     elif t.layout is not None and _is_blocked(t, shape, offset):
         kind = Blocked
+    elif not offset and _merged_from(group) is not None:
+        kind = Merged
     else:
         kind = RowMajor if t.memory.is_plain and not t.memory.pads(t.shape) else PaddedRegion
     return kind(group, target, shape, offset, value, number)
@@ -86,6 +98,39 @@ def _is_flat(g: Group) -> bool:
             p.tensor.layout is None and p.tensor.shape in (shape, ()) for p in g.function.params
         )
     )
+
+
+def _merged_from(g: Group) -> int | None:
+    """The first of the last dimensions that one loop can run over: all operators are elementwise,
+    all tensors row-major, and each operand has all of these dimensions or none. None if these are
+    fewer than two, or sizes other than the first are unknown."""
+    shape, params = g.out_type.shape, [p.tensor for p in g.function.params]
+    calls = [g.op(c).pattern for c in g.calls.values()]
+    if any(c not in ("elementwise", "broadcast") for c in calls) or any(
+        t.layout is not None for t in (g.out_type, *params)
+    ):
+        return None
+    known = [int_value(d) for d in shape]
+    if None in known[1:] or 0 in known or not all(g.views or len(t.shape) < 3 for t in params):
+        return None
+    for first in range(len(shape) - 1):
+        if known[first] in (None, 1) or sum(n != 1 for n in known[first:]) < 2:
+            continue
+        if all(_has_all(t, shape, first) or _has_none(t, shape, first) for t in params):
+            return first
+    return None
+
+
+def _has_all(t: TensorType, shape: Shape, first: int) -> bool:
+    """Whether a tensor has the dimensions of `shape` from `first` on."""
+    count = len(shape) - first
+    return t.ndim >= count and t.shape[t.ndim - count :] == shape[first:]
+
+
+def _has_none(t: TensorType, shape: Shape, first: int) -> bool:
+    """Whether it is broadcast along all of them."""
+    count = min(len(shape) - first, t.ndim)
+    return all(int_value(d) == 1 for d in t.shape[t.ndim - count :])
 
 
 def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
@@ -179,6 +224,44 @@ class Flat(OutputRegion):
         """Whether there is work for several threads."""
         n = int_value(product(self.shape))
         return n is None or n * _cost(self.group) > PARALLEL_WORK
+
+
+class Merged(OutputRegion):
+    """for each index of the first dimensions: for i: out[index, i] = value(index, i), where i runs
+    over all of the last dimensions."""
+
+    @property
+    def planes(self) -> int:
+        """How often i runs over all of them, where each unknown dimension is UNKNOWN."""
+        return math.prod(int_value(d) or UNKNOWN for d in self.shape[: _merged_from(self.group)])
+
+    def stmt(self) -> Stmt:
+        """The plain loops."""
+        group, first = self.group, _merged_from(self.group)
+        assert first is not None
+        inner = int_value(product(self.shape[first:])) or 0
+        along = max(d for d in range(first, len(self.shape)) if int_value(self.shape[d]) != 1)
+        large = [p for p in group.buffers if _has_all(p.tensor, self.shape, first)]
+        group.flatten(large)
+        rows = {
+            p: _row_element(p.tensor, group.buffers[p], len(self.shape), first, along, inner)
+            for p in large
+        }
+        element = group.element(self.value, rows)
+        index = [Var(self.named("i")) for _ in range(first)]
+        i = Var(self.named("j"))
+        zeros = [IntImm(0)] * len(self.shape)
+        at = (*index, *(i if d == along else zeros[d] for d in range(first, len(self.shape))))
+        value = simplify_value(element(*at), {})
+        place = simplify(_row_major(index, self.shape[:first]) * inner + i)
+        self.around = bool(index)
+        if inner >= self.lanes:
+            self.vector = self.named("element")
+        loops = [
+            (v, d, self.named("outer")) for v, d in zip(index, self.shape[:first], strict=True)
+        ]
+        loops.append((i, as_expr(inner), self.named("element")))
+        return around(loops, Store(group.out, (place,), value))
 
 
 class Blocked(OutputRegion):
@@ -315,6 +398,29 @@ class PaddedRegion(OutputRegion):
 
 def _flat_element(buf: Buffer, along: int) -> Element:
     return lambda *index: Load(buf, (index[along] if index else IntImm(0),))
+
+
+def _row_element(
+    t: TensorType, buf: Buffer, ndim: int, first: int, along: int, inner: int
+) -> Element:
+    """Elements of a flat tensor whose dimensions from `first` on, of an output of `ndim`, are
+    indexed together, by the index of dimension `along`."""
+    missing = ndim - t.ndim
+    lead = t.shape[: first - missing]
+
+    def element(*index: Expr) -> Expr:
+        row = _row_major(index[: len(lead)], lead)
+        return Load(buf, (simplify(row * inner + index[along - missing]),))
+
+    return element
+
+
+def _row_major(index: Sequence[Expr], shape: Shape) -> Expr:
+    """The number of an element in row-major order."""
+    number: Expr = IntImm(0)
+    for i, d in zip(index, shape, strict=True):
+        number = number * d + i
+    return number
 
 
 def _lanes(group: Group, target: Target) -> int:

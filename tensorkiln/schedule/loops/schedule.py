@@ -17,6 +17,7 @@ from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.loops.program import (
     UNKNOWN,
     Flat,
+    Merged,
     OutputRegion,
     RowMajor,
     loops_program,
@@ -29,6 +30,8 @@ from tensorkiln.target import Target
 
 # Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
 _CHUNK = 64
+# With fewer planes than this, threads share each of them, not planes.
+_FEW_PLANES = 16
 # Iterations of a chunk of an unknown number of rows. Shorter rows stay in one loop: the same loop
 # behind chunks, which is all that few rows run, took 0.8 us for argmax of 100 x 3 instead of 0.4.
 _MOST_IN_CHUNK = 512
@@ -73,7 +76,11 @@ def _nest(s: Schedule, r: OutputRegion) -> str | None:
         found = _vectors(s, r)
         if found is not None:
             innermost(s, found.inner)
-    _tasks(s, r)
+    if isinstance(r, Merged) and r.planes < _FEW_PLANES:
+        if found is not None and r.parallel and s.reaches(found.outer, _CHUNK):
+            s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+    else:
+        _tasks(s, r)
     return found.tail if found is not None else None
 
 

@@ -19,6 +19,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.ops.rules import normal_axes, same_extent
 from tensorkiln.transform.relax.canonical_movement import MOVEMENT, all_equal, as_reshape
+from tensorkiln.transform.relax.canonical_rows import ROWS
 from tensorkiln.transform.rewriting.graph import forward_aliases
 from tensorkiln.transform.rewriting.pattern import uniform
 from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
@@ -218,4 +219,5 @@ RULES: tuple[Rule, ...] = (
     Rule("avg_pool2d(x, kernel=k, padding=p)", "mean(x, axes=(2, 3), keepdims=True)", _is_global),
     Rule("matmul(a, b, transpose_a=ta, transpose_b=tb)", _without_flags),
     *(Rule(f"{name}(*xs)", _delay_broadcast) for name in _POINTWISE if name != "identity"),
+    *ROWS,
 )

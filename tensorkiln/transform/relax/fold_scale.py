@@ -28,11 +28,14 @@ def fold_scale(mod: IRModule) -> IRModule:
     return rewrite(rewrite(mod, FOLD), SPLIT)
 
 
+_LAYERS = ("conv2d", "conv2d_transpose", "linear")
+_LAYER = f"y := ({' | '.join(f'{op}(*xs)' for op in _LAYERS)})"
+
 # --- vectors of one number per channel -----------------------------------------------------------
 
 
 def _channel_axis(call: Call, ndim: int) -> int:
-    return 1 if call.op in ("conv2d", "batch_norm") else ndim - 1
+    return 1 if call.op in ("conv2d", "conv2d_transpose", "batch_norm") else ndim - 1
 
 
 def _per_channel(c: np.ndarray, axis: int, ndim: int, channels: int) -> np.ndarray | None:
@@ -61,6 +64,16 @@ def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.astype(like.dtype))
 
 
+def _of_outputs(layer: Call, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """A number for each output channel, as what broadcasts with the layer's weights."""
+    if layer.op == "conv2d":
+        return scale[:, None, None, None]
+    if layer.op == "conv2d_transpose":  # [inputs, outputs of a group, height, width]
+        groups = layer.attrs.groups
+        return scale.reshape(groups, -1).repeat(w.shape[0] // groups, 0)[:, :, None, None]
+    return scale
+
+
 def _affine(
     m: Match, scale: np.ndarray | None, shift: np.ndarray | None, name: str = ""
 ) -> Value | None:
@@ -78,8 +91,7 @@ def _affine(
     b = bias[0].array.astype(np.float64) if bias else np.zeros(())
     weights = w
     if scale is not None:
-        column = scale[:, None, None, None] if layer.op == "conv2d" else scale
-        weights = constant(_rounded(w.array * column, w.array), w.name)
+        weights = constant(_rounded(w.array * _of_outputs(layer, w.array, scale), w.array), w.name)
         b = b * scale
     if shift is not None:
         b = b + shift
@@ -149,7 +161,7 @@ def _norm_plus(m: Match) -> Value | None:
 def _before_transpose(m: Match) -> Value | None:
     """f(transpose(y), C) -> transpose(f(y, C')) if `y` is a layer into which C' can be folded."""
     layer, axes, t = m.definition(m["y"]), m.attr("p"), m.tensor("y")
-    if layer is None or layer.op not in ("linear", "conv2d") or not m.once("y", "z"):
+    if layer is None or layer.op not in _LAYERS or not m.once("y", "z"):
         return None
     axis = _channel_axis(layer, t.ndim)
     channels = int_value(t.shape[axis])
@@ -207,10 +219,10 @@ def _split_norm(m: Match) -> Value:
 
 
 FOLD: tuple[Rule, ...] = (
-    Rule("batch_norm(y := (conv2d(*xs) | linear(*xs)), G, B, M, V, eps=e)", _normed),
-    Rule("mul(y := (conv2d(*xs) | linear(*xs)), C)", _times),
-    Rule("div(y := (conv2d(*xs) | linear(*xs)), C)", _over),
-    Rule("add(y := (conv2d(*xs) | linear(*xs)), C)", _plus),
+    Rule(f"batch_norm({_LAYER}, G, B, M, V, eps=e)", _normed),
+    Rule(f"mul({_LAYER}, C)", _times),
+    Rule(f"div({_LAYER}, C)", _over),
+    Rule(f"add({_LAYER}, C)", _plus),
     Rule("mul(y := batch_norm(x, G, B, M, V), C)", _norm_times),
     Rule("add(y := batch_norm(x, G, B, M, V), C)", _norm_plus),
     Rule("mul(z := transpose(y, axes=p), C)", _before_transpose),

@@ -1,0 +1,1 @@
+"""Transposed and dilated convolutions, in parts that sum the same taps."""
