@@ -105,8 +105,8 @@ def _kernels(
         where = f"tir_codegen of kind {target.kind!r}"
         names = [f.name for f in kernels]
         return checked(partial(own, target, _programs(kernels)), names, where), []
-    require_cpu_programs(g.mod, kernels, RUNTIME_CALLS)
     cpu = cpu_target(target)
+    require_cpu_programs(g.mod, kernels, RUNTIME_CALLS, cpu)
     if cpu.kind == "c":
         # Imported here, since the other kinds do not need it.
         from tensorkiln.codegen.c_like.kernels import c_kernels

@@ -10,6 +10,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS, Intrin
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import Assert, CallKernel, PrimFunc
+from tensorkiln.ir.tiles import tile_buffers
 from tensorkiln.ir.visit import extern_names, stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
@@ -18,7 +19,7 @@ SHARED = "max_shared_memory_per_block"
 
 def require_runnable(f: PrimFunc) -> None:
     """Raise UnsupportedError for what no device runs: assertions, calls of C functions, calls of
-    other kernels."""
+    other kernels, tiles of a CPU."""
     fault = hint = ""
     if any(isinstance(s, Assert) for s in walk_stmt(f.body)):
         fault = "a device function cannot report a failed assertion"
@@ -27,6 +28,9 @@ def require_runnable(f: PrimFunc) -> None:
         fault = f"a device function calls the C function {called[0]!r}, which the device lacks"
     elif any(isinstance(s, CallKernel) for s in walk_stmt(f.body)):
         fault = "a device function calls another kernel"
+    elif tiles := list(tile_buffers(f.body)):
+        fault = f"buffer {tiles[0].name} is in tiles, which only CPUs have"
+        hint = "'local', 'register' and 'shared' are scopes of a device"
     if fault:
         raise UnsupportedError(fault, where=f.name, hint=hint)
 

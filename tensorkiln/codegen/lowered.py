@@ -7,14 +7,17 @@ from collections.abc import Collection, Iterator, Sequence
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.kernel_names import name_issues
 from tensorkiln.codegen.stack import require_stack
-from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS, CallExtern, Intrin, Reduce
+from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS, TILE_DOTS, CallExtern, Intrin, Reduce
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Call, Function
-from tensorkiln.ir.stmt import Alloc, Block, CallKernel, For, PrimFunc, Sync
+from tensorkiln.ir.stmt import Alloc, Block, CallKernel, For, PrimFunc, Store, Sync
+from tensorkiln.ir.tiles import tile_buffers
 from tensorkiln.ir.type_devices import has_devices
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.ir.visit_graph import bindings_in
+from tensorkiln.target import Target
+from tensorkiln.target.dots import has_tiles, multiplies_tiles
 
 _SHOWN = 8
 
@@ -70,14 +73,15 @@ def _faults(f: AnyFunction) -> Iterator[str]:
 
 
 def require_cpu_programs(
-    mod: IRModule, kernels: Sequence[AnyKernel], runtime_calls: Collection[str]
+    mod: IRModule, kernels: Sequence[AnyKernel], runtime_calls: Collection[str], target: Target
 ) -> None:
     """Raise UnsupportedError that lists what of `kernels` cannot be compiled for a CPU: loops that
     are bound to the threads of a device, parameters with explicit strides, T.reduce expressions,
-    kernel names that are taken (`runtime_calls` are the C functions that the runtime calls), and
-    calls of C functions with 16-bit floats."""
+    kernel names that are taken (`runtime_calls` are the C functions that the runtime calls), calls
+    of C functions with 16-bit floats, and tiles that the target lacks."""
     issues = [*name_issues(mod, runtime_calls)]
     issues += [i for f in kernels if isinstance(f, PrimFunc) for i in _cpu_issues(f)]
+    issues += [i for f in kernels if isinstance(f, PrimFunc) for i in _tile_issues(f, target)]
     hosts = [f for f in mod.functions if isinstance(f, PrimFunc) and f.is_host]
     programs = [f for f in kernels if isinstance(f, PrimFunc)]
     issues += [i for f in (*programs, *hosts) for i in _device_issues(f)]
@@ -103,6 +107,22 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
             if any(t.is_float and t.bits == 16 for t in types):
                 message = f"C function {call.name} takes or returns 16-bit floats"
                 yield issue(message, 'convert to float32 with T.Cast("float32", x)')
+
+
+def _tile_issues(f: PrimFunc, target: Target) -> Iterator[Issue]:
+    found = next(tile_buffers(f.body), None)
+    hint = "a target of kind 'llvm' for a processor that has them, such as mcpu='sapphirerapids'"
+    if found is not None and not has_tiles(target):
+        message = f"buffer {found.name} is in tiles, which the target lacks"
+        yield Issue("tensor-program", f.name, "", message, hint)
+        return
+    for s in walk_stmt(f.body) if found is not None else ():
+        value = s.value if isinstance(s, Store) else None
+        if isinstance(value, Intrin) and value.name in TILE_DOTS:
+            right = value.args[2].dtype.element.name
+            if not multiplies_tiles(target, right):
+                message = f"T.{value.name} multiplies tiles of {right}, which the target cannot"
+                yield Issue("tensor-program", f.name, "", message, hint)
 
 
 def _device_issues(f: PrimFunc) -> Iterator[Issue]:

@@ -19,7 +19,7 @@ def local_bytes(f: PrimFunc) -> int:
     return sum(
         (elements(s.buffer) or 0) * s.buffer.dtype.bytes
         for s in walk_stmt(f.body)
-        if isinstance(s, Alloc) and s.buffer.scope != "register"
+        if isinstance(s, Alloc) and s.buffer.scope not in ("register", "tile")
     )
 
 
@@ -53,7 +53,7 @@ def _require(f: PrimFunc) -> None:
     total = 0
     largest: tuple[int, str] = (0, "")
     for s in walk_stmt(f.body):
-        if not isinstance(s, Alloc) or s.buffer.scope == "register":
+        if not isinstance(s, Alloc) or s.buffer.scope in ("register", "tile"):
             continue
         count = elements(s.buffer)
         if count is None:

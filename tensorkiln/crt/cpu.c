@@ -28,6 +28,20 @@ typedef struct feature {
 #define XGETBV(low, high) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0))
 #endif
 
+/* Ask the system to let this process, and what it forks, use tiles: true if it may. Linux does not
+ * save their 8 KiB for others, and ends a process that uses them without asking. It refuses where a
+ * thread has an alternate stack for signals that would be too small to save them on. */
+#ifndef PERMIT_TILES
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+#define PERMIT_TILES() (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0)
+#else
+#define PERMIT_TILES() 0
+#endif
+#endif
+
 /* Read leaf 7 and the leaves whose presence it reports. */
 static void read_newer(uint32_t last, uint32_t found[REGISTERS])
 {
@@ -97,7 +111,8 @@ int kiln_has_feature(const char *name)
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         if (strcmp(features[i].name, name) == 0)
             return (register_of_cpu(features[i].where) >> features[i].bit & 1) != 0 &&
-                   (register_of_cpu(REGISTERS) & features[i].state) == features[i].state;
+                   (register_of_cpu(REGISTERS) & features[i].state) == features[i].state &&
+                   (features[i].state != TILE || PERMIT_TILES());
     return -1;
 }
 #elif defined(__aarch64__) && defined(__linux__)

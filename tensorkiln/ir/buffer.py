@@ -12,7 +12,8 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 # last one ranges over the lanes of one vector; if vectors overlap, the buffer is made local when
 # code is generated. shared: memory that the threads of one block of a device have in common, one
 # buffer per block; allocated inside blockIdx loops, outside threadIdx.
-SCOPES = ("global", "local", "register", "shared")
+# tile: registers of a CPU that each hold a matrix of the last two dimensions (ir/tiles.py).
+SCOPES = ("global", "local", "register", "shared", "tile")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,7 +39,7 @@ from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.fields import bound_in
-from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
+from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, TILE_DOTS, UNARY
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
@@ -497,7 +497,8 @@ def arity_of(name: str) -> int | None:
 
 
 __all__ = [
-    "BINARY", "BITCASTS", "DEVICE_INSTRUCTIONS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
+    "BINARY", "BITCASTS", "DEVICE_INSTRUCTIONS", "DOTS", "INTRINSICS", "REDUCE_BINARY",
+    "TILE_DOTS", "UNARY",
     "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
     "arity_of", "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",

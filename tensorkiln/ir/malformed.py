@@ -146,7 +146,7 @@ def stored(buffers: dict[Buffer, bool]) -> str:
 
 def one_element(b: Buffer) -> str:
     """A hint: how to index a single element of `b` that has an address."""
-    if b.scope == "register":
+    if b.scope in ("register", "tile"):
         return f"registers have no address: put {b.name} in scope 'local' or 'global'"
     return f"index {b.name} with {plural(len(b.shape), 'number')} of one lane"
 

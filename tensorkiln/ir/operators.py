@@ -58,6 +58,8 @@ INTRINSICS: dict[str, int] = {
     "dot4": 3,
     "dot2": 3,
     "dot2_bf16": 3,
+    "tile_dot4": 3,
+    "tile_dot2_bf16": 3,
     "bitcast_i32": 1,
     "bitcast_f32": 1,
     "bitcast_i64": 1,
@@ -69,6 +71,11 @@ DOTS: dict[str, tuple[tuple[str, int], ...]] = {
     "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
     "dot2_bf16": (("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
 }
+# intrinsic on whole tiles (`ir/tiles.py`) -> the dot product that it adds to each sum: to c[m, n],
+# for every row k of b, those of a[m, count * k + j] * b[k, count * n + j]. Of bfloat16, the first
+# factors of each pair are summed, then the second ones, both by fused multiply-adds in the order of
+# k, then c plus the two sums; denormals count as 0.
+TILE_DOTS: dict[str, str] = {"tile_dot4": "dot4", "tile_dot2_bf16": "dot2_bf16"}
 # Reinterpret the bits as another type: name -> (operand's dtype, result's dtype).
 BITCASTS: dict[str, tuple[str, str]] = {
     "bitcast_i32": ("float32", "int32"),

@@ -14,6 +14,7 @@ from tensorkiln.ir.expr import (
     DOTS,
     INTRINSICS,
     REDUCE_BINARY,
+    TILE_DOTS,
     UNARY,
     Binary,
     Broadcast,
@@ -48,6 +49,7 @@ from tensorkiln.ir.malformed import (
 )
 from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.reach import Reach
+from tensorkiln.ir.tiles import is_tile
 from tensorkiln.ir.verify_device import check_instruction
 from tensorkiln.ir.visit import free_vars, has_load
 
@@ -222,6 +224,9 @@ class ExprVerifier:
                     self.expr(a)
             check_instruction(e)
             return e.dtype
+        if e.name in TILE_DOTS:
+            hint = "it is the value of a store to a tile, which it adds to"
+            raise Malformed(f"{e.name} within another expression", hint, e)
         types = [self.expr(a) for a in e.args]
         if e.name in DOTS:
             lanes = types[0].lanes
@@ -298,7 +303,7 @@ class ExprVerifier:
         # The start of a buffer is always a legal address, also that of an empty buffer.
         with self._reach.conditional(any(int_value(i) != 0 for i in e.indices)):
             lanes = self._indices(e.buffer, e.indices, e)
-        if lanes != 1 or e.buffer.scope == "register":
+        if lanes != 1 or e.buffer.scope in ("register", "tile"):
             message = "the address is that of one element in memory"
             raise Malformed(message, one_element(e.buffer), e)
         return HANDLE
@@ -345,9 +350,12 @@ class ExprVerifier:
             self._item(b, indices, at)
         else:
             self._reach.check(b, indices, at)
-        if b.scope == "register":
-            for e, extent in zip(indices, b.shape, strict=True):
-                self._register(b, e, int_value(extent), at)
+        if is_tile(b) and not several:
+            hint = "a store moves a whole tile, or multiplies two: ir/tiles.py"
+            raise Malformed(f"elements of {b.name}, which is in tiles", hint, at)
+        fixed = {"register": len(indices), "tile": len(indices) - 2}.get(b.scope, 0)
+        for e, extent in zip(indices[:fixed], b.shape, strict=False):
+            self._register(b, e, int_value(extent), at)
         return lanes
 
     def _item(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tensorkiln.ir.buffer import SCOPES, Buffer
+from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, HANDLE
-from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Var, int_value
+from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Intrin, Var, int_value
 from tensorkiln.ir.known_attrs import BLOCK_ATTRS, LOOP_ATTRS
 from tensorkiln.ir.malformed import (
     Malformed,
@@ -46,6 +46,15 @@ from tensorkiln.ir.stmt import (
     Store,
     Sync,
     While,
+)
+from tensorkiln.ir.tiles import (
+    TILE_ROW_BYTES,
+    TILE_ROWS,
+    TILES,
+    fault_of,
+    fault_of_region,
+    is_tile,
+    works_on_tiles,
 )
 from tensorkiln.ir.verify_device import DeviceNest, check_launch
 from tensorkiln.ir.verify_expr import ExprVerifier
@@ -113,9 +122,9 @@ class TirVerifier(ExprVerifier):
             size, found = int_value(d), self.scalar(d)
             if not found.is_int or (size is not None and size < 0):
                 raise Malformed(f"extent {d!r}", extent(found))
-            if b.scope == "register" and size is None:
+            if b.scope in ("register", "tile") and size is None:
                 hint = "a number for each extent, or scope 'global'"
-                raise Malformed("a register buffer needs constant extents", hint)
+                raise Malformed(f"a {b.scope} buffer needs constant extents", hint)
         self._strides(b)
 
     def _strides(self, b: Buffer) -> None:
@@ -191,6 +200,9 @@ class TirVerifier(ExprVerifier):
             if not self._buffers.get(s.buffer, True):
                 message = "store to a parameter that is not an output"
                 raise Malformed(message, stored(self._buffers))
+            if works_on_tiles(s):
+                self._tiles(s)
+                return
             lanes = self._access(s.buffer, s.indices)
             with step(".value"):
                 found, place = self.root(s.value), s.buffer.dtype.with_lanes(lanes)
@@ -200,6 +212,21 @@ class TirVerifier(ExprVerifier):
         except Malformed as error:
             error.path.append(f".store({s.buffer.name})")
             raise
+
+    def _tiles(self, s: Store) -> None:
+        """Verify a store that moves or multiplies whole tiles."""
+        fault = fault_of(s)
+        if fault:
+            raise Malformed(fault, "schedule.intrin has the instructions that work on tiles")
+        value = s.value
+        loads = value.args if isinstance(value, Intrin) else (value,)
+        self._indices(s.buffer, s.indices, None, several=True)
+        for x in loads:
+            if isinstance(x, Load):
+                self._indices(x.buffer, x.indices, None, several=True)
+        if value.dtype.element != s.buffer.dtype:
+            found, wanted = value.dtype.element, s.buffer.dtype
+            raise Malformed(f"{found} stored where {wanted} belongs", instead(found, wanted))
 
     def _let(self, s: Let) -> None:
         with step(f".let({s.var.name})"):
@@ -235,6 +262,10 @@ class TirVerifier(ExprVerifier):
                 raise Malformed(f"unknown scope {b.scope!r}", among(b.scope, SCOPES))
             self._shape(b)
             self._device.alloc(b)
+            if is_tile(b) and not any(map(is_tile, self._buffers)):
+                fault = fault_of_region(s)
+                if fault:
+                    raise Malformed(fault, f"{TILES} tiles of {TILE_ROWS} x {TILE_ROW_BYTES} bytes")
             with self._known(b, True):
                 self.stmt(s.body)
 
@@ -364,7 +395,7 @@ class TirVerifier(ExprVerifier):
                 raise Malformed(f"locality {s.locality}", hint)
             with self._reach.conditional():  # a prefetch may be out of bounds: it cannot fault
                 lanes = self._access(s.buffer, s.indices)
-            if lanes != 1 or s.buffer.scope == "register":
+            if lanes != 1 or s.buffer.scope in ("register", "tile"):
                 message = "prefetch takes the address of one element in memory"
                 raise Malformed(message, one_element(s.buffer))
 

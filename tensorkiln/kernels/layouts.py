@@ -5,8 +5,13 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.ir.tiles import TILE_ROWS
 from tensorkiln.target import Target
-from tensorkiln.target.dots import multiplies_pairs
+from tensorkiln.target.dots import multiplies_pairs, multiplies_tiles
+
+# Rows from which on tiles are used. A tile of 4 rows loads as many bytes of weights as the vector
+# kernel, which is as fast as they come from memory for fewer.
+_TILED_ROWS = 4
 
 
 def channel_blocks(target: Target) -> Layout:
@@ -42,6 +47,22 @@ def takes_pairs(call: Call, target: Target) -> bool:
     assert isinstance(w, TensorType)
     even = call.op == "conv2d" or (w.ndim > 1 and (int_value(w.shape[-2]) or 1) % 2 == 0)
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
+
+
+def takes_tiles(call: Call, target: Target) -> bool:
+    """Whether a kernel multiplies matrices in tiles (ir/tiles.py): the target has them for these
+    types, and there are enough rows and terms for a tile to be worth configuring."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    narrow = w.dtype.name == "int8" or (x.dtype.bits == 16 and takes_pairs(call, target))
+    if not narrow or not multiplies_tiles(target, w.dtype.name):
+        return False
+    rows = 1
+    for d in x.shape[:-1]:
+        rows *= int_value(d) or _TILED_ROWS
+    few = adjacent(call, target)
+    terms = int_value(w.shape[-2]) or 0
+    return rows >= _TILED_ROWS and terms % few == 0 and terms >= TILE_ROWS * few
 
 
 def adjacent(call: Call, target: Target) -> int:

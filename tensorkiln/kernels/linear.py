@@ -16,6 +16,7 @@ from tensorkiln.kernels.layouts import (
     has_vectors,
     is_float32,
     takes_pairs,
+    takes_tiles,
 )
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows, scalar_tile
@@ -92,7 +93,7 @@ def _panel(call: Call, target: Target) -> int:
 
     Few rows need wide panels, for enough independent accumulators; more rows a width that divides
     the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are wide enough that
-    a tile has at most `_WAYS` rows.
+    a tile has at most `_WAYS` rows. A panel for tiles is two of them.
     """
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
@@ -102,6 +103,8 @@ def _panel(call: Call, target: Target) -> int:
     rows = 1
     for d in x.shape[:-1]:
         rows *= int_value(d) or 64
+    if takes_tiles(call, target):
+        return lanes * min(blocks, 2)
     if limit := scalar_tile(target, w.dtype.is_int):
         return min(blocks, limit, 8)
     if rows < 4:

@@ -24,11 +24,12 @@ from tensorkiln.arith import simplify
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.executable import Executable
 from tensorkiln.external import symbols
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import DOTS, TILE_DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
 from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store, TensorProgram
+from tensorkiln.ir.tiles import matrix_of
 from tensorkiln.ir.visit import free_vars, substitute, walk
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.tensor import Array, aligned_empty, dtype_named
@@ -89,6 +90,11 @@ def _operations(value: Expr) -> float:
     for x in walk(value):
         if isinstance(x, Intrin) and x.name in DOTS:
             total += x.dtype.lanes * DOTS[x.name][1][1] * 2  # integer dot products count as well
+        elif isinstance(x, Intrin) and x.name in TILE_DOTS:
+            # Each element of the right factor is multiplied in every row of the left one.
+            left, right = x.args[1], x.args[2]
+            assert isinstance(left, Load)
+            total += right.dtype.lanes * matrix_of(left.buffer)[0] * 2
         elif isinstance(x, Binary | Unary | Intrin) and x.dtype.is_float:
             fma = isinstance(x, Intrin) and x.name == "fma"
             total += x.dtype.lanes * (2 if fma else 1)

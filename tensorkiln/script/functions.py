@@ -17,6 +17,7 @@ from tensorkiln.ir.expr import (
     DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
+    TILE_DOTS,
     UNARY,
     Broadcast,
     Expr,
@@ -55,7 +56,7 @@ meta = Meta()
 
 
 def _intrinsic(name: str, *args: ExprLike) -> Expr:
-    if name in DOTS or name in DEVICE_INSTRUCTIONS:
+    if name in (*DOTS, *TILE_DOTS) or name in DEVICE_INSTRUCTIONS:
         return intrin(name, *map(as_expr, args))
     like = next(a.dtype for a in args if isinstance(a, Expr))
     items = [a if isinstance(a, Expr) else const(a, like) for a in args]

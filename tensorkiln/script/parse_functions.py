@@ -13,6 +13,7 @@ from tensorkiln.ir.expr import (
     DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
+    TILE_DOTS,
     UNARY,
     Binary,
     Broadcast,
@@ -78,7 +79,7 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
         raise scope.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
     if special is not None:
         return special(scope, node)
-    if word in DOTS or word in DEVICE_INSTRUCTIONS:
+    if word in (*DOTS, *TILE_DOTS) or word in DEVICE_INSTRUCTIONS:
         return Intrin(word, tuple(parse_expr(scope, a) for a in node.args))
     if word in INTRINSICS:
         return Intrin(word, tuple(parse_same(scope, node.args)))

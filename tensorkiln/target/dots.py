@@ -1,4 +1,4 @@
-"""Which dot products of narrow numbers one instruction of a CPU computes."""
+"""Which products of narrow numbers one instruction of a CPU computes."""
 
 from __future__ import annotations
 
@@ -16,4 +16,20 @@ def multiplies_pairs(target: Target, dtype: str, bits: int = 0) -> bool:
     return target.arch == "aarch64" and bits == 128 and target.has("bf16")
 
 
-__all__ = ["multiplies_pairs"]
+# Type of the right factor -> the feature with the product of two tiles, which implies amx-tile.
+_OF_TILES = {"bfloat16": "amx-bf16", "int8": "amx-int8"}
+
+
+def has_tiles(target: Target) -> bool:
+    """Whether a CPU has tiles (ir/tiles.py) that code for it uses."""
+    kind = target.kind in ("llvm", "llvmjit")
+    return kind and target.arch == "x86_64" and target.has("amx-tile")
+
+
+def multiplies_tiles(target: Target, dtype: str) -> bool:
+    """Whether a CPU has an instruction that multiplies two tiles: of bfloat16, into float32, or of
+    uint8 by int8 (`dtype`, of the right factor), into int32."""
+    return has_tiles(target) and dtype in _OF_TILES and target.has(_OF_TILES[dtype])
+
+
+__all__ = ["has_tiles", "multiplies_pairs", "multiplies_tiles"]

@@ -125,9 +125,9 @@ FEATURES: dict[str, str] = {
 # Features that a library need not check. The baseline (cmov, cx8, fxsr, mmx, sse, sse2) is always
 # there; the code generator never emits the others by itself: cache and memory control, random
 # numbers, privileged, debugging and state-saving instructions, and those that are reached through
-# intrinsics only, such as ciphers and tiles.
+# intrinsics only, such as ciphers.
 NOT_GENERATED: str = (
-    "adx aes amx-avx512 amx-bf16 amx-complex amx-fp16 amx-fp8 amx-int8 amx-movrs amx-tf32 amx-tile "
+    "adx aes amx-avx512 amx-complex amx-fp16 amx-fp8 amx-movrs amx-tf32 "
     "avx512vp2intersect cldemote clflushopt clwb clzero cmov cmpccxadd crc32 cx16 cx8 enqcmd "
     "fsgsbase fxsr hreset invpcid kl lwp mmx movdir64b movdiri movrs mwaitx pclmul pconfig pku "
     "prefetchi prfchw ptwrite raoint rdpid rdpru rdrnd rdseed rtm serialize sgx sha sha512 shstk "

@@ -24,6 +24,7 @@ from tensorkiln.ir.device_instructions import (
 )
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.lanes import lane_of
+from tensorkiln.ir.tiles import matrix_of
 from tensorkiln.schedule.intrin.fragments import (
     left_fragment,
     matrix_fragment,
@@ -396,9 +397,30 @@ class Machine:
         totals = (x + (left[i] @ right[j]).item() for x, (i, j) in zip(sums, own, strict=True))
         return tuple(numbers.cast(x, e.dtype.element, e.dtype.element) for x in totals)
 
+    def _tile_dot(self, e: E.Intrin) -> Value:
+        """Sums of whole tiles, row by row, as Intel's manual orders them."""
+        count = E.DOTS[E.TILE_DOTS[e.name]][1][1]
+        assert all(isinstance(x, Load) for x in e.args)
+        (rows, columns), _, (steps, _) = (matrix_of(x.buffer) for x in e.args)  # type: ignore[attr-defined]
+        types = [x.dtype.element for x in e.args]
+        wide = np.float32 if types[0].is_float else np.int64
+        total, a, b = (np.array(self.whole(x), wide) for x in e.args)
+        a, b = a.reshape(rows, steps, count), b.reshape(steps, columns, count)
+        parts = np.zeros((rows, columns, count), wide)
+        for k in range(steps):
+            product = a[:, k, None].astype(np.float64) * b[k].astype(np.float64)
+            parts = (parts + product).astype(wide)
+        sums = total.reshape(rows, columns) + sum(parts[..., n] for n in range(count))
+        found = (x.item() for x in sums.ravel())
+        if types[0].is_float:
+            return tuple(found)
+        return tuple(numbers.wrapped(x, types[0]) for x in found)
+
     def _intrin(self, e: E.Intrin) -> Value:
         if e.name in E.DEVICE_INSTRUCTIONS:
             return self._device_instruction(e)
+        if e.name in E.TILE_DOTS:
+            return self._tile_dot(e)
         dtype = e.args[0].dtype.element
         args = [self.eval(a) if e.name == "fma" else self.whole(a) for a in e.args]
         if e.name in E.DOTS:

@@ -178,7 +178,8 @@ static void pretend(uint32_t leaf, uint32_t sub, uint32_t r[4])
                 r[k] = (uint32_t)answers[i].r[k];
 }
 #define CPUID(leaf, sub, r) pretend(leaf, sub, r)
-#define XGETBV(low, high) (low = (uint32_t)words[0], high = (uint32_t)words[1])
+#define XGETBV(low, high) (low = (uint32_t)words[0], high = 0)
+#define PERMIT_TILES() (words[1] == 0)
 #endif
 #include "cpu.c"
 
@@ -253,8 +254,11 @@ CPUID = {
 XCR0 = {"YMM": 0x6, "ZMM": 0xE6, "TILE": 0x60000, "EGPR": 0x80000, "NONE": 0}
 
 
-def processor(isa: Isa, features: Iterable[str], saved: Mapping[str, int] = XCR0) -> str:
-    """A line for the harness: the processor that has these features and no others."""
+def processor(
+    isa: Isa, features: Iterable[str], saved: Mapping[str, int] = XCR0, refused: bool = False
+) -> str:
+    """A line for the harness: the processor that has these features and no others. `refused`: the
+    system does not let a process use tiles."""
     words = dict.fromkeys(isa.detected, 0)
     places = isa.places()
     for name in set(features) & set(places):
@@ -273,7 +277,7 @@ def processor(isa: Isa, features: Iterable[str], saved: Mapping[str, int] = XCR0
     for name in features:
         states |= saved[state(name)]
     answers = " ".join(" ".join(map(str, (*key, *row))) for key, row in rows.items())
-    return f"{states} 0 {len(rows)} {answers}"
+    return f"{states} {int(refused)} {len(rows)} {answers}"
 
 
 def ask(program: Path, lines: list[str]) -> list[str]:
@@ -334,13 +338,26 @@ def test_a_processor_that_lacks_one_feature_is_refused_by_its_name(
 def test_registers_that_the_system_does_not_save_are_not_used(programs: dict[str, Path]) -> None:
     isa = ISAS["x86_64"]
     target = Target({"mcpu": "diamondrapids"})
-    for lost, lacking in (("YMM", "avx"), ("ZMM", "avx10.1"), ("EGPR", "ccmp")):
-        saved = {name: 0 if name == lost or lost == "YMM" else bits for name, bits in XCR0.items()}
+    lacks = {"YMM": "avx", "ZMM": "avx10.1", "EGPR": "ccmp", "TILE": "amx-bf16"}
+    for lost, lacking in lacks.items():
+        gone = {lost} if lost != "YMM" else set(XCR0) - {"TILE"}
+        saved = {name: 0 if name in gone else bits for name, bits in XCR0.items()}
         if lost == "ZMM":
             saved["ZMM"] = XCR0["YMM"]
         line = f"{processor(isa, target.features, saved)} {' '.join(target.required_features)}"
         (answer,) = ask(programs["x86_64"], [line])
         assert f"lacks '{lacking}'" in answer
+
+
+def test_tiles_that_the_system_does_not_let_a_process_use_are_refused_by_name(
+    programs: dict[str, Path],
+) -> None:
+    isa = ISAS["x86_64"]
+    here = processor(isa, isa.cpu_features("diamondrapids"), refused=True)
+    needed = [Target({"mcpu": cpu}).required_features for cpu in ("sapphirerapids", "x86-64-v4")]
+    with_tiles, without = ask(programs["x86_64"], [f"{here} {' '.join(n)}" for n in needed])
+    assert "lacks 'amx-bf16', which library pretended was compiled for" in with_tiles
+    assert without == "loads"
 
 
 def test_a_name_that_the_runtime_does_not_know_is_refused(programs: dict[str, Path]) -> None:

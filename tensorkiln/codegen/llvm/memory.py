@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.expand.offsets import elements, register_key
+from tensorkiln.codegen.llvm import tiles
 from tensorkiln.codegen.llvm.addresses import address, alignment, base_address, lane_pointers
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter, Statements
@@ -15,6 +16,7 @@ from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, Store
+from tensorkiln.ir.tiles import is_tile, works_on_tiles
 
 # The most elements from lane to lane for which lanes are picked from vectors.
 _MOST_STRIDE = 4
@@ -108,6 +110,9 @@ def _address_of(w: KernelWriter, e: AddressOf) -> str:
 
 
 def _store(w: KernelWriter, s: Store) -> None:
+    if works_on_tiles(s):
+        tiles.store(w, s)
+        return
     value, dtype = w.value(s.value), s.value.dtype
     if s.buffer in w.state.registers:
         slot = _register(w, s.buffer, s.indices, dtype)
@@ -142,6 +147,9 @@ def _prefetch(w: KernelWriter, s: Prefetch) -> None:
 
 def _alloc(w: KernelWriter, s: Alloc) -> None:
     buf, st = s.buffer, w.state
+    if is_tile(buf):
+        tiles.allocate(w, s)
+        return
     if buf.scope == "register":
         st.registers[buf] = {}
     else:

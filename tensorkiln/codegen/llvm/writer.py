@@ -48,6 +48,8 @@ class FunctionText:
     depths: dict[Var, int] = field(default_factory=dict)
     buffers: dict[Buffer, str] = field(default_factory=dict)
     registers: dict[Buffer, dict[tuple[tuple[int, ...], int], str]] = field(default_factory=dict)
+    # Buffer in tiles -> the register of its first one; empty where tiles are not configured.
+    tiles: dict[Buffer, int] = field(default_factory=dict)
     # View (MatchBuffer) -> the depth of the scope in which its pointer is computed.
     views: dict[Buffer, int] = field(default_factory=dict)
     # In the body of a parallel loop: where the message of a failed assertion goes.

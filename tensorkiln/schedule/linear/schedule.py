@@ -9,9 +9,11 @@ cache. The program is in program.py.
 from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
+from tensorkiln.kernels.layouts import takes_tiles
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear.program import Linear, linear_program
+from tensorkiln.schedule.linear.tiles import fits_tiles, schedule_tiles
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
 from tensorkiln.target import Target
@@ -21,6 +23,8 @@ from tensorkiln.target.registers import max_rows
 def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedule:
     """`linear` or `matmul` with its elementwise epilogue."""
     c = Linear(group, target)
+    if takes_tiles(c.call, target) and fits_tiles(c):
+        return schedule_tiles(c, target.has_threads, check)
     s = Schedule(linear_program(c), check=check)
     for loop in s.loops(role="term"):
         steps_of_four(s, loop)

@@ -33,8 +33,8 @@ from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 
 def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
-    """Move an allocated buffer to another scope: "local" memory, "register"s, or memory that is
-    "shared" by the threads of a device's block.
+    """Move an allocated buffer to another scope: "local" memory, "register"s, "tile"s of a CPU, or
+    memory that is "shared" by the threads of a device's block.
 
         T_ = T.alloc_buffer((4, 16), scope="local")
         ->  T_ = T.alloc_buffer((4, 16), scope="register")
@@ -48,7 +48,7 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise ScheduleError(f"scope {scope!r}", where=where, hint=hint)
     found = copies_of(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
-    for buf in found if scope in ("register", "shared") else ():
+    for buf in found if scope in ("register", "shared", "tile") else ():
         require_visible(f.body, buf, where)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
             raise ScheduleError(

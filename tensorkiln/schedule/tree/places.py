@@ -75,7 +75,7 @@ def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scop
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise at.fail(f"unknown scope {scope!r}", hint)
-    if scope in ("register", "shared") and any(int_value(e) is None for e in shape):
+    if scope in ("register", "shared", "tile") and any(int_value(e) is None for e in shape):
         text = f"a {scope} buffer needs a constant size, this part of {like.name!r} has none"
         raise at.fail(text, "split by constants, and name a loop inside")
     return Buffer(buffer_name(at.func, name), like.dtype, shape, scope)

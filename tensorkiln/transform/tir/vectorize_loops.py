@@ -20,6 +20,7 @@ from tensorkiln.ir.device_instructions import THREAD
 from tensorkiln.ir.expr import (
     DEVICE_INSTRUCTIONS,
     DOTS,
+    TILE_DOTS,
     Broadcast,
     CallExtern,
     Expr,
@@ -78,7 +79,7 @@ def _is_by_lane(e: Intrin, lanes: int) -> bool:
     these vectors."""
     row = DEVICE_INSTRUCTIONS.get(e.name)
     if row is None:
-        return e.name not in DOTS
+        return e.name not in (*DOTS, *TILE_DOTS)
     wide = row.result(tuple(a.dtype.with_lanes(lanes) for a in e.args))
     alone = row.participants == THREAD and not row.memory
     return alone and wide == e.dtype.with_lanes(lanes)

@@ -1,0 +1,94 @@
+"""Moves and products of matrices in tiles (ir/tiles.py), for `tensorize`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.expr import (
+    DOTS,
+    TILE_DOTS,
+    Broadcast,
+    IntImm,
+    Var,
+    cast,
+    const,
+    intrin,
+)
+from tensorkiln.ir.stmt import For, Stmt, Store
+from tensorkiln.ir.tiles import whole
+from tensorkiln.schedule.primitives.instruction import Instruction
+
+
+def tile_zero(rows: int, columns: int, dtype: str) -> Instruction:
+    """c[i, j] = 0."""
+    c = buffer("c", (rows, columns), dtype)
+    zero = const(0, c.dtype)
+    code = Store(c, whole(rows, columns), Broadcast(zero, rows * columns))
+    template = _loops((rows, columns), lambda i, j: Store(c, (i, j), zero))
+    return Instruction.of(f"tile_zero_{rows}x{columns}_{dtype}", (c,), template, code)
+
+
+def tile_copy(rows: int, columns: int, dtype: str) -> Instruction:
+    """t[i, j] = m[i, j], one of which is in a tile."""
+    t, m = buffer("t", (rows, columns), dtype), buffer("m", (rows, columns), dtype)
+    at = whole(rows, columns)
+    template = _loops((rows, columns), lambda i, j: Store(t, (i, j), Load(m, (i, j))))
+    code = Store(t, at, Load(m, at))
+    return Instruction.of(f"tile_copy_{rows}x{columns}_{dtype}", (t, m), template, code)
+
+
+def tile_dot(name: str, rows: int, columns: int, steps: int) -> Instruction:
+    """c[i, j] += a[i, count*k + n] * b[k, count*j + n] for k < steps and n < count: one of
+    `TILE_DOTS`, whose factors lie as those of its dot product."""
+    (sums, _), (left, count), (right, _) = DOTS[TILE_DOTS[name]]
+    a = buffer("a", (rows, count * steps), left)
+    b = buffer("b", (steps, count * columns), right)
+    c = buffer("c", (rows, columns), sums)
+
+    def step(i: Var, j: Var, k: Var, n: Var) -> Stmt:
+        x, y = Load(a, (i, k * count + n)), Load(b, (k, j * count + n))
+        total, wide = Load(c, (i, j)), (cast(x, c.dtype), cast(y, c.dtype))
+        value = intrin("fma", *wide, total) if c.dtype.is_float else total + wide[0] * wide[1]
+        return Store(c, (i, j), value)
+
+    def all_of(m: Buffer, *shape: int) -> Load:
+        return Load(m, whole(*shape))
+
+    factors = all_of(a, rows, count * steps), all_of(b, steps, count * columns)
+    value = intrin(name, all_of(c, rows, columns), *factors)
+    template = _loops((rows, columns, steps, count), step)
+    code = Store(c, whole(rows, columns), value)
+    made = f"{name}_{rows}x{columns}x{steps}"
+    return Instruction.of(made, (a, b, c), template, code)
+
+
+def _loops(extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
+    at = tuple(map(Var, "ijkn"[: len(extents)]))
+    made = body(*at)
+    for var, extent in zip(reversed(at), reversed(extents), strict=True):
+        made = For(var, IntImm(0), IntImm(extent), "serial", made)
+    return made
+
+
+@cache
+def tile_named(name: str) -> Instruction | None:
+    """The instruction called `name`, as `tile_zero_16x16_float32`, `tile_copy_16x32_bfloat16`, or
+    `tile_dot2_bf16_16x16x16`; None for another form."""
+    moved = re.fullmatch(r"tile_(zero|copy)_(\d+)x(\d+)_(\w+)", name)
+    if moved and moved[4] in DTYPES:
+        make = {"zero": tile_zero, "copy": tile_copy}[moved[1]]
+        return make(int(moved[2]), int(moved[3]), moved[4])
+    found = re.fullmatch(rf"({'|'.join(TILE_DOTS)})_(\d+)x(\d+)x(\d+)", name)
+    return tile_dot(found[1], *(int(n) for n in found.groups()[1:])) if found else None
+
+
+def tile_dot_for(left: DType) -> str:
+    """The product of tiles whose left factor is of this type."""
+    return next(n for n, dot in TILE_DOTS.items() if DOTS[dot][1][0] == left.name)
+
+
+__all__ = ["tile_copy", "tile_dot", "tile_dot_for", "tile_named", "tile_zero"]

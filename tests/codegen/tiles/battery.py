@@ -1,0 +1,140 @@
+"""Products in tiles, run in a process whose processor has them or that emulates them:
+`python -m tests.codegen.tiles.battery` prints what went wrong, by case, as JSON."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+
+import tensorkiln as tk
+from tensorkiln.executable import Executable
+from tensorkiln.ir.expr import ExprLike, Var
+from tensorkiln.ir.relax import Constant, RVar, Value, constant
+from tensorkiln.runtime import Executor
+from tensorkiln.target import Target
+from tests.schedule.battery import Battery, random_array, typed
+from tests.schedule.test_integer_products import bias, bytes_, q, requantized
+from tests.transform.graphs import Graph, rand
+
+TARGET = Target(
+    {
+        "kind": "llvm",
+        "mcpu": "x86-64-v4",
+        "mattr": ["+avx512bf16", "+avx512vnni", "+amx-bf16", "+amx-int8"],
+    }
+)
+INSTRUCTIONS = ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored")
+PRODUCTS = ("tdpbf16ps", "tdpbusd")
+N = Var("N")
+# Every size of a last group of rows, and none; every way in which terms and columns end.
+ROWS: tuple[ExprLike, ...] = (4, 15, 16, 17, 31, 32, 33, 50, 64, 101, N)
+COUNTS = ({"N": 1}, {"N": 3}, {"N": 21}, {"N": 64}, {"N": 63}, {"N": 105})
+TERMS = (16, 17, 31, 32, 33, 48)  # in groups of those that lie adjacent
+COLUMNS = (1, 15, 16, 17, 31, 32, 33, 47, 64, 100)
+Build = Callable[[Graph, RVar], Value]
+
+
+def half(*shape: int, seed: int = 0) -> Constant:
+    return constant(rand(*shape, seed=seed).array.astype(ml_dtypes.bfloat16))
+
+
+def _shapes() -> Iterator[tuple[ExprLike, int, int]]:
+    """Each number of rows, of terms and of columns, several times."""
+    for n in range(2 * len(ROWS)):
+        rows = ROWS[n % len(ROWS)]
+        yield rows, TERMS[n % len(TERMS)], COLUMNS[(n + n // len(COLUMNS)) % len(COLUMNS)]
+
+
+def _of_halves(b: Battery) -> None:
+    def layer(k: int, n: int, wide: bool) -> Build:
+        return lambda g, x: g.relu(
+            g.linear(x, half(k, n), half(n) if not wide else rand(n), wide=wide)
+        )
+
+    for rows, groups, n in _shapes():
+        sizes, k = COUNTS if rows is N else ({},), 2 * groups
+        x = typed("bfloat16", rows, k)
+        b.add(f"half_{rows}_{k}_{n}".lower(), layer(k, n, False), x, sizes=sizes, tolerance=1e-2)
+        b.add(f"wide_{rows}_{k}_{n}".lower(), layer(k, n, True), x, sizes=sizes, tolerance=3e-6)
+    x, y = typed("bfloat16", 3, 40, 66), typed("bfloat16", 3, 66, 50)
+    b.add("batched", lambda g, x, y: g.matmul(x, y), x, y, tolerance=1e-2)
+    x = typed("bfloat16", N, 7, 64)
+    b.add("rows_of_rows", layer(64, 48, False), x, sizes=COUNTS, tolerance=1e-2)
+    residual = lambda g, x, y: g.add(g.linear(x, half(64, 64)), y)  # noqa: E731
+    b.add(
+        "residual", residual, typed("bfloat16", 37, 64), typed("bfloat16", 37, 64), tolerance=1e-2
+    )
+    b.add("many", layer(4096, 96, True), typed("bfloat16", 70, 4096), tolerance=3e-6)
+
+
+def _of_bytes(b: Battery) -> None:
+    def layer(k: int, n: int) -> Build:
+        return lambda g, x: g.linear(x, q("int8", k, n), bias(n))
+
+    for rows, groups, n in _shapes():
+        sizes, k = COUNTS if rows is N else ({},), 4 * groups
+        x = typed("uint8", rows, k)
+        b.add(f"bytes_{rows}_{k}_{n}".lower(), layer(k, n), x, sizes=sizes, make=bytes_)
+    quantized = lambda g, x: requantized(g, g.linear(x, q("int8", 72, 50), bias(50)), (50,))  # noqa: E731
+    b.add("quantized", quantized, typed("uint8", N, 72), sizes=COUNTS, make=bytes_)
+
+
+def cases() -> Battery:
+    b = Battery()
+    _of_halves(b)
+    _of_bytes(b)
+    return b
+
+
+def without_check(exe: Executable) -> tk.runtime.Module:
+    """The library, loaded although the processor lacks tiles."""
+    text = bytes(exe.artifacts["host/entry.c"].view).decode()
+    less = re.sub(r'"amx-[a-z0-9]+",\s*', "", text)
+    assert less != text
+    return tk.load_artifacts(exe.artifacts.replace("host/entry.c", less.encode()))
+
+
+def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:
+    """Each row must be what it is without the others, to the bit."""
+    for name, case in b.cases.items():
+        if case.sizes != COUNTS or len(case.function.params) > 1:
+            continue
+        (x,) = case.function.params
+        shape = (105, *(int(d.value) for d in x.tensor.shape[1:]))
+        rows = (case.make or random_array)(1, np.dtype(x.tensor.dtype.name), shape)
+        whole = np.asarray(run[name](rows))
+        for n in (0, 31, 32, 63, 96, 100, 104):
+            alone = np.asarray(run[name](rows[n : n + 1]))
+            if alone[0].tobytes() != whole[n].tobytes():
+                yield name, f"row {n} is another one alone"
+
+
+def main() -> None:
+    b, failures = cases(), {}
+    exe = b.compile(TARGET)
+    run = Executor(without_check(exe))
+    for name in b.cases:
+        try:
+            b.check(name, run)
+        except Exception:
+            failures[name] = traceback.format_exc()
+    failures |= dict(_alone(b, run))
+    code = {a.file_name: bytes(a.view) for a in exe.artifacts if a.file_name.endswith(".s")}
+    products = {name: text for name, text in code.items() if name.startswith(("linear", "matmul"))}
+    vectors = sorted(name for name, text in products.items() if b"ldtilecfg" not in text)
+    count = ctypes.CDLL(None).tile_count
+    count.restype = ctypes.c_long
+    counts = {name: count(n) for n, name in enumerate((*INSTRUCTIONS, *PRODUCTS))}
+    found = {"cases": len(b.cases), "kernels": len(products), "without tiles": vectors}
+    json.dump({**found, "counts": counts, "failures": failures}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""Products in tiles of a processor. Where it has none, the instructions are emulated as they trap
+(emulator.c), so what runs is the code that a processor with tiles would run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorkiln.base.errors import TensorkilnError, UnsupportedError
+from tensorkiln.ir.expr import Var, int_value
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.verify import verify
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.schedule.intrin import instruction
+from tensorkiln.script import from_source
+from tensorkiln.target import Target
+from tests.codegen.tiles.battery import TARGET, N, cases, half
+from tests.ir.evaluate import run
+from tests.schedule.battery import typed
+from tests.schedule.groups import groups_of
+from tests.schedule.test_integer_products import bytes_, q
+from tests.transform.graphs import graph
+
+SPR = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
+NEEDED = ("avx512bf16", "avx512vnni", "avx512vl", "avx512bw")
+EMULATOR = Path(__file__).with_name("emulator.c")
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `battery.py` says in a process in which tiles are emulated."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    lacking = [f for f in NEEDED if not Target("native").has(f)]
+    if lacking:
+        pytest.skip(f"this machine lacks {', '.join(lacking)}")
+    library = tmp_path_factory.mktemp("tiles") / "emulator.so"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
+    command = ["gcc", "-O2", "-mfma", *strict, "-shared", "-fPIC", str(EMULATOR)]
+    subprocess.run([*command, "-o", str(library), "-lm", "-ldl"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.codegen.tiles.battery"],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_products_are_those_of_numpy_and_rows_are_independent(outcome: dict[str, Any]) -> None:
+    assert outcome["failures"] == {}
+    assert outcome["cases"] == len(cases().cases) > 60
+    assert outcome["kernels"] > 50 and outcome["without tiles"] == []
+
+
+def test_every_instruction_ran_and_tiles_are_released(outcome: dict[str, Any]) -> None:
+    counts = outcome["counts"]
+    assert all(counts.values()) and counts["ldtilecfg"] == counts["tilerelease"]
+    assert counts["tilezero"] == counts["tilestored"]
+
+
+# ---- code --------------------------------------------------------------------------------------
+
+
+@cache
+def assembly(kind: str, rows: int | Var, k: int, n: int) -> str:
+    """The code of one product for a processor with tiles."""
+    x = typed("bfloat16" if kind == "tdpbf16ps" else "uint8", rows, k)
+    w = half(k, n) if kind == "tdpbf16ps" else q("int8", k, n)
+    mod = graph(lambda g, x: g.linear(x, w, wide=kind == "tdpbf16ps"), x=x)
+    made = compile_module(mod, SPR).artifacts
+    return "".join(bytes(a.view).decode() for a in made if a.file_name.endswith(".s"))
+
+
+def blocks(text: str) -> list[list[str]]:
+    """The instructions of each basic block."""
+    found: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if re.match(r"[.\w]+:", line):
+            found.append([])
+        elif line.startswith("\t") and not line.startswith("\t."):
+            found[-1].append(line.strip())
+            if line.startswith("\tj"):
+                found.append([])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["tdpbf16ps", "tdpbusd"])
+def test_the_main_loop_loads_and_multiplies_only(kind: str) -> None:
+    text = assembly(kind, 64, 512, 64)
+    loops = [b for b in blocks(text) if any(kind in i for i in b)]
+    assert len(loops) == 1
+    words = [i.split()[0] for i in loops[0]]
+    assert words.count(kind) == words.count("tileloadd") == 4
+    assert set(words) <= {kind, "tileloadd", "leaq", "incq", "addq", "subq", "cmpq", "jl", "jne"}
+    assert text.count("tilestored") == text.count("tilezero") == 4
+    at = [text.index(x) for x in ("ldtilecfg", "tilezero", kind, "tilestored", "tilerelease")]
+    assert at == sorted(at)
+    # Tiles are of four sums, two of rows and two of weights.
+    pairs = {re.search(rf"{kind}\s+(.*)", i)[1] for i in loops[0] if kind in i}  # type: ignore[index]
+    assert pairs == {f"%tmm{6 + j}, %tmm{4 + i}, %tmm{2 * i + j}" for i in (0, 1) for j in (0, 1)}
+
+
+@pytest.mark.parametrize("kind", ["tdpbf16ps", "tdpbusd"])
+def test_configurations_are_loaded_once_where_terms_fill_the_tiles(kind: str) -> None:
+    assert assembly(kind, 64, 512, 64).count("ldtilecfg") == 1
+    assert assembly(kind, 64, 520, 64).count("ldtilecfg") == 2
+    assert assembly(kind, N, 512, 64).count("ldtilecfg") == 4  # 32, 16, 4 and 1 rows
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target({"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512bf16"]}),
+        Target({"kind": "c", "mcpu": "sapphirerapids"}),
+        Target({"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["-amx-bf16", "-amx-int8"]}),
+    ],
+    ids=["no tiles", "kind c", "no products"],
+)
+def test_targets_without_products_of_tiles_have_vectors(target: Target) -> None:
+    for x, w in (
+        (typed("bfloat16", 64, 64), half(64, 64)),
+        (typed("uint8", 64, 64), q("int8", 64, 64)),
+    ):
+        mod = graph(lambda g, x, w=w: g.linear(x, w, wide=w.array.dtype != np.int8), x=x)
+        (made,) = [g for g in groups_of(mod, target) if g.anchor is not None]
+        assert "tile" not in schedule_group(made, target).script()
+
+
+def test_a_library_needs_the_features_of_tiles() -> None:
+    needed = {"amx-bf16", "amx-int8", "amx-tile"}
+    assert needed <= set(SPR.required_features)
+    assert not needed & set(Target({"mcpu": "cooperlake"}).required_features)
+
+
+# ---- schedules ---------------------------------------------------------------------------------
+
+SHAPES = [(37, 80, 40), (N, 64, 33), (5, 34, 16)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["half", "bytes"])
+def test_every_step_is_proved_and_means_the_product(
+    kind: str, shape: tuple[int | Var, int, int]
+) -> None:
+    rows, k, n = shape
+    if kind == "half":
+        x, w = typed("bfloat16", rows, k), half(k, n)
+    else:
+        x, w = typed("uint8", rows, 2 * k), q("int8", 2 * k, n)
+    mod = graph(lambda g, x: g.linear(x, w, wide=kind == "half"), x=x)
+    (group,) = [g for g in groups_of(mod, TARGET) if g.anchor is not None]
+    made = schedule_group(group, TARGET, check=True)
+    assert made.script() == schedule_group(group, TARGET).script()
+    assert 'scope="tile"' in made.script()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tile_zero_3x5_int32", "tile_zero_16x16_float32"),
+        *("tile_copy_16x64_uint8", "tile_copy_1x32_bfloat16", "tile_copy_5x2_bfloat16"),
+        *("tile_dot4_16x16x16", "tile_dot4_3x16x1", "tile_dot4_1x5x2"),
+        *("tile_dot2_bf16_16x16x16", "tile_dot2_bf16_3x16x1", "tile_dot2_bf16_1x5x2"),
+    ],
+)
+def test_instructions_are_what_their_loops_say(name: str) -> None:
+    found = instruction(name)
+    assert found is not None and found.name == name
+    rng, arrays = np.random.default_rng(0), {}
+    for b in found.template.buffers:
+        shape = tuple(int_value(d) or 0 for d in b.shape)
+        arrays[b.name] = rng.integers(0, 9, shape).astype(b.dtype.name)
+    results = []
+    for body in (found.template, found.implementation):
+        mine = {name: x.copy() for name, x in arrays.items()}
+        run(body, mine)
+        results.append(mine)
+    for b in found.template.buffers:
+        np.testing.assert_array_equal(results[0][b.name], results[1][b.name])
+    written = found.template.buffers[-1 if "dot" in name else 0].name
+    assert not np.array_equal(results[0][written], arrays[written])
+
+
+def test_other_names_are_no_instructions() -> None:
+    for name in ("tile_zero_16x16", "tile_copy_16_uint8", "tile_dot2_16x16x16", "tile_dot4_16x16"):
+        assert instruction(name) is None
+
+
+# ---- programs ----------------------------------------------------------------------------------
+
+
+def at(rows: int, columns: int, first: str = "") -> str:
+    """The indices of a whole matrix, from row and column `first` on."""
+    count = rows * columns
+    start = f" + T.Broadcast({first}, {count})" if first else ""
+    lanes, size = f"T.Ramp(0, 1, {count})", f"T.Broadcast({columns}, {count})"
+    return f"{lanes} // {size}{start}, {lanes} % {size}{start}"
+
+
+def program(*lines: str, tiles: str = "") -> str:
+    """A product of one tile of bytes, with other lines in place of its product or allocations."""
+    tiles = (
+        tiles
+        or """
+c = T.alloc_buffer((16, 16), "int32", scope="tile")
+a = T.alloc_buffer((16, 64), "uint8", scope="tile")
+b = T.alloc_buffer((2, 16, 64), "int8", scope="tile")
+"""
+    )
+    product = f"T.tile_dot4(c[{at(16, 16)}], a[{at(16, 64)}], b[1, {at(16, 64)}])"
+    whole = (
+        f"c[{at(16, 16)}] = 0",
+        f"a[{at(16, 64)}] = x[{at(16, 64, 'n')}]",
+        f"b[1, {at(16, 64)}] = w[{at(16, 64)}]",
+        f"c[{at(16, 16)}] = {product}",
+        f"y[{at(16, 16)}] = c[{at(16, 16)}]",
+    )
+    body = "\n".join([*tiles.strip().splitlines(), *(lines or whole)])
+    params = 'x: T.Buffer((32, 80), "uint8"), w: T.Buffer((16, 64), "int8")'
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"""@T.prim_func
+def f({params}, y: T.Buffer((16, 16), "int32"), n: T.int64):
+{indented}"""
+
+
+def test_a_program_may_be_written_by_hand() -> None:
+    mod = from_source(program())
+    verify(mod)
+    assert from_source(mod.script()).script() == mod.script()
+    f = mod["f"]
+    assert isinstance(f, PrimFunc)
+    x, w = bytes_(0, np.dtype("uint8"), (32, 80)), bytes_(1, np.dtype("int8"), (16, 64))
+    y = np.zeros((16, 16), np.int32)
+    run(f, {"x": x, "w": w, "y": y, "n": 7})
+    factors = w.reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16).astype(np.int32)
+    np.testing.assert_array_equal(y, x[7:23, 7:71].astype(np.int32) @ factors)
+    made = compile_module(mod, SPR).artifacts
+    assert b"tdpbusd\t%tmm3, %tmm1, %tmm0" in bytes(made["llvm/f.s"].view)
+
+
+ZERO = f"c[{at(16, 16)}] = 0"
+MOVE = f"a[{at(16, 64)}] = x[{at(16, 64)}]"
+ONE = "y[0, 0] = 1"
+FLAT = 'z = T.alloc_buffer((256,), "int32", scope="local")'
+
+
+def _dot(c: str, a: str, b: str) -> str:
+    return f"c[{at(16, 16)}] = T.tile_dot4({c}, {a}, {b})"
+
+
+C, A, B = f"c[{at(16, 16)}]", f"a[{at(16, 64)}]", f"b[0, {at(16, 64)}]"
+WRONG = [
+    (program("c[0, 0] = 0"), "part of a tile of c is stored to"),
+    (program(f"c[{at(8, 16)}] = 0"), "part of a tile of c is stored to"),
+    (program(f"c[{at(16, 16)}] = 1"), "neither zero, loaded from memory, nor"),
+    (program("y[0, 0] = c[0, 0]"), "part of a tile of c is loaded"),
+    (program("y[0, 0] = c[0, 0] + 1"), "elements of c, which is in tiles"),
+    (program(f"y[{at(16, 16)}] = {C} + T.Broadcast(T.int32(1), 256)"), "indices of"),
+    (program(f"a[{at(16, 64)}] = x[{at(32, 32)}]"), "is no matrix of a tile's size"),
+    (program(f"y[{at(8, 32)}] = {C}"), "is no matrix of the tile's size"),
+    (program(f"a[{at(16, 64)}] = w[{at(16, 64)}]"), "a takes uint8x1024 here"),
+    (program(f"b[n, {at(16, 64)}] = w[{at(16, 64)}]"), "register buffer b indexed by n"),
+    (program(f"b[2, {at(16, 64)}] = w[{at(16, 64)}]"), "elements 2..2"),
+    (program(_dot(C, B, A)), "tile_dot4 of int32, int8, uint8"),
+    (program(_dot(C, A, f"w[{at(16, 64)}]")), "takes three whole tiles"),
+    (
+        program(FLAT, f"z[T.Ramp(0, 1, 256)] = T.tile_dot4({C}, {A}, {B})"),
+        "within another expression",
+    ),
+    (program(ZERO, "assert n > 0, 'n'"), "not kept over parallel loops, calls and assertions"),
+    (program("for i in T.parallel(2):", f"    {ZERO}"), "not kept over parallel loops"),
+    (program("T.call_extern('void', 'g')"), "not kept over parallel loops, calls"),
+    (
+        program(ONE, tiles='c = T.alloc_buffer((9, 16, 16), "int32", scope="tile")'),
+        "9 tiles at once",
+    ),
+    (
+        program(ONE, tiles='c = T.alloc_buffer((17, 16), "int32", scope="tile")'),
+        "is no tile: at most",
+    ),
+    (
+        program(ONE, tiles='c = T.alloc_buffer((16, 17), "int32", scope="tile")'),
+        "is no tile: at most",
+    ),
+    (
+        program(ONE, tiles='c = T.alloc_buffer((16, 5), "int8", scope="tile")'),
+        "is no tile: at most",
+    ),
+    (program(ONE, tiles='c = T.alloc_buffer((16,), "int8", scope="tile")'), "is no tile: at most"),
+]
+
+
+@pytest.mark.parametrize(("text", "fault"), WRONG)
+def test_programs_that_no_processor_runs_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(TensorkilnError) as error:
+        verify(from_source(text))
+    assert fault in str(error.value)
+
+
+OF_SHAPES = """
+c = T.alloc_buffer((8, 16), "int32", scope="tile")
+a = T.alloc_buffer((8, 32), "uint8", scope="tile")
+b = T.alloc_buffer((16, 64), "int8", scope="tile")
+"""
+
+
+def test_factors_of_other_shapes_are_refused() -> None:
+    c = f"c[{at(8, 16)}]"
+    line = f"{c} = T.tile_dot4({c}, a[{at(8, 32)}], b[{at(16, 64)}])"
+    with pytest.raises(TensorkilnError) as error:
+        verify(from_source(program(line, tiles=OF_SHAPES)))
+    assert "into 8 x 16 sums takes matrices of 8 x 64 and 16 x 64" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"mcpu": "cooperlake"}, "buffer c is in tiles, which the target lacks"),
+        ({"mcpu": "sapphirerapids", "kind": "c"}, "buffer c is in tiles, which the target lacks"),
+        (
+            {"mcpu": "sapphirerapids", "mattr": ["-amx-int8"]},
+            "T.tile_dot4 multiplies tiles of int8, which the target cannot",
+        ),
+    ],
+)
+def test_targets_without_tiles_refuse_a_program_by_name(
+    options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        compile_module(from_source(program()), Target({"kind": "llvm", **options}))
+    assert fault in str(error.value) and "f" in str(error.value)
