@@ -74,6 +74,7 @@ from tensorkiln.transform.relax.forward_values import forward_values
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.join_devices import JoinDevices
+from tensorkiln.transform.relax.keep_images import keep_images
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_integer import match_integer
@@ -119,6 +120,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         match_layer_norm,
         match_linear,  # before fold_scale, which folds into the weights of linear
         match_attention,
+        keep_images,  # before fold_scale, which folds into the weights of convolutions
         fold_scale,
         canonicalize,  # folding leaves neutral operations behind
         fold_constants,
