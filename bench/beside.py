@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,21 @@ class Model:
     broken: str = ""  # why there is no such file
 
 
+Options = argparse.Namespace
+
+
 def main(
     module: str,
     models: Callable[[str], Iterable[Model]],
     pair: tuple[Contender, Contender] = BESIDE_ORT,
 ) -> None:
     """The command line of `python -m MODULE`; `models` gives those whose names contain a text."""
+    command(module, lambda options: _measured(models(options.only), pair, options))
+
+
+def command(module: str, measured: Callable[[Options], int]) -> None:
+    """The command line of `python -m MODULE`, which runs `measured` in a process for each number of
+    threads, `child` of its options; it returns what the process does, 0 if nothing failed."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--threads", default="1,2", help="comma-separated thread counts (1,2)")
     parser.add_argument("--only", default="", help="part of a group's or model's name")
@@ -55,15 +65,15 @@ def main(
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        sys.exit(_measured(models(options.only), pair, options))
+        sys.exit(measured(options))
     status, available = 0, sorted(os.sched_getaffinity(0))
     for threads in map(int, options.threads.split(",")):
         if not 1 <= threads <= len(available):
             parser.error(f"--threads {threads}: this process may use {len(available)} CPUs")
-        command = [sys.executable, "-m", module, *sys.argv[1:], "--child", str(threads)]
+        arguments = [sys.executable, "-m", module, *sys.argv[1:], "--child", str(threads)]
         cpus = set(available[-threads:])
         done = subprocess.run(
-            command,
+            arguments,
             cwd=ROOT,
             env={**os.environ, **dict.fromkeys(VARIABLES, str(threads))},
             preexec_fn=lambda c=cpus: os.sched_setaffinity(0, c),
@@ -73,9 +83,7 @@ def main(
     sys.exit(status)
 
 
-def _measured(
-    models: Iterable[Model], pair: tuple[Contender, Contender], options: argparse.Namespace
-) -> int:
+def _measured(models: Iterable[Model], pair: tuple[Contender, Contender], options: Options) -> int:
     """Print a line per model, and geometric means; return 1 if a model failed."""
     threads, ratios, failed = options.child, {}, 0
     labels = " and ".join(f"{c.label} {c.version()}" for c in pair)
@@ -87,7 +95,7 @@ def _measured(
             path.write_bytes(model.data)
             case = Case(model.name, path, model.inputs, Path(folder))
             both = {} if model.broken else prepare(list(pair), case, threads)
-            wrong = model.broken or _checked(both, model)
+            wrong = model.broken or checked(both, model.differ)
             if not wrong:
                 with alone(options.lock):
                     interleave(both, options.reps, options.seconds)
@@ -100,9 +108,7 @@ def _measured(
         ours, theirs = rows
         ratio = ours.median_ms / theirs.median_ms, ours.min_ms / theirs.min_ms
         ratios.setdefault(model.group, []).append(ratio)
-        print(
-            f"{name} {_times(ours)} {_times(theirs)}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True
-        )
+        print(f"{name} {times(ours)} {times(theirs)}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True)
     for group, found in {**ratios, "all": [r for v in ratios.values() for r in v]}.items():
         if found:
             means = np.exp(np.log(found).mean(axis=0))
@@ -112,20 +118,26 @@ def _measured(
     return 1 if failed else 0
 
 
-def _times(row: Row) -> str:
+def times(row: Row) -> str:
+    """The least and the median time."""
     return f"{row.min_ms:9.4f} {row.median_ms:9.4f}"
 
 
-def _checked(both: Prepared, model: Model) -> str:
-    """Empty if both run and agree."""
+def checked(prepared: Prepared, differ: Callable[[Sequence[Array], Sequence[Array]], str]) -> str:
+    """Empty if all run and agree with the last."""
     outputs = []
-    for row, run in both.values():
+    for row, run in prepared.values():
         if row.status != "ok":
             return f"{row.label}: {row.status}"
+        start = time.perf_counter()
         outputs.append([np.array(a) for a in run()])
-    ours, theirs = outputs
-    for a, b in zip(ours, theirs, strict=True):
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            return f"wrong result: {a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
-    found = model.differ(ours, theirs)
-    return f"wrong result: {found}" if found else ""
+        row.first_ms = (time.perf_counter() - start) * 1e3
+    *ours, theirs = outputs
+    for found in ours:
+        for a, b in zip(found, theirs, strict=True):
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                return f"wrong result: {a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
+        wrong = differ(found, theirs)
+        if wrong:
+            return f"wrong result: {wrong}"
+    return ""

@@ -42,12 +42,12 @@ _OUTPUTS, _BYTES = 256, 2 << 20
 
 def packed_weights(call: Call, target: Target) -> Constant | None:
     """The weights of a convolution that kernels on channel blocks can compute: they are constant
-    and stored as usual, the dtypes supported, and channels and image size known."""
+    and stored as usual, the dtypes supported, and channels known."""
     x, w = call.args[0].type, call.args[1]
     if not isinstance(x, TensorType) or not isinstance(w, Constant) or not has_kernel(call, target):
         return None
     stored_already = "channel_window" in call.attrs
-    return None if stored_already or None in map(int_value, x.shape[1:]) else w
+    return None if stored_already or int_value(x.shape[1]) is None else w
 
 
 def with_padding(layout: Layout, call: Call) -> Layout:
@@ -83,11 +83,10 @@ def panel_of(w: TensorType) -> tuple[int, int]:
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether weights are packed, the output is blocked, and the image size known."""
+    """Whether weights are packed and the output is blocked."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
-    sized = int_value(out.shape[2]) is not None and int_value(out.shape[3]) is not None
-    return w.layout is not None and out.layout is not None and sized
+    return w.layout is not None and out.layout is not None
 
 
 def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, moved_apart, no_view
+from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
 
@@ -31,6 +33,25 @@ def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
 
 
 _LOOPS = "tensorkiln.schedule.loops.schedule:schedule_loops"
+
+
+def _is_open_image(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether images of unknown size and known channels, of 32-bit elements, change layout."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    known = [int_value(d) is not None for d in out.shape]
+    if out.ndim != 4 or not known[1] or all(known) or x.dtype != out.dtype:
+        return False
+    blocks = {t.memory.with_halo({}) for t in (x, out)} - {Layout.plain(4)}
+    return out.dtype.bits == 32 and has_vectors(target) and blocks <= {channel_blocks(target)}
+
+
+IMAGES = Family(
+    op_class="images",
+    operators=("relayout",),
+    schedule="tensorkiln.schedule.movement.images:schedule_images",
+    fits=_is_open_image,
+)
 MOVEMENT = Family(
     op_class="movement",
     operators=_operators("injective", "elementwise", "broadcast"),

@@ -20,11 +20,11 @@ def any_layout(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _pool_fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether operand and output have channel blocks of one width, image sizes are static, and
-    windows are undilated and of at most 64 taps."""
+    """Whether operand and output have channel blocks of one width, and windows are undilated and of
+    at most 64 taps."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
-    if not _same_blocks(x, out) or None in map(int_value, (*x.shape[1:], *out.shape[1:])):
+    if not _same_blocks(x, out) or int_value(x.shape[1]) is None:
         return False
     pair = pool_windows(call.attrs)
     undilated = all(w.dilation == 1 for w in pair)
@@ -59,7 +59,7 @@ def _global_pool_fits(call: Call, out: TensorType, target: Target) -> bool:
     if out.layout is not None or {out.dtype.sums.name, x.dtype.sums.name} != {"float32"}:
         return False
     sizes = [int_value(d) for d in x.shape[1:]]
-    known = None not in sizes and 0 not in sizes and out.shape[1:2] == x.shape[1:2]
+    known = sizes[0] is not None and 0 not in sizes and out.shape[1:2] == x.shape[1:2]
     return known and target.vector_lanes("float32") > 1
 
 

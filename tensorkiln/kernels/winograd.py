@@ -16,6 +16,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
 from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.layouts import by_lanes, channel_blocks
@@ -83,7 +84,7 @@ def fastest_tile(
 
 def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | None:
     """The tile for a 3x3 float32 convolution with strides, dilations and groups of 1, constant
-    weights, and known sizes."""
+    weights, and known channels."""
     w, a = call.args[1], call.attrs
     plain = a.strides == (1, 1) and a.dilation == (1, 1) and a.groups == 1
     sizes = [m for m in POINTS if m <= target.winograd]
@@ -92,10 +93,10 @@ def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | No
     x = call.args[0].type
     if not isinstance(x, TensorType) or any(int_value(d) != TAPS for d in w.type.shape[2:]):
         return None
-    if None in map(int_value, (*out.shape[1:], *x.shape[1:])):
+    if int_value(x.shape[1]) is None:
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
-    height, width = (int_value(d) or 0 for d in out.shape[2:])
+    height, width = map(expected, out.shape[2:])
     gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
     return fastest_tile(inputs, outputs, height, width, sizes, Costs.of(target), gain)
 

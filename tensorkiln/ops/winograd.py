@@ -119,8 +119,8 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
     width = x.shape[3] + (left + right - TAPS + 1)
     for size in (height, width):
         n = int_value(size)
-        if n is None or n < 1:
-            raise mismatch(op, "x", "an image of known size, as large as the filter", show_type(x))
+        if n is not None and n < 1:
+            raise mismatch(op, "x", "an image as large as the filter", show_type(x))
     return TensorType((x.shape[0], u.shape[0], height, width), x.dtype)
 
 

@@ -13,6 +13,7 @@ from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Expr, const, int_value, select
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Stmt, Store, seq
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import lane_bounds, simplify_value
 from tensorkiln.schedule.build import zero_border
 from tensorkiln.schedule.group import Group, static, view_index
@@ -30,8 +31,16 @@ class ChannelBlocks:
         self.group, self.call, self.var, self.ot = group, call, var, group.out_type
         self.dtype = var.tensor.dtype  # of the sums
         self.lanes = self.ot.memory.block(1)
-        self.channels, self.height, self.width = map(size_of, self.ot.shape[1:])
+        self.channels = size_of(self.ot.shape[1])
+        self.height, self.width = self.ot.shape[2:]
+        # What choices are made for: the extents, or what unknown ones are taken for.
+        self.rows, self.columns = map(expected, self.ot.shape[2:])
         self.blocks = -(-self.channels // self.lanes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the number of rows or columns is unknown."""
+        return None in map(int_value, (self.height, self.width))
 
     def set_panels(self, vectors: int) -> None:
         """Set the number of channel blocks per panel, and from it the number of panels."""

@@ -5,6 +5,8 @@ out[n, c] = mean over h, w of x[n, c, h, w], where x is in channel blocks and ou
 
 from __future__ import annotations
 
+import math
+
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import (
@@ -20,6 +22,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import lane_bounds, reads_blocks, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
 from tensorkiln.schedule.build import lanes as over_lanes
@@ -45,9 +48,10 @@ class _Planes:
         self.x = group.element(call.args[0])
         self.lanes = target.vector_lanes("float32")
         self.images = x.shape[0]
-        self.channels, self.height, self.width = (int_value(d) or 0 for d in x.shape[1:])
-        self.divisor = self.height * self.width if call.op == "mean" else 1
-        self.work = self.channels * self.height * self.width
+        self.channels = static(x.shape[1], "channels")
+        self.height, self.width = x.shape[2:]
+        self.divisor = simplify(self.height * self.width) if call.op == "mean" else IntImm(1)
+        self.work = self.channels * math.prod(map(expected, x.shape[2:]))
 
     def block(self, n: Expr, block: Expr, valid: int) -> Stmt:
         """Reduce one block, the first `valid` channels of which exist."""
@@ -64,7 +68,7 @@ class _Planes:
 
         # an image of one column is reduced as one row: role "column" is cut into chains
         names, roles = ["h", "w", "l"], ["row", "column", "lane"]
-        if self.width == 1:
+        if int_value(self.width) == 1:
             names, roles = ["w", "h", "l"], ["column", "row", "lane"]
         terms = nest(names, [self.height, self.width, lanes], term, roles)
 
@@ -85,8 +89,11 @@ class _Planes:
         group, bounds = self.group, lane_bounds(lane, self.lanes)
         ones = (IntImm(0),) * (group.out_type.ndim - 2)
         index = (n, simplify(block * self.lanes + lane, bounds), *ones)
-        if self.divisor > 1:
-            total = total / const(self.divisor, total.dtype)
+        count = int_value(self.divisor)
+        if count is None:
+            total = total / cast(self.divisor, total.dtype)
+        elif count > 1:
+            total = total / const(count, total.dtype)
         total = cast(total, self.var.tensor.dtype)
         value = group.element(group.out_var, {self.var: lambda *_: total})(*index)
         return Store(group.out, group.store_index(index), simplify_value(value, bounds))
@@ -122,12 +129,14 @@ def _in_chains(s: Schedule, columns: str) -> None:
     """Reduce the columns in several independent chains (column w belongs to chain w % count), and
     two or more leftover columns in a chain each."""
     rows = s.parent(columns)
-    extent = static(s.loop(columns).extent, "columns")
-    count = _chains(extent)
+    extent = int_value(s.loop(columns).extent)
+    count = CHAINS if extent is None else _chains(extent)
+    if not s.reaches(columns, count):
+        return
     names, roles = (f"{columns}_0", "o"), ("column", "vector")
     parts = [s.split(columns, count, names, "peel", roles)]
     rest = parts[0].tail
-    if extent % count > 1:
+    if extent is not None and extent % count > 1:
         parts.append(s.split(rest, extent % count, names, roles=roles))
     if rest and rows and s.role(rows) == "row":
         s.fission(rows)

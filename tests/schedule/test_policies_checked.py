@@ -159,6 +159,8 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv_batch": (_conv(16, 16), (N, 16, 6, 6), "conv2d_direct"),
     "conv_one_weight": (_conv(1, 1, 1), (1, 1, 5, 5), "conv2d_direct"),
     "conv_grouped": (_conv(32, 8, groups=4), (1, 32, 5, 5), "conv2d_direct"),
+    # Of images of unknown rows and columns, places contain products of sizes: test_open_images.py.
+    "conv_open_signal": (_conv(16, 16, padding=(1, 1, 1, 1)), (1, 16, 1, S), "conv2d_direct"),
     "winograd": (_winograd(32, 32), (N, 32, 8, 8), "conv2d_winograd"),
     "winograd_pieces": (_winograd(19, 72), (1, 72, 12, 6), "conv2d_winograd"),
     "winograd_blocks": (_winograd(64, 16, 0), (1, 16, 62, 58), "conv2d_winograd"),

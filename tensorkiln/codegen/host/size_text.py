@@ -55,6 +55,8 @@ def _texts(e: Expr, names: Mapping[Var, str]) -> tuple[str, str]:
             return (f"s_{names[e]}",) * 2
         case Binary("min" | "max" as op, a, b):
             (x, cx), (y, cy) = _texts(a, names), _texts(b, names)
+            if not all(isinstance(side, (Var, IntImm)) for side in (a, b)):
+                return f"kiln_{op}({x}, {y})", f"kiln_{op}({cx}, {cy})"  # each side stands once
             sign = "<" if op == "min" else ">"
             return f"({x} {sign} {y} ? {x} : {y})", f"(({cx} {sign} {cy}) ? {cx} : {cy})"
         case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b):

@@ -5,19 +5,21 @@ Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights pac
 channels of a panel. There is no boundary code because the input's halo is zero. Long sums are taken
 in pieces (accumulate.py); the order of the additions depends on shapes alone.
 
-Roles of loops: "batch", "panel", "row" and "column" of pixels, "kernel_row" and "kernel_column" of
+Roles of loops: "batch", "panel", "patch" of rows or columns where the size of the image is
+unknown, "row" and "column" of pixels, "kernel_row" and "kernel_column" of
 the filter, "channel" of the input; "vector", "lane" and "dot" as in register_tile.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value, maximum, minimum
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.conv2d import is_depthwise
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of, together
@@ -52,8 +54,12 @@ class Conv(ChannelBlocks):
             self.w = group.buffers[w] = replace(self.w, shape=shape)
         self.window = self._window()
         # Multiply-adds of one image; eight count as one scalar operation.
-        taps = size_of(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
-        self.work = self.channels * max(self.height * self.width, FETCH) * taps // 8
+        self.taps = size_of(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
+        self.work = self.channels * max(self.rows * self.columns, FETCH) * self.taps // 8
+        # Rows and columns of the patches in which an image of unknown size is computed; 0: all.
+        self.patch: tuple[int, int] = (0, 0)
+        # Pixels of a register tile of such an image; 0: the schedule cuts its rows and columns.
+        self.tile = 0
 
     def _window(self) -> ChannelWindow | None:
         """The range of input channels that each panel of a grouped convolution reads; None if a
@@ -74,7 +80,7 @@ class Conv(ChannelBlocks):
 def conv2d_program(c: Conv) -> PrimFunc:
     """for image, panel of channels, row, column: bias + sum over the window, epilogue."""
 
-    def pixel(n: Expr, panel: Expr, h: Expr, w: Expr) -> Stmt:
+    def pixel(n: Expr, panel: Expr, h: Expr, w: Expr, exists: Expr | None) -> Stmt:
         total = buffer("total", (c.vectors, c.lanes), c.dtype, "local")
 
         def start(o: Expr, lane: Expr) -> Stmt:
@@ -82,24 +88,84 @@ def conv2d_program(c: Conv) -> PrimFunc:
 
         def finish(o: Expr, lane: Expr) -> Stmt:
             block = simplify(panel * c.vectors + o)
-            return c.finish(Load(total, (o, lane)), n, block, lane, h, w)
+            done = c.finish(Load(total, (o, lane)), n, block, lane, h, w)
+            return done if exists is None else If(exists, done)
 
         sums = _Sums(c, n, panel, h, w).stmt(total)
         before, after = vectors("start", total.shape, start), vectors("end", total.shape, finish)
         return Alloc(total, seq(before, sums, after))
 
     def image(n: Expr, panel: Expr) -> Stmt:
-        pixels = nest(
-            ["h", "w"],
-            [c.height, c.width],
-            lambda h, w: pixel(n, panel, h, w),
-            ["row", "column"],
-            keep=True,
-        )
-        return seq(c.border(n, panel), pixels)
+        return seq(c.border(n, panel), _pixels(c, lambda *at: pixel(n, panel, *at)))
 
     body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image, ["batch", "panel"])
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
+
+
+# By how much reciprocals of small numbers are scaled.
+_SCALE = 1 << 16
+
+# What computes a pixel, given its row and column, and whether it exists.
+Pixel = Callable[[Expr, Expr, Expr | None], Stmt]
+
+
+def _pixels(c: Conv, body: Pixel) -> Stmt:
+    """`body` at every pixel: patch by patch, if the convolution has patches."""
+    sizes, extents = c.patch, (c.height, c.width)
+    counts = [
+        simplify((n + size - 1) // size) if size else IntImm(1)
+        for n, size in zip(extents, sizes, strict=True)
+    ]
+
+    def patch(*at: Expr) -> Stmt:
+        first = [simplify(i * size) for i, size in zip(at, sizes, strict=True)]
+        rows, columns = (
+            simplify(minimum(size, n - lo)) if size else n
+            for n, lo, size in zip(extents, first, sizes, strict=True)
+        )
+
+        def pixel(h: Expr, w: Expr, exists: Expr | None = None) -> Stmt:
+            return body(simplify(first[0] + h), simplify(first[1] + w), exists)
+
+        if c.tile:
+            return _tiles(c.tile, rows, columns, pixel)
+        names, roles = ["h", "w"], ["row", "column"]
+        return nest(names, [rows, columns], pixel, roles, keep=True)
+
+    return nest(["rows", "columns"], counts, patch, ["patch"] * 2)
+
+
+def _tiles(size: int, rows: Expr, columns: Expr, body: Pixel) -> Stmt:
+    """`body` at every pixel of a patch, in tiles of `size` pixels of a row. The columns that are
+    left over are fewer: their pixels are put in a row, one line of them after the other, and cut
+    into as many tiles. The last tile may have half the size, and its last pixels none of their own:
+    they are the last one again, and not stored."""
+    left = simplify(columns % size)
+    # place // left, by a product: exact, as a patch has few rows of fewer than `size` pixels.
+    inverse = (maximum(left, 1) + (_SCALE - 1)) // maximum(left, 1)
+    count, half = simplify(rows * left), (size + 1) // 2
+    whole = simplify((count + (size - half - 1)) // size)
+    rest = simplify(minimum(maximum(count - whole * size, 0), 1))
+
+    def over(first: Expr, extent: int) -> Callable[[Expr], Stmt]:
+        def pixel(q: Expr) -> Stmt:
+            at = first + q
+            place = minimum(at, count - 1)
+            row = IntImm(0) if int_value(rows) == 1 else place * inverse // _SCALE
+            column = place if int_value(rows) == 1 else place - row * left
+            return body(row, simplify(columns - left) + column, at < count)
+
+        return lambda _: loop("q", extent, pixel, "pixel", keep=True)
+
+    def in_row(h: Expr, t: Expr, q: Expr) -> Stmt:
+        return body(h, simplify(t * size + q), None)
+
+    extents: list[ExprLike] = [rows, simplify(columns // size), size]
+    return seq(
+        nest(["h", "w", "q"], extents, in_row, ["", "", "pixel"], keep=True),
+        loop("tile", whole, lambda t: over(t * size, size)(t), keep=True),
+        loop("last", rest, over(whole * size, half), keep=True),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, share, sink
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
-from tensorkiln.target.registers import scalar_tile
+from tensorkiln.target.registers import max_rows, scalar_tile
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
@@ -27,6 +27,10 @@ _FEW_TASKS = 8
 # layers the same.
 _STREAMED, _FETCHED = 8, 16 << 10
 
+# Columns of a tile of a depthwise convolution, and rows of a patch of an image of unknown size: few
+# enough that threads share small images evenly.
+_DEPTHWISE, _ROWS = 7, 6
+
 # In small tiles of scalars, a loop over a row of few taps takes as long as its products.
 _SMALL_TILE, _FEW_TAPS = 4, 4
 
@@ -34,6 +38,9 @@ _SMALL_TILE, _FEW_TAPS = 4, 4
 def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:
     """Direct convolution with its elementwise epilogue."""
     c = Conv(group)
+    limit = max_rows(target, c.vectors, c.dtype.is_int)
+    _set_patch(c, limit, max(4, min(8, (limit + 1) // 2)))
+    c.tile = limit if c.is_open else 0
     s = Schedule(conv2d_program(c), check=check)
     for loop in s.loops(role="channel"):
         # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
@@ -41,20 +48,25 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
     if 0 < scalar_tile(target, c.dtype.is_int) <= _SMALL_TILE and c.kernel[1] <= _FEW_TAPS:
         for loop in s.loops(role="kernel_column"):
             s.unroll(loop)
-    rows, cols = spatial_tile(target, c.vectors, c.height, c.width, c.dtype.is_int)
-    (row,), (column,) = s.loops(role="row"), s.loops(role="column")
-    register_tiles(s, row, column, rows, cols)
+    rows, cols = spatial_tile(target, c.vectors, c.rows, c.columns, c.dtype.is_int)
+    if c.is_open:
+        for pixel in s.loops(role="pixel"):
+            sink(s, pixel)
+    else:
+        (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+        register_tiles(s, row, column, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    if -(-c.height // rows) * -(-c.width // cols) <= _STREAMED:
+    if -(-c.rows // rows) * -(-c.columns // cols) <= _STREAMED:
         fetch_ahead(s, c.w, _FETCHED)
     if target.has_threads:
-        share_pixels(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
+        share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
     return s
 
 
 def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Schedule:
     """One filter per channel: its weights stay in registers over a tile of pixels."""
     c = Conv(group)
+    _set_patch(c, _DEPTHWISE, _ROWS)
     s = Schedule(conv2d_program(c), check=check)
     taps = c.kernel[0] * c.kernel[1]
     # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
@@ -62,19 +74,72 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
     for loop in (*columns, *(rows_of_taps if taps <= 9 else ())):
         s.unroll(loop)
     if limit := scalar_tile(target, c.dtype.is_int):
-        cols = next(n for n in range(min(limit // 4 + 1, c.width), 0, -1) if c.width % n == 0)
+        most = min(limit // 4 + 1, c.columns)
+        cols = next(n for n in range(most, 0, -1) if c.columns % n == 0)
         rows = 1
     else:
         budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
-        cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
+        most = min(_DEPTHWISE, c.columns)
+        cols = next(n for n in range(most, 0, -1) if c.columns % n == 0 or n <= 4)
         # Strided windows share few of their loads, so two rows of them would spill.
-        rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
-    (row,), (column,) = s.loops(role="row"), s.loops(role="column")
-    register_tiles(s, row, column, rows, cols)
+        rows = 1 if c.stride[1] > 1 else max(1, min(c.rows, budget // cols))
+    if c.is_open:
+        _open_tiles(s, cols, rows)
+    else:
+        (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+        register_tiles(s, row, column, rows, cols)
     s.set_scope("total", "register")
     if target.has_threads:
         share_pixels(s, c, rows_are_tasks=False)
     return s
+
+
+def _set_patch(c: Conv, columns: int, rows: int) -> None:
+    """Choose patches of an image of unknown size: whole rows, but where there are few rows, pieces
+    of them, which are worth a thread and consist of whole tiles of so many columns."""
+    known = int_value(c.height)
+    if not c.is_open:
+        return
+    if known is None or known > rows:
+        c.patch = (rows, 0)
+        return
+    tile = known * columns * c.vectors * c.lanes * c.taps // 8
+    c.patch = (0, columns * max(1, -(-PARALLEL_WORK // tile)))
+
+
+def _open_tiles(s: Schedule, cols: int, rows: int) -> None:
+    """Cut patches of unknown extents into register tiles: `cols` columns of a row; what is left
+    over of the columns in narrower tiles of as many rows as then fit, at most `rows`; and what is
+    left over of the rows one by one."""
+    (h,), (w,) = s.loops(role="row"), s.loops(role="column")
+    rest: str | None = w
+    for size in dict.fromkeys((cols, max(1, cols // 3), 1)):
+        (w,) = s.children(h)
+        if not s.reaches(w, size):
+            continue
+        found = s.split(w, size, tail="peel")
+        rest = found.tail
+        part, *others = s.fission(h).parts if rest else (h,)
+        _tiles_of_rows(s, part, min(rows, max(1, cols // size)))
+        if rest is None:
+            return
+        (h,) = others
+
+
+def _tiles_of_rows(s: Schedule, h: str, rows: int) -> None:
+    """Cut the loop over rows around tiles of columns into tiles of `rows` and of single rows."""
+    if rows > 1 and s.reaches(h, rows):
+        found = s.split(h, rows, tail="peel")
+        (w,) = s.children(found.inner)
+        (q,) = s.children(w)
+        s.reorder(w, found.inner, q)
+        sink(s, found.inner, q)
+        if found.tail is None:
+            return
+        h = found.tail
+    (w,) = s.children(h)
+    (q,) = s.children(w)
+    sink(s, q)
 
 
 def register_tiles(s: Schedule, h: str, w: str, rows: int, cols: int) -> None:
@@ -99,6 +164,10 @@ class _Work(Protocol):
     panels: int
     work: int
 
+    @property
+    def is_open(self) -> bool:
+        """Whether rows or columns are unknown."""
+
 
 def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
     """Share panels, or strips of rows, among threads when there is work for them."""
@@ -113,7 +182,7 @@ def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
     for loop in reversed([*outer, *s.loops(role="phase")]):
         if len(s.children(loop)) > 1:
             s.fission(loop)
-    for rows in s.loops(role="row"):
+    for rows in s.loops(role="patch" if c.is_open else "row"):
         nest = [rows]
         while (around := s.parent(nest[0])) is not None:
             nest.insert(0, around)

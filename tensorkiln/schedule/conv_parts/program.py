@@ -47,12 +47,13 @@ class ConvParts(ChannelBlocks):
         self.set_panels(self.nr // self.lanes)
         self.granules = -(-size_of(self.xt.shape[1]) // self.step)
         if self.call.op == "conv2d":
-            self.rows, self.columns = dilated_parts(self.call, self.ot)
+            self.row_parts, self.column_parts = dilated_parts(self.call, self.ot)
         else:
             pair = phases_of(self.wt, self.call.attrs)
-            sizes = zip(pair, (self.height, self.width), strict=True)
-            self.rows, self.columns = (phase_parts(p, size) for p, size in sizes)
-        terms = [sum(p.number * p.count * p.taps for p in d) for d in (self.rows, self.columns)]
+            sizes = zip(pair, (self.rows, self.columns), strict=True)
+            self.row_parts, self.column_parts = (phase_parts(p, size) for p, size in sizes)
+        both = (self.row_parts, self.column_parts)
+        terms = [sum(p.number * p.count * p.taps for p in d) for d in both]
         # Multiply-adds of one image; eight count as one scalar operation.
         taps = max(terms[0] * terms[1], FETCH)
         self.work = self.channels * self.granules * self.step * taps // 8
@@ -60,7 +61,7 @@ class ConvParts(ChannelBlocks):
     def parts(self) -> list[tuple[str, Part, Part]]:
         """Parts of rows and of columns in the order in which they are computed, each with what is
         appended to the names of its buffers."""
-        pairs = [(rows, columns) for rows in self.rows for columns in self.columns]
+        pairs = [(rows, columns) for rows in self.row_parts for columns in self.column_parts]
         several = len(pairs) > 1
         return [(str(k) if several else "", *pair) for k, pair in enumerate(pairs)]
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
@@ -47,7 +48,8 @@ class Pool:
         self.x, self.image = group.element(call.args[0]), x.shape[2:]
         self.rows, self.cols = pool_windows(call.attrs)
         self.lanes = self.out.memory.block(1)
-        self.channels, self.height, self.width = map(_size, self.out.shape[1:])
+        self.channels = static(self.out.shape[1], "channels")
+        self.height, self.width = self.out.shape[2:]
         self.blocks = -(-self.channels // self.lanes)
         self.mean = call.op == "avg_pool2d"
         kind = "sum" if self.mean else "max"
@@ -55,9 +57,9 @@ class Pool:
         self.op, self.start = REDUCE_BINARY[kind], neutral(kind, self.dtype)
 
     @property
-    def padded_width(self) -> int:
+    def padded_width(self) -> Expr:
         """Columns under the windows of one row."""
-        return (self.width - 1) * self.cols.stride + self.cols.kernel
+        return simplify((self.width - 1) * self.cols.stride + self.cols.kernel)
 
     def is_inner(self, row: int) -> bool:
         """Whether the windows of a row of outputs lie inside the image."""
@@ -66,7 +68,7 @@ class Pool:
     def are_inner(self, first: int, last: int) -> bool:
         """Whether output columns first .. last exist, with windows that lie inside the image."""
         ends = (_inside(self.cols, w, self.image[1]) for w in (first, last))
-        return last < self.width and all(ends)
+        return last < _size(self.width) and all(ends)
 
     def with_row(self, old: Load, block: Expr, y: Expr) -> Expr:
         """`old`, the reduction of a column so far, joined with the input at row y of the padded

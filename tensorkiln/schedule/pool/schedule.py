@@ -8,6 +8,7 @@ conditions on taps fold to constants. The program is in program.py.
 from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import reads_blocks
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
@@ -44,8 +45,11 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
             s.unroll(loop)
     s.set_scope("column", "register")
     s.set_scope("total", "register")
-    _cut(s, tiles.outer, [p.are_inner(w, w + size - 1) for w in range(0, p.width, size)])
-    _cut(s, row, [p.is_inner(h) for h in range(p.height)])
+    height, width = map(int_value, (p.height, p.width))
+    if width is not None:
+        _cut(s, tiles.outer, [p.are_inner(w, w + size - 1) for w in range(0, width, size)])
+    if height is not None:
+        _cut(s, row, [p.is_inner(h) for h in range(height)])
     return s
 
 
@@ -53,7 +57,8 @@ def _tile(p: Pool) -> int:
     """How many outputs of a row share columns: so many that their columns fit into _COLUMNS
     registers, and tiles are as equal as possible."""
     largest = max(1, (_COLUMNS - p.cols.kernel) // p.cols.stride + 1)
-    return -(-p.width // -(-p.width // largest))
+    width = int_value(p.width)
+    return largest if width is None else -(-width // -(-width // largest))
 
 
 def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:
@@ -67,6 +72,6 @@ def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:
 
 def _tasks(s: Schedule, p: Pool) -> None:
     """Share the planes among threads when there is work for them."""
-    work = p.blocks * p.lanes * p.height * p.width * 4
+    work = p.blocks * p.lanes * expected(p.height) * expected(p.width) * 4
     if int_value(p.out.shape[0]) is None or work > PARALLEL_WORK:
         share(s, s.loops(role="task"))

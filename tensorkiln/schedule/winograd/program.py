@@ -17,6 +17,7 @@ schedule finds the others by their place in the nest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from operator import add, sub
 
@@ -24,14 +25,24 @@ import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, const, int_value, intrin, minimum
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    as_expr,
+    const,
+    int_value,
+    intrin,
+    maximum,
+    minimum,
+)
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.ops.winograd import TAPS, matrices
 from tensorkiln.schedule.access import lane_bounds
 from tensorkiln.schedule.build import loop, nest, vectors, within
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
-from tensorkiln.schedule.group import Group, inplace_params, view_index
+from tensorkiln.schedule.group import Group, inplace_params, static, view_index
 
 # Products that one register sums before they join the total.
 SUM_TERMS = 32
@@ -51,9 +62,16 @@ class Winograd(ChannelBlocks):
         self.tile: tuple[int, int] = self.call.attrs.tile
         self.inner = (self.tile[0] + TAPS - 1, self.tile[1] + TAPS - 1)
         self.products = self.inner[0] * self.inner[1]
-        self.columns: int = -(-self.width // self.tile[1])
-        self.tiles: int = -(-self.height // self.tile[0]) * self.columns
+        # Rows and columns of tiles of the image; their product, and what it is taken for.
+        self.grid = tuple(
+            simplify((n + m - 1) // m)
+            for n, m in zip((self.height, self.width), self.tile, strict=True)
+        )
+        self.tiles = math.prod(map(expected, self.grid))
         self.all_tiles = self.tiles
+        # Of an image of unknown size: the most tiles of a block, those that are multiplied together
+        # at least, and the fewest blocks if there are as many tiles as `alone`.
+        self.most, self.unit, self.fewest, self.alone = 0, 1, 1, 1
         self.input_blocks = -(-size_of(self.xt.shape[1]) // self.lanes)
         # Multiply-adds of one image; eight count as one scalar operation.
         self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
@@ -67,7 +85,10 @@ class Winograd(ChannelBlocks):
 
     def corner(self, t: Expr) -> tuple[Expr, Expr]:
         """Row and column of the first output of a tile."""
-        return (t // self.columns) * self.tile[0], (t % self.columns) * self.tile[1]
+        if self.is_open:
+            t = minimum(t, self.grid[0] * self.grid[1] - 1)
+        columns = self.grid[1]
+        return (t // columns) * self.tile[0], (t % columns) * self.tile[1]
 
     def under(self, corner: Expr, i: ExprLike, dim: int) -> Expr:
         """Row (dim 0) or column (dim 1) of the input at row or column `i` of a tile.
@@ -75,9 +96,11 @@ class Winograd(ChannelBlocks):
         Positions past the last stored row or column are clamped to it. It is zero if there is a
         halo, and no stored output depends on it.
         """
-        last = size_of(self.xt.shape[2 + dim]) - 1 + self.xt.memory.halo(2 + dim)
-        at = corner + (as_expr(i) - self.pad[dim])
-        return at if self.reach(dim) + TAPS - 2 - self.pad[dim] <= last else minimum(at, last)
+        last = simplify(self.xt.shape[2 + dim] - 1 + self.xt.memory.halo(2 + dim))
+        at, known, reach = corner + (as_expr(i) - self.pad[dim]), int_value(last), self.reach(dim)
+        if known is None or reach is None or reach + TAPS - 2 - self.pad[dim] > known:
+            return minimum(at, last)
+        return at
 
     def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
         """Load the input of image n, channel block * lanes + lane, at row h and column w."""
@@ -89,13 +112,18 @@ class Winograd(ChannelBlocks):
         """`body`, if row (dim 0) or column (dim 1) `i` of the tile is inside the image; without the
         condition if that holds for all tiles."""
         size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
-        furthest = self.reach(dim) - tile + (tile - 1 if at is None else at)
-        return body if furthest < size else If(simplify(corner + as_expr(i)) < size, body)
+        known, reach = int_value(size), self.reach(dim)
+        past = 0 if at is None else tile - 1 - at
+        if known is None or reach is None or reach - 1 - past >= known:
+            return If(simplify(corner + as_expr(i)) < size, body)
+        return body
 
-    def reach(self, dim: int) -> int:
-        """Output rows (dim 0) or columns (dim 1) that the tiles cover."""
-        tiles = (-(-self.all_tiles // self.columns), self.columns)[dim]
-        return tiles * self.tile[dim]
+    def reach(self, dim: int) -> int | None:
+        """Output rows (dim 0) or columns (dim 1) that the tiles cover; None if it is unknown."""
+        tiles = int_value(self.grid[dim])
+        if dim == 0 and not self.is_open:  # the last block may contain tiles below the image
+            tiles = -(-self.all_tiles // static(self.grid[1], "columns of tiles"))
+        return None if tiles is None else tiles * self.tile[dim]
 
     def summands(self) -> tuple[int, int, int]:
         """(input channel blocks per piece of a sum, whole pieces, blocks of a last short piece)."""
@@ -165,20 +193,69 @@ def winograd_program(c: Winograd) -> PrimFunc:
 
         def panel(p: Expr) -> Stmt:
             made = buffer("P", (c.products, c.vectors, c.lanes), c.dtype, "local")
-            return Alloc(made, seq(_products(c, v, made, p), _outputs(c, made, n, p, t)))
+            return Alloc(made, seq(_products(c, v, made, p, ()), _outputs(c, made, n, p, t, ())))
 
-        return Alloc(v, seq(_inputs(c, v, n, t), loop("panel", c.panels, panel, keep=True)))
+        panels = loop("panel", c.panels, panel, keep=True)
+        return Alloc(v, seq(_inputs(c, v, n, t, ()), panels))
 
     def image(n: Expr) -> Stmt:
         border = loop("border", c.panels, lambda p: c.border(n, p))
+        if c.is_open:
+            return seq(border, _blocks(c, n))
         return seq(border, loop("t", c.all_tiles, lambda t: tile(n, t), "tile", keep=True))
 
     body = loop("n", c.ot.shape[0], image)
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
-    """V = B^T D B of every block of input channels: columns of D, then rows."""
+def _blocks(c: Winograd, n: Expr) -> Stmt:
+    """for block of tiles: transform inputs; for panel of channels: products, transform, epilogue;
+    where the number of tiles is unknown.
+
+    Blocks have nearly as many tiles each, a multiple of `c.unit` but for the last one. A unit is
+    multiplied as a whole; tiles past the last are the last one again, and have no outputs.
+    """
+    tiles = simplify(c.grid[0] * c.grid[1])
+    fewest = minimum(c.fewest, (tiles + c.alone - 1) // c.alone)
+    count = maximum(maximum((tiles + c.most - 1) // c.most, fewest), 1)
+    size = ((tiles + count - 1) // count + c.unit - 1) // c.unit
+
+    def block(b: Expr) -> Stmt:
+        v = buffer("V", (c.most, c.products, c.input_blocks, c.lanes), c.dtype, "local")
+        first = b * size * c.unit
+        here = maximum(minimum(size * c.unit, tiles - first), 0)
+        units = (here + c.unit - 1) // c.unit
+
+        def panel(p: Expr) -> Stmt:
+            made = buffer("P", (c.most, c.products, c.vectors, c.lanes), c.dtype, "local")
+
+            def products(u: Expr, i: Expr) -> Stmt:
+                return _products(c, v, made, p, (u * c.unit + i,))
+
+            def outputs(t: Expr) -> Stmt:
+                return _outputs(c, made, n, p, first + t, (t,))
+
+            return within(
+                [made],
+                nest(["u", "i"], [units, c.unit], products, ["unit", "tile"], keep=True),
+                loop("t_out", here, outputs, "output", keep=True),
+            )
+
+        def inputs(t: Expr) -> Stmt:
+            return _inputs(c, v, n, first + t, (t,))
+
+        return within(
+            [v],
+            loop("tile", units * c.unit, inputs, "input", keep=True),
+            loop("panel", c.panels, panel, "panel", keep=True),
+        )
+
+    return loop("b", count, block, "block", keep=True)
+
+
+def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr, lead: tuple[Expr, ...]) -> Stmt:
+    """V = B^T D B of every block of input channels: columns of D, then rows. `lead`: the indices of
+    the tile in V, if it holds several."""
     (rows, columns), (h, w) = c.inner, c.corner(t)
 
     def block(b: Expr) -> Stmt:
@@ -193,7 +270,7 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
             d = [Load(half, (i, as_expr(j), lane)) for j in range(columns)]
             made = input_transform(c.tile[1], d)
             at = [simplify(i * columns + j) for j in range(columns)]
-            return seq(*(Store(v, (k, b, lane), x) for k, x in zip(at, made, strict=True)))
+            return seq(*(Store(v, (*lead, k, b, lane), x) for k, x in zip(at, made, strict=True)))
 
         return within(
             [half],
@@ -204,7 +281,7 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
     return loop("block", c.input_blocks, block, keep=True)
 
 
-def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
+def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr, lead: tuple[Expr, ...]) -> Stmt:
     """P[x] = sum over the input channels of V[x] * U[x], for each transformed value x."""
     size, whole, rest = c.summands()
 
@@ -216,11 +293,11 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
                 block = simplify(lo + g)
                 at = (panel, x // c.inner[1], x % c.inner[1], block, k, o * c.lanes + lane)
                 weight = Load(c.u, tuple(map(simplify, at)))
-                total = intrin("fma", Load(v, (x, block, k)), weight, Load(part, (o, lane)))
+                total = intrin("fma", Load(v, (*lead, x, block, k)), weight, Load(part, (o, lane)))
                 return Store(part, (o, lane), total)
 
             def keep(o: Expr, lane: Expr) -> Stmt:
-                have, at = Load(part, (o, lane)), (x, o, lane)
+                have, at = Load(part, (o, lane)), (*lead, x, o, lane)
                 return Store(made, at, have if first else Load(made, at) + have)
 
             zero = const(0, part.dtype)
@@ -245,7 +322,9 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
     return loop("x", c.products, value)
 
 
-def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
+def _outputs(
+    c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr, lead: tuple[Expr, ...]
+) -> Stmt:
     """A^T P A of every channel of a panel, columns first, and the epilogue."""
     (rows, columns), (m, k), (h, w) = c.inner, c.tile, c.corner(t)
 
@@ -254,7 +333,7 @@ def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
         block = simplify(panel * c.vectors + o)
 
         def column(j: Expr, lane: Expr) -> Stmt:
-            p = [Load(made, (simplify(j + i * columns), o, lane)) for i in range(rows)]
+            p = [Load(made, (*lead, simplify(j + i * columns), o, lane)) for i in range(rows)]
             sums = output_transform(m, p)
             return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(sums)))
 

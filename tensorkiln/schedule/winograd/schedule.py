@@ -23,6 +23,8 @@ from tensorkiln.target.registers import max_rows
 _CACHED = 0.75
 # Bytes of weights that are prefetched if they come from memory: ResNet-18 takes 4% less time.
 _FETCHED = 32 << 10
+# Products of a term of the sums, at least, that a unit of tiles has: fewer take as long.
+_BUSY = 6
 # Threads that the estimate divides blocks or panels among.
 _THREADS = 2
 
@@ -36,6 +38,8 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     c = Winograd(group)
     rows = max_rows(target, c.vectors)
     blocks, by_blocks = _blocks(c, target, rows)
+    if c.is_open:
+        return _of_unknown_size(c, target, rows, blocks, by_blocks, check)
     size = c.cut(blocks)
     s = Schedule(winograd_program(c), check=check)
     (tiles_of_image,) = s.loops(role="tile")
@@ -54,6 +58,67 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     if not by_blocks:
         fetch_ahead(s, c.u, _FETCHED)
     return s
+
+
+def _of_unknown_size(
+    c: Winograd, target: Target, rows: int, blocks: int, by_blocks: bool, check: bool
+) -> Schedule:
+    """The schedule where the number of tiles is unknown: `blocks` and `by_blocks` are the choices
+    for the number that it is taken for."""
+    c.unit = _unit(c.vectors, rows)
+    together = rows // c.unit
+    largest = tiles_at_once(c.products, c.input_blocks, c.lanes, c.vectors)
+    size = max(rows, -(-c.tiles // blocks))
+    c.most = max(1, min(-(-size // c.unit), largest // c.unit)) * c.unit
+    if by_blocks and target.has_threads:
+        c.fewest, c.alone = _THREADS, rows
+    s = Schedule(winograd_program(c), check=check)
+    (block,), (panel,) = s.loops(role="block"), s.loops(role="panel")
+    (inputs,), (units,), (outputs,) = (s.loops(role=r) for r in ("input", "unit", "output"))
+    shared = (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK and target.has_threads
+    if shared and by_blocks:
+        s.parallel(block)
+    s.transform_layout("V", "t, x, b, l -> x, b, t, l")
+    for loop in s.loops(role="channel"):
+        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
+        s.unroll(s.split(loop, 4).inner if c.lanes > 4 else loop)
+    (channels,) = s.children(inputs)
+    s.reorder(channels, inputs)
+    for tasks, count in ((channels, c.input_blocks), (panel, c.panels)):
+        if shared and not by_blocks and min(count, c.panels) > 1:
+            s.parallel(tasks)
+    _vectors(s, inputs)
+    (tile,) = s.children(units)
+    (value,) = s.children(tile)
+    s.reorder(value, units, tile)
+    parts = (units,)
+    if len(s.children(tile)) > 1:
+        s.fission(tile)
+        parts = s.fission(units).parts
+    for part in parts:
+        (tile,) = s.children(part)
+        (piece,) = s.children(tile)
+        # The piece of the sum goes outside the tiles: its weights stay in the first-level cache.
+        s.reorder(piece, part, tile)
+        if together > 1 and s.reaches(part, together):
+            found = s.split(part, together, tail="peel")
+            sink(s, found.inner, *s.children(found.inner))
+            rest = found.tail
+        else:
+            rest = part
+        if rest is not None:
+            sink(s, *s.children(rest))
+    _vectors(s, outputs)
+    s.set_scope("part", "register")
+    if not by_blocks:
+        fetch_ahead(s, c.u, _FETCHED)
+    return s
+
+
+def _unit(vectors: int, rows: int) -> int:
+    """How many tiles are multiplied at least: few, but enough to keep a processor busy."""
+    fine = [n for n in range(1, rows + 1) if n * vectors >= _BUSY and rows // n * n * 5 >= rows * 4]
+    return min(fine, default=rows)
 
 
 def _require_packed(group: Group) -> None:

@@ -3,8 +3,8 @@ Part of `plan_memory`.
 
 A storage is memory whose parts are at fixed distances: the operands of a concatenation, side by
 side, or a value and the result that overwrites it. Each part has its own live range. Storages of
-known size are placed first, in order of falling size, each at the lowest free offset. A storage of
-symbolic size reuses a dead one of provably equal size, or is put behind all others.
+known size are placed first, in order of falling size, each at the lowest free offset. Those of
+symbolic size lie behind all others, in slots.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tensorkiln.arith import prove_equal, simplify
-from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.arith import prove, simplify
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.ir.expr import Expr, as_expr, binary, int_value, maximum
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.kernels.estimates import expected
 
 
 @dataclass(slots=True)
@@ -100,19 +103,38 @@ def lowest_offset(s: Storage, placed: list[tuple[int, Part]], align: int = 1) ->
 
 def place_symbolic(storages: list[Storage], start: int) -> Expr:
     """Set the offsets of storages of symbolic size, from byte `start` on; the bytes up to the end
-    of the last one."""
-    free_after: list[Storage] = []
-    total: Expr = as_expr(start)
-    for s in sorted(storages, key=lambda s: s.start):
-        size = s.parts[0].size
-        match = next(
-            (o for o in free_after if o.end < s.start and prove_equal(o.parts[0].size, size)), None
-        )
-        if match is not None:
-            free_after.remove(match)
-            s.offset = match.offset
+    of the last one.
+
+    Storages that are never live at once share a slot, which is as large as the largest of them,
+    whichever that is. They are taken in order of falling expected size, each into the slot that it
+    fits most closely.
+    """
+    slots: list[list[Storage]] = []
+    sizes = {s: expected(s.parts[0].size) for s in storages}
+    for s in sorted(storages, key=lambda s: (-sizes[s], s.start)):
+        free = [slot for slot in slots if not any(_meet(s, other) for other in slot)]
+        if free:
+            min(free, key=lambda slot: sizes[slot[0]]).append(s)
         else:
+            slots.append([s])
+    total: Expr = as_expr(start)
+    for slot in slots:
+        size = slot[0].parts[0].size
+        for s in slot:
             s.offset = total
-            total = simplify(total + size)
-        free_after.append(s)
+            size = _larger(size, s.parts[0].size)
+        total = simplify(total + size)
     return total
+
+
+def _meet(s: Storage, other: Storage) -> bool:
+    """Whether two storages are live at once."""
+    return s.start <= other.end and other.start <= s.end
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    """max(a, b), which is one of them if that can be proved."""
+    bounds = Bounds.dims([*free_vars(a), *free_vars(b)])
+    if prove(binary("ge", a, b), bounds):
+        return a
+    return b if prove(binary("ge", b, a), bounds) else maximum(a, b)

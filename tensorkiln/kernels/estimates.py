@@ -1,0 +1,20 @@
+"""What unknown extents are taken for where a choice depends on them. Results never do."""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
+from tensorkiln.ir.visit import free_vars, substitute
+
+# An unknown extent of a model's parameter: that of most pictures. Extents that follow from it get
+# smaller with depth as they do in pictures.
+_UNKNOWN = 224
+
+
+def expected(extent: Expr) -> int:
+    """An extent, with _UNKNOWN for each symbol in it; at least 1."""
+    known = int_value(extent)
+    if known is None:
+        values: dict[Var, Expr] = {v: IntImm(_UNKNOWN) for v in free_vars(extent)}
+        known = int_value(simplify(substitute(extent, values)))
+    return max(1, _UNKNOWN if known is None else known)
