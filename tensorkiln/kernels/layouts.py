@@ -36,11 +36,12 @@ def has_kernel(call: Call, target: Target) -> bool:
 
 
 def takes_pairs(call: Call, target: Target) -> bool:
-    """Whether a kernel multiplies both operands of a product as floats of 16 bits: the target has
-    an instruction for pairs of them and, where rows lie in memory as they are, terms are even."""
+    """Whether a kernel multiplies operands of a product as floats of 16 bits: the target has an
+    instruction for pairs of them and, where rows lie in memory as they are, terms are even. The head
+    sizes of an attention, whole vectors, are."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
-    even = call.op == "conv2d" or (int_value(w.shape[-2]) or 1) % 2 == 0
+    even = call.op in ("conv2d", "attention") or (int_value(w.shape[-2]) or 1) % 2 == 0
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
 
 
