@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import elementwise_epilogue, moved_apart, no_view
+from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
 
@@ -36,7 +36,7 @@ MOVEMENT = Family(
     operators=_operators("injective", "elementwise", "broadcast"),
     schedule="tensorkiln.schedule.movement.schedule:schedule_movement",
     in_blocks=_in_blocks,
-    apart=moved_apart,
+    apart=transposes_rows,
 )
 REDUCTIONS = Family(
     op_class="loops",
