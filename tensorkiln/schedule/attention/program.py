@@ -215,8 +215,9 @@ class _Row:
         def exponential(i: Expr, lane: Expr) -> Stmt:
             at, value = (i * c.lanes + lane,), Var("p", c.dtype)
             e = intrin("exp", Load(self.scores, at) - Load(new, (zero,)))
-            add = Store(part, (lane,), Load(part, (lane,)) + value)
+            # The rounded ones are summed, so that weights add up to 1 as they are multiplied.
             power = cast(value, self.powers.dtype)
+            add = Store(part, (lane,), Load(part, (lane,)) + cast(power, self.c.dtype))
             return Let(value, e, seq(Store(self.powers, at, power), add))
 
         def rescale(d: Expr) -> Stmt:
