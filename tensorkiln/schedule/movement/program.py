@@ -33,12 +33,12 @@ from collections.abc import Callable, Sequence
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, const, minimum, select
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, as_expr, const, minimum, select
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, within, zero_border
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.movement.boxes import Axis, CopyBox
+from tensorkiln.schedule.movement.boxes import Axis, CopyBox, number
 
 # Elements up to which saving a buffer is worth more than a second thread: the copy takes some tens
 # of microseconds.
@@ -65,8 +65,11 @@ def compacts(group: Group, boxes: Sequence[CopyBox]) -> bool:
         return False
     if params[0].tensor.dtype != t.dtype:
         return False
-    vector = box.write_axis.loads == (1,) and box.write_axis.extent == box.lanes and not box.valid
-    ahead = all(a.out <= a.loads[0] for a in box.axes) and box.out_base <= box.bases[0]
+    if not box.is_static:
+        return False
+    vector = box.write_axis.loads == (1,) and box.write_axis.extent == box.lanes
+    steps = [(box.out_base, box.bases[0]), *((a.out, a.loads[0]) for a in box.axes)]
+    ahead = not box.is_padded and all(number(out) <= number(read) for out, read in steps)
     return vector and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
 
 
@@ -136,7 +139,7 @@ class _Movement:
         have elements there."""
         if not box.axes:
             return self.write(box, {})
-        count = box.valid or box.write_axis.extent
+        count = number(box.valid) or box.write_axis.size
 
         def along(at: Index) -> Stmt:
             exist = loop(
@@ -144,7 +147,7 @@ class _Movement:
             )
             rest = loop(
                 box.named("zero"),
-                box.write_axis.extent - count,
+                box.write_axis.size - count,
                 lambda q: Store(self.out, self.place(box, {**at, box.write_axis: q}), self.zero),
                 lo=count,
             )
@@ -189,13 +192,15 @@ class _Movement:
         heads = (*_around(box), _along(box, "q"), _along(box, "p"))
         by_tiles = (*box.others, box.write_axis, box.read_axis)
         sizes = (1,) * len(box.others) + box.tile
-        extents = [-(-a.extent // size) for a, size in zip(by_tiles, sizes, strict=True)]
+        counted = zip(by_tiles, sizes, strict=True)
+        extents = [a.extent if size == 1 else -(-a.size // size) for a, size in counted]
 
         def tile(*steps: Expr) -> Stmt:
             at: Index = {}
             for a, size, step in zip(by_tiles, sizes, steps, strict=True):
                 start = step * size
-                at[a] = minimum(start, a.extent - size) if a.extent % size else start
+                overlaps = size > 1 and a.size % size > 0
+                at[a] = minimum(start, a.size - size) if overlaps else start
             return self.tile(box, at)
 
         names, roles = [h[0] for h in heads], [h[1] for h in heads]
@@ -243,7 +248,7 @@ class _Movement:
 
     def local(self, name: str, axes: Sequence[Axis], dtype: DType) -> Buffer:
         """A local buffer with a dimension for each of `axes`."""
-        return buffer(name, tuple(a.extent for a in axes), dtype, "local")
+        return buffer(name, tuple(as_expr(a.extent) for a in axes), dtype, "local")
 
     def reading(self, box: CopyBox, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
         """rows = load k."""
@@ -260,7 +265,7 @@ class _Movement:
     def row(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
         """The value of load k, one of `across`, `further` elements after one that may be padding:
         then zero."""
-        if not box.valid:
+        if not box.is_padded:
             return self.load(box, k, at, further)
         q = at[box.write_axis]
         x = self.load(box, k, {**at, box.write_axis: minimum(q, box.valid - 1)}, further)
@@ -281,14 +286,16 @@ class _Movement:
             return loads[e] if isinstance(e, Load) else map_children(e, element)
 
         value = element(box.value)
-        if box.valid and box.form != "strided" and value not in (done or {}).values():
-            q = at[box.write_axis] + (further // box.unit if box.form == "tiles" else 0)
+        if box.is_padded and box.form != "strided" and value not in (done or {}).values():
+            q = at[box.write_axis]
+            if box.form == "tiles":
+                q = q + (further // box.unit if box.unit > 1 else further % box.tile[0])
             value = select(q < box.valid, value, self.zero)
         return Store(self.out, self.place(box, at, further), value)
 
     def load(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
         """Load k of the element at axis positions `at`, or `further` elements after it."""
-        offset: Expr = IntImm(box.bases[k]) + further
+        offset = as_expr(box.bases[k]) + further
         for a, i in at.items():
             offset = offset + i * a.loads[k]
         return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
@@ -296,7 +303,7 @@ class _Movement:
     def place(self, box: CopyBox, at: Index, further: ExprLike = 0) -> tuple[Expr, ...]:
         """The output index of the element at axis positions `at`, or `further` elements after
         it."""
-        offset: Expr = IntImm(box.out_base) + further
+        offset = as_expr(box.out_base) + further
         for a, i in at.items():
             offset = offset + i * a.out
         return (simplify(offset),)

@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import interleave_name, transpose_name
-from tensorkiln.schedule.movement.boxes import LARGEST, CopyBox, plan_movement, power_of_two
+from tensorkiln.schedule.movement.boxes import (
+    LARGEST,
+    UNKNOWN,
+    CopyBox,
+    number,
+    plan_movement,
+    power_of_two,
+)
 from tensorkiln.schedule.movement.program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
@@ -30,8 +38,8 @@ _TASKS = 64
 
 
 def schedule_movement(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group of elements of 32 or 16 bits with static shapes, where the offsets of all loads are
-    affine in the output's axes."""
+    """A group of elements of 32 bits with static shapes, or of 16, where the offsets of all loads
+    are affine in the output's axes."""
     boxes = plan_movement(group, target)
     if boxes is None:
         return None
@@ -60,7 +68,7 @@ def _is_shared(box: CopyBox) -> bool:
 def _copy(s: Schedule, box: CopyBox) -> str:
     """Vectorize along the write axis. Return the loop over the vectors, without an overlapping
     last one."""
-    size = min(box.lanes, power_of_two(box.write_axis.extent))
+    size = min(box.lanes, power_of_two(box.write_axis.size))
     (q,) = s.loops(role=box.named("q"))
     found: Split = s.split(q, size, tail="overlap")
     s.vectorize(found.inner)
@@ -72,9 +80,9 @@ def _transposed(s: Schedule, box: CopyBox) -> str:
     """Cut into tiles that are read along the read axis, transposed, and written along the write
     axis. Return the loop over the tiles along the write axis."""
     largest = min(box.lanes, LARGEST)
-    width = min(largest, power_of_two(box.write_axis.extent))
-    wide = box.read_axis.extent < largest and box.reaches(largest)
-    height = largest if wide else min(largest, power_of_two(box.read_axis.extent))
+    width = min(largest, power_of_two(box.write_axis.size))
+    wide = box.read_axis.size < largest and box.reaches(largest)
+    height = largest if wide else min(largest, power_of_two(box.read_axis.size))
     (p,), (q,) = s.loops(role=box.named("p")), s.loops(role=box.named("q"))
     vectors: Split = s.split(q, width, tail="overlap")
     steps, lane = vectors.loops
@@ -123,9 +131,10 @@ def _tiles(s: Schedule, box: CopyBox) -> str:
 def _crowds(box: CopyBox) -> bool:
     """Whether the rows of a tile, farther apart in the output than in the operands, fall on few
     places of a cache: those of 64 sets of lines of 64 bytes recur every 4 KiB."""
-    apart = box.read_axis.out
-    recurs = _RECURS // box.loads[0].dtype.bytes
-    return apart % recurs == 0 and apart > max(box.write_axis.loads[k] for k in box.across)
+    apart, read = box.read_axis.out, [box.write_axis.loads[k] for k in box.across]
+    if isinstance(apart, Expr) or any(isinstance(n, Expr) for n in read):
+        return False
+    return apart % (_RECURS // box.loads[0].dtype.bytes) == 0 and apart > max(map(number, read))
 
 
 def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
@@ -146,8 +155,8 @@ def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
 
 def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
     """Give the last piece of the write axis a loop of its own where it overlaps the one before."""
-    if box.write_axis.extent % size:
-        s.partition(steps, box.write_axis.extent // size)
+    if box.write_axis.size % size:
+        s.partition(steps, box.write_axis.size // size)
 
 
 def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> None:
@@ -165,7 +174,8 @@ def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     indices of a fused loop cost divisions. Without outer loops, share `steps`, along the write
     axis."""
     around = s.loops(role=box.named("outer"))
-    tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
+    extents = (int_value(s.loop(name).extent) or UNKNOWN for name in around)
+    tasks = list(accumulate(extents, mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
     share(s, around or ([steps] if steps else []))
 
