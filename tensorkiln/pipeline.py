@@ -130,7 +130,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         AssignDevices(place),  # each part of a device is a function until join_devices
         ApplyPrecision(place),
         SelectAlgorithms(place),
-        DecomposeOperators(place),  # what algorithms of float16 leave in float32, too
+        DecomposeOperators(place),  # attention of 16 bits is of float32 by now
         AssignLayouts(place),
         FuseOps(place),
         LowerGroups(place),

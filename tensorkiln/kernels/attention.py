@@ -36,7 +36,9 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     if found is None:
         return False
     asked = zip(call.args, found.operands, strict=True)
-    return all(isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in asked)
+    return all(
+        isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in asked
+    )
 
 
 def head_sizes(call: Call) -> tuple[int | None, int | None]:
@@ -77,12 +79,11 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     if _lacks(call, target):
         return None
     lanes = target.vector_lanes("float32")
-    if not call.attrs.wide:
-        keys = Layout.parse(f"A B C/{lanes} D C%{lanes}")
-        return Layouts((None, keys, *[None] * len(call.args[2:])))
-    keys, values = f"A B C/{lanes} D/2 C%{lanes} D%2", "A B C/2 D C%2"
-    mask = [None] * len(call.args[3:])
-    return Layouts((None, Layout.parse(keys), Layout.parse(values), *mask))
+    keys, values = Layout.parse(f"A B C/{lanes} D C%{lanes}"), None
+    if call.attrs.wide:
+        keys = Layout.parse(f"A B C/{lanes} D/2 C%{lanes} D%2")
+        values = Layout.parse("A B C/2 D C%2")
+    return Layouts((None, keys, values, *[None] * len(call.args[3:])))
 
 
 def _multiplies_pairs(call: Call, target: Target) -> bool:

@@ -26,7 +26,6 @@ from tensorkiln.ops import call as op_call
 from tensorkiln.ops.rules import HALVES
 from tensorkiln.target import Target
 
-
 # Products of a value by weights: widened as they are loaded, these may be of 16 bits by themselves.
 OF_WEIGHTS = ("linear", "conv2d")
 
@@ -85,9 +84,7 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
     return op_call("cast", total, span=call.span, dtype=b.var.tensor.dtype.name)
 
 
-def of_halves(
-    operator: str, takes: Callable[[Call, Target], bool] = takes_pairs
-) -> Algorithm:
+def of_halves(operator: str, takes: Callable[[Call, Target], bool] = takes_pairs) -> Algorithm:
     """The algorithm that leads products of 16 bits to the kernels of a target. `takes`: whether one
     of them multiplies pairs of the operands of a call."""
     return Algorithm(operator, partial(_choose, takes=takes), _rewrite)

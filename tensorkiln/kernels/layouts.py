@@ -37,8 +37,8 @@ def has_kernel(call: Call, target: Target) -> bool:
 
 def takes_pairs(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies operands of a product as floats of 16 bits: the target has an
-    instruction for pairs of them and, where rows lie in memory as they are, terms are even. The head
-    sizes of an attention, whole vectors, are."""
+    instruction for pairs of them and, where rows lie in memory as they are, terms are even. Those
+    of an attention are whole vectors."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     even = call.op in ("conv2d", "attention") or (int_value(w.shape[-2]) or 1) % 2 == 0

@@ -53,7 +53,9 @@ def moved(g: Graph, q: RVar, k: RVar, v: RVar, *mask: RVar, **attrs: Any) -> RVa
     """Positions before heads on both sides, the result rounded and heads merged."""
     q, k, v = (g.transpose(g.transpose(x, axes=(0, 2, 1, 3)), axes=(0, 2, 1, 3)) for x in (q, k, v))
     y = g.attention(q, k, v, *mask, scale=SCALE, wide=True, **attrs)
-    return g.transpose(g.cast(g.transpose(y, axes=(0, 2, 1, 3)), dtype="bfloat16"), axes=(0, 2, 1, 3))
+    return g.transpose(
+        g.cast(g.transpose(y, axes=(0, 2, 1, 3)), dtype="bfloat16"), axes=(0, 2, 1, 3)
+    )
 
 
 FORMS = {"direct": direct, "wide": wide, "moved": moved}

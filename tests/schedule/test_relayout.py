@@ -177,7 +177,11 @@ NARROW = (
     *(
         (shape, text)
         for shape in ((1, 2, 40, 64), (2, 3, 33, 16), (1, 1, 1, 32), (1, 2, 7, 6))
-        for text in ("A B C/{lanes} D/2 C%{lanes} D%2", "A B C/2 D C%2", "A B C/{lanes} D C%{lanes}")
+        for text in (
+            "A B C/{lanes} D/2 C%{lanes} D%2",
+            "A B C/2 D C%2",
+            "A B C/{lanes} D C%{lanes}",
+        )
     ),
 )
 FROM = (("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))

@@ -7,8 +7,8 @@ sums. Keys are packed by lanes, [B][H][T/v][D][v].
 
 Operands of 16 bits are multiplied in pairs, by dot-product instructions: of the products q k^T the
 pairs of features, of the weighted sums of values the pairs of keys, for which exponentials are
-rounded. Keys are packed as [B][H][T/v][D/2][v][2], values as [B][H][T/2][D][2]. After the last of an
-odd number of keys, memory holds a zero, and the exponential of its hidden score is zero.
+rounded. Keys are packed as [B][H][T/v][D/2][v][2], values as [B][H][T/2][D][2]. After the last of
+an odd number of keys, memory holds a zero, and the exponential of its hidden score is zero.
 
 Roles of loops: "task", over the heads of the batch; "row" of queries; "block" of keys; "term", over
 the terms of a sum; "keys" and "columns", over the vectors of scores and of a row of values;
@@ -196,8 +196,8 @@ class _Row:
     def pairs(self, name: str, steps: Expr, body: Callable[..., Stmt]) -> Stmt:
         """The loops of a sum of pairs in each lane: `body` for a step, a lane and one of a pair."""
         c = self.c
-        sizes, roles = [steps, c.lanes, c.together], ["term", "lane", "dot"]
-        return nest([name, "l", "e"], sizes, body, roles)
+        roles = ["term", "lane", "dot"]
+        return nest([name, "l", "e"], (steps, c.lanes, c.together), body, roles)
 
     def softmax(self, first: Expr, count: Expr, size: Expr) -> Stmt:
         """Mask the scores, fold them into the running maximum and sum, exponentiate."""

@@ -129,4 +129,6 @@ def transpose_named(name: str) -> Instruction | None:
         return None
     if name == transpose_name(rows, columns, dtype, unit):
         return transpose(rows, columns, dtype, unit)
-    return interleave(rows, columns, dtype) if name == interleave_name(rows, columns, dtype) else None
+    return (
+        interleave(rows, columns, dtype) if name == interleave_name(rows, columns, dtype) else None
+    )

@@ -5,8 +5,8 @@ each load; an outer axis that continues an inner one in every buffer is merged w
 and 8 of strides 8 and 1 are one axis of extent 32. A partial channel block at the end of a
 dimension is a box of its own.
 
-Of elements of 16 bits, layouts keep pairs together (`A/16 B/2 A%16 B%2`): a pair that is one in every
-buffer moves as a unit.
+Of elements of 16 bits, layouts keep pairs together (`A/16 B/2 A%16 B%2`): a pair that is one in
+every buffer moves as a unit.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class CopyBox:
     write axis. In the transpose out[i, j] = x[j, i], the write axis is j and the read axis i; its
     form is `transpose`: tiles of read axis x write axis are transposed in registers.
 
-    `unit`: 2 if output elements are adjacent in pairs only, which are adjacent in all operands, too;
-    then axes are those of pairs, with strides in elements.
+    `unit`: 2 if output elements are adjacent in pairs only, which are adjacent in all operands,
+    too; then axes are those of pairs, with strides in elements.
 
     `out_base`, `bases`: constant offsets in the output and of each load. `valid`: if not 0, only
     the first `valid` elements of the write axis come from loads, and the others (the padding of a
-    channel block) are zero; unknown, it is greater than 0. `lanes`: elements of a vector. `number` is appended to the names of
-    loops and buffers, to tell the boxes of a group apart.
+    channel block) are zero; unknown, it is greater than 0. `lanes`: elements of a vector. `number`
+    is appended to the names of loops and buffers, to tell the boxes of a group apart.
     """
 
     axes: tuple[Axis, ...]
@@ -336,7 +336,8 @@ def _box(
 
     index: list[Expr] = []
     partial = split is not None and _is_one_of(blocks, 0)
-    lane = valid_lanes = width
+    lane = width
+    valid_lanes: Size = width
     if split is not None and partial:
         n = shape[split]
         lane = width if isinstance(n, Expr) else n % width

@@ -116,8 +116,8 @@ def _transposed(s: Schedule, box: CopyBox) -> str:
 
 def _tiles(s: Schedule, box: CopyBox) -> str:
     """Keep each tile in registers, as vectors. Return the outermost loop over tiles."""
-    (q, p) = ([*s.loops(role=box.named(role)), ""][0] for role in ("q", "p"))
-    steps = q or p
+    found = (s.loops(role=box.named(role)) for role in ("q", "p"))
+    steps: str = next((loops[0] for loops in found if loops), "")
     for row in s.loops(role=box.named("row")):
         s.unroll(row)
     for lane in s.loops(role=box.named("lane")):
@@ -202,4 +202,3 @@ def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:
                 s.tensorize(turn, transpose_name(*box.tile, x.dtype.name, box.unit))
             else:
                 s.tensorize(turn, interleave_name(*box.tile, x.dtype.name))
-
