@@ -41,7 +41,8 @@ def takes_pairs(call: Call, target: Target) -> bool:
     of an attention are whole vectors."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
-    even = call.op in ("conv2d", "attention") or (int_value(w.shape[-2]) or 1) % 2 == 0
+    terms = w.shape[max(0, w.ndim - 2)]  # of a product by a vector, all of its elements
+    even = call.op in ("conv2d", "attention") or (int_value(terms) or 1) % 2 == 0
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
 
 

@@ -283,18 +283,25 @@ def test_every_step_is_proved(name: str, target: Target) -> None:
 HALVES: dict[str, tuple[Build, tuple[int, ...], set[str]]] = {
     "attention": (
         lambda g, x: g.attention(x, x, x, scale=0.25, wide=True),
-        (1, 2, 9, 32), {"attention_fused", "movement"}),
+        (1, 2, 9, 32),
+        {"attention_fused", "movement"},
+    ),
     "attention_causal": (
         lambda g, x: g.cast(
-            g.attention(x, x, x, scale=0.25, causal=True, wide=True), dtype="bfloat16"),
-        (1, 1, 37, 64), {"attention_fused", "movement"}),
+            g.attention(x, x, x, scale=0.25, causal=True, wide=True), dtype="bfloat16"
+        ),
+        (1, 1, 37, 64),
+        {"attention_fused", "movement"},
+    ),
     "transpose": (_transpose(0, 2, 1, 3), (2, 12, 9, 64), {"movement"}),
     "transpose_parallel": (_transpose(1, 0), (300, 301), {"movement"}),
     "interleave": (_transpose(1, 0), (2, 80), {"movement"}),
     "cast": (
         lambda g, x: g.transpose(g.cast(g.cast(x, dtype="float32"), dtype="bfloat16"), axes=(1, 0)),
-        (40, 33), {"movement"}),
-}  # fmt: skip
+        (40, 33),
+        {"movement"},
+    ),
+}
 
 
 @pytest.mark.parametrize("mcpu", ["cooperlake", "x86-64-v3"])
