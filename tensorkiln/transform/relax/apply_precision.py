@@ -5,7 +5,8 @@
                              u = cast(h, float32); z = add(u, y)
 
 The operators in `OPERATORS` take operands of 16 bits and return float32 sums; all others,
-normalisations, softmax and sums among them, compute in float32. A value that one of them reads is
+normalisations, softmax and sums among them, compute in float32, and so does attention between its
+two products. A value that one of them reads is
 stored in 16 bits for all of its readers, so that kernels write and read half of the bytes; of the
 result of a normalisation there is a copy in float32. Casts move before operators that only move
 elements, to where the value is computed. A parameter or result of the function keeps its type.
