@@ -129,8 +129,8 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         PartitionExternals(target, externals),
         AssignDevices(place),  # each part of a device is a function until join_devices
         ApplyPrecision(place),
-        DecomposeOperators(place),
         SelectAlgorithms(place),
+        DecomposeOperators(place),  # attention of 16 bits is of float32 by now
         AssignLayouts(place),
         FuseOps(place),
         LowerGroups(place),

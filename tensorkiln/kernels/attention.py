@@ -5,32 +5,40 @@ Where the kernel does not fit:
     attention(q, k, v, mask)  ->  s = q k^T * scale + mask
                                   softmax(s) v                            unseen="nan"
                               e = exp(s - max(s)); (e / sum(e)) v     unseen="zero"
+
+Operands of 16 bits are multiplied in pairs where the target can (`wide`); softmax is of float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType, Value, constant
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
 from tensorkiln.kernels.halves import of_halves
-from tensorkiln.kernels.layouts import is_float32
+from tensorkiln.kernels.layouts import is_float32, takes_pairs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether the head size is a multiple of the vector width, and the keys are packed by lanes."""
-    k = call.args[1].type
-    assert isinstance(k, TensorType)
-    return k.layout is not None and _layouts(call, out, target) is not None
+    """Whether the head size is a multiple of the vector width, and operands are packed as asked."""
+    found = _layouts(call, out, target)
+    if found is None:
+        return False
+    asked = zip(call.args, found.operands, strict=True)
+    return all(
+        isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in asked
+    )
 
 
 def head_sizes(call: Call) -> tuple[int | None, int | None]:
@@ -44,15 +52,20 @@ def lacks_types(call: Call) -> str:
     """Why no kernel computes an attention, from its types; empty if one may."""
     if not is_float32(call):
         return "its operands are not all float32"
+    return _lacks_sizes(call)
+
+
+def _lacks_sizes(call: Call) -> str:
     return "its head size is symbolic" if None in head_sizes(call) else ""
 
 
-def _lacks(call: Call, out: TensorType, target: Target) -> str:
+def _lacks(call: Call, target: Target) -> str:
     lanes = target.vector_lanes("float32")
     depth, width = head_sizes(call)
     if lanes == 1:
         return "the target has no vectors"
-    if (reason := lacks_types(call)) or depth is None:
+    pairs = call.attrs.get("wide") and takes_pairs(call, target)
+    if (reason := _lacks_sizes(call) if pairs else lacks_types(call)) or depth is None:
         return reason
     if depth != width:
         return f"its queries have head size {depth}, its values {width}"
@@ -60,18 +73,30 @@ def _lacks(call: Call, out: TensorType, target: Target) -> str:
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
-    """Keys packed by lanes. Needs vectors, float32, and a head size that is a multiple of the
-    vector width and the same in v as in k."""
-    if _lacks(call, out, target):
+    """Keys packed by lanes, or by lanes and pairs of features, with values packed by pairs of keys.
+    Needs vectors, float32 or a target that multiplies pairs of 16 bits, and a head size that is a
+    multiple of the vector width and the same in v as in k."""
+    if _lacks(call, target):
         return None
     lanes = target.vector_lanes("float32")
-    keys = Layout.parse(f"A B C/{lanes} D C%{lanes}")
-    return Layouts((None, keys, *[None] * len(call.args[2:])))
+    keys, values = Layout.parse(f"A B C/{lanes} D C%{lanes}"), None
+    if call.attrs.get("wide"):
+        keys = Layout.parse(f"A B C/{lanes} D/2 C%{lanes} D%2")
+        values = Layout.parse("A B C/2 D C%2")
+    return Layouts((None, keys, values, *[None] * len(call.args[3:])))
+
+
+def _multiplies_pairs(call: Call, target: Target) -> bool:
+    """Whether a kernel multiplies operands of 16 bits in pairs."""
+    wide = replace(call, attrs=Attrs.of(**{**call.attrs, "wide": True}))
+    return takes_pairs(call, target) and not _lacks(wide, target)
 
 
 def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Moves of queries and values; arithmetic would be repeated for each head."""
-    return operand in (0, 2) and computes_nothing(before)
+    """Moves of queries, and of values that are not packed; arithmetic would be repeated for each
+    head."""
+    moved = (0,) if call.attrs.get("wide") else (0, 2)
+    return operand in moved and computes_nothing(before)
 
 
 def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
@@ -85,7 +110,6 @@ def _decompose(b: Binding) -> list[Binding]:
     """The bindings that compute attention by elementary operators."""
     var, call, bindings = b.var, b.value, list[Binding]()
     assert isinstance(call, Call)
-    q, k, v = call.args[:3]
     dtype = var.tensor.dtype.name
     count = 0
 
@@ -100,6 +124,7 @@ def _decompose(b: Binding) -> list[Binding]:
     def number(value: float) -> Value:
         return constant(np.asarray(value, dtype))
 
+    q, k, v = (emit("cast", x, dtype=dtype) if call.attrs.get("wide") else x for x in call.args[:3])
     keys = emit("transpose", k, axes=(0, 1, 3, 2))
     scores = emit("mul", emit("matmul", q, keys), number(float(call.attrs.scale)))
     if len(call.args) > 3:
@@ -135,9 +160,9 @@ ATTENTION = Family(
     schedule="tensorkiln.schedule.attention.schedule:schedule_attention",
     fits=_fits,
     layouts=_layouts,
-    lacks=_lacks,
+    lacks=lambda call, out, target: _lacks(call, target),
     decompose=_decompose,
     epilogue=_epilogue,
     prologue=_prologue,
-    algorithm=of_halves("attention"),
+    algorithm=of_halves("attention", _multiplies_pairs),
 )

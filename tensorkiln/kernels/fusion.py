@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln import ops
-from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.ops.rules import same_extent
@@ -63,25 +62,6 @@ def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:
     names = {b.value.op for b in before if isinstance(b.value, Call)}
     view = len(before) == 1 and is_view(before[0])
     return operand == 0 and not view and len(before) <= _MOST and not names & _COSTLY
-
-
-def rounds(call: Call) -> bool:
-    """Whether a call makes 16 bits of 32."""
-    types = [a.type for a in call.args]
-    return (
-        call.op == "cast"
-        and isinstance(types[0], TensorType)
-        and types[0].dtype.bits == 32
-        and DType(str(call.attrs.dtype)).bits == 16
-    )
-
-
-def moved_apart(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
-    """Whether the operand of a call is a layout change of 32 bits that is then rounded to 16, for
-    which only plain loops exist, or as `transposes_rows`."""
-    last = before[-1].value
-    moved = isinstance(last, Call) and last.op == "relayout"
-    return (moved and rounds(call)) or transposes_rows(call, operand, before, target)
 
 
 def transposes_rows(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:

@@ -6,12 +6,15 @@ The result is rounded once:
 
     y = linear(x, w)  ->                z = linear(x, w, wide=True); y = cast(z)         pairs
                           u = cast(x);  z = linear(u, w, wide=True); y = cast(z)         no pairs
-    y = attention(q, k, v)  ->  z = attention(cast(q), cast(k), cast(v)); y = cast(z)
+    y = attention(q, k, v)  ->  z = attention(q, k, v, wide=True); y = cast(z)             pairs
+                              z = attention(cast(q), cast(k), cast(v)); y = cast(z)     no pairs
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +26,15 @@ from tensorkiln.ops import call as op_call
 from tensorkiln.ops.rules import HALVES
 from tensorkiln.target import Target
 
+# Products of a value by weights: widened as they are loaded, these may be of 16 bits by themselves.
+OF_WEIGHTS = ("linear", "conv2d")
+
+
+def halves_of(operator: str) -> int:
+    """The number of operands that products of pairs take in 16 bits: of the first of its operands,
+    bias and mask are none."""
+    return 3 if operator == "attention" else 2
+
 
 def half_constant(w: Constant, dtype: str) -> Constant | None:
     """A constant rounded to floats of 16 bits; None if a finite number would become infinite."""
@@ -32,14 +44,16 @@ def half_constant(w: Constant, dtype: str) -> Constant | None:
     return None if lost.any() else replace(constant(narrow), name=w.name)
 
 
-def _choose(call: Call, out: TensorType, target: Target) -> str | None:
+def _choose(
+    call: Call, out: TensorType, target: Target, takes: Callable[[Call, Target], bool]
+) -> str | None:
     """How to multiply two operands of 16 bits, "pairs" or "singles"; None if a call has none, or
     its kernel exists already."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if x.dtype.name not in HALVES or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
         return None
-    pairs = call.op != "attention" and takes_pairs(call, target)
+    pairs = takes(call, target)
     return None if pairs and call.attrs.get("wide") else "pairs" if pairs else "singles"
 
 
@@ -59,16 +73,18 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
         assert isinstance(t, TensorType)
         return cast(v, t.dtype.sums) if t.dtype.sums != t.dtype else v
 
-    keeps = {"pairs": (0, 1), "singles": (1,) if call.op in ("linear", "conv2d") else ()}[choice]
-    operands = [v if k in keeps else wide(v) for k, v in enumerate(call.args)]
+    operands = range(halves_of(call.op))
+    keeps = operands if choice == "pairs" else operands[1:] if call.op in OF_WEIGHTS else ()
+    args = [v if k in keeps else wide(v) for k, v in enumerate(call.args)]
     attrs = {k: v for k, v in call.attrs.items() if k != "wide"} | ({"wide": True} if keeps else {})
-    made = op_call(call.op, *operands, span=call.span, **attrs)
+    made = op_call(call.op, *args, span=call.span, **attrs)
     if call.attrs.get("wide"):
         return made
     total = rewriter.bind(made, f"{b.var.name}_sums")
     return op_call("cast", total, span=call.span, dtype=b.var.tensor.dtype.name)
 
 
-def of_halves(operator: str) -> Algorithm:
-    """The algorithm that leads products of 16 bits to the kernels of a target."""
-    return Algorithm(operator, _choose, _rewrite)
+def of_halves(operator: str, takes: Callable[[Call, Target], bool] = takes_pairs) -> Algorithm:
+    """The algorithm that leads products of 16 bits to the kernels of a target. `takes`: whether one
+    of them multiplies pairs of the operands of a call."""
+    return Algorithm(operator, partial(_choose, takes=takes), _rewrite)

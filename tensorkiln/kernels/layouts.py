@@ -41,11 +41,14 @@ def has_kernel(call: Call, target: Target) -> bool:
 
 
 def takes_pairs(call: Call, target: Target) -> bool:
-    """Whether a kernel multiplies both operands of a product as floats of 16 bits: the target has
-    an instruction for pairs of them and, where rows lie in memory as they are, terms are even."""
+    """Whether a kernel multiplies operands of a product as floats of 16 bits: the target has an
+    instruction for pairs of them and, where rows lie in memory as they are, terms are even. Those
+    of an attention are whole vectors."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
-    even = call.op == "conv2d" or (w.ndim > 1 and (int_value(w.shape[-2]) or 1) % 2 == 0)
+    even = call.op in ("conv2d", "attention") or (
+        w.ndim > 1 and (int_value(w.shape[-2]) or 1) % 2 == 0
+    )
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
 
 

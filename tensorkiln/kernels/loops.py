@@ -6,7 +6,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import elementwise_epilogue, moved_apart, no_view
+from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
 from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
@@ -57,7 +57,7 @@ MOVEMENT = Family(
     operators=_operators("injective", "elementwise", "broadcast"),
     schedule="tensorkiln.schedule.movement.schedule:schedule_movement",
     in_blocks=_in_blocks,
-    apart=moved_apart,
+    apart=transposes_rows,
 )
 REDUCTIONS = Family(
     op_class="loops",

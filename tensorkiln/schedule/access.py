@@ -6,10 +6,10 @@ from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Expr, IntImm, Reduce, Var, as_expr, int_value
 from tensorkiln.ir.visit import has_load, map_children, walk
-from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.group import Bounds, Group
 
 
-def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
+def simplify_value(e: Expr, bounds: Bounds) -> Expr:
     """Simplify the indices inside a value; floating-point arithmetic stays as written."""
     if isinstance(e, Load):
         return Load(e.buffer, tuple(simplify(i, bounds) for i in e.indices))

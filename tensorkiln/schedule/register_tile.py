@@ -74,8 +74,8 @@ def lanes(s: Schedule, parent: str) -> None:
 def in_lanes(s: Schedule, lane: str) -> None:
     """Vectorize a loop over lanes. If each lane sums a few products of narrow numbers (the
     loop inside has role "dot"), replace both loops by a dot-product instruction."""
-    (inside,) = s.children(lane)
-    if s.role(inside) == "dot":
+    inside, *more = s.children(lane)
+    if not more and s.role(inside) == "dot":
         lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
         assert lanes is not None and count is not None
         steps = (x for x in walk_stmt(s.loop(inside)) if isinstance(x, Store))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
+from tests.emulated.machine import load
 from tests.ops.evaluate import evaluate
+from tests.schedule.battery import Battery, typed
 
 Build = Callable[[GraphBuilder, RVar], RVar]
 BLOCKS = "A B/16 C D B%16"
@@ -165,6 +169,85 @@ def test_layouts_both_ways(kernels: tk.Module, k: int) -> None:
     same = np.ones(packed.size, "f4")
     kernels[f"same{k}"](packed.reshape(-1), same)
     np.testing.assert_array_equal(same.reshape(packed.shape), packed)
+
+
+# Of elements of 16 bits: in blocks and pairs of as many lanes as a vector of float32 has.
+NARROW = (
+    *LAYOUTS[:5],
+    *(
+        (shape, text)
+        for shape in ((1, 2, 40, 64), (2, 3, 33, 16), (1, 1, 1, 32), (1, 2, 7, 6))
+        for text in (
+            "A B C/{lanes} D/2 C%{lanes} D%2",
+            "A B C/2 D C%2",
+            "A B C/{lanes} D C%{lanes}",
+        )
+    ),
+)
+FROM = (("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))
+
+
+def _narrow(target: Target) -> IRModule:
+    """For each layout and pair of types a kernel into it that rounds on the way."""
+    functions = []
+    for (k, (shape, text)), (source, dtype) in product(enumerate(NARROW), FROM):
+        g = GraphBuilder()
+        x = g.param("x", tensor(shape, source))
+        x = x if source == dtype else g.emit("cast", x, dtype=dtype)
+        y = g.emit("relayout", x, layout=text.format(lanes=target.vector_lanes("float32")))
+        functions.append(g.finish(y, f"{source}_{dtype}_{k}", primitive=True))
+    lowered = LowerGroups(target)(IRModule(tuple(functions)))
+    classes = [f.op_class for f in lowered.prim_funcs]
+    assert classes.count("movement") > 0.9 * len(classes)
+    return lowered.map_prim_funcs(lambda f: replace(f, public=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*is the baseline of")
+@pytest.mark.parametrize("name", [*TARGETS, "c"])
+def test_elements_of_16_bits(name: str) -> None:
+    """Bit for bit, on memory full of ones."""
+    target = Target({"kind": "c", "mcpu": "x86-64-v3"} if name == "c" else TARGETS[name])
+    if set(target.required_features) - set(Target("native").features):
+        pytest.skip(f"this machine is no {name}")
+    run = tk.compile(_narrow(target), target, relax_pipeline=None).jit()
+    random = np.random.default_rng(0)
+    for (k, (shape, text)), (source, dtype) in product(enumerate(NARROW), FROM):
+        data = random.standard_normal(shape).astype(source)
+        layout = Layout.parse(text.format(lanes=target.vector_lanes("float32")))
+        want = layout.pack(data.astype(dtype))
+        into = np.ones(want.size, dtype)
+        run[f"{source}_{dtype}_{k}"](data.reshape(-1), into)
+        bits = into.reshape(want.shape).view("u2"), want.view("u2")
+        np.testing.assert_array_equal(*bits, err_msg=f"{shape} {text} {source} {dtype}")
+
+
+T = Var("T")
+# Axes of a transpose, and the shape of its operand.
+UNKNOWN = (
+    ((0, 2, 1, 3), (2, T, 3, 32)),
+    ((1, 0), (T, 48)),
+    ((0, 2, 1), (T, 5, 40)),
+    ((1, 2, 0), (24, T, 18)),
+    ((2, 0, 1), (24, 18, T)),
+)
+
+
+@pytest.mark.parametrize("name", ["native", "v3"])
+def test_symbolic_shapes_of_16_bits(name: str) -> None:
+    """Exact for every size; the first without loops over single elements."""
+    target = Target(TARGETS[name])
+    if set(target.required_features) - set(Target("native").features):
+        pytest.skip(f"this machine is no {name}")
+    b = Battery()
+    sizes = [{"T": n} for n in (0, 1, 2, 15, 16, 33)]
+    for (k, (axes, shape)), dtype in product(enumerate(UNKNOWN), ("bfloat16", "float16")):
+        spec = typed(dtype, *shape)
+        b.add(f"{dtype}_{k}", _transpose(*axes), spec, sizes=sizes, exact=True)
+    exe = b.compile(target)
+    assert [k.kernel_class for k in exe.kernels].count("movement") >= 2
+    run = load(exe)
+    for case in b.cases:
+        b.check(case, run)
 
 
 def test_rounds_that_do_not_fit_stay_loops() -> None:

@@ -22,7 +22,8 @@ class AttentionOperands:
         assert isinstance(vt, TensorType)
         self.batch, self.heads, self.rows = qt.shape[0], qt.shape[1], qt.shape[2]
         self.depth, self.width = static(qt.shape[3], "head size"), static(vt.shape[3], "head size")
-        self.keys, self.dtype = kt.shape[2], qt.dtype
+        self.keys = kt.shape[2]
+        self.dtype = var.tensor.dtype  # of scores and sums
         self.q, self.v = group.element(call.args[0]), group.element(call.args[2])
         self.mask = group.element(call.args[3]) if len(call.args) > 3 else None
         self.mask_type = call.args[3].type if len(call.args) > 3 else None

@@ -5,14 +5,20 @@ For each block of keys: scores = q k^T in a local buffer, the running maximum an
 added to the row's weighted sum. Blocks are part of the program because they decide the order of the
 sums. Keys are packed by lanes, [B][H][T/v][D][v].
 
+Operands of 16 bits are multiplied in pairs, by dot-product instructions: of the products q k^T the
+pairs of features, of the weighted sums of values the pairs of keys, for which exponentials are
+rounded. Keys are packed as [B][H][T/v][D/2][v][2], values as [B][H][T/2][D][2]. After the last of
+an odd number of keys, memory holds a zero, and the exponential of its hidden score is zero.
+
 Roles of loops: "task", over the heads of the batch; "row" of queries; "block" of keys; "term", over
 the terms of a sum; "keys" and "columns", over the vectors of scores and of a row of values;
-"vector" and "lane" as in register_tile.py.
+"vector", "lane" and "dot" as in register_tile.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +29,8 @@ from tensorkiln.ir.expr import (
     IntImm,
     Var,
     VectorReduce,
+    as_expr,
+    cast,
     const,
     int_value,
     intrin,
@@ -30,9 +38,10 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
 )
-from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.relax import RVar, TensorType
 from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.accumulate import add_product, together
 from tensorkiln.schedule.attention.operands import AttentionOperands
 from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group
@@ -53,15 +62,29 @@ class Attention(AttentionOperands):
 
     def __init__(self, group: Group, target: Target):
         super().__init__(group)
-        key = self.call.args[1]
-        assert isinstance(key, RVar)
-        self.kbuf = group.buffers[key]
+        query, key, value = self.call.args[:3]
+        assert isinstance(key, RVar) and isinstance(query.type, TensorType)
+        self.narrow = query.type.dtype  # of queries, keys and values
+        # Features of a key, or keys of a feature, that one instruction multiplies and sums.
+        self.together = together(key.tensor, 3)
+        self.kbuf = self._packed(key)
+        if self.together > 1:
+            assert isinstance(value, RVar)
+            self.vbuf = self._packed(value)
         self.lanes = target.vector_lanes("float32")
         self.vectors = self.depth // self.lanes
         n = int_value(self.keys)
         whole = n is not None and n <= SINGLE_BLOCK
         self.block = -(-n // self.lanes) * self.lanes if whole and n else KEY_BLOCK
         self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
+
+    def _packed(self, x: RVar) -> Buffer:
+        """The buffer of packed keys or values, of which pairs are no dimension."""
+        b = self.group.buffers[x]
+        if self.together > 1:
+            *outer, last, few = x.tensor.physical_shape
+            b = self.group.buffers[x] = replace(b, shape=(*outer, simplify(last * few)))
+        return b
 
 
 def attention_program(c: Attention) -> PrimFunc:
@@ -80,6 +103,10 @@ class _Row:
     def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):
         self.c, self.b, self.h, self.s = c, b, h, s
         self.scores = self.local("scores", c.block)
+        self.query, self.powers = None, self.scores  # the row of q, exponentials of scores
+        if c.together > 1:
+            self.query = buffer("query", (c.depth,), c.narrow, "local")
+            self.powers = buffer("powers", (c.block,), c.narrow, "local")
         self.weighted = self.local("weighted", c.depth)  # the sum of values so far
         self.top = self.local("top", 1)  # the greatest score so far
         self.total = self.local("total", 1)  # the sum of exponentials so far
@@ -98,7 +125,19 @@ class _Row:
         clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
         start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
         blocks = loop("block", self.c.blocks, self.block, "block")
-        return within([self.weighted, self.top, self.total], *start, blocks, self.finish())
+        local = [self.weighted, self.top, self.total]
+        if self.query is not None:
+            local.append(self.query)
+            start.append(self.read(self.query))
+        return within(local, *start, blocks, self.finish())
+
+    def read(self, query: Buffer) -> Stmt:
+        """query = q[s]: then its features are adjacent, whatever the prologue of q."""
+
+        def feature(d: Expr) -> Stmt:
+            return Store(query, (d,), simplify_value(self.c.q(self.b, self.h, self.s, d), {}))
+
+        return self.columns("query", feature)
 
     def columns(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
         """`body` for every column of the head."""
@@ -112,10 +151,10 @@ class _Row:
         count = simplify(minimum(c.block, c.keys - first))
         size = simplify((count + (c.lanes - 1)) // c.lanes)
         return within(
-            [self.scores],
+            list(dict.fromkeys([self.scores, self.powers])),
             self.products(index, size),
             self.softmax(first, count, size),
-            self.values(first, count),
+            self.values(index, first, count),
         )
 
     def products(self, index: Expr, size: Expr) -> Stmt:
@@ -131,17 +170,34 @@ class _Row:
                 k = Load(c.kbuf, (self.b, self.h, group, d, lane))
                 return Store(dot, (lane,), intrin("fma", k, q, Load(dot, (lane,))))
 
+            def term_of_pairs(query: Buffer) -> Callable[..., Stmt]:
+                def add(d: Expr, lane: Expr, e: Expr) -> Stmt:
+                    k = Load(c.kbuf, (self.b, self.h, group, d, lane * c.together + e))
+                    return add_product(dot, (lane,), Load(query, (d * c.together + e,)), k)
+
+                return add
+
             def save(lane: Expr) -> Stmt:
                 return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
 
+            if self.query is None:
+                sums = nest(["d", "l"], [c.depth, c.lanes], term, ["term", "lane"])
+            else:
+                sums = self.pairs("d", as_expr(c.depth // c.together), term_of_pairs(self.query))
             return within(
                 [dot],
                 _lanes("zero", dot, lambda _: self.number(0)),
-                nest(["d", "l"], [c.depth, c.lanes], term, ["term", "lane"]),
+                sums,
                 lanes("save", c.lanes, save),
             )
 
         return loop("j", size, vector, "keys", keep=True)
+
+    def pairs(self, name: str, steps: Expr, body: Callable[..., Stmt]) -> Stmt:
+        """The loops of a sum of pairs in each lane: `body` for a step, a lane and one of a pair."""
+        c = self.c
+        roles = ["term", "lane", "dot"]
+        return nest([name, "l", "e"], (steps, c.lanes, c.together), body, roles)
 
     def softmax(self, first: Expr, count: Expr, size: Expr) -> Stmt:
         """Mask the scores, fold them into the running maximum and sum, exponentiate."""
@@ -159,8 +215,10 @@ class _Row:
         def exponential(i: Expr, lane: Expr) -> Stmt:
             at, value = (i * c.lanes + lane,), Var("p", c.dtype)
             e = intrin("exp", Load(self.scores, at) - Load(new, (zero,)))
-            add = Store(part, (lane,), Load(part, (lane,)) + value)
-            return Let(value, e, seq(Store(self.scores, at, value), add))
+            # The rounded ones are summed, so that weights add up to 1 as they are multiplied.
+            power = cast(value, self.powers.dtype)
+            add = Store(part, (lane,), Load(part, (lane,)) + cast(power, self.c.dtype))
+            return Let(value, e, seq(Store(self.powers, at, power), add))
 
         def rescale(d: Expr) -> Stmt:
             return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
@@ -194,7 +252,7 @@ class _Row:
             None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
         )
 
-    def values(self, first: Expr, count: Expr) -> Stmt:
+    def values(self, index: Expr, first: Expr, count: Expr) -> Stmt:
         """weighted += scores . v, a vector of the head's columns at a time."""
         c = self.c
         sums = self.local("sums", c.lanes)
@@ -212,13 +270,23 @@ class _Row:
                 )
                 return Store(sums, (lane,), value)
 
+            def term_of_pairs(u: Expr, lane: Expr, e: Expr) -> Stmt:
+                pair = simplify(index * (c.block // c.together) + u)
+                v = Load(c.vbuf, (self.b, self.h, pair, place(lane) * c.together + e))
+                return add_product(sums, (lane,), Load(self.powers, (u * c.together + e,)), v)
+
             def save(lane: Expr) -> Stmt:
                 return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
 
+            if c.together == 1:
+                total = nest(["t_sum", "l"], [count, c.lanes], term, ["term", "lane"])
+            else:
+                steps = simplify((count + (c.together - 1)) // c.together)
+                total = self.pairs("t_sum", steps, term_of_pairs)
             return within(
                 [sums],
                 _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
-                nest(["t_sum", "l"], [count, c.lanes], term, ["term", "lane"]),
+                total,
                 lanes("keep", c.lanes, save),
             )
 

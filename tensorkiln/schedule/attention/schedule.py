@@ -10,7 +10,7 @@ from __future__ import annotations
 from tensorkiln.schedule.attention.program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
+from tensorkiln.schedule.register_tile import in_lanes, row_tiles, share, sink, steps_of_four
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -28,7 +28,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     for name in _REGISTERS:
         s.set_scope(name, "register")
     for loop in s.loops(role="lane"):
-        s.vectorize(loop)
+        in_lanes(s, loop)
     if target.multiplies_by_lane:  # four neighbours are one load
         for loop in s.loops(role="term"):
             steps_of_four(s, loop)
@@ -37,7 +37,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
             sink(s, vectors)
     (rows,) = s.loops(role="row")
     for tile in row_tiles(s, rows, max_rows(target, _VECTORS)):
-        _tile(s, tile)
+        _tile(s, tile, 3 + (c.together > 1))
     return s
 
 
@@ -51,9 +51,10 @@ def _pairs(s: Schedule, role: str) -> list[str]:
     return [found.inner, s.split(rest, 1, (f"{rest}_0", f"o_{rest}"), roles=roles).inner]
 
 
-def _tile(s: Schedule, rows: str) -> None:
-    """Keep the sums of a tile of rows in registers over the loops over keys, then over values."""
-    blocks = s.fission(rows).parts[3]
+def _tile(s: Schedule, rows: str, first: int) -> None:
+    """Keep the sums of a tile of rows in registers over the loops over keys, then over values. The
+    loop over blocks of keys is statement `first` of a row."""
+    blocks = s.fission(rows).parts[first]
     inside = s.children(blocks)
     if s.role(inside[0]) == "block":
         s.reorder(inside[0], blocks)

@@ -23,6 +23,7 @@ EXAMPLES = (
     *("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16", "transpose_16x16"),
     *("tile_zero_16x16_int32", "tile_copy_16x64_uint8", "tile_dot4_16x16x16"),
     *("tile_copy_16x32_bfloat16", "tile_dot2_bf16_16x16x16"),
+    *("transpose_16x16x2_bfloat16", "interleave_2x16_bfloat16"),
     *("copy_4", "copy_4_to_shared", "thread_fma_4", "thread_dot4", "thread_load_half_4"),
     *("subgroup_sum_32", "subgroup_max_32", "subgroup_min_32", "thread_round_tf32_4"),
     *("warp_mma_m16n8k16_float16", "warp_load_matrix_4_float16"),

@@ -5,50 +5,95 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Let, Stmt, Store, seq
+from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.reduce import NUMBERS
 from tensorkiln.schedule.primitives.instruction import Instruction
 
 
-def transpose(rows: int, columns: int, dtype: str = "float32") -> Instruction:
-    """c[j, i] = a[i, j] for i < rows, j < columns, both powers of two."""
-    a, c = buffer("a", (rows, columns), dtype), buffer("c", (columns, rows), dtype)
-    i, j, zero = Var("i"), Var("j"), IntImm(0)
-    step = Store(c, (j, i), Load(a, (i, j)))
+def transpose(rows: int, columns: int, dtype: str = "float32", unit: int = 1) -> Instruction:
+    """c[j, i] = a[i, j] for i < rows, j < columns, both powers of two. Each of them is of `unit`
+    elements that stay together: c[j, i*unit + e] = a[i, j*unit + e]."""
+    a, c = buffer("a", (rows, columns * unit), dtype), buffer("c", (columns, rows * unit), dtype)
+    i, j, e, zero = Var("i"), Var("j"), Var("e"), IntImm(0)
+    if unit == 1:
+        step: Stmt = Store(c, (j, i), Load(a, (i, j)))
+    else:
+        one = Store(c, (j, i * unit + e), Load(a, (i, j * unit + e)))
+        step = For(e, zero, const(unit), "serial", one)
+    turned, body = _code(a, lambda vectors, bind: _columns(vectors, columns, unit, bind))
+    lanes = Ramp(zero, IntImm(1), rows * unit)
+    code = body([Store(c, (const(n), lanes), v) for n, v in enumerate(turned)])
     inner = For(i, zero, const(rows), "serial", step)
+    nest = For(j, zero, const(columns), "serial", inner)
+    return Instruction.of(transpose_name(rows, columns, dtype, unit), (a, c), nest, code)
+
+
+def interleave(rows: int, columns: int, dtype: str = "float32") -> Instruction:
+    """c[j*rows + i] = a[i, j] for i < rows, j < columns, both powers of two: a transpose whose
+    result is one vector."""
+    size = rows * columns
+    a, c = buffer("a", (rows, columns), dtype), buffer("c", (size,), dtype)
+    i, j, zero = Var("i"), Var("j"), IntImm(0)
+    (turned,), body = _code(a, lambda vectors, bind: _turned(vectors, size, 1, bind))
+    code = body([Store(c, (Ramp(zero, IntImm(1), size),), turned)])
+    step = Store(c, (j * rows + i,), Load(a, (i, j)))
+    inner = For(i, zero, const(rows), "serial", step)
+    nest = For(j, zero, const(columns), "serial", inner)
+    return Instruction.of(interleave_name(rows, columns, dtype), (a, c), nest, code)
+
+
+Bind = Callable[[Expr], Expr]
+
+
+def _code(
+    a: Buffer, turn: Callable[[Sequence[Expr], Bind], list[Expr]]
+) -> tuple[list[Expr], Callable[[Sequence[Stmt]], Stmt]]:
+    """What `turn` makes of the rows of `a`, and a function that puts statements after it."""
     lets: list[tuple[Var, Expr]] = []
 
     def bind(e: Expr) -> Expr:
         lets.append((Var("t", e.dtype), e))
         return lets[-1][0]
 
-    vectors = [bind(Load(a, (const(n), Ramp(zero, IntImm(1), columns)))) for n in range(rows)]
-    turned = _turned(vectors, max(rows, columns), bind)
-    lanes = Ramp(zero, IntImm(1), rows)
-    body: Stmt = seq(*(Store(c, (const(n), lanes), v) for n, v in enumerate(turned)))
-    for var, value in reversed(lets):
-        body = Let(var, value, body)
-    nest = For(j, zero, const(columns), "serial", inner)
-    return Instruction.of(transpose_name(rows, columns, dtype), (a, c), nest, body)
+    rows, columns = (static(d, "matrix") for d in a.shape)
+    lanes = Ramp(IntImm(0), IntImm(1), columns)
+    turned = turn([bind(Load(a, (const(n), lanes))) for n in range(rows)], bind)
+
+    def body(after: Sequence[Stmt]) -> Stmt:
+        whole = seq(*after)
+        for var, value in reversed(lets):
+            whole = Let(var, value, whole)
+        return whole
+
+    return turned, body
 
 
-def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> list[Expr]:
-    """The columns of the matrix of `rows`, by log2(len(rows)) rounds. Each round interleaves every
-    vector of the first half with its counterpart in the second half.
+def _turned(rows: Sequence[Expr], lanes: int, unit: int, bind: Bind) -> list[Expr]:
+    """The columns of the matrix of `rows`, one after the other, by log2(len(rows)) rounds. Each
+    round interleaves every vector of the first half with its counterpart in the second half.
 
     The interleaved vectors double in length up to `lanes`; longer ones are split in two.
     """
-    count, now = len(rows), list(rows)
-    for _ in range(count.bit_length() - 1):
+    now = list(rows)
+    for _ in range(len(rows).bit_length() - 1):
         half, new = len(now) // 2, []
         for a, b in zip(now[:half], now[half:], strict=True):
             n = a.dtype.lanes
-            order = [k for i in range(n) for k in (i, n + i)]
+            firsts = [k for i in range(0, n, unit) for k in (i, n + i)]
+            order = [k + e for k in firsts for e in range(unit)]
             pieces = [order] if 2 * n <= lanes else [order[:n], order[n:]]
             new += [bind(Shuffle(a, b, tuple(piece))) for piece in pieces]
         now = new
+    return now
+
+
+def _columns(rows: Sequence[Expr], columns: int, unit: int, bind: Bind) -> list[Expr]:
+    """A vector for each column of the matrix of `rows`."""
+    count = len(rows) * unit
+    now = _turned(rows, max(len(rows), columns) * unit, unit, bind)
     n = now[0].dtype.lanes
     if n == count:
         return now
@@ -59,19 +104,31 @@ def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> l
     ]
 
 
-def transpose_name(rows: int, columns: int, dtype: str) -> str:
-    """The instruction's name: `transpose_16x16`, `transpose_4x8_int32`."""
-    size = f"transpose_{rows}x{columns}"
+def transpose_name(rows: int, columns: int, dtype: str, unit: int = 1) -> str:
+    """The instruction's name: `transpose_16x16`, `transpose_4x8_int32`, of pairs that stay together
+    `transpose_8x8x2_bfloat16`."""
+    size = f"transpose_{rows}x{columns}" + f"x{unit}" * (unit > 1)
+    return size if dtype == "float32" else f"{size}_{dtype}"
+
+
+def interleave_name(rows: int, columns: int, dtype: str) -> str:
+    """The instruction's name: `interleave_2x16_bfloat16`."""
+    size = f"interleave_{rows}x{columns}"
     return size if dtype == "float32" else f"{size}_{dtype}"
 
 
 def transpose_named(name: str) -> Instruction | None:
-    """The instruction called `name`; None for a name of another form, an unknown dtype, or sizes
-    that are not powers of two from 2 to 64."""
-    found = re.fullmatch(r"transpose_(\d+)x(\d+)(?:_(\w+))?", name)
+    """The instruction called `name`; None for a name of another form, an unknown dtype, sizes that
+    are not powers of two from 2 to 64, or units of more than 4."""
+    found = re.fullmatch(r"(transpose|interleave)_(\d+)x(\d+)(?:x([24]))?(?:_(\w+))?", name)
     if found is None:
         return None
-    rows, columns, dtype = int(found[1]), int(found[2]), found[3] or "float32"
-    whole = all(1 < n <= 64 and n & (n - 1) == 0 for n in (rows, columns))
-    known = whole and dtype in NUMBERS and name == transpose_name(rows, columns, dtype)
-    return transpose(rows, columns, dtype) if known else None
+    rows, columns, unit = int(found[2]), int(found[3]), int(found[4] or 1)
+    dtype = found[5] or "float32"
+    if dtype not in NUMBERS or not all(1 < n <= 64 and n & (n - 1) == 0 for n in (rows, columns)):
+        return None
+    if name == transpose_name(rows, columns, dtype, unit):
+        return transpose(rows, columns, dtype, unit)
+    return (
+        interleave(rows, columns, dtype) if name == interleave_name(rows, columns, dtype) else None
+    )

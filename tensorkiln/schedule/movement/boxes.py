@@ -4,6 +4,9 @@ All buffers are one-dimensional here. An axis has an extent, a stride in the out
 each load; an outer axis that continues an inner one in every buffer is merged with it: extents 4
 and 8 of strides 8 and 1 are one axis of extent 32. A partial channel block at the end of a
 dimension is a box of its own.
+
+Of elements of 16 bits, layouts keep pairs together (`A/16 B/2 A%16 B%2`): a pair that is one in
+every buffer moves as a unit.
 """
 
 from __future__ import annotations
@@ -15,24 +18,47 @@ from functools import cached_property
 
 from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
-from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, int_value
+from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Var, as_expr, int_value
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.visit import map_children, walk
 from tensorkiln.schedule.access import blocked_loads, simplify_value
 from tensorkiln.schedule.group import Group
+from tensorkiln.target import Target
+
+# A number, or an expression of symbols.
+Size = int | Expr
+# What an unknown extent is taken for in estimates.
+UNKNOWN = 64
+# Most rows and columns of a transposed tile: 16 vectors are half of the registers of processors
+# with 32.
+LARGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One loop: its extent, its stride in the output, and its strides in the loads' buffers, all
-    in elements."""
+    in elements. Those of write and read axes are numbers."""
 
-    extent: int
-    out: int
-    loads: tuple[int, ...]
+    extent: Size
+    out: Size
+    loads: tuple[Size, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether no symbol is in its extent and strides."""
+        return not any(isinstance(n, Expr) for n in (self.extent, self.out, *self.loads))
+
+    @property
+    def size(self) -> int:
+        """The extent of a write or read axis, or an estimate of an unknown one."""
+        return UNKNOWN if isinstance(self.extent, Expr) else self.extent
 
     def continues(self, inner: Axis) -> bool:
         """Whether one step along this axis is `inner.extent` steps along `inner` in every buffer,
-        so that the two can be merged."""
+        so that the two can be merged. Unknown ones are not."""
+        if not (self.is_static and inner.is_static):
+            return False
         ahead = (inner.out * inner.extent, *(s * inner.extent for s in inner.loads))
         return (self.out, *self.loads) == ahead
 
@@ -47,20 +73,24 @@ class CopyBox:
     write axis. In the transpose out[i, j] = x[j, i], the write axis is j and the read axis i; its
     form is `transpose`: tiles of read axis x write axis are transposed in registers.
 
+    `unit`: 2 if output elements are adjacent in pairs only, which are adjacent in all operands,
+    too; then axes are those of pairs, with strides in elements.
+
     `out_base`, `bases`: constant offsets in the output and of each load. `valid`: if not 0, only
     the first `valid` elements of the write axis come from loads, and the others (the padding of a
-    channel block) are zero. `lanes`: elements of a vector. `number` is appended to the names of
-    loops and buffers, to tell the boxes of a group apart.
+    channel block) are zero; unknown, it is greater than 0. `lanes`: elements of a vector. `number`
+    is appended to the names of loops and buffers, to tell the boxes of a group apart.
     """
 
     axes: tuple[Axis, ...]
-    out_base: int
-    bases: tuple[int, ...]
+    out_base: Size
+    bases: tuple[Size, ...]
     value: Expr
     loads: tuple[Load, ...]
-    valid: int
+    valid: Size
     lanes: int
     number: str = ""
+    unit: int = 1
 
     def named(self, what: str) -> str:
         """This box's name of a loop or buffer, or role: "q" is `q1` in box 1."""
@@ -68,8 +98,20 @@ class CopyBox:
 
     @property
     def elements(self) -> int:
-        """The number of output elements."""
-        return math.prod(a.extent for a in self.axes)
+        """The number of output elements, or an estimate."""
+        return math.prod(a.size for a in self.axes) * self.unit
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some elements of the write axis are zero."""
+        return isinstance(self.valid, Expr) or self.valid > 0
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are known."""
+        sizes = (self.out_base, *self.bases, self.valid)
+        known = not any(isinstance(n, Expr) for n in sizes)
+        return known and all(a.is_static for a in self.axes)
 
     @property
     def write_axis(self) -> Axis:
@@ -78,12 +120,15 @@ class CopyBox:
 
     @cached_property
     def across(self) -> tuple[int, ...]:
-        """Numbers of the loads whose stride along the write axis is neither 0 nor 1."""
-        return tuple(k for k, s in enumerate(self.write_axis.loads) if s not in (0, 1))
+        """Numbers of the loads whose stride along the write axis is neither 0 nor 1; all loads
+        of pairs."""
+        along = enumerate(self.write_axis.loads)
+        return tuple(k for k, s in along if not _is_one_of(s, 0, 1) or self.unit > 1)
 
     @cached_property
     def read_axis(self) -> Axis:
-        """The axis along which all loads of `across` have stride 1. Only in form `transpose`."""
+        """The axis along which elements of all loads of `across` are adjacent. Only in the forms
+        that have tiles."""
         found = self._common()
         assert found is not None
         return found
@@ -91,17 +136,54 @@ class CopyBox:
     @cached_property
     def form(self) -> str:
         """`copy`: all loads have stride 0 or 1 along the write axis. `transpose`: the others have
-        stride 1 along the read axis. `strided`: neither, or there is nothing to vectorize."""
-        if self.lanes == 1 or not self.axes or self.write_axis.out != 1 or not self._whole():
+        stride 1 along the read axis. `tiles`: the same, of pairs, or of so few elements of 16 bits
+        along the write axis that several steps of the read axis, adjacent in the output, are a
+        vector. `strided`: none of them, or there is nothing to vectorize."""
+        if self.unit > 1:
+            return "tiles"
+        if self.lanes == 1 or not self.axes or not self._whole():
+            return "strided"
+        if not _is_one_of(self.write_axis.out, 1) or isinstance(self.write_axis.extent, Expr):
             return "strided"
         if not self.across:
             return "copy"
-        return "strided" if self._common() is None else "transpose"
+        if self._common() is None:
+            return "strided"
+        return "tiles" if self.interleaves else "transpose"
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether a few rows are interleaved: their columns follow each other in the output."""
+        rows, every = self.write_axis.size, len(self.across) == len(self.loads)
+        narrow = all(x.dtype.bits == 16 for x in self.loads)
+        few = rows * 2 <= self.lanes and rows & (rows - 1) == 0
+        read = self._common() if narrow and every and few else None
+        follows = read is not None and _is_one_of(read.out, rows)
+        return read is not None and follows and read.size * rows >= self.lanes
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile of form `tiles`, in units: of pairs, a vector in each
+        direction, of interleaved rows all of them, and a vector together."""
+        rows, columns = self.write_axis.size, self.read_axis.size
+        if self.unit == 1:
+            return rows, self.lanes // rows
+        most = min(self.lanes // self.unit, LARGEST)
+        return min(most, power_of_two(rows)), min(most, power_of_two(columns))
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether there are a read axis and a write axis of tiles of pairs."""
+        along = self._common()
+        known = along is not None and not isinstance(self.write_axis.extent, Expr)
+        sizes = (self.write_axis.size, along.size if along is not None else 1)
+        return known and _is_one_of(self.write_axis.out, self.unit) and min(sizes) > 1
 
     @property
     def others(self) -> tuple[Axis, ...]:
         """The axes but the write axis and, in form `transpose`, the read axis; outermost first."""
-        own = (self.write_axis, self.read_axis) if self.form == "transpose" else self.axes[-1:]
+        tiled = self.form in ("transpose", "tiles")
+        own = (self.write_axis, self.read_axis) if tiled else self.axes[-1:]
         return tuple(a for a in self.axes if a not in own)
 
     def tiles(self) -> list[tuple[str, str]]:
@@ -114,30 +196,35 @@ class CopyBox:
     def reaches(self, rows: int) -> bool:
         """Whether the loads of `across` stay inside their buffers if `rows` elements are read along
         the read axis, more than its extent: where the padding of a channel block follows."""
+        if not self.is_static:
+            return False
         for k in self.across:
             size = math.prod(int_value(d) or 0 for d in self.loads[k].buffer.shape)
-            steps = ((rows if a is self.read_axis else a.extent) - 1 for a in self.axes)
-            ahead = (max(0, n * a.loads[k]) for n, a in zip(steps, self.axes, strict=True))
-            if self.bases[k] + sum(ahead) >= size:
+            steps = ((rows if a is self.read_axis else a.size) - 1 for a in self.axes)
+            ahead = (max(0, n * number(a.loads[k])) for n, a in zip(steps, self.axes, strict=True))
+            if number(self.bases[k]) + sum(ahead) >= size:
                 return False
         return True
 
     def _common(self) -> Axis | None:
-        along = (a for a in self.axes[:-1] if all(a.loads[k] == 1 for k in self.across))
-        return next(along, None)
+        known = (a for a in self.axes[:-1] if not isinstance(a.extent, Expr))
+        step, across = self.unit, self.across
+        return next((a for a in known if all(_is_one_of(a.loads[k], step) for k in across)), None)
 
     def _whole(self) -> bool:
         """Whether the operands with stride 1 along the write axis can be read over all of it: there
         is no padding, or they have channel blocks of the same width."""
-        along = (x for k, x in enumerate(self.loads) if self.write_axis.loads[k] == 1)
-        return not self.valid or all(blocked_loads(x, self.write_axis.extent) for x in along)
+        along = (x for k, x in enumerate(self.loads) if _is_one_of(self.write_axis.loads[k], 1))
+        return not self.is_padded or all(blocked_loads(x, self.write_axis.size) for x in along)
 
 
-def plan_movement(group: Group, lanes: int) -> list[CopyBox] | None:
-    """The boxes of a group without anchor. `lanes`: elements of a vector.
+def plan_movement(group: Group, target: Target) -> list[CopyBox] | None:
+    """The boxes of a group without anchor.
 
-    None if the group moves no data or is a concatenation, types differ or are not 32 bits wide,
-    a shape is symbolic or empty, or an offset is not affine in the axes.
+    None if the group moves no data or is a concatenation, a shape is empty, or an offset is not
+    affine in the axes; if a shape is symbolic, also if elements are of 32 bits, or an offset along
+    the write or read axis is unknown. All types are of 32 bits or of 16, and the same, but float32
+    may become floats of 16 bits.
     """
     calls = list(group.calls.values())
     patterns = {group.op(c).pattern for c in calls}
@@ -145,65 +232,126 @@ def plan_movement(group: Group, lanes: int) -> list[CopyBox] | None:
         return None
     out = group.out_type
     types = [out, *(p.tensor for p in group.function.params), *(v.tensor for v in group.calls)]
-    if calls[-1].op == "concat" or any(t.dtype != out.dtype or t.dtype.bits != 32 for t in types):
+    if calls[-1].op == "concat" or not _moves({t.dtype for t in types}):
         return None
-    if any(t.static_shape() is None for t in types) or 0 in (out.static_shape() or ()):
+    lanes = min(target.vector_lanes(t.dtype.name) for t in types)
+    symbolic = any(t.static_shape() is None for t in types)
+    if (symbolic and any(t.dtype.bits != 16 for t in types)) or 0 in map(int_value, out.shape):
         return None
     blocks = [(d, t.memory.block(d)) for t in types for d in range(t.ndim) if t.memory.block(d) > 1]
+    paired = _pairs(out)
+    blocks = [(d, v) for d, v in blocks if d != paired]
     width = blocks[0][1] if blocks else 1
-    own = [d for d in range(out.ndim) if out.memory.block(d) > 1]
+    own = [d for d in range(out.ndim) if out.memory.block(d) > 1 and d != paired]
     choices = [own] if own else [[], *([d] for d in range(out.ndim) if width > 1)]
     if len(own) > 1 or len({v for _, v in blocks}) > 1:
         return None
     for split in choices:
-        boxes = _boxes(group, split[0] if split else None, width, lanes)
+        boxes = _boxes(group, split[0] if split else None, width, paired, lanes)
         if boxes is not None:
-            return boxes
+            vectors = all(b.is_static or b.form != "strided" for b in boxes)
+            return boxes if vectors else None
     return None
 
 
-def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[CopyBox] | None:
+def number(n: Size) -> int:
+    """A size that is known."""
+    assert not isinstance(n, Expr)
+    return n
+
+
+def _size(e: ExprLike) -> Size:
+    """The number that an expression is, if it is one."""
+    found = int_value(as_expr(e))
+    return simplify(as_expr(e)) if found is None else found
+
+
+def _is_one_of(n: Size, *numbers: int) -> bool:
+    return not isinstance(n, Expr) and n in numbers
+
+
+def power_of_two(n: int) -> int:
+    """The greatest power of two that is at most `n`."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _moves(dtypes: set[DType]) -> bool:
+    """Whether kernels move elements of these types."""
+    narrow = {t for t in dtypes if t.bits != 32}
+    if len(dtypes) == 1:
+        return not narrow or all(t.bits == 16 for t in narrow)
+    return dtypes - narrow == {FLOAT32} and len(narrow) == 1 and narrow.pop().sums == FLOAT32
+
+
+def _pairs(t: TensorType) -> int | None:
+    """The dimension of which pairs are adjacent in memory while another is in blocks, as in
+    `A/16 B/2 A%16 B%2`; None if there is none, or their number is odd."""
+    *_, last = t.memory.axes
+    blocked = [d for d in range(t.ndim) if t.memory.block(d) > 1]
+    even = last.modulus == 2 and len(blocked) > 1 and (int_value(t.shape[last.dim]) or 1) % 2 == 0
+    return last.dim if even and t.dtype.bits == 16 and t.memory.block(last.dim) == 2 else None
+
+
+def _boxes(
+    group: Group, split: int | None, width: int, paired: int | None, lanes: int
+) -> list[CopyBox] | None:
     """The box of whole blocks and the box of the partial one, when dimension `split` is cut in
-    blocks of `width`; else one box. None if an offset is not affine."""
-    shape = group.out_type.static_shape()
-    assert shape is not None
-    parts = [(0, 0)]
+    blocks of `width`; else one box. `paired` is cut in pairs. None if an offset is not affine."""
+    parts: list[tuple[Size, Size]] = [(0, 0)]
     if split is not None:
-        whole, rest = divmod(shape[split], width)
-        parts = [(0, whole)] * (whole > 0) + [(whole, 0)] * (rest > 0)
+        n = _size(group.out_type.shape[split])
+        if isinstance(n, Expr):
+            parts = [(0, _size(n // width)), (_size(n // width), 0)]
+        else:
+            whole, rest = divmod(n, width)
+            parts = [*[(0, whole)] * (whole > 0), *[(whole, 0)] * (rest > 0)]
     boxes = []
-    for n, (first, blocks) in enumerate(parts):
-        box = _box(group, split, width, first, blocks)
+    for k, (first, blocks) in enumerate(parts):
+        box = _box(group, split, width, paired, first, blocks)
         if box is None:
             return None
-        boxes.append(replace(box, lanes=lanes, number=str(n) if len(parts) > 1 else ""))
+        made = replace(box, lanes=lanes, number=str(k) if len(parts) > 1 else "")
+        if made.unit > 1 and (made.lanes < 4 or not made.has_tiles):
+            return None
+        boxes.append(made)
     return boxes
 
 
-def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -> CopyBox | None:
+def _box(
+    group: Group, split: int | None, width: int, paired: int | None, first: Size, blocks: Size
+) -> CopyBox | None:
     """The box of blocks first .. first + blocks - 1 of dimension `split`; of the partial block
-    `first` when `blocks` is 0."""
+    `first` when `blocks` is 0: if it is unknown whether there is one, the box has an axis of one
+    block or none. Dimension `paired` is cut in pairs."""
     t = group.out_type
-    shape = t.static_shape()
-    assert shape is not None
-    extents: dict[Var, int] = {}
+    shape = [_size(d) for d in t.shape]
+    extents: dict[Var, Size] = {}
 
-    def axis(name: str, extent: int) -> Expr:
-        if extent == 1:
+    def axis(name: str, extent: Size) -> Expr:
+        if _is_one_of(extent, 1):
             return IntImm(0)
         var = Var(name)
         extents[var] = extent
         return var
 
     index: list[Expr] = []
-    lane = shape[split] % width if split is not None and not blocks else width
+    partial = split is not None and _is_one_of(blocks, 0)
+    lane = width
+    valid_lanes: Size = width
+    if split is not None and partial:
+        n = shape[split]
+        lane = width if isinstance(n, Expr) else n % width
+        valid_lanes = _size(n - n // width * width)
+        blocks = _size((n + (width - 1)) // width - n // width) if isinstance(n, Expr) else 0
     for d, n in enumerate(shape):
-        if d != split:
+        if d == paired:
+            index.append(axis(f"i{d}", number(n) // 2) * 2 + axis("e", 2))
+        elif d != split:
             index.append(axis(f"i{d}", n))
         else:
-            block = axis("b", blocks) if blocks else IntImm(0)
+            block = IntImm(0) if _is_one_of(blocks, 0) else axis("b", blocks)
             index.append((block + first) * width + axis("l", lane))
-    bounds = {v: (0, n - 1) for v, n in extents.items()}
+    bounds = {v: (0, None if isinstance(n, Expr) else n - 1) for v, n in extents.items()}
     value = simplify_value(group.element(group.out_var)(*index), bounds)
     loads = tuple(dict.fromkeys(x for x in walk(value) if isinstance(x, Load)))
     at = Load(
@@ -217,24 +365,32 @@ def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -
     if len(lines) < len(found) or not loads or _uses_axes(value, extents):
         return None
     axes = [Axis(n, lines[0][0][v], tuple(s[v] for s, _ in lines[1:])) for v, n in extents.items()]
-    padded = split is not None and not blocks and t.memory.block(split) > 1
+    padded = split is not None and partial and t.memory.block(split) > 1
     bases = [b for _, b in lines]
-    valid = lane if padded else 0
+    valid = valid_lanes if padded else 0
+    inner = 1 if paired is None else 2  # the stride of the lanes of a block
     if padded:
-        axes = _widened(axes, lane, width, len(loads))
-    return CopyBox(_merged(axes, padded), bases[0], tuple(bases[1:]), value, loads, valid, 1)
+        axes = _widened(axes, lane, width, inner, len(loads))
+    merged, unit = _merged(axes, inner if padded else 0), 1
+    *outer, last = merged or (None,)
+    if last is not None and last == Axis(2, 1, (1,) * len(loads)) and paired is not None and outer:
+        merged, unit = tuple(a for a in outer if a is not None), 2
+    elif padded and paired is not None:
+        return None
+    return CopyBox(merged, bases[0], tuple(bases[1:]), value, loads, valid, 1, unit=unit)
 
 
-def _widened(axes: list[Axis], lane: int, width: int, loads: int) -> list[Axis]:
-    """The axes with that of a partial block's `lane` channels extended to the block's width."""
+def _widened(axes: list[Axis], lane: int, width: int, step: int, loads: int) -> list[Axis]:
+    """The axes with that of a partial block's `lane` channels, of stride `step` in the output,
+    extended to the block's width."""
     if lane == 1:
-        return [*axes, Axis(width, 1, (0,) * loads)]
-    return [Axis(width, 1, a.loads) if a.out == 1 else a for a in axes]
+        return [*axes, Axis(width, step, (0,) * loads)]
+    return [Axis(width, step, a.loads) if _is_one_of(a.out, step) else a for a in axes]
 
 
 def _strides(
-    x: Load, extents: dict[Var, int], bounds: dict[Var, tuple[int, int]]
-) -> tuple[dict[Var, int], int] | None:
+    x: Load, extents: dict[Var, Size], bounds: dict[Var, tuple[int, int | None]]
+) -> tuple[dict[Var, Size], Size] | None:
     """(stride in elements per axis, constant offset) of a load; None if it is not affine."""
     flat: Expr = IntImm(0)
     for i, s in zip(x.indices, x.buffer.strides, strict=True):
@@ -242,12 +398,10 @@ def _strides(
     line = affine(simplify(flat, bounds), tuple(extents))
     if line is None:
         return None
-    strides = {v: int_value(as_expr(line[0].get(v, 0))) for v in extents}
-    base = int_value(simplify(as_expr(line[1])))
-    return None if base is None or None in strides.values() else (strides, base)  # type: ignore[return-value]
+    return {v: _size(line[0].get(v, 0)) for v in extents}, _size(simplify(as_expr(line[1])))
 
 
-def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:
+def _uses_axes(e: Expr, axes: dict[Var, Size]) -> bool:
     """Whether a value uses axes outside the indices of its loads."""
     if isinstance(e, Load):
         return False
@@ -264,12 +418,15 @@ def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:
     return found
 
 
-def _merged(axes: Sequence[Axis], padded: bool) -> tuple[Axis, ...]:
-    """The axes by descending output stride, merged where one continues the next. With `padded`, the
-    axis of output stride 1 is not merged, as some of its elements are zero."""
+def _merged(axes: Sequence[Axis], kept: int) -> tuple[Axis, ...]:
+    """The axes by descending output stride, merged where one continues the next. Axes of output
+    strides up to `kept` are not merged: of a partial block, some elements are zero. Unknown strides
+    are greater than others, and stay in order."""
     out: list[Axis] = []
-    for a in sorted(axes, key=lambda a: -a.out):
-        if out and out[-1].continues(a) and not (padded and a.out == 1):
-            a = Axis(out.pop().extent * a.extent, a.out, a.loads)
+    unknown = [a for a in axes if isinstance(a.out, Expr)]
+    known = [a for a in axes if a not in unknown]
+    for a in [*unknown, *sorted(known, key=lambda a: -number(a.out))]:
+        if out and out[-1].continues(a) and number(a.out) > kept:
+            a = Axis(number(out.pop().extent) * number(a.extent), a.out, a.loads)
         out.append(a)
     return tuple(out)

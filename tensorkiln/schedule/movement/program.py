@@ -13,11 +13,17 @@ schedules.
         for p, q: columns[p, q] = rows[q, p]
         for q, p: out[..q] = value(columns[p, q])
 
+    for i, tile:                            tiles: of pairs, or of a few rows that are interleaved
+        for q, p: rows[q, p] = x[..p]
+        for p, q: columns[p, q] = rows[q, p]
+        for p, q: out[..q] = value(columns[p, q])
+
 Buffers are one-dimensional. Elements past the last channel of a partial block are set to zero, and
 so is the halo. q is the write axis and p the read axis of a `CopyBox`.
 
 Roles of loops: "p", "q" and "outer", over the axes of a box, whose number is appended; "halo", over
-the planes whose halo is set; "lane".
+the planes whose halo is set; "row", "lane" and "turn", also numbered, over the rows of a tile and
+what an instruction transposes; "lane".
 """
 
 from __future__ import annotations
@@ -26,12 +32,13 @@ from collections.abc import Callable, Sequence
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Ramp, const, minimum, select
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, as_expr, const, minimum, select
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, within, zero_border
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.movement.boxes import Axis, CopyBox
+from tensorkiln.schedule.movement.boxes import Axis, CopyBox, number
 
 # Elements up to which saving a buffer is worth more than a second thread: the copy takes some tens
 # of microseconds.
@@ -56,8 +63,13 @@ def compacts(group: Group, boxes: Sequence[CopyBox]) -> bool:
     box, params, t = boxes[0], group.function.params, group.out_type
     if len(boxes) > 1 or len(params) != 1 or len(box.loads) != 1 or box.form != "copy":
         return False
-    vector = box.write_axis.loads == (1,) and box.write_axis.extent == box.lanes and not box.valid
-    ahead = all(a.out <= a.loads[0] for a in box.axes) and box.out_base <= box.bases[0]
+    if params[0].tensor.dtype != t.dtype:
+        return False
+    if not box.is_static:
+        return False
+    vector = box.write_axis.loads == (1,) and box.write_axis.extent == box.lanes
+    steps = [(box.out_base, box.bases[0]), *((a.out, a.loads[0]) for a in box.axes)]
+    ahead = not box.is_padded and all(number(out) <= number(read) for out, read in steps)
     return vector and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
 
 
@@ -91,9 +103,8 @@ class _Movement:
 
     def box(self, box: CopyBox) -> Stmt:
         """The loops of one box."""
-        return {"copy": self.copy, "transpose": self.transpose, "strided": self.strided}[box.form](
-            box
-        )
+        forms = {"copy": self.copy, "transpose": self.transpose, "tiles": self.tiles}
+        return forms.get(box.form, self.strided)(box)
 
     # -- forms -------------------------------------------------------------------------------------
 
@@ -106,7 +117,7 @@ class _Movement:
         """Read each vector into registers before it is written, as the two may overlap."""
 
         def vector(at: Index) -> Stmt:
-            row = self.local(box.named("row"), (box.write_axis,))
+            row = self.local(box.named("row"), (box.write_axis,), self.out.dtype)
             read = _nest(
                 [("r", "lane")],
                 (box.write_axis,),
@@ -128,7 +139,7 @@ class _Movement:
         have elements there."""
         if not box.axes:
             return self.write(box, {})
-        count = box.valid or box.write_axis.extent
+        count = number(box.valid) or box.write_axis.size
 
         def along(at: Index) -> Stmt:
             exist = loop(
@@ -136,7 +147,7 @@ class _Movement:
             )
             rest = loop(
                 box.named("zero"),
-                box.write_axis.extent - count,
+                box.write_axis.size - count,
                 lambda q: Store(self.out, self.place(box, {**at, box.write_axis: q}), self.zero),
                 lo=count,
             )
@@ -154,7 +165,9 @@ class _Movement:
         made: dict[Load, tuple[Buffer, Buffer]] = {}
         steps: list[Stmt] = []
         for k, (name, transposed) in zip(box.across, box.tiles(), strict=True):
-            rows, columns = self.local(name, by_rows), self.local(transposed, by_columns)
+            dtype = box.loads[k].dtype
+            rows = self.local(name, by_rows, dtype)
+            columns = self.local(transposed, by_columns, dtype)
             read = self.reading(box, k, rows, by_rows)
             into_columns = self.transposing(rows, by_rows, columns, by_columns)
             steps += [
@@ -173,9 +186,69 @@ class _Movement:
             body = within([rows, columns], body)
         return body
 
-    def local(self, name: str, axes: Sequence[Axis]) -> Buffer:
+    def tiles(self, box: CopyBox) -> Stmt:
+        """Tiles that are read by rows, transposed, and written by columns, along which elements, or
+        pairs of them, are adjacent. The last tile along an axis overlaps the one before it."""
+        heads = (*_around(box), _along(box, "q"), _along(box, "p"))
+        by_tiles = (*box.others, box.write_axis, box.read_axis)
+        sizes = (1,) * len(box.others) + box.tile
+        counted = zip(by_tiles, sizes, strict=True)
+        extents = [a.extent if size == 1 else -(-a.size // size) for a, size in counted]
+
+        def tile(*steps: Expr) -> Stmt:
+            at: Index = {}
+            for a, size, step in zip(by_tiles, sizes, steps, strict=True):
+                start = step * size
+                overlaps = size > 1 and a.size % size > 0
+                at[a] = minimum(start, a.size - size) if overlaps else start
+            return self.tile(box, at)
+
+        names, roles = [h[0] for h in heads], [h[1] for h in heads]
+        return nest(names, extents, tile, roles)
+
+    def tile(self, box: CopyBox, start: Index) -> Stmt:
+        """The tile of a box that begins at `start`."""
+        u, (height, width) = box.unit, box.tile
+        q, p = box.write_axis, box.read_axis
+        made: dict[Load, Buffer] = {}
+        steps: list[Stmt] = []
+        local: list[Buffer] = []
+        # Columns, as the output: a row for each, or all of them as one.
+        rows_out, length = (width, height * u) if u > 1 else (1, height * width)
+        for k, (name, transposed) in enumerate(box.tiles()):
+            x = box.loads[k]
+            rows = buffer(name, (height, width * u), x.dtype, "local")
+            shape = (rows_out, length) if u > 1 else (length,)
+            columns = buffer(transposed, shape, x.dtype, "local")
+
+            def read(i: Expr, lane: Expr, k: int = k, rows: Buffer = rows) -> Stmt:
+                value = self.row(box, k, {**start, q: simplify(start[q] + i)}, lane)
+                return Store(rows, (i, lane), value)
+
+            def turn(
+                j: Expr, i: Expr, e: Expr, rows: Buffer = rows, columns: Buffer = columns
+            ) -> Stmt:
+                at = (j, i * u + e) if u > 1 else (j * height + i,)
+                return Store(columns, at, Load(rows, (i, j * u + e)))
+
+            steps += [
+                nest(["r", "l"], [height, width * u], read, [box.named("row"), box.named("lane")]),
+                nest(["c", "i", "e"], [width, height, u], turn, [box.named("turn"), "", ""]),
+            ]
+            local += [rows, columns]
+            made[x] = columns
+
+        def write(j: Expr, lane: Expr) -> Stmt:
+            at = (j, lane) if u > 1 else (lane,)
+            done: dict[Load, Expr] = {x: Load(b, at) for x, b in made.items()}
+            return self.write(box, {**start, p: simplify(start[p] + j)}, done, lane)
+
+        end = nest(["c", "l"], [rows_out, length], write, [box.named("row"), box.named("lane")])
+        return within(local, *steps, end)
+
+    def local(self, name: str, axes: Sequence[Axis], dtype: DType) -> Buffer:
         """A local buffer with a dimension for each of `axes`."""
-        return buffer(name, tuple(a.extent for a in axes), self.out.dtype, "local")
+        return buffer(name, tuple(as_expr(a.extent) for a in axes), dtype, "local")
 
     def reading(self, box: CopyBox, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
         """rows = load k."""
@@ -189,36 +262,48 @@ class _Movement:
 
     # -- elements ----------------------------------------------------------------------------------
 
-    def row(self, box: CopyBox, k: int, at: Index) -> Expr:
-        """The value of load k, one of `across`, at an element that may be padding: then zero."""
-        if not box.valid:
-            return self.load(box, k, at)
+    def row(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
+        """The value of load k, one of `across`, `further` elements after one that may be padding:
+        then zero."""
+        if not box.is_padded:
+            return self.load(box, k, at, further)
         q = at[box.write_axis]
-        x = self.load(box, k, {**at, box.write_axis: minimum(q, box.valid - 1)})
-        return select(q < box.valid, x, self.zero)
+        x = self.load(box, k, {**at, box.write_axis: minimum(q, box.valid - 1)}, further)
+        return select(q < box.valid, x, const(0, x.dtype))
 
-    def write(self, box: CopyBox, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
-        """Store the element at `at`; `done` gives the values of loads that were made before."""
+    def write(
+        self,
+        box: CopyBox,
+        at: Index,
+        done: dict[Load, Expr] | None = None,
+        further: ExprLike = 0,
+    ) -> Stmt:
+        """Store the element `further` elements after `at`; `done` gives the values of loads that
+        were made before."""
         loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
 
         def element(e: Expr) -> Expr:
             return loads[e] if isinstance(e, Load) else map_children(e, element)
 
         value = element(box.value)
-        if box.valid and box.form != "strided" and value not in (done or {}).values():
-            value = select(at[box.write_axis] < box.valid, value, self.zero)
-        return Store(self.out, self.place(box, at), value)
+        if box.is_padded and box.form != "strided" and value not in (done or {}).values():
+            q = at[box.write_axis]
+            if box.form == "tiles":
+                q = q + (further // box.unit if box.unit > 1 else further % box.tile[0])
+            value = select(q < box.valid, value, self.zero)
+        return Store(self.out, self.place(box, at, further), value)
 
-    def load(self, box: CopyBox, k: int, at: Index) -> Expr:
-        """Load k of the element at axis positions `at`."""
-        offset: Expr = IntImm(box.bases[k])
+    def load(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
+        """Load k of the element at axis positions `at`, or `further` elements after it."""
+        offset = as_expr(box.bases[k]) + further
         for a, i in at.items():
             offset = offset + i * a.loads[k]
         return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
 
-    def place(self, box: CopyBox, at: Index) -> tuple[Expr, ...]:
-        """The output index of the element at axis positions `at`."""
-        offset: Expr = IntImm(box.out_base)
+    def place(self, box: CopyBox, at: Index, further: ExprLike = 0) -> tuple[Expr, ...]:
+        """The output index of the element at axis positions `at`, or `further` elements after
+        it."""
+        offset = as_expr(box.out_base) + further
         for a, i in at.items():
             offset = offset + i * a.out
         return (simplify(offset),)

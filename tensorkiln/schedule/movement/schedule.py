@@ -12,30 +12,35 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
-from tensorkiln.schedule.intrin.transpose import transpose_name
-from tensorkiln.schedule.movement.boxes import CopyBox, plan_movement
+from tensorkiln.schedule.intrin.transpose import interleave_name, transpose_name
+from tensorkiln.schedule.movement.boxes import (
+    LARGEST,
+    UNKNOWN,
+    CopyBox,
+    number,
+    plan_movement,
+    power_of_two,
+)
 from tensorkiln.schedule.movement.program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
-# Most rows and columns of a transposed tile: 16 vectors are half of the registers of processors
-# with 32.
-_LARGEST = 16
 # Most tiles that are written one after the other along the rows of an output.
 _ALONG = 16
-# Elements of 32 bits of a quarter of those 4 KiB after which places of a cache recur.
-_RECURS = 256
+# Bytes of a quarter of those 4 KiB after which places of a cache recur.
+_RECURS = 1024
 # Enough tasks to be divided evenly among threads.
 _TASKS = 64
 
 
 def schedule_movement(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group of elements 32 bits wide with static shapes, where the offsets of all loads are
-    affine in the output's axes."""
-    boxes = plan_movement(group, target.vector_lanes("float32"))
+    """A group of elements of 32 bits with static shapes, or of 16, where the offsets of all loads
+    are affine in the output's axes."""
+    boxes = plan_movement(group, target)
     if boxes is None:
         return None
     s = Schedule(movement_program(group, boxes), check)
@@ -45,7 +50,7 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
         s.set_scope("row", "register")
         return s
     for box in boxes:
-        forms = {"copy": _copy, "transpose": _transposed}
+        forms = {"copy": _copy, "transpose": _transposed, "tiles": _tiles}
         steps = forms[box.form](s, box) if box.form in forms else ""
         if _is_shared(box):
             _tasks(s, box, steps)
@@ -63,7 +68,7 @@ def _is_shared(box: CopyBox) -> bool:
 def _copy(s: Schedule, box: CopyBox) -> str:
     """Vectorize along the write axis. Return the loop over the vectors, without an overlapping
     last one."""
-    size = min(box.lanes, _power_of_two(box.write_axis.extent))
+    size = min(box.lanes, power_of_two(box.write_axis.size))
     (q,) = s.loops(role=box.named("q"))
     found: Split = s.split(q, size, tail="overlap")
     s.vectorize(found.inner)
@@ -74,10 +79,10 @@ def _copy(s: Schedule, box: CopyBox) -> str:
 def _transposed(s: Schedule, box: CopyBox) -> str:
     """Cut into tiles that are read along the read axis, transposed, and written along the write
     axis. Return the loop over the tiles along the write axis."""
-    largest = min(box.lanes, _LARGEST)
-    width = min(largest, _power_of_two(box.write_axis.extent))
-    wide = box.read_axis.extent < largest and box.reaches(largest)
-    height = largest if wide else min(largest, _power_of_two(box.read_axis.extent))
+    largest = min(box.lanes, LARGEST)
+    width = min(largest, power_of_two(box.write_axis.size))
+    wide = box.read_axis.size < largest and box.reaches(largest)
+    height = largest if wide else min(largest, power_of_two(box.read_axis.size))
     (p,), (q,) = s.loops(role=box.named("p")), s.loops(role=box.named("q"))
     vectors: Split = s.split(q, width, tail="overlap")
     steps, lane = vectors.loops
@@ -109,11 +114,27 @@ def _transposed(s: Schedule, box: CopyBox) -> str:
     return steps
 
 
+def _tiles(s: Schedule, box: CopyBox) -> str:
+    """Keep each tile in registers, as vectors. Return the outermost loop over tiles."""
+    found = (s.loops(role=box.named(role)) for role in ("q", "p"))
+    steps: str = next((loops[0] for loops in found if loops), "")
+    for row in s.loops(role=box.named("row")):
+        s.unroll(row)
+    for lane in s.loops(role=box.named("lane")):
+        s.vectorize(lane)
+    for rows, columns in box.tiles():
+        s.set_scope(rows, "register")
+        s.set_scope(columns, "register")
+    return steps
+
+
 def _crowds(box: CopyBox) -> bool:
     """Whether the rows of a tile, farther apart in the output than in the operands, fall on few
     places of a cache: those of 64 sets of lines of 64 bytes recur every 4 KiB."""
-    apart = box.read_axis.out
-    return apart % _RECURS == 0 and apart > max(box.write_axis.loads[k] for k in box.across)
+    apart, read = box.read_axis.out, [box.write_axis.loads[k] for k in box.across]
+    if isinstance(apart, Expr) or any(isinstance(n, Expr) for n in read):
+        return False
+    return apart % (_RECURS // box.loads[0].dtype.bytes) == 0 and apart > max(map(number, read))
 
 
 def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
@@ -134,8 +155,8 @@ def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
 
 def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
     """Give the last piece of the write axis a loop of its own where it overlaps the one before."""
-    if box.write_axis.extent % size:
-        s.partition(steps, box.write_axis.extent // size)
+    if box.write_axis.size % size:
+        s.partition(steps, box.write_axis.size // size)
 
 
 def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> None:
@@ -153,7 +174,8 @@ def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     indices of a fused loop cost divisions. Without outer loops, share `steps`, along the write
     axis."""
     around = s.loops(role=box.named("outer"))
-    tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
+    extents = (int_value(s.loop(name).extent) or UNKNOWN for name in around)
+    tasks = list(accumulate(extents, mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
     share(s, around or ([steps] if steps else []))
 
@@ -161,14 +183,22 @@ def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
 def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:
     """Replace the transposing loops of all tiles by instructions. This comes last because their
     code is long, and every step walks it."""
-    dtype = s.func.buffers[-1].dtype.name
-    transposed = {columns for box in boxes if box.form == "transpose" for _, columns in box.tiles()}
+    transposed = {
+        columns: box.loads[k].dtype.name
+        for box in boxes
+        if box.form == "transpose"
+        for k, (_, columns) in zip(box.across, box.tiles(), strict=True)
+    }
     for name in s.blocks():
-        if s.block(name).attrs.get("origin", name) in transposed:
+        dtype = transposed.get(s.block(name).attrs.get("origin", name))
+        if dtype is not None:
             p, q = s.loops_of(name)[-2:]
             rows, columns = (static(s.loop(x).extent, x) for x in (q, p))
             s.tensorize(p, transpose_name(rows, columns, dtype))
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
+    for box in boxes:
+        turns = s.loops(role=box.named("turn")) if box.form == "tiles" else ()
+        for turn, x in zip(turns, box.loads, strict=bool(turns)):
+            if box.unit > 1:
+                s.tensorize(turn, transpose_name(*box.tile, x.dtype.name, box.unit))
+            else:
+                s.tensorize(turn, interleave_name(*box.tile, x.dtype.name))

@@ -5,7 +5,8 @@
                              u = cast(h, float32); z = add(u, y)
 
 The operators in `OPERATORS` take operands of 16 bits and return float32 sums; all others,
-normalisations, softmax and sums among them, compute in float32. A value that one of them reads is
+normalisations, softmax and sums among them, compute in float32, and so does attention between its
+two products. A value that one of them reads is
 stored in 16 bits for all of its readers, so that kernels write and read half of the bytes; of the
 result of a normalisation there is a copy in float32. Casts move before operators that only move
 elements, to where the value is computed. A parameter or result of the function keeps its type.
@@ -28,9 +29,9 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Value
 from tensorkiln.ir.visit_graph import substitute, variables
-from tensorkiln.kernels import algorithm_of
+from tensorkiln.kernels import algorithm_of, families
 from tensorkiln.kernels.conv2d import is_depthwise
-from tensorkiln.kernels.halves import half_constant
+from tensorkiln.kernels.halves import OF_WEIGHTS, half_constant, halves_of
 from tensorkiln.kernels.layouts import takes_pairs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
@@ -38,8 +39,7 @@ from tensorkiln.target import Target, target_in
 from tensorkiln.transform.rewriting.graph import live
 
 # The operators that take 16 bits. Leave one out, and it computes in float32.
-OPERATORS = ("linear", "matmul", "conv2d")
-
+OPERATORS = ("linear", "matmul", "conv2d", "attention")
 
 # Operators of windows that only choose among elements: rounding before them is rounding after them.
 _CHOICES = ("max_pool2d",)
@@ -84,22 +84,25 @@ class _Narrowed:
 
     def _decide(self, var: RVar, call: Call) -> None:
         """Note how a call takes 16 bits, or why it does not."""
-        if not all(_is_single(a) for a in call.args) or _is_depthwise(call, var.tensor):
+        operands = call.args[: halves_of(call.op)]
+        if not all(map(_is_single, operands)) or _is_depthwise(call, var.tensor):
             return
-        data, weights = call.args[:2]
-        constant_weights = isinstance(weights, Constant)
-        w: Value | None = weights
-        if isinstance(weights, Constant):
-            w = half_constant(weights, self.half)
-        if w is None:
+        narrow = [half_constant(a, self.half) if isinstance(a, Constant) else a for a in operands]
+        held = [a for a in narrow if a is not None]
+        if len(held) < len(narrow):
             self._note(call, f"its weights overflow {self.half}")
             return
-        made = replace(call, args=(data, w, *call.args[2:]))
-        made = replace(made, attrs=Attrs.of(**{**call.attrs, "wide": True}))
-        typed = replace(made, args=(data, RVar("w", _in(w, self.half))))
-        pairs = takes_pairs(typed, self.target)
-        if not constant_weights and not (pairs and call.op == "matmul"):
+        wide = replace(call, attrs=Attrs.of(**{**call.attrs, "wide": True}))
+        typed = (RVar("x", _in(a, self.half)) for a in held)
+        halves = replace(wide, args=(*typed, *call.args[len(held) :]))
+        pairs = takes_pairs(halves, self.target)
+        if call.op in OF_WEIGHTS:
+            if not isinstance(operands[1], Constant):
+                return
+            held = held if pairs else [operands[0], *held[1:]]
+        elif not pairs or families(self.target).layouts(halves, var.tensor, self.target) is None:
             return  # only a kernel of pairs takes two computed operands
+        made = replace(wide, args=(*held, *call.args[len(held) :]))
         before, after = (algorithm_of(c, var.tensor, self.target) for c in (call, made))
         if before != after:
             self._note(call, "another algorithm is faster than products of 16 bits")
@@ -118,7 +121,7 @@ class _Narrowed:
         found = {
             a
             for var in self.pairs
-            for a in self.calls[var].args[: 1 + (self.calls[var].op == "matmul")]
+            for a in self.calls[var].args[: halves_of(self.calls[var].op)]
             if isinstance(a, RVar)
         }
         for b in reversed(self.f.bindings):
@@ -187,7 +190,7 @@ class _Narrowed:
 
     def _in_halves(self, call: Call) -> Call:
         """The call on operands of 16 bits where they are stored so."""
-        count = 1 + (call.op == "matmul") if call.op in OPERATORS else len(call.args)
+        count = halves_of(call.op) if call.op in OPERATORS else len(call.args)
         args = [
             self.narrow.get(a, a) if isinstance(a, RVar) and k < count else a
             for k, a in enumerate(call.args)

@@ -20,7 +20,6 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.kernels import Layouts, Packed, families
-from tensorkiln.kernels.fusion import rounds
 from tensorkiln.kernels.layouts import channel_blocks
 from tensorkiln.target import Target, target_in
 
@@ -210,16 +209,17 @@ class _Assign:
     def _relayout(self, a: RVar, want: Layout) -> RVar:
         found = self.converted.get((a, want))
         if found is None:
-            made = next((b.value for b in reversed(self.bindings) if b.var is a), None)
-            made = made if isinstance(made, Call) else None
-            if made is not None and rounds(made) and isinstance(made.args[0], RVar):
-                # Kernels that move elements are for 32 bits: move, then round.
-                call = replace(made, args=(self._relayout(made.args[0], want),))
-            else:
-                span = made.span if made is not None else ""
-                call = Call("relayout", (a,), Attrs.of(layout=str(want)), span)
             self.counter += 1
             found = RVar(f"{a.name}_layout{self.counter}", a.tensor.with_layout(want))
+            span = next(
+                (
+                    b.value.span
+                    for b in reversed(self.bindings)
+                    if b.var is a and isinstance(b.value, Call)
+                ),
+                "",
+            )
+            call = Call("relayout", (a,), Attrs.of(layout=str(want)), span)
             self.bindings.append(Binding(found, call))
             self.converted[a, want] = found
         return found

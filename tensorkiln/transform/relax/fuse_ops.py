@@ -205,10 +205,12 @@ class _Fuse:
         if producer.anchor:
             last = producer.out.tensor
             return self.families.takes_epilogue(producer.anchor_binding, last, b, self.target)
+        if pattern in ("elementwise", "broadcast"):
+            return not producer.is_view
         operand = call.args.index(producer.out)
-        if pattern in ("elementwise", "broadcast", "injective"):
+        if pattern == "injective":
             # A row-major reshape by itself is free: a view of the memory of its operand.
-            if is_view(b) if pattern == "injective" else producer.is_view:
+            if is_view(b):
                 return False
             return not self.families.wants_apart(b, operand, producer.bindings, self.target)
         return self.families.takes_prologue(b, operand, producer.bindings, self.target)
