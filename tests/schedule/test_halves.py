@@ -40,8 +40,8 @@ TARGETS: dict[str, Target] = {
     ),
 }
 PRECISIONS = ("bfloat16", "float16")
-# Several products in a row.
-_DEEP = re.compile("chain|residual|concat")
+# Several products in a row, or rounded exponentials between two.
+_DEEP = re.compile("chain|residual|concat|attention")
 
 
 class Rounded(Battery):

@@ -44,7 +44,7 @@ def test_before_and_after() -> None:
     source = """
         @R.function
         def main(
-            x: R.Tensor((4, 8), "float32"), y: R.Tensor((8, 8), "float32"),
+            x: R.Tensor((32, 64), "float32"), y: R.Tensor((64, 64), "float32"),
         ):
             h = R.relu(x)
             p = R.matmul(h, y)
@@ -56,7 +56,9 @@ def test_before_and_after() -> None:
         source,
         """
         @R.function
-        def main(x: R.Tensor((4, 8), "float32"), y: R.Tensor((8, 8), "float32")):
+        def main(
+            x: R.Tensor((32, 64), "float32"), y: R.Tensor((64, 64), "float32"),
+        ):
             y_bfloat16 = R.cast(y, dtype="bfloat16")
             h = R.relu(x)
             h_bfloat16 = R.cast(h, dtype="bfloat16")
@@ -83,6 +85,12 @@ def test_which_operands_are_narrow(target: Target) -> None:
     np.testing.assert_array_equal(
         call.args[1].array, w.array.astype(np.dtype(target.precision)), strict=True
     )
+
+
+def test_products_without_a_kernel_stay() -> None:
+    """Of two computed operands, few rows: plain loops would convert each element many times."""
+    mod = graph(lambda g, x, y: g.matmul(x, y), x=(2, 8), y=(8, 8))
+    check_unchanged(ApplyPrecision(PAIRS), mod)
 
 
 def test_float32_and_devices_without_the_option_change_nothing() -> None:
