@@ -51,7 +51,7 @@ def _isnan(w: TextWriter, x: str, dtype: DType) -> str:
         wide = DType("float32", dtype.lanes)
         x, dtype = convert(w, x, dtype, wide), wide
     if not x.isidentifier():
-        name = w.name("t")
+        name = w.fresh()
         w.declare(w.type(dtype), name, x)
         x = name
     if w.dialect.isnan:

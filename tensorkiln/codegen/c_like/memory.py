@@ -196,7 +196,7 @@ def _store(w: TextWriter, s: Store) -> None:
         name, p = _access(w, "store", w.dialect.store_vector, wide), pointer(w, buf, at)
         w.line(w.dialect.store.format(name=name, p=p, x=value, count=w.count(wide)))
         return
-    held = w.name("t")
+    held = w.fresh()
     w.line(f"const {w.type(wide)} {held} = {value};")
     for lane, place in enumerate(_places(w, buf, s.indices, dtype.lanes, at, stride)):
         w.line(f"{place} = {w.dialect.lane.format(x=held, i=lane)};")

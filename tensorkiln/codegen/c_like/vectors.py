@@ -72,7 +72,7 @@ def _named(w: TextWriter, text: str, e: Expr) -> str:
 
 def _held(w: TextWriter, text: str, t: str) -> str:
     """A constant of type `t` with the value `text`."""
-    name = w.name("t")
+    name = w.fresh()
     w.line(f"const {t} {name} = {text};")
     return name
 

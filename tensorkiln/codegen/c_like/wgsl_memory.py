@@ -120,7 +120,7 @@ def _store(w: TextWriter, s: Store) -> None:
         w.line(f"{name}[{at}] = {value};")
         return
     # The element may be part of the value: it is cleared afterwards.
-    held, shift, mask = w.name("t"), w.name("shift"), (1 << dtype.bits) - 1
+    held, shift, mask = w.fresh(), w.name("shift"), (1 << dtype.bits) - 1
     w.declare("u32", shift, _bit(at, dtype))
     bits = infix("&", cast(w, value, _U32), f"{mask}u", SUM) if dtype.name[0] == "i" else None
     w.declare("u32", held, bits or cast(w, value, _U32))

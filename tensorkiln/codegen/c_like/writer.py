@@ -161,9 +161,10 @@ class TextWriter:
             text = self._made[number] = self.constant(text, e)
         return text
 
-    def constant(self, text: str, e: Expr, name: str = "t") -> str:
-        """Declare a constant with the value `text` of `e`; return its name."""
-        name = self.name(name)
+    def constant(self, text: str, e: Expr, name: str = "") -> str:
+        """Declare a constant with the value `text` of `e`; return its name, by default a fresh
+        one."""
+        name = self.name(name) if name else self.fresh()
         self.declare(self.type_of(e), name, text)
         return name
 
@@ -344,13 +345,15 @@ class TextWriter:
         """What `name_of` asks for."""
         return self._printed.get(p) or _NUMBERED.sub("", p.name)
 
+    def fresh(self) -> str:
+        """A name for a constant: t1, t2, ..."""
+        self.state.constants += 1
+        return self.name(f"t{self.state.constants}")
+
     def name(self, wanted: str, block: int = -1) -> str:
         """A name that no open block has: `wanted`, or with a number. It is free again at the end of
         the innermost open block, or of another one."""
         st = self.state
-        if wanted == "t":
-            st.constants += 1
-            wanted = f"t{st.constants}"
         wanted = c_name(wanted).lstrip("_") or "v"
         if wanted in self.file.reserved or wanted[0].isdigit() or _HELPER.search(wanted):
             wanted = f"v_{wanted}"

@@ -213,3 +213,24 @@ def f(X: T.Buffer((4,), "int64"), Y: T.Buffer((4,), "int64")):
     assert text.count("(void)a;") == 1
     assert "(void)b;" not in text
     executable.export_library(tmp_path / "f.so", fcompile=compiler("gcc", "-O2"))
+
+
+@pytest.mark.parametrize("name", ["t", "t1", "v", "i"])
+def test_loop_variables_of_any_name(name: str) -> None:
+    """Also of the names that constants of the text have."""
+    mod = from_source(
+        f"""
+@T.prim_func
+def f(X: T.Buffer((8, 4), "float32"), Y: T.Buffer((8, 4), "float32")):
+    for {name} in range(8):
+        for j in T.vectorized(4):
+            e = T.exp(X[{name}, j]) * T.exp(X[{name}, j])
+            Y[{name}, j] = e + X[{name}, 0] * X[7 - {name}, 1]
+"""
+    )
+    executable = tk.compile(mod, {"kind": "c", "mcpu": "haswell"}, relax_pipeline=None)
+    run = executable.jit(compiler("gcc", "-O1"))
+    x, y = np.random.default_rng(0).random((8, 4), "float32"), np.empty((8, 4), "float32")
+    run["f"](x, y)
+    want = np.exp(x.astype("float64")) ** 2 + x[:, :1] * x[::-1, 1:2]
+    np.testing.assert_allclose(y, want, rtol=1e-5)
