@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import itertools
 import json
@@ -17,6 +18,8 @@ from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.triple import canonical_triple
 
 _SYSTEMS = {"Linux": "unknown-linux-gnu", "Darwin": "apple-macos", "Windows": "pc-windows-gnu"}
+# arch_prctl(ARCH_GET_XCOMP_SUPP, &mask), and the state of tiles in the mask: 17 and 18.
+_ARCH_PRCTL, _SUPPORTED, _TILES = 158, 0x1021, 3 << 17
 _PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)  # lines that change while it runs
 
 
@@ -39,6 +42,8 @@ def describe_host() -> dict[str, object]:
     triple = host_triple()
     isa = ISAS[triple.split("-")[0]]
     cpu, present = _processor()
+    if not system_has_tiles():
+        present = [name for name in present if not name.startswith("amx")]
     fields: dict[str, object] = {
         "kind": "llvm",
         "mtriple": triple,
@@ -49,6 +54,18 @@ def describe_host() -> dict[str, object]:
         if size:
             fields[name] = size
     return fields
+
+
+def system_has_tiles() -> bool:
+    """Whether the system keeps the tiles of AMX for processes that ask for them (Linux 5.16 and
+    newer): only asks whether, since asking for them is for good."""
+    if platform.system() != "Linux" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    mask = ctypes.c_uint64(0)
+    with suppress(AttributeError, OSError):  # no C library that has it
+        answer = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _SUPPORTED, ctypes.byref(mask))
+        return bool(answer == 0 and mask.value & _TILES == _TILES)
+    return False
 
 
 def _processor() -> tuple[str, list[str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.target import host
 from tensorkiln.target.gpus import CUDA_ARCHS, ROCM_ARCHS
 from tensorkiln.target.host import cache_bytes, processor_fields
 from tensorkiln.target.isa import ISAS, Isa
@@ -163,3 +164,17 @@ def test_triples(text: str, canonical: str | None) -> None:
     else:
         assert canonical_triple(text) == canonical
         assert canonical_triple(canonical) == canonical
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_tiles_need_the_system(system: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor has them, but an old kernel or a sandbox does not keep them for processes."""
+    cpu = "sapphirerapids"
+    features = sorted(ISAS["x86_64"].cpu_features(cpu))
+    monkeypatch.setattr(host, "host_triple", lambda: "x86_64-unknown-linux-gnu")
+    monkeypatch.setattr(host, "_processor", lambda: (cpu, features))
+    monkeypatch.setattr(host, "system_has_tiles", lambda: system)
+    found = Target(host.describe_host())
+    assert found.mcpu == cpu
+    assert [found.has(f) for f in ("amx-tile", "amx-bf16", "amx-int8")] == [system] * 3
+    assert found.has("avx512bf16")
