@@ -25,10 +25,11 @@ from tensorkiln.ops.nn import conv_windows
 from tensorkiln.ops.transposed import Phases
 from tensorkiln.ops.window import Window
 from tensorkiln.target import Target
+from tensorkiln.target.dots import multiplies_pairs
 
 # Most terms of a dilated convolution that parts sum, of those that a halo would need, for parts to
-# be worth their code.
-_MOST = 0.8
+# be worth their code; where products of pairs of 16 bits would sum them in half of the time.
+_MOST, _MOST_OF_PAIRS = 0.8, 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ def _dilated(call: Call, out: TensorType, target: Target) -> bool:
     for parts, size, kernel in zip(dilated_parts(call, out), sizes[4:], w.shape[2:], strict=True):
         terms *= (size or 0) * (int_value(kernel) or 0)
         least *= sum(p.count * p.taps for p in parts)
-    return least <= _MOST * terms
+    pairs = multiplies_pairs(target, target.precision)
+    return least <= (_MOST_OF_PAIRS if pairs else _MOST) * terms
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:

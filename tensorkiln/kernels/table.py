@@ -79,11 +79,20 @@ class Families:
 
     def layouts(self, call: Call, out: TensorType, target: Target) -> Layouts | None:
         """The layouts that the kernel of a call asks for; None if there is none that needs any."""
+        return self._laid_out(call, out, target)[1]
+
+    def wanted(self, call: Call, out: TensorType, target: Target) -> Family | None:
+        """The row whose layouts a call gets; None if no row asks for any."""
+        return self._laid_out(call, out, target)[0]
+
+    def _laid_out(
+        self, call: Call, out: TensorType, target: Target
+    ) -> tuple[Family, Layouts] | tuple[None, None]:
         for row in self.of(call.op):
             found = row.layouts(call, out, target) if row.layouts is not None else None
             if found is not None:
-                return found
-        return None
+                return row, found
+        return None, None
 
     def takes_epilogue(
         self, anchor: Binding, last: TensorType, reader: Binding, target: Target

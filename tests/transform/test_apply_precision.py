@@ -158,6 +158,16 @@ def test_convolutions_that_winograd_computes_stay() -> None:
     )
 
 
+@pytest.mark.parametrize(("dilation", "dtype"), [(2, "bfloat16"), (20, "float32")])
+def test_dilated_convolutions_that_sum_few_taps_stay(dilation: int, dtype: str) -> None:
+    """Most taps lie outside of the image, and a kernel of float32 does not sum them."""
+    w = constant(weights(32, 32, 3, 3))
+    attrs: dict[str, Any] = {"dilation": (dilation,) * 2, "padding": (dilation,) * 4}
+    mod = graph(lambda g, x: g.conv2d(x, w, **attrs), x=(1, 32, 28, 28))
+    (call,) = by_op(ApplyPrecision(PAIRS)(mod), "conv2d")
+    assert dtypes(call) == [dtype] * 2
+
+
 def test_a_result_keeps_its_type() -> None:
     """It is stored twice: in float32 for the caller, in 16 bits for the product."""
     w = constant(weights(8, 4))

@@ -103,13 +103,18 @@ class _Narrowed:
         elif not pairs or families(self.target).layouts(halves, var.tensor, self.target) is None:
             return  # only a kernel of pairs takes two computed operands
         made = replace(wide, args=(*held, *call.args[len(held) :]))
-        before, after = (algorithm_of(c, var.tensor, self.target) for c in (call, made))
-        if before != after:
+        before, after = (self._computed(c, var.tensor) for c in (call, made))
+        if call.op in OF_WEIGHTS and before != after:
             self._note(call, "another algorithm is faster than products of 16 bits")
             return
         self.calls[var] = made
         if pairs:
             self.pairs.add(var)
+
+    def _computed(self, call: Call, out: TensorType) -> tuple[object, object]:
+        """The algorithm that a call is rewritten for, and the row that computes it without one."""
+        row = families(self.target).wanted(call, out, self.target)
+        return algorithm_of(call, out, self.target), row
 
     def _note(self, call: Call, reason: str) -> None:
         if call.span:
