@@ -160,6 +160,7 @@ def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass
         forward_values,
         PartitionExternals(target, externals),
         AssignDevices(place),
+        ApplyPrecision(place),
         DecomposeOperators(place),
         FuseOps(place, default=False),
         LowerGroups(place),
@@ -416,6 +417,7 @@ def compile(
     mod = _asked_module(mod, name)
     asked = asked_precision(asked_target(target), precision)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
+    _require_precision(plan)
     _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
     plan = plan.with_cache(kernel_cache())
@@ -539,6 +541,19 @@ def asked_precision(target: Target, precision: str | None) -> Target:
             hint="give it once",
         )
     return target.replace(precision=precision)
+
+
+def _require_precision(plan: Plan) -> None:
+    """Raise UserError if a target asks for a precision that its passes do not apply."""
+    lower = next((t for t in plan.kernel_targets.values() if t.precision != "float32"), None)
+    if lower is None or not plan.relax or any(isinstance(p, ApplyPrecision) for p in plan.relax):
+        return
+    raise UserError(
+        f"the target asks for {lower.precision}, but no pass of relax_pipeline applies it",
+        code="precision",
+        where="relax_pipeline",
+        hint="ApplyPrecision(target) goes before SelectAlgorithms, as in pipeline.relax_passes",
+    )
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:

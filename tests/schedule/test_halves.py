@@ -18,6 +18,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
+from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.apply_precision import ApplyPrecision
 from tests.codegen.c_like.build import compiler
@@ -219,3 +220,19 @@ def test_a_precision_said_twice() -> None:
     with pytest.raises(UserError) as caught:
         tk.compile(mod, precision="bf16")
     assert "bfloat16" in caught.value.hint
+
+
+def test_a_pipeline_that_does_not_apply_it() -> None:
+    """Its own list of passes would ignore the precision; the shortest list has the pass."""
+    target = Target("native").replace(precision="bfloat16")
+    b = Battery()
+    b.add("f", lambda g, x: g.linear(x, rand(16, 16)), (4, 16))
+    mod = IRModule((b.cases["f"].function,), "m")
+    passes = [p for p in relax_passes(target) if not isinstance(p, ApplyPrecision)]
+    with pytest.raises(UserError) as caught:
+        tk.compile(mod, target, relax_pipeline=passes)
+    assert caught.value.code == "precision"
+    made = tk.compile(mod, target, relax_pipeline="minimal")
+    x = np.random.default_rng(0).standard_normal((4, 16)).astype("float32")
+    whole = tk.compile(mod, target)(x).numpy()
+    np.testing.assert_allclose(made(x).numpy(), whole, rtol=1e-5, atol=1e-6)
