@@ -21,8 +21,13 @@ import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.processes import python_command
-from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
-from tensorkiln.inspectors.library import inspect_library
+from tensorkiln.cli.library import (
+    Array,
+    graph_function,
+    open_function,
+    precision_of,
+    random_inputs,
+)
 from tensorkiln.measure.latency import Latency, measure
 
 # Relative to the value, and to the output's largest magnitude, by the library's precision: a
@@ -108,7 +113,7 @@ def compare(request: Request) -> Answer:
     ours, threads = open_function(path, request.function)
     session = _session(request.model, threads) if request.model else None
     peer = None if session is None else partial(_call, session, len(function.outputs))
-    precision = str(inspect_library(path).metadata.target.get("precision", "float32"))
+    precision = precision_of(path)
     errors = [(0.0, 0.0, 0.0)]
     names = [tensor.name for tensor in function.inputs]
     arrays: list[Array] = []

@@ -33,6 +33,11 @@ def graph_function(path: Path, name: str = "main") -> FunctionInfo:
     raise UserError(f"{str(path)!r} has no graph function {name!r}", hint=hint)
 
 
+def precision_of(path: Path) -> str:
+    """The precision of the library's products, as its target says; the library is not loaded."""
+    return str(inspect_library(path).metadata.target.get("precision", "float32"))
+
+
 def _of_tensors(function: FunctionInfo) -> FunctionInfo:
     """The function itself. UserError (code `argument-kind`) if an input is no tensor of known
     rank."""

@@ -120,3 +120,17 @@ def test_ratio_in_the_table() -> None:
     text = answer_text(answer)
     assert "0.50x of ONNX Runtime's" in text
     assert "results agree" in text
+
+
+@pytest.mark.parametrize(
+    ("precision", "off", "agrees"),
+    [("float16", 5e-3, True), ("float16", 5e-2, False), ("bfloat16", 3e-2, True)],
+)
+def test_tolerance_of_lower_precisions(
+    monkeypatch: pytest.MonkeyPatch, precision: str, off: float, agrees: bool
+) -> None:
+    """A part of the largest result, wherever the difference is; the text names the precision."""
+    monkeypatch.setattr(compare, "precision_of", lambda path: precision)
+    answer = compared(monkeypatch, Session(lambda y: y + off * np.abs(y).max()))
+    assert (answer.precision, answer.agrees) == (precision, agrees)
+    assert f"as far as {precision} goes" in answer_text(answer)

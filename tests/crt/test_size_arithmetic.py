@@ -153,8 +153,8 @@ def test_the_walk_sees(line: str) -> None:
         (unary("abs", N), "s_n < 0 ? -s_n : s_n", "((s_n < 0) ? kiln_sub(0, s_n, &large) : s_n)"),
         (
             maximum(N, M * 2),
-            "s_n > (s_m * 2) ? s_n : (s_m * 2)",
-            "((s_n > kiln_mul(s_m, 2, &large)) ? s_n : kiln_mul(s_m, 2, &large))",
+            "kiln_max(s_n, (s_m * 2))",
+            "kiln_max(s_n, kiln_mul(s_m, 2, &large))",
         ),
         (
             unary("not", binary("eq", N + 1, M)),
