@@ -166,7 +166,8 @@ def test_a_window_larger_than_its_input(stride: int) -> None:
         else:
             made = run(x).numpy()
             assert made.shape == (1, 16, 4 + rows, (8 - 3) // stride + 1)
-            assert (made[:, :, :4] == 0).all() and (made[:, :, 4:] == 144).all()
+            assert (made[:, :, :4] == 0).all()
+            np.testing.assert_allclose(made[:, :, 4:], 144, rtol=1e-5)
 
 
 # ---- names -------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def renamed(node: Any, seen: dict[int, Any]) -> Any:
     bound = isinstance(node, (Var, Buffer, RVar))
     if bound and id(node) in seen:
         return seen[id(node)]
-    values = {f.name: renamed(getattr(node, f.name), seen) for f in fields(node)}
+    values = {f.name: renamed(getattr(node, f.name), seen) for f in fields(node) if f.init}
     if bound:
         values["name"] = "z"
     copy = replace(node, **values)

@@ -296,6 +296,18 @@ static void make_memory(void)
     multiplied_tick = calloc(MOST_SHARED, sizeof *multiplied_tick);
 }
 
+static void free_memory(void)
+{
+    void *made[] = {shared_touched, read_by_products, wrote_at, copying, seen, wrote_agent,
+                    wrote_tick, read_tick, multiplied, multiplied_tick};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        free(made[i]);
+    munmap(stacks, (size_t)MOST_THREADS * STACK);
+    munmap(shared_area, MOST_SHARED + 2 * GUARD);
+    stacks = NULL;
+    forget_touched();
+}
+
 static int legal(const unsigned grid[3], const unsigned block_[3], const unsigned needed[3],
                  unsigned bytes)
 {
@@ -345,6 +357,7 @@ int emulator_run(const char *name, void (*call)(void **), const unsigned grid[3]
     }
     memcpy(message, said, sizeof message);
     int found = fault;
+    free_memory();
     pthread_mutex_unlock(&lock);
     return found;
 }

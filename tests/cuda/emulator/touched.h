@@ -1,11 +1,23 @@
 /* touched.h - loads and stores of kernels: whether they are aligned and in bounds, and who touched
  * each byte last, from which races follow: part of emulator.c. */
+static page last_page;
+
+/* Whether kernels race is known after each launch; what is kept of all of them would be gigabytes. */
+static void forget_touched(void)
+{
+    for (size_t i = 0; i < capacity; i++)
+        free(pages[i].bytes);
+    free(pages);
+    pages = NULL;
+    capacity = n_pages = 0;
+    last_page = (page){0};
+}
+
 static touched *touched_of(uintptr_t address)
 {
-    static page last;
     uintptr_t number = address / PAGE;
-    if (last.bytes && last.number == number)
-        return &last.bytes[address % PAGE];
+    if (last_page.bytes && last_page.number == number)
+        return &last_page.bytes[address % PAGE];
     if (2 * n_pages >= capacity) {
         size_t size = capacity ? 2 * capacity : 1024;
         page *wider = calloc(size, sizeof *wider);
@@ -28,8 +40,8 @@ static touched *touched_of(uintptr_t address)
         pages[at].bytes = calloc(PAGE, sizeof(touched));
         n_pages++;
     }
-    last = pages[at];
-    return &last.bytes[address % PAGE];
+    last_page = pages[at];
+    return &last_page.bytes[address % PAGE];
 }
 
 static int same_block(uint32_t number)
