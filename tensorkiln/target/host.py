@@ -42,8 +42,9 @@ def describe_host() -> dict[str, object]:
     triple = host_triple()
     isa = ISAS[triple.split("-")[0]]
     cpu, present = _processor()
-    if not system_has_tiles():
-        present = [name for name in present if not name.startswith("amx")]
+    tiles = {name for name in present if name.startswith("amx")}
+    if tiles and not system_has_tiles():
+        present = [name for name in present if name not in tiles]
     fields: dict[str, object] = {
         "kind": "llvm",
         "mtriple": triple,

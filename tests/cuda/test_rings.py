@@ -41,11 +41,10 @@ from tests.cuda.test_tensor_cores import (
     launched,
     linear,
     scheduled,
-    whole_range,
 )
-from tests.cuda.test_wgmma import PRODUCTS, TYPES
+from tests.cuda.test_wgmma import PRODUCTS, TYPES, runner
 from tests.ops.evaluate import evaluate
-from tests.schedule.battery import Battery, arguments, typed
+from tests.schedule.battery import arguments
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.schedule.gpu.test_device_primitives import long_product
 
@@ -55,26 +54,16 @@ TARGET = Target(RING)
 OFTEN = ["several rounds", "even", "symbolic rows", "symbolic terms", "transposed a", "residual"]
 
 
-@cache
-def runner(dtype: str, names: tuple[str, ...]) -> DeviceRunner:
-    b = Battery()
-    for name in names:
-        p = PRODUCTS[name]
-        params = [typed(dtype, *s) for s in p.shapes]
-        b.add(name.replace(" ", "_"), p.build, *params, sizes=p.sizes, make=whole_range)
-    return DeviceRunner(b, target=TARGET)
-
-
 @pytest.mark.parametrize("name", OFTEN)
 def test_products(name: str) -> None:
-    check("float16", name, runner("float16", tuple(OFTEN)))
+    check("float16", name, runner("float16", tuple(OFTEN), TARGET))
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_all_products(dtype: str, name: str) -> None:
-    check(dtype, name, runner(dtype, tuple(PRODUCTS)))
+    check(dtype, name, runner(dtype, tuple(PRODUCTS), TARGET))
 
 
 def check(dtype: str, name: str, made: DeviceRunner) -> None:

@@ -134,14 +134,14 @@ EACH = [(t, n) for t in TYPES for n in PRODUCTS]
 
 
 @cache
-def runner(dtype: str, names: tuple[str, ...]) -> DeviceRunner:
+def runner(dtype: str, names: tuple[str, ...], target: Target = HOPPER) -> DeviceRunner:
     """Some products of a type, scheduled and built."""
     b = Battery()
     for name in names:
         p = PRODUCTS[name]
         params = [typed(dtype, *s) for s in p.shapes]
         b.add(name.replace(" ", "_"), p.build, *params, sizes=p.sizes, make=whole_range)
-    return DeviceRunner(b, target=HOPPER)
+    return DeviceRunner(b, target=target)
 
 
 @pytest.mark.parametrize(("dtype", "name"), OFTEN)
