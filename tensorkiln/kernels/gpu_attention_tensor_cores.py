@@ -89,6 +89,8 @@ def _lacks(call: Call, out: TensorType, target: Target) -> str:
     name = q.dtype.name if isinstance(q, TensorType) else ""
     if name not in ("float16", "bfloat16"):
         return "its operands are neither float16 nor bfloat16"
+    if call.attrs.get("wide"):
+        return "its result is float32"
     if least_capability(target) < TENSOR_CORES[name]:
         return f"the target has no tensor cores for {name}"
     if None in attention.head_sizes(call):

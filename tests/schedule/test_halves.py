@@ -236,3 +236,20 @@ def test_a_pipeline_that_does_not_apply_it() -> None:
     x = np.random.default_rng(0).standard_normal((4, 16)).astype("float32")
     whole = tk.compile(mod, target)(x).numpy()
     np.testing.assert_allclose(made(x).numpy(), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["native", "avx2", "cuda"])
+def test_wide_attention_of_a_user_compiles(kind: str, dtype: str) -> None:
+    """Where no kernel takes it, other operators compute it, in float32."""
+    cuda = Target({"kind": "cuda", "arch": "sm_80", "host": "native"})
+    b = Battery()
+    for depth in (16, 7):
+        shape = typed(dtype, 1, 2, 9, depth)
+        build = lambda g, x: g.attention(x, x, x, scale=0.5, wide=True)  # noqa: E731
+        b.add(f"f{depth}", build, shape, tolerance=2e-2)
+    executable = b.compile(cuda if kind == "cuda" else TARGETS[kind])
+    if kind != "cuda":
+        run = load(executable)
+        for name in b.cases:
+            b.check(name, run)
