@@ -243,6 +243,7 @@ _PROGRAMS = {
 _LOADS = {
     "runtime/dlopen.py": "the library that a caller names, or that `private_temporary` holds",
     "executable.py": "the process itself",
+    "target/host.py": "the process itself, for one call of the system",
     "runtime/device_memory.py": "drivers of the system, for tensors on devices",
     "base/folders.py": "the process itself",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
