@@ -104,7 +104,8 @@ class Dialect:
         if not dtype.is_unsigned and value == least and dtype.bits >= 32:
             return Code(self.least[dtype.name])
         digits = f"{value}{self.suffixes.get(dtype.name, '')}"
-        if abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
+        # Of two small literals C computes an int, which does not wrap around as 64 bits do.
+        if dtype.name == "uint64" or abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
             digits = self.widest[dtype.name].format(x=value)
         return Code(digits, PREFIX) if value < 0 else Code(digits)
 

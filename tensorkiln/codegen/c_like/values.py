@@ -64,7 +64,9 @@ def _binary(w: TextWriter, e: Binary) -> str:
 
 def _index(w: TextWriter, e: Binary) -> str | None:
     """Index arithmetic, which does not overflow, as C's own; None for any other."""
-    if e.op in _INDEX and not e.dtype.is_unsigned and e.dtype.bits >= 32 and w.tame(e):
+    literals = isinstance(e.a, IntImm) and isinstance(e.b, IntImm)  # of which C computes an int
+    index = e.op in _INDEX and not e.dtype.is_unsigned and e.dtype.bits >= 32
+    if index and not (literals and e.dtype.bits > 32) and w.tame(e):
         sign, level = _INDEX[e.op]
         if isinstance(e.b, IntImm) and e.b.value < 0 and e.op == "add":
             return infix("-", w.value(e.a), w.dialect.integer(-e.b.value, e.dtype), level)

@@ -38,6 +38,8 @@ Rewrite = Callable[[Expr], Expr]
 _LONG = ("int64", "uint64", "float64")
 # What may leave the 32 bits that its operands have.
 _GROWS = ("add", "sub", "mul", "div", "shl", "neg", "abs")
+# Whose results depend on more than the last 32 bits of their operands.
+_DIVIDES = ("div", "floordiv", "floormod", "mod", "shr")
 _HINT = "cast to int32 before, or put the operator on another device"
 
 
@@ -137,7 +139,8 @@ class _Shortener:
     def _index(self, e: Expr) -> Expr:
         if e.dtype.name in ("uint64", "float64"):
             self._check(e)
-        return self._short(e, self.index)
+        divides = isinstance(e, Binary) and e.op in _DIVIDES
+        return self._short(e, self.value if divides else self.index)
 
     def _once(self, e: Expr, kind: Rewrite, rewrite: Rewrite) -> Expr:
         """What is shared is rewritten once."""
@@ -174,7 +177,8 @@ class _Shortener:
         if grows and any(_of_data(x, self.data) for x in children(e)):
             raise self._fail(f"{_shown(e)} is computed of numbers that are no indices, in int64")
         cut = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.name == "uint32")
-        if cut and _of_data(e, self.data):
+        large = isinstance(e, Cast) and (int_value(e.a) or 0) >= 1 << 31
+        if (cut and _of_data(e, self.data)) or large:
             raise self._fail(f"{_shown(e)} converts to int64")
 
 

@@ -25,6 +25,8 @@ def types_of(case: Case) -> Iterator[str]:
         yield from (p.tensor.dtype.name for p in group.function.params)
         for b in group.function.bindings:
             yield b.var.tensor.dtype.name
+            if isinstance(b.value, Call) and b.value.op == "coupled":
+                yield "int64"  # it counts its rounds
             if isinstance(b.value, Call) and b.value.op in ("mod", "pow"):
                 # A remainder of floats is exact in float64, and a power of integers.
                 is_float = b.var.tensor.dtype.is_float
