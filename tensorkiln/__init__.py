@@ -2,11 +2,10 @@
 
     import tensorkiln as tk
 
-    mod = tk.frontend.from_onnx("model.onnx")
-    exe = tk.compile(mod)                     # target=None: this machine
-    exe.export_library("model.so")
-    run = tk.runtime.Executor(tk.runtime.load_module("model.so"), tk.cpu())
-    y = run["main"](x)
+    f = tk.compile("model.onnx")              # for this machine
+    y = f(x)                                  # NumPy arrays in and out; or torch tensors
+    f.export_library("model.so")
+    f = tk.load("model.so")                   # in a program without the compiler
 
 Importing this package is cheap: each public name is imported on its first use.
 """
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
     from tensorkiln.runtime import cpu, cuda, nd, opencl
+    from tensorkiln.runtime.loaded import load
     from tensorkiln.target import Target
 
 
@@ -50,6 +50,7 @@ _PUBLIC = {
     "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
     "inspectors": "tensorkiln.inspectors",
+    "load": "tensorkiln.runtime.loaded:load",
     "load_artifacts": "tensorkiln.library.load:load_artifacts",
     "load_model_library_format": "tensorkiln.artifact.mlf.load:load_model_library_format",
     "nd": "tensorkiln.runtime.nd",
@@ -76,6 +77,7 @@ __all__ = [
     "external",
     "frontend",
     "inspectors",
+    "load",
     "load_artifacts",
     "load_model_library_format",
     "nd",
@@ -98,4 +100,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted(__all__)  # not what this file imports

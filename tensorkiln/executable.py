@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from html import escape
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tensorkiln.codegen.memory import MemoryReport
     from tensorkiln.mlf.export import CompiledModel
     from tensorkiln.runtime.device import Devices
+    from tensorkiln.runtime.loaded import LoadedModel
     from tensorkiln.runtime.module import Executor, Module
     from tensorkiln.runtime.tensor_function import TensorFunction
 
@@ -124,9 +125,6 @@ def _needed(executable: Executable, bundle: Mapping[str, str | Path]) -> dict[st
     return {name: path for name, path in bundle.items() if name in names}
 
 
-_MOST_ROWS = 50  # functions listed in a notebook
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a kernel runs, its class (of its schedule, or `external:<name>`), the model's nodes
@@ -185,6 +183,10 @@ def refusals_of(mod: IRModule) -> tuple[Refusal, ...]:
     )
 
 
+def _unpickled(values: dict[str, Any]) -> Executable:
+    return Executable(**values)
+
+
 @dataclass(slots=True)
 class Executable:
     """What `compile` returns: artifacts that can be run here or exported.
@@ -207,7 +209,7 @@ class Executable:
     external_dependencies: tuple[ExternalDependency, ...] = ()
     is_named: bool = False
     _loaded: Module | None = field(default=None, repr=False)
-    _executor: Executor | None = field(default=None, repr=False)
+    _model: LoadedModel | None = field(default=None, repr=False)
 
     def jit(
         self,
@@ -230,7 +232,7 @@ class Executable:
         if asked or self._loaded is None or self._loaded.library.closed:
             with _externs_named(self.module):
                 self._loaded = load_linked(self.artifacts, devices, fcompile or self.linker, addons)
-            self._executor = None
+            self._model = None
         return self._loaded
 
     def create_executor(
@@ -247,22 +249,34 @@ class Executable:
     def entry(self) -> str:
         """The name of the function that `exe(...)` calls: `main`, else the only public function.
         Raises UserError (code `no-entry`) where there are several and none is `main`."""
-        names = [f.name for f in self._infos()]
-        if "main" in names or len(names) == 1:
-            return "main" if "main" in names else names[0]
-        raise UserError(
-            f"expected a function 'main' or only one function, received {', '.join(names)}",
-            code="no-entry",
-            hint=f"call one of them: create_executor()[{names[0]!r}](...)",
-        )
+        from tensorkiln.runtime.loaded import required_entry
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the entry on the CPU: a graph function returns its results, a tensor program writes
-        into the arrays passed to it. The executor is created once and kept."""
+        return required_entry({f.name: f for f in self._infos()}, "create_executor()")
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The entry's inputs, for `inspect.signature`, help and editors."""
+        from tensorkiln.runtime.loaded import signature_of
+
+        return signature_of(next(f for f in self._infos() if f.name == self.entry))
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Call the entry: a graph function takes arrays, by position or name, and returns NumPy
+        arrays, or torch tensors where torch tensors came in (tk.runtime.LoadedFunction); a tensor
+        program writes into the arrays passed to it. The library is linked, and its executor made,
+        by the first call, and both are kept."""
         library = self.jit()
-        if self._executor is None:
-            self._executor = library.create_executor()
-        return self._executor[self.entry](*arguments)
+        if self._model is None:
+            _ = self.entry  # raises where there is none
+            from tensorkiln.runtime.loaded import LoadedModel
+
+            self._model = LoadedModel(library, library.create_executor(), None)
+        return self._model(*arguments, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle has everything but the loaded library, which is linked again on first use."""
+        names = [f.name for f in fields(self) if f.name not in ("_loaded", "_model")]
+        return (_unpickled, ({name: getattr(self, name) for name in names},))
 
     def export_library(
         self,
@@ -341,11 +355,15 @@ class Executable:
         return memory_report(self.module, cpu_target(self.target).memory, sizes, weights)
 
     def __repr__(self) -> str:
-        """One line: its functions, target and kernels."""
-        functions = listed((f.name for f in self._infos()), 8)
+        """One line: what a call takes and returns, else its functions; target and kernels."""
+        from tensorkiln.runtime.loaded import entry_of, signature_text
+
+        infos = {f.name: f for f in self._infos()}
+        entry = entry_of(infos)
+        what = listed(infos, 8) if entry is None else signature_text(infos[entry])
         target = self.target.tag or self.target.kind
         return (
-            f"<Executable {self.name!r}: {functions} for {target}, {len(self.kernels)} kernel(s), "
+            f"<Executable {self.name!r}: {what}, for {target}, {len(self.kernels)} kernel(s), "
             f"{len(self.artifacts)} artifacts>"
         )
 
@@ -354,23 +372,20 @@ class Executable:
         return [*(f.info for f in self.functions), *(self.outer.infos if self.outer else ())]
 
     def _repr_html_(self) -> str:
-        """An HTML table for notebooks: functions, target, number of kernels, bytes."""
+        """An HTML table for notebooks: functions, their inputs, outputs and memory, target, number
+        of kernels, bytes."""
+        from tensorkiln.runtime.loaded import html_table
+
         files = [a for a in self.artifacts if isinstance(a, Artifact)]
         weights = sum(a.size for a in files if a.file_name == WEIGHTS)
         code = sum(a.size for a in files if a.file_name.endswith((".o", ".bc")))
-        infos = self._infos()[:_MOST_ROWS]
-        functions = [(f.name, f"{f.kind}, {f.kernel_calls} kernel call(s)") for f in infos]
         about = [
             ("target", str(self.target)),
             ("kernels", str(len(self.kernels))),
             ("code", f"{code:,} bytes"),
             ("weights", f"{weights:,} bytes"),
         ]
-        rows = [
-            f"<tr><th>{escape(name)}</th><td>{escape(what)}</td></tr>"
-            for name, what in [*functions, *about]
-        ]
-        return f"<table><caption>{escape(self.name)}</caption>{''.join(rows)}</table>"
+        return html_table(self.name, self._infos(), about)
 
     def header(self) -> str:
         """The generated C header."""

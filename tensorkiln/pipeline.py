@@ -8,8 +8,9 @@ a function, or a frozen dataclass when it has options. `passes/run.py` runs them
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tensorkiln import frontend
@@ -375,9 +376,11 @@ def plan_for(
 
 
 def compile(
-    mod: IRModule | Function | PrimFunc,
+    model: IRModule | Function | PrimFunc | str | Path | Any,
     target: Target | str | dict[str, object] | None = None,
     *,
+    example_inputs: Any = None,
+    freeze: Mapping[str, int] | None = None,
     precision: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
@@ -390,9 +393,13 @@ def compile(
     allow_licenses: Sequence[str] = (),
     deny_licenses: Sequence[str] = (),
 ) -> Executable:
-    """Compile a module for a target (None: this machine's CPU). A single function is compiled as a
-    module that contains only it.
+    """Compile a model for a target (None: this machine's CPU); what is returned is called with
+    arrays, `tk.compile("net.onnx")(x)`, or exported.
 
+    `model` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; a `torch.nn.Module`
+    with `example_inputs`, the tensors of one call; a `torch.export.ExportedProgram`; an IRModule;
+    or a single function, as a module that contains only it. `freeze` gives symbolic dimensions of a
+    model that is imported a size: `{"batch": 1}`. `tk.frontend` has all options of the importers.
     `precision`, "bfloat16" or "float16", is the target's option of this name: the operands of
     products are rounded to it, sums stay float32 (docs/howto/precision.md).
     Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
@@ -414,7 +421,7 @@ def compile(
     """
     _require_arguments(externals, instruments, system_lib_prefix)
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
-    mod = _asked_module(mod, name)
+    mod = _asked_module(model, name, example_inputs, freeze)
     asked = asked_precision(asked_target(target), precision)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     _require_precision(plan)
@@ -478,18 +485,11 @@ def _require_arguments(externals: object, instruments: object, system_lib_prefix
         check_prefix(system_lib_prefix)
 
 
-def _asked_module(mod: object, name: object) -> IRModule:
-    """The module that the arguments of `compile` stand for: a function is a module of its own, and
-    `name` replaces the module's. Raises UserError for anything else."""
-    if isinstance(mod, Function | PrimFunc):
-        own = replace(mod, public=True) if isinstance(mod, PrimFunc) else mod
-        mod = IRModule((own,), mod.name)
-    if not isinstance(mod, IRModule):
-        raise UserError(
-            f"compile takes an IRModule, not {type(mod).__name__}",
-            code="wrong-type",
-            hint="tk.frontend.from_onnx reads a model file",
-        )
+def _asked_module(
+    model: Any, name: object, example_inputs: Any, freeze: Mapping[str, int] | None
+) -> IRModule:
+    """The module of a model, under the `name` that the caller of `compile` chose for it."""
+    mod = frontend.import_model(model, example_inputs=example_inputs, freeze=freeze)
     if name is None:
         return mod
     require(name, str, "name")

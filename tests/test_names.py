@@ -67,7 +67,7 @@ def test_odd_names(where: str, tmp_path: Path) -> None:
         text.encode()
         assert structural_equal(from_source(text), mod), odd
         exe.artifacts.save(tmp_path / f"{where}{ODD.index(odd)}")
-        assert exe(X).numpy().tolist() == [-1] * 4
+        assert exe(X).tolist() == [-1] * 4
         worked += 1
     hopeless = where in ("target",)
     assert worked >= (0 if hopeless else 1)

@@ -1,4 +1,5 @@
-"""Convert models to IRModule: `from_onnx`, `check_onnx`, `from_torch`.
+"""Convert models to IRModule: `from_onnx`, `check_onnx`, `from_torch`, and `import_model`, which
+finds out what a model is.
 
 The modules of an importer are loaded at its first call, not with this package.
 """
@@ -6,13 +7,17 @@ The modules of an importer are loaded at its first call, not with this package.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.base.errors import Issue
+from tensorkiln.base.errors import Issue, UserError
+from tensorkiln.base.files import plain_path
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function
+from tensorkiln.ir.stmt import PrimFunc
 
-__all__ = ["check_onnx", "from_onnx", "from_torch"]
+__all__ = ["check_onnx", "from_onnx", "from_torch", "import_model"]
 
 
 def from_onnx(
@@ -50,3 +55,107 @@ def from_torch(
     from tensorkiln.frontend import torch
 
     return torch.from_torch(module, example_inputs, kwargs, **options)
+
+
+def import_model(
+    model: Any,
+    *,
+    example_inputs: Any = None,
+    freeze: Mapping[str, int] | None = None,
+) -> IRModule:
+    """The module of a model in any form: the path of an ONNX file, its bytes, an `onnx.ModelProto`;
+    a `torch.nn.Module` with `example_inputs`, or a `torch.export.ExportedProgram`; a script of this
+    compiler as a path (`.py`, which is read and never run); an IRModule, Function or PrimFunc.
+
+    `example_inputs` are the arguments of one call of the torch module: a tensor, a list or tuple of
+    positional ones, or a dictionary by name. `freeze` gives symbolic dimensions of a model that is
+    imported a size.
+
+    Raises UserError (code `wrong-type`) for anything else, and for options that the form of the
+    model does not take; else the errors of `from_onnx`, `from_torch` and the parser of scripts.
+    """
+    if isinstance(model, IRModule | Function | PrimFunc):
+        _refuse_options("an IRModule", example_inputs=example_inputs, freeze=freeze)
+        return _module(model)
+    path = plain_path(model) if isinstance(model, str | Path) else None
+    suffix = path.suffix.lower() if path is not None else ""
+    if path is not None and suffix == ".py":
+        _refuse_options("a script", example_inputs=example_inputs, freeze=freeze)
+        return _script(path)
+    if _is_of(model, "torch"):
+        positional, named = _examples(example_inputs)
+        return from_torch(model, positional, named, freeze=freeze)
+    data = isinstance(model, bytes | bytearray | memoryview)
+    if data or path is not None or _is_of(model, "onnx"):
+        _refuse_options("an ONNX model", example_inputs=example_inputs)
+        if suffix in _NOT_MODELS:
+            raise UserError(
+                f"{str(path)!r} is {_NOT_MODELS[suffix][0]}, not a model",
+                code="bad-model",
+                hint=_NOT_MODELS[suffix][1],
+            )
+        return from_onnx(model, freeze=freeze)
+    raise UserError(
+        f"expected a model, received {type(model).__name__}",
+        code="wrong-type",
+        hint="the path of an ONNX file, a torch module with example_inputs=, or an IRModule",
+    )
+
+
+# What people pass for a model, by suffix: what it is, and what to do.
+_NOT_MODELS = {
+    ".so": ("a library", "tk.load loads it"),
+    ".pt2": (
+        "a program of torch, and reading it runs what it holds",
+        "if you trust it: torch.export.load reads it; pass what that returns",
+    ),
+    ".pt": ("a checkpoint of torch", "load it with torch, and pass the module"),
+    ".pth": ("a checkpoint of torch", "load it with torch, and pass the module"),
+    ".safetensors": ("a file of weights", "load it into a torch module, and pass that"),
+    ".tflite": ("a model of TensorFlow Lite", "convert it with tf2onnx"),
+    ".pb": ("a graph of TensorFlow", "convert it with tf2onnx"),
+    ".h5": ("a model of Keras", "convert it with tf2onnx"),
+    ".keras": ("a model of Keras", "convert it with tf2onnx"),
+}
+
+
+def _module(model: IRModule | Function | PrimFunc) -> IRModule:
+    """A function alone is a module of its own, named as modules are by default."""
+    if isinstance(model, IRModule):
+        return model
+    own = replace(model, public=True) if isinstance(model, PrimFunc) else model
+    return IRModule((own,), model.name)
+
+
+def _refuse_options(what: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(
+                f"{name}= is of no use for {what}", code="contradiction", where=name, hint="omit it"
+            )
+
+
+def _is_of(model: object, package: str) -> bool:
+    """Whether a class of the model is one of the package's, which may not be installed."""
+    return any(c.__module__.partition(".")[0] == package for c in type(model).__mro__)
+
+
+def _script(path: Path) -> IRModule:
+    from tensorkiln.script import from_source
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError("no such file", code="missing-file", where=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", code="missing-file", where=str(path)) from error
+    return from_source(text, file=str(path))
+
+
+def _examples(given: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
+    """Arguments by position and by name."""
+    if given is None:
+        return (), None
+    if isinstance(given, Mapping):
+        return (), given
+    return (given, None) if isinstance(given, list | tuple) else ((given,), None)

@@ -6,6 +6,7 @@ from tensorkiln.runtime.device_tensor import DeviceTensor
 from tensorkiln.runtime.failures import DeviceError
 from tensorkiln.runtime.library_file import read_metadata
 from tensorkiln.runtime.load import load_module, register_loader, unregister_loader
+from tensorkiln.runtime.loaded import LoadedFunction, LoadedModel, Outputs
 from tensorkiln.runtime.module import Executor, Module
 from tensorkiln.runtime.tensor import Tensor
 
@@ -14,7 +15,10 @@ __all__ = [
     "DeviceError",
     "DeviceTensor",
     "Executor",
+    "LoadedFunction",
+    "LoadedModel",
     "Module",
+    "Outputs",
     "Tensor",
     "cpu",
     "cuda",

@@ -16,6 +16,7 @@ function of its group is called, except when artifacts are added to a loaded lib
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +26,13 @@ from typing import Any
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact_set import RESERVED_LOADER
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.files import open_plain
 from tensorkiln.base.plugin import plugin
 from tensorkiln.base.trust import private_temporary
-from tensorkiln.runtime.actual_types import name_bytes
+from tensorkiln.runtime.actual_types import name_bytes, text_bytes
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, Devices
-from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError, FunctionLookupError
 from tensorkiln.runtime.imported import ImportedModule, NativeModule, PythonModule
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.module import Module
@@ -119,6 +121,7 @@ def load_module(
     *,
     fallback: Devices = None,
     verify: bool = False,
+    sha256: str | None = None,
 ) -> Module:
     """Load a compiled library and the artifacts that it carries. `devices` are those that Executors
     of it use where they choose none, and that its loaders get; none is opened here. `fallback` are
@@ -128,13 +131,17 @@ def load_module(
     machine, has damaged artifacts (all this before any code of it runs), or needs a CPU feature
     that this processor lacks. The file that is at the path now is loaded, even if another one was
     loaded from there before. With `verify`, all weights are read and compared with their hash
-    (codes `bad-weights`, `no-hash`).
+    (codes `bad-weights`, `no-hash`). `sha256`, the SHA-256 of the file as 64 hexadecimal digits, is
+    compared before any code of the file runs (code `bad-hash`), and then the weights too.
     """
+    expected = None if sha256 is None else _hash_bytes(sha256)
     for attempt in itertools.count(1):
         file = read_library_file(path)
         artifacts = file.artifacts()
         try:
-            if verify:
+            if expected is not None:
+                _require_hash(file.path, expected)
+            if verify or expected is not None:
                 from tensorkiln.artifact.weights_check import verify_library
 
                 verify_library(path)
@@ -152,6 +159,36 @@ def load_module(
             made.close()
             raise
     return made
+
+
+def _hash_bytes(text: object) -> bytes:
+    """A SHA-256 of hexadecimal digits. Raises ArgumentTypeError, ArgumentValueError for others."""
+    data = text_bytes(text, "sha256")
+    try:
+        found = bytes.fromhex(data.decode())
+    except ValueError:
+        found = b""
+    if len(found) != hashlib.sha256().digest_size:
+        raise ArgumentValueError(
+            f"sha256={text!r:.80}: expected 64 hexadecimal digits",
+            code="bad-text",
+            hint="sha256sum prints them",
+        )
+    return found
+
+
+def _require_hash(path: Path, expected: bytes) -> None:
+    """Raise UserError (code `bad-hash`) unless the file has this SHA-256."""
+    with open_plain(path) as stream:
+        hashed = hashlib.sha256()
+        while piece := stream.read(1 << 20):
+            hashed.update(piece)
+    found = hashed.digest()
+    if found != expected:
+        raise UserError(
+            f"{str(path)!r} has the SHA-256 {found.hex()}, expected {expected.hex()}",
+            code="bad-hash",
+        )
 
 
 def _attach_new(root: Module, artifacts: ArtifactSet, devices: Devices) -> Module:

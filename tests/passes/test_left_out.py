@@ -145,7 +145,7 @@ def _fault(name: str, pipelines: list[list[Pass]]) -> str:
         exe = tk.compile(
             mod, TARGET, relax_pipeline=pipelines[0], tir_pipeline=pipelines[1], externals=externals
         )
-        found = exe(x).numpy()
+        found = exe(x)
     except (UserError, UnsupportedError) as error:
         names = {pass_name(p) for ps in passes_of(name) for p in ps}
         said = str(error)
