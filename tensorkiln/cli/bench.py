@@ -1,4 +1,4 @@
-"""kiln bench: latency of a library, or of a model with ONNX Runtime's beside it.
+"""kiln bench: latency and throughput of a library or a model, on request beside ONNX Runtime's.
 
 A model is compiled first (the kernel cache applies). Both run in turns in one fresh process.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorkiln.base.config import available_cpus, read_config, whole
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_write
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
@@ -28,6 +33,9 @@ from tensorkiln.cli.options import (
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
+if TYPE_CHECKING:
+    from tensorkiln.executable import Executable
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln bench`."""
@@ -37,6 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=option(whole(0, available_cpus())),
         help="default: KILN_NUM_THREADS; 0: all that this process may use",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also run the model in ONNX Runtime, and compare results and times",
+    )
+    parser.add_argument(
+        "--streams",
+        type=option(whole(1, 4096)),
+        metavar="N",
+        help="also measure the throughput of N executors of one library at a time, each on "
+        "--threads threads (then by default 1)",
+    )
+    parser.add_argument(
+        "--profile",
+        type=path,
+        metavar="FILE",
+        help="write the time, bytes and operations of each kernel as a trace for Chrome or "
+        "Perfetto; for a model",
     )
     add_seconds(parser, 3)
     add_dim(parser)
@@ -49,20 +76,47 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print; exit code 1 if results differ from those of ONNX Runtime."""
     subject = plain_file(args.subject)
     model = None if args.model is None else plain_file(args.model)
-    dims = sizes(args.dim, "--dim")
     threads = read_config().num_threads if args.threads is None else args.threads
+    if args.streams is not None and args.threads is None:
+        threads = 1
+    request = Request(
+        library=str(subject.resolve()),
+        dims=sizes(args.dim, "--dim"),
+        threads=threads,
+        seconds=args.seconds,
+        streams=args.streams or 0,
+    )
+    if args.compare:
+        require_package("onnxruntime", "--compare")
     if subject.suffix == ".onnx":
         refuse_together({"a model": subject, "--model": model})
         with private_temporary("kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
-            _compile(subject, library, args.target or "native", args.precision)
-            answer = _compare(library, subject, dims, threads, args.seconds)
+            executable = _compile(subject, library, args.target or "native", args.precision)
+            if args.profile is not None:
+                _write_profile(executable, args.profile, request)
+            peer = str(subject.resolve()) if args.compare else ""
+            why = "--compare was not given"
+            answer = compare_fresh(
+                replace(request, library=str(library), model=peer, why_alone=why)
+            )
     else:
-        for name, given in (("--target", args.target), ("--precision", args.precision)):
+        for name, given in (
+            ("--target", args.target),
+            ("--precision", args.precision),
+            ("--profile", args.profile),
+        ):
             refuse_together({"a library": subject, name: given})
+        if args.compare and model is None:
+            raise UserError(
+                "--compare needs the model that the library was made from",
+                code="missing-input",
+                hint="--model net.onnx",
+            )
         if model is not None:
             require_package("onnxruntime", "--model")
-        answer = _compare(subject, model, dims, threads, args.seconds)
+            request = replace(request, model=str(model.resolve()))
+        answer = compare_fresh(request)
     if args.json:
         print(json.dumps({"subject": str(subject), **answer.to_json()}, indent=1))
     else:
@@ -70,41 +124,45 @@ def run(args: argparse.Namespace) -> int:
     return 1 if answer.agrees is False else 0
 
 
-def _compile(model: Path, library: Path, target: str, precision: str | None) -> None:
+def _compile(model: Path, library: Path, target: str, precision: str | None) -> Executable:
     import tensorkiln as tk
 
     progress = stderr_progress()
-    module = tk.frontend.from_onnx(model)
-    made = tk.compile(module, tk.Target(target), precision=precision, progress=progress)
+    made = tk.compile(model, tk.Target(target), precision=precision, progress=progress)
     made.export_library(library)
     progress.finish()
+    return made
 
 
-def _compare(
-    library: Path, model: Path | None, dims: dict[str, int], threads: int, seconds: float
-) -> Answer:
-    return compare_fresh(
-        Request(
-            library=str(library.resolve()),
-            model=str(model.resolve()) if model is not None else "",
-            dims=dims,
-            threads=threads,
-            seconds=seconds,
-        )
-    )
+def _write_profile(executable: Executable, path: Path, request: Request) -> None:
+    from tensorkiln.measure.kernels import time_kernels
+    from tensorkiln.measure.trace import trace_of
+
+    each = min(0.05, request.seconds / max(1, len(executable.kernels)))
+    times = time_kernels(executable, each, max(1, request.threads), request.dims)
+    atomic_write(path, json.dumps(trace_of(executable, times), indent=1))
+    print(f"{path}: {len(times)} kernels", file=sys.stderr)
 
 
 def answer_text(answer: Answer) -> str:
     """A table of times, then whether the results agree, or why they were not compared."""
-    rows = [(f"{answer.threads} thread(s)", "MIN", "MEDIAN", "CALLS")]
+    rows: list[tuple[str, ...]] = [
+        (f"{answer.threads} thread(s)", "MIN", "MEDIAN", "P90", "P99", "CALLS")
+    ]
     for name, times in (("tensorkiln", answer.ours), ("ONNX Runtime", answer.peer)):
         if times is not None:
-            figures = f"{times.min_ms:.3f} ms", f"{times.median_ms:.3f} ms"
-            rows.append((name, *figures, str(times.count)))
+            each = times.min_ms, times.median_ms, times.p90_ms, times.p99_ms
+            rows.append((name, *(f"{ms:.3f} ms" for ms in each), str(times.count)))
     lines = [columns(rows)]
+    names = {"ours": "tensorkiln", "peer": "ONNX Runtime"}
+    for name, rate in answer.per_second.items():
+        lines.append(
+            f"  {names[name]}: {rate:,.1f} calls per second with {answer.streams} at a time, "
+            f"{answer.threads} thread(s) each"
+        )
     difference = answer.difference
     if difference is None or answer.peer is None:
-        return f"{lines[0]}\n  results not compared: {answer.not_compared}"
+        return "\n".join([*lines, f"  results not compared: {answer.not_compared}"])
     ratio = answer.ours.median_ms / answer.peer.median_ms
     state = "agree" if answer.agrees else "DIFFER"
     lines.append(f"  median is {ratio:.2f}x of ONNX Runtime's")

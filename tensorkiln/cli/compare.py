@@ -24,11 +24,11 @@ from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import (
     Array,
     graph_function,
-    open_function,
+    open_streams,
     precision_of,
     random_inputs,
 )
-from tensorkiln.measure.latency import Latency, measure
+from tensorkiln.measure.latency import Latency, measure, throughput
 
 # Relative to the value, and to the output's largest magnitude, by the library's precision: a
 # network of a hundred layers that round to 8 bits is right to about two digits.
@@ -41,7 +41,9 @@ class Request:
     """What to compare. Without `model`, or without onnxruntime, only the library is timed.
 
     `dims`: sizes of symbolic dimensions. `seconds`: of measurement. `trials`: random inputs whose
-    results are compared.
+    results are compared. `streams`: executors that call the library at the same time, each on
+    `threads` threads, for their throughput; 0: only the latency of one is measured. `why_alone`
+    says why there is no model.
     """
 
     library: str
@@ -51,6 +53,8 @@ class Request:
     threads: int = 1
     seconds: float = 3.0
     trials: int = 3
+    streams: int = 0
+    why_alone: str = "no --model was given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Difference:
 class Answer:
     """The result, on `threads` threads: times of the library (`ours`) and of ONNX Runtime (`peer`),
     and their difference. If they were not compared, `not_compared` says why. `precision` is the
-    library's."""
+    library's. `per_second` has the calls per second of `streams` at a time, by engine."""
 
     ours: Latency
     threads: int
@@ -77,6 +81,8 @@ class Answer:
     difference: Difference | None = None
     not_compared: str = ""
     precision: str = "float32"
+    streams: int = 0
+    per_second: dict[str, float] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool | None:
@@ -110,7 +116,8 @@ def compare(request: Request) -> Answer:
     """Compare results on `trials` random inputs, then time both in turns on the last one."""
     path = Path(request.library)
     function = graph_function(path, request.function)
-    ours, threads = open_function(path, request.function)
+    all_ours, threads = open_streams(path, request.function, max(1, request.streams))
+    ours = all_ours[0]
     session = _session(request.model, threads) if request.model else None
     peer = None if session is None else partial(_call, session, len(function.outputs))
     precision = precision_of(path)
@@ -127,13 +134,24 @@ def compare(request: Request) -> Answer:
     if peer is not None:
         calls["peer"] = partial(peer, names, arrays)
     times = measure(calls, seconds=request.seconds)
+    rates: dict[str, float] = {}
+    if request.streams:
+        streams = {"ours": [partial(call, *arrays) for call in all_ours]}
+        if peer is not None:
+            streams["peer"] = [partial(peer, names, arrays)] * request.streams
+        rates = throughput(streams, seconds=request.seconds)
+    about: dict[str, Any] = {
+        "precision": precision,
+        "streams": request.streams,
+        "per_second": rates,
+    }
     if peer is None:
         missing = "ONNX Runtime is not installed (pip install 'tensorkiln[demo]')"
-        reason = missing if request.model else "no --model was given"
-        return Answer(times["ours"], threads, not_compared=reason, precision=precision)
+        reason = missing if request.model else request.why_alone
+        return Answer(times["ours"], threads, not_compared=reason, **about)
     most, scale, worst = (max(column) for column in zip(*errors, strict=True))
     difference = Difference(most, scale, worst, request.trials)
-    return Answer(times["ours"], threads, times["peer"], difference, precision=precision)
+    return Answer(times["ours"], threads, times["peer"], difference, **about)
 
 
 def _session(model: str, threads: int) -> Any:

@@ -62,15 +62,22 @@ def output_names(function: FunctionInfo, count: int) -> list[str]:
 def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Array]], int]:
     """Load the library and bind `name` to this CPU: (a function that takes and returns NumPy
     arrays, the number of threads that it runs on)."""
+    (call,), threads = open_streams(path, name, 1)
+    return call, threads
+
+
+def open_streams(path: Path, name: str, count: int) -> tuple[list[Callable[..., list[Array]]], int]:
+    """As `open_function`, `count` times: functions of one library, which share its weights, each
+    with an executor of its own."""
     import tensorkiln as tk
 
     library = tk.runtime.load_module(path)
-    function = tk.runtime.Executor(library)[name]
 
-    def call(*arrays: Array) -> list[Array]:
-        return list(_arrays(function(*arrays)))
+    def bound() -> Callable[..., list[Array]]:
+        function = tk.runtime.Executor(library)[name]
+        return lambda *arrays: list(_arrays(function(*arrays)))
 
-    return call, library.num_threads
+    return [bound() for _ in range(count)], library.num_threads
 
 
 def _arrays(result: object) -> Iterator[Array]:

@@ -1,10 +1,12 @@
-"""Measure latencies of several callables in turns."""
+"""Measure latencies of several callables in turns, and the throughput of several threads."""
 
 from __future__ import annotations
 
+import math
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
@@ -17,11 +19,21 @@ _TURN = 0.02  # seconds of timed calls in one turn
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latency of one call, in milliseconds, over `count` timed calls."""
+    """Latency of one call, in milliseconds, over `count` timed calls: the least, the median, and
+    what 90 and 99 of 100 calls do not exceed."""
 
     min_ms: float
     median_ms: float
     count: int
+    p90_ms: float = 0.0
+    p99_ms: float = 0.0
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Latency:
+        """That of calls of these milliseconds, at least one."""
+        ordered = sorted(times)
+        p90, p99 = (ordered[math.ceil(len(ordered) * part) - 1] for part in (0.9, 0.99))
+        return cls(ordered[0], statistics.median(ordered), len(ordered), p90, p99)
 
 
 def measure(
@@ -52,7 +64,7 @@ def measure(
             for _ in range(warmup):
                 call()
             taken[name] += _turn(call, clock)
-    return {name: Latency(min(t), statistics.median(t), len(t)) for name, t in taken.items()}
+    return {name: Latency.of(t) for name, t in taken.items()}
 
 
 def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
@@ -66,3 +78,63 @@ def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]
         times.append((now - start) * 1e3)
         if now >= turn_end:
             return times
+
+
+def throughput(
+    streams: Mapping[str, Sequence[Callable[[], object]]],
+    *,
+    seconds: float = 1.0,
+    turns: int = 4,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Calls per second of each candidate, whose callables are called over and over, each in a
+    thread of its own: the best of `turns`, which the candidates take one after the other.
+
+    Exceptions of callables propagate.
+    """
+    best = dict.fromkeys(streams, 0.0)
+    for _ in range(turns):
+        for name, calls in streams.items():
+            time.sleep(_PAUSE)
+            best[name] = max(best[name], _rate(calls, seconds / turns, clock))
+    return best
+
+
+def _rate(
+    calls: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float]
+) -> float:
+    """Calls per second while each callable runs in a thread of its own for `seconds`."""
+    counts, errors = [0] * len(calls), list[BaseException]()
+    ready, stop = threading.Barrier(len(calls) + 1), threading.Event()
+
+    def work(k: int) -> None:
+        try:
+            calls[k]()  # untimed
+            ready.wait()
+            while not stop.is_set():
+                calls[k]()
+                counts[k] += 1
+        except threading.BrokenBarrierError:
+            pass  # another one failed
+        except BaseException as error:
+            errors.append(error)
+            ready.abort()
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    start = end = clock()
+    try:
+        ready.wait()
+        start = clock()
+        stop.wait(seconds)
+        end = clock()
+        done = sum(counts)
+    except threading.BrokenBarrierError:
+        done = 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return done / (end - start)
