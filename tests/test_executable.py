@@ -187,7 +187,7 @@ def test_what_everything_looks_like() -> None:
     assert not any("\n" in repr(x) for x in one_line)
     assert repr(exe).startswith("<Executable") and "main(x: float32 [4, 2500])" in repr(exe)
     page = exe._repr_html_()
-    assert len(page) < 8000 and page.count("<tr>") == 54
+    assert len(page) < 8000 and page.count("<tr>") == 55
     # Columns are padded to the tile of this processor.
     assert re.search(r"50,(080|240),000 bytes", page)
     assert "<td>graph, 1 kernel call(s)</td>" in page

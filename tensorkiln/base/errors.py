@@ -45,6 +45,10 @@ class InternalError(TensorkilnError):
 class Issue:
     """One reason why a model cannot be compiled. `kind` is e.g. `"operator"`, `"attribute"`,
     `"dtype"`, `"opset"`, `"malformed"`; `node` is the node's name in the model, `op` its operator.
+
+    For a node of ONNX, `opset` is the version of the operator's set, with its domain if that is not
+    ONNX's own, `types` are the element types of its operands as far as they are known, and `place`
+    is the line of the program that the model was exported from, if the exporter wrote it down.
     """
 
     kind: str
@@ -52,8 +56,11 @@ class Issue:
     op: str
     message: str
     hint: str = ""
+    opset: str = ""
+    types: tuple[str, ...] = ()
+    place: str = ""
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, object]:
         """Return the fields as a dict, for `kiln check --json`."""
         return {
             "kind": self.kind,
@@ -61,6 +68,9 @@ class Issue:
             "op": self.op,
             "message": self.message,
             "hint": self.hint,
+            "opset": self.opset,
+            "types": list(self.types),
+            "place": self.place,
         }
 
 

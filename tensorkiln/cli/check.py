@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import Issue, UserError
+from tensorkiln.base.text import listed
 from tensorkiln.cli.options import add_target, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
@@ -57,13 +58,15 @@ def run(args: argparse.Namespace) -> int:
             hint="kiln check model.onnx, or --table for the operators of ONNX",
         )
     import tensorkiln as tk
+    from tensorkiln.frontend.onnx import absent_files
     from tensorkiln.pipeline import refusals
 
     model = plain_file(args.model)
     target = tk.Target(args.target or "native")
     issues = tk.check(model, target)
+    absent = absent_files(model)
     refused: Sequence[Refusal] = ()
-    if args.external and not issues:
+    if args.external and not issues and not absent:
         refused = refusals(tk.frontend.from_onnx(model), target, args.external)
     if args.json:
         report = {
@@ -71,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             "target": target.to_json(),
             "ok": not issues,
             "issues": [issue.to_json() for issue in issues],
+            "absent": list(absent),
         }
         if args.external:
             report["refused"] = [asdict(r) for r in refused]
@@ -78,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         screen = Screen(args.color)
         screen.report(issue_table(str(model), issues))
+        for name in absent:
+            print(f"checked without the weights in {name!r}, which is not there")
         if args.external and not issues:
             screen.report(refusal_table(args.external, refused))
     return 1 if issues else 0
@@ -131,14 +137,33 @@ def refusal_table(externals: Sequence[str], refused: Sequence[Refusal]) -> str:
 
 
 def issue_table(model: str, issues: Sequence[Issue]) -> str:
-    """The issues as a table, with a closing sentence that counts the nodes."""
+    """The issues as a table, those that differ only in their node in one row that names the first
+    node, with a closing sentence that counts the nodes."""
     if not issues:
         return f"{model}: every node can be compiled"
-    rows = [("NODE", "OPERATOR", "KIND", "WHAT")]
+    alike: dict[tuple[object, ...], list[Issue]] = {}
     for issue in issues:
+        same = replace(issue, node="", place="") if issue.op else issue
+        alike.setdefault(tuple(asdict(same).values()), []).append(issue)
+    rows = [("NODE", "COUNT", "OPERATOR", "OPSET", "TYPES", "KIND", "WHAT")]
+    for group in alike.values():
+        issue = group[0]
         said = not issue.hint or issue.hint in issue.message
         what = issue.message if said else f"{issue.message} [{issue.hint}]"
-        rows.append((issue.node or "-", issue.op or "-", issue.kind, what))
+        places = list(dict.fromkeys(i.place for i in group if i.place))
+        if places:
+            what += f" (from {listed(places, 4)})"
+        rows.append(
+            (
+                issue.node or "-",
+                str(len(group)),
+                issue.op or "-",
+                issue.opset or "-",
+                ", ".join(issue.types) or "-",
+                issue.kind,
+                what,
+            )
+        )
     nodes = sum(bool(issue.op) for issue in issues)
     what = f"{nodes} node(s) cannot be compiled" if nodes else "cannot be compiled"
     return f"{columns(rows)}\n{model}: {what}"

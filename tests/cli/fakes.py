@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import tensorkiln
+import tensorkiln.pipeline  # before `install` replaces what it imports
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo, Metadata, ParamInfo
 from tensorkiln.base.errors import Issue
+from tensorkiln.frontend import onnx as onnx_frontend
 from tensorkiln.inspectors import Subject, open_subject
 from tensorkiln.inspectors.library import KernelSize, LibraryReport
 from tensorkiln.target import Target
@@ -123,6 +125,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
         monkeypatch.setattr(tensorkiln, name, value, raising=False)
     monkeypatch.setattr("tensorkiln.cli.library.inspect_library", lambda path: REPORT)
     monkeypatch.setattr("tensorkiln.cli.inspect.inspect_library", lambda path: REPORT)
+    monkeypatch.setattr(onnx_frontend, "absent_files", lambda model: ())
     opened = Subject("net.so", "library", ArtifactSet())
     monkeypatch.setattr(
         "tensorkiln.cli.inspect.open_subject", lambda p: opened if p.is_file() else open_subject(p)

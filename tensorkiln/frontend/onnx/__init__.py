@@ -49,9 +49,26 @@ def check_onnx(
 ) -> tuple[Issue, ...]:
     """Return every issue for which `from_onnx` would refuse the model; empty if it imports.
 
-    A node with an operand that a refused node computes is not checked, and so not reported.
-    Raises UserError where `from_onnx` does.
+    A node with an operand that a refused node computes is not checked, and so not reported. Files
+    of external data need not be there (`absent_files`): other values take the place of weights, and
+    a few integers, which may decide shapes, are an issue of kind `weights`. Otherwise raises
+    UserError where `from_onnx` does.
     """
-    importer = Importer(load(model, [Path(r) for r in external_roots]), freeze)
+    source = load(model, [Path(r) for r in external_roots])
+    source.files.stand_ins = True
+    importer = Importer(source, freeze)
     importer.run()
     return tuple(importer.issues)
+
+
+def absent_files(model: Any, *, external_roots: Sequence[str | Path] = ()) -> tuple[str, ...]:
+    """The files of a model's weights that are not there, as it names them; `check_onnx` does
+    without. Raises UserError where `from_onnx` does."""
+    source = load(model, [Path(r) for r in external_roots])
+    assert source.model.graph is not None
+    source.files.stand_ins = True
+    for t in source.model.graph.initializer:
+        for entry in t.external_data if t.location == 1 else ():
+            if entry.key == "location":
+                source.files.lacks(entry.value)
+    return tuple(source.files.absent)

@@ -16,6 +16,7 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.order import execution_order, reads
+from tensorkiln.frontend.onnx.places import place_of
 from tensorkiln.frontend.onnx.plugins import FAULTS, Importers, installed_importers
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
@@ -28,7 +29,7 @@ from tensorkiln.frontend.onnx.proto import (
 )
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import DOMAINS
-from tensorkiln.frontend.onnx.tensors import to_constant
+from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, MatchCast, RVar, Tuple
@@ -221,17 +222,17 @@ class Importer:
         try:
             outputs: Sequence[Held | Unknown] = self._import(node, scope)
         except NodeProblem as problem:
-            self._issue(problem.kind, label, node.op_type, problem.message, problem.hint)
+            self._node_issue(problem.kind, node, scope, problem.message, problem.hint)
             outputs = ()
         except UserError as error:
             if error.code in ("missing-file", "unsafe-path", "short-file", *FAULTS):
                 raise
             # Raised by an operator's type rule: the operands do not fit each other.
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
-            self._issue(kind, label, node.op_type, error.message, error.hint)
+            self._node_issue(kind, node, scope, error.message, error.hint)
             outputs = ()
         except MemoryError:
-            self._issue("malformed", label, node.op_type, "not enough memory to import it")
+            self._node_issue("malformed", node, scope, "not enough memory to import it")
             outputs = ()
         except TensorkilnError:
             raise
@@ -436,6 +437,36 @@ class Importer:
 
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
         self.issues.append(Issue(kind, node, op, message, hint))
+
+    def _node_issue(
+        self, kind: str, node: NodeProto, scope: GraphScope, message: str, hint: str = ""
+    ) -> None:
+        """Record why a node cannot be imported, with all that is known of the node."""
+        domain = _domain(node.domain)
+        version = scope.opsets.get(domain)
+        opset = f"{domain} {version or '?'}" if domain else str(version or "?")
+        values = (scope.find(name) for name in node.operands)
+        self.issues.append(
+            Issue(
+                kind,
+                scope.prefix + node.label,
+                node.op_type,
+                message,
+                hint,
+                opset,
+                tuple(filter(None, map(_type_of, values))),
+                place_of(node),
+            )
+        )
+
+
+def _type_of(value: object) -> str:
+    """The element type of what an operand stands for; empty if it is not known."""
+    if isinstance(value, TensorProto):
+        return DTYPES.get(value.data_type) or OTHER_DTYPES.get(value.data_type, "")
+    if isinstance(value, Narrow):
+        return value.format.name
+    return value.tensor.dtype.name if isinstance(value, Val) else ""
 
 
 def _domain(domain: str) -> str:

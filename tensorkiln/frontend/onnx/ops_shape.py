@@ -143,7 +143,7 @@ def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
     return g.transpose(x, order)
 
 
-def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
+def concat(g: Context, x: Val, *more: Val, axis: Int) -> Val:
     """Concatenate operands along one dimension."""
     at = g.axis(axis, g.rank(x))
     dtypes = {g.dtype(v) for v in (x, *more)}

@@ -100,7 +100,8 @@ class AttributeProto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeProto:
-    """NodeProto; an empty name in `input` or `output` is an operand or output left out."""
+    """NodeProto; an empty name in `input` or `output` is an operand or output left out. `doc` and
+    `metadata` are not decoded: only errors ask what is in them."""
 
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
@@ -109,6 +110,8 @@ class NodeProto:
     attribute: tuple[AttributeProto, ...] = ()
     domain: str = ""
     overload: str = ""
+    doc: memoryview | None = None
+    metadata: tuple[memoryview, ...] = ()  # each a StringStringEntryProto
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -167,7 +170,7 @@ class Model:
     functions: tuple[FunctionProto, ...] = ()
 
 
-_ENTRY = Schema("StringStringEntryProto", Entry, {1: Field("key", "str"), 2: Field("value", "str")})
+ENTRY = Schema("StringStringEntryProto", Entry, {1: Field("key", "str"), 2: Field("value", "str")})
 _TENSOR = Schema(
     "TensorProto",
     TensorProto,
@@ -181,7 +184,7 @@ _TENSOR = Schema(
         9: Field("raw_data", "bytes"),
         10: Field("double_data", "doubles"),
         11: Field("uint64_data", "varints"),
-        13: Field("external_data", "message", True, lambda: _ENTRY),
+        13: Field("external_data", "message", True, lambda: ENTRY),
         14: Field("location", "int"),
     },
 )
@@ -224,8 +227,10 @@ NODE = Schema(
         3: Field("name", "str"),
         4: Field("op_type", "str"),
         5: Field("attribute", "message", True, lambda: ATTRIBUTE),
+        6: Field("doc", "bytes"),
         7: Field("domain", "str"),
         8: Field("overload", "str"),
+        9: Field("metadata", "bytes", True),
     },
 )
 _GRAPH: Schema = Schema(

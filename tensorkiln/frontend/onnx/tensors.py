@@ -70,6 +70,9 @@ def element_type(code: int, what: str) -> str | Format:
 class ExternalFiles:
     """The external files that hold a model's tensors; each is mapped once, at its first use.
 
+    With `stand_ins`, a file that is not there is no error: its name goes to `absent`, and other
+    values take the place of its tensors.
+
     `folder` is the model's own (None for a model in memory); `roots` are further folders in which
     the caller permits external data. A location that leads out of these folders, `../weights` or
     a symbolic link, raises UserError.
@@ -79,6 +82,21 @@ class ExternalFiles:
         self.folder = folder
         self.roots = tuple(Path(r) for r in roots)
         self._maps: dict[str, memoryview] = {}
+        self.stand_ins = False
+        self.absent: list[str] = []
+
+    def lacks(self, location: str) -> bool:
+        """Whether `stand_ins` take the place of what is in this file, which is not there."""
+        if not self.stand_ins or location in self._maps:
+            return False
+        if location not in self.absent:
+            try:
+                self._map(location)
+            except UserError as error:
+                if error.code != "missing-file":
+                    raise
+                self.absent.append(location)
+        return location in self.absent
 
     def view(self, location: str, offset: int, length: int | None, tensor: str) -> memoryview:
         """A view of `length` bytes (None: up to the end) from byte `offset` of file `location`.
@@ -160,7 +178,10 @@ def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
     count = math.prod(dims)
     size = packed_size(format, count)
     if t.location == 1:
-        data: np.ndarray = np.frombuffer(_external(t, files, size), np.uint8)
+        external = _external(t, files, size)
+        data: np.ndarray = (
+            np.zeros(size, np.uint8) if external is None else np.frombuffer(external, np.uint8)
+        )
     elif t.raw_data is not None and (len(t.raw_data) or not t.int32_data.size):
         data = np.frombuffer(t.raw_data, np.uint8)
     elif format.bits == 6:
@@ -197,6 +218,8 @@ def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
     count, dtype = math.prod(dims), numpy_dtype(name).newbyteorder("<")
     if t.location == 1:
         data: memoryview | None = _external(t, files, count * dtype.itemsize)
+        if data is None:
+            return _stand_in(t, name, dims)
     else:
         data = t.raw_data
     if data is not None and (len(data) or not _typed(t, name).size):
@@ -214,7 +237,25 @@ def to_array(t: TensorProto, files: ExternalFiles) -> np.ndarray:
     return array
 
 
-def _external(t: TensorProto, files: ExternalFiles, size: int) -> memoryview:
+_FEW = 64  # integers: as many may be a shape, axes or bounds
+
+
+def _stand_in(t: TensorProto, name: str, dims: tuple[int, ...]) -> np.ndarray:
+    """Values for a tensor whose file is not there: ones, or zeros, which take no memory, where they
+    are many. NodeProblem for a few integers, which may decide shapes."""
+    count = math.prod(dims)
+    if name in ("int32", "int64", "bool") and count <= _FEW:
+        raise NodeProblem(
+            "weights",
+            f"tensor {t.name!r} is in an external file that is not there, and may decide shapes",
+            "put the file beside the model",
+        )
+    make = np.ones if count < 1 << 16 else np.zeros
+    return make(dims, numpy_dtype(name))
+
+
+def _external(t: TensorProto, files: ExternalFiles, size: int) -> memoryview | None:
+    """The bytes of an external tensor; None if its file is not there and need not be."""
     entries = {e.key: e.value for e in t.external_data}
     if "location" not in entries:
         raise NodeProblem("malformed", f"tensor {t.name!r} is external but names no location")
@@ -227,6 +268,8 @@ def _external(t: TensorProto, files: ExternalFiles, size: int) -> memoryview:
                 raise NodeProblem(
                     "malformed", f"tensor {t.name!r}: {key} {entries[key]!r} is not an integer"
                 ) from None
+    if files.lacks(entries["location"]):
+        return None
     length = size if numbers["length"] is None else numbers["length"]
     return files.view(entries["location"], numbers["offset"] or 0, length, t.name)
 
