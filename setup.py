@@ -1,6 +1,6 @@
-"""What depends on the command. A wheel of `tensorkiln` holds what `tensorkiln-runtime` does not, and
-requires it; an editable install is all of the package, so that a checkout needs no index. The rest is
-in pyproject.toml."""
+"""What depends on the command, and is not in pyproject.toml. A wheel of `tensorkiln` holds what
+`tensorkiln-runtime` does not, and requires it; an editable install is all of the package, so that a
+checkout needs no index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from partition import in_runtime, index_readme, version  # noqa: E402
 
 NEEDS = [
     "numpy>=1.26",
-    "ml_dtypes>=0.4",  # elements of bfloat16 and of 8 bits in models
-    # Code of kernels; a newer one brings another LLVM. It has no wheel for Macs with Intel's processors,
-    # where the target kind `c` works.
+    "ml_dtypes>=0.4",  # elements of bfloat16, and of 8 bits and fewer, in models
+    # Code of kernels; a newer one brings another LLVM. It has no wheel for Macs with processors of
+    # Intel, where kind `c` remains.
     "llvmlite==0.50.*; platform_system != 'Darwin' or platform_machine == 'arm64'",
     # Proofs that a schedule keeps results; it has no wheel for Windows.
     "islpy>=2025.1; platform_system != 'Windows'",

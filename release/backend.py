@@ -1,6 +1,6 @@
 """setuptools as a build backend, less one hook: without `prepare_metadata_for_build_editable`, pip
-takes the metadata of an editable install from the install itself, which setup.py knows by its command.
-"""
+takes the metadata of an editable install from the install itself, which setup.py knows
+by its command."""
 
 from setuptools.build_meta import (
     build_editable,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
-# The rooms that `tensorkiln.runtime` may import (tests/test_import_floors.py), and what is beside them.
+# The rooms that `tensorkiln.runtime` may import (tests/test_import_floors.py), and what is beside
+# them.
 RUNTIME_ROOMS = ("artifact", "base", "runtime")
 RUNTIME_FILES = ("__init__.py", "py.typed")
 
@@ -17,7 +18,7 @@ def in_runtime(path: PurePosixPath | Path) -> bool:
 
 
 def package_files(root: Path) -> list[PurePosixPath]:
-    """All files of the package below `root`, relative to `tensorkiln/`, without what Python made."""
+    """All files of the package in a repository, relative to `tensorkiln/`, sorted."""
     package = root / "tensorkiln"
     return sorted(
         PurePosixPath(path.relative_to(package).as_posix())

@@ -27,12 +27,13 @@ __all__ = [
     "get_requires_for_build_wheel",
 ]
 
+_PAGES = ("LICENSE", "CHANGELOG.md", "SECURITY.md")
 _OWN = 'build-backend = "backend"\nbackend-path = ["."]\n'
 
 
 @contextmanager
 def _copied() -> Iterator[None]:
-    """Within, the current folder is a plain project of setuptools: what a source distribution holds."""
+    """Within, the current folder is a plain project of setuptools, as a source distribution is."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="tensorkiln-runtime-") as name:
         folder = Path(name)
@@ -40,7 +41,8 @@ def _copied() -> Iterator[None]:
         assert _OWN in project
         plain = project.replace(_OWN, 'build-backend = "setuptools.build_meta"\n')
         (folder / "pyproject.toml").write_text(plain, encoding="utf-8")
-        for path in (HERE / "README.md", *(ROOT / name for name in ("LICENSE", "CHANGELOG.md"))):
+        (folder / "MANIFEST.in").write_text("include *.md\n", encoding="utf-8")
+        for path in (HERE / "README.md", *(ROOT / name for name in _PAGES)):
             shutil.copy(path, folder)
         for file in filter(in_runtime, package_files(ROOT)):
             target = folder / "tensorkiln" / file

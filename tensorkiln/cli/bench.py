@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from tensorkiln.base.config import available_cpus, read_config, whole
+from tensorkiln.base.packages import require_package
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
@@ -21,7 +22,6 @@ from tensorkiln.cli.options import (
     path,
     plain_file,
     refuse_together,
-    require_package,
     sizes,
     stderr_progress,
 )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import (
     Array,
@@ -128,7 +129,7 @@ def compare(request: Request) -> Answer:
         calls["peer"] = partial(peer, names, arrays)
     times = measure(calls, seconds=request.seconds)
     if peer is None:
-        missing = "ONNX Runtime is not installed (pip install 'tensorkiln[demo]')"
+        missing = f"ONNX Runtime is not installed ({install_line('onnxruntime')})"
         reason = missing if request.model else "no --model was given"
         return Answer(times["ours"], threads, not_compared=reason, precision=precision)
     most, scale, worst = (max(column) for column in zip(*errors, strict=True))
