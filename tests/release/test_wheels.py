@@ -28,8 +28,9 @@ assert "tensorkiln.base.cache" not in sys.modules
 HALF = """
 import numpy as np, tensorkiln as tk
 from tensorkiln.base.errors import UserError
-run = tk.runtime.Executor(tk.runtime.load_module("half.so"), tk.cpu())["main"]
+library = tk.runtime.load_module("half.so")
 try:
+    run = tk.runtime.Executor(library, tk.cpu())["main"]
     print(run(np.arange(-3, 3, dtype=np.float32)).numpy().astype("float32").tolist())
 except UserError as error:
     print(type(error).__name__, error.code, error)
