@@ -4,9 +4,9 @@ PYTHON ?= python3
 JOBS ?= 2
 PIP_ARGS ?=
 BIN := .venv/bin
-SETUP := Makefile pyproject.toml
+SETUP := Makefile pyproject.toml setup.py
 
-.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "                  each runs REPEATS times"
 	@echo "make analyze      crt and generated C under gcc's and clang's analyzers and cppcheck"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
+	@echo "make release-check  whether this checkout can be released, and its files in dist/"
 	@echo "make clean        remove .venv and caches of tools"
 
 # A stamp per set of packages, made again when pyproject.toml changes.
@@ -72,9 +73,10 @@ test: .venv/has-dev
 tools: .venv/has-dev
 	apt-get install -y --no-install-recommends $$($(BIN)/python -m tests.capabilities)
 
+LINTED := tensorkiln tests bench examples release setup.py
 lint: .venv/has-dev
-	$(BIN)/ruff check tensorkiln tests bench examples
-	$(BIN)/ruff format --check tensorkiln tests bench examples
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/mypy
 
 # A peer that cannot be installed here, or takes too long, is a row of the results that says so.
@@ -193,6 +195,10 @@ analyze: .venv/analyzers
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev
 	REQUIRE_CHROMIUM=1 $(BIN)/python -m pytest -q tests/report
+
+# Nothing is fetched once [dev] is there; nothing is sent.
+release-check: .venv/has-dev
+	$(BIN)/python -m release.check
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -64,7 +64,7 @@ CAPABILITIES = {
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
     "ptxas": Capability(
-        "`pip install tensorkiln[cuda]`",
+        "`pip install 'tensorkiln[cuda]'`",
         r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed|ptxas [\d.]+ gives other figures",
     ),
     "Pythons": Capability(

@@ -14,7 +14,8 @@ from tests.release.conftest import ROOT, Make, Release
 from tests.release.environments import COMPILER, Environment
 
 UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount")
-# Two homes that even root cannot write to: the given one, and that of who the namespace takes for root.
+# Two homes that even root cannot write to: the given one, and root's, which is where a command that
+# knows of no HOME looks.
 READ_ONLY = """
 for home in "$1" ~root; do MOUNT --bind "$home" "$home"; MOUNT -o remount,bind,ro "$home"; done
 if TOUCH "$1/x" 2>/dev/null; then exit 9; fi
@@ -33,7 +34,7 @@ def everything(release: Release, environment: Make) -> Environment:
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> tuple[str, ...]:
-    """How a command begins that has no network, and a home, `tmp_path / "home"`, that is read-only."""
+    """How a command begins that has no network, and a home (`tmp_path / "home"`) to read only."""
     home = tmp_path / "home"
     home.mkdir()
     probe = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)

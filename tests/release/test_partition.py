@@ -1,5 +1,5 @@
-"""Every file of the package belongs to one of the two distributions, and the runtime's needs nothing
-of the compiler's."""
+"""Every file of the package belongs to one of the two distributions, and those of the runtime need
+none of the compiler's."""
 
 from __future__ import annotations
 

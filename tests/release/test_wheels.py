@@ -33,7 +33,19 @@ try:
     run = tk.runtime.Executor(library, tk.cpu())["main"]
     print(run(np.arange(-3, 3, dtype=np.float32)).numpy().astype("float32").tolist())
 except UserError as error:
+    for name in ("bfloat16", "float8_e4m3fn", "int4"):
+        try:
+            tk.nd.empty((1,), dtype=name)
+        except UserError as other:
+            assert name in str(other) and other.hint == error.hint, other
+        else:
+            raise AssertionError(name)
     print(type(error).__name__, error.code, error)
+"""
+CAST = """
+@R.function
+def main(x: R.Tensor((6,), "float32")):
+    return R.cast(x, dtype="bfloat16")
 """
 NAMES = """
 import json, tensorkiln as tk
@@ -58,10 +70,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = executable.export_library(folder / "model.so")
     run = tk.runtime.Executor(tk.runtime.load_module(library), tk.cpu())["main"]
     np.savez(folder / "given.npz", x=x, y=run(x).numpy())
-    half = from_source(
-        "@R.function\ndef main(x: R.Tensor((6,), 'float32')):\n    return R.cast(x, dtype='bfloat16')"
-    )
-    tk.compile(half).export_library(folder / "half.so")
+    tk.compile(from_source(CAST)).export_library(folder / "half.so")
     return folder
 
 
