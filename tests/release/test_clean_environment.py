@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.make_mlp import make_mlp
 from tests.release.conftest import ROOT, Make, Release
 from tests.release.environments import COMPILER, Environment
 
@@ -122,3 +123,23 @@ def _model(environment: Environment, folder: Path) -> Path:
     done = environment.run("python", script, "mlp.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "mlp.onnx"
+
+
+def test_what_no_tool_is_needed_for(
+    release: Release, environment: Make, sealed: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Where llvmlite, islpy and ziglang have no wheels: plain C, and else what is missing."""
+    little = environment([release.runtime_wheel, release.wheel], ("numpy", "ml_dtypes"))
+    (tmp_path / "mlp.onnx").write_bytes(make_mlp().SerializeToString())
+    words = ("kiln", "compile", "mlp.onnx", "-o")
+    plain = ("mlp.tar", "--format", "mlf", "--target", "c", "--freeze", "batch=1")
+    done = little.run(*words, *plain, cwd=tmp_path, before=sealed)
+    assert done.returncode == 0, done.stderr
+    done = little.run("kiln", "inspect", "mlp.tar", cwd=tmp_path, before=sealed)
+    assert done.returncode == 0, done.stderr
+    for target in ("native", "llvm", "cuda"):
+        asked = (*words, "mlp.so", "--target", target)
+        done = little.run(*asked, cwd=tmp_path, before=sealed, KILN_CACHE="0")
+        assert done.returncode == 2
+        assert "needs the package 'llvmlite', which is not installed" in done.stderr
+        assert "hint: pip install 'llvmlite==0.50.*', or " in done.stderr
