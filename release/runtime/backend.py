@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import build_meta
-from setuptools.build_meta import get_requires_for_build_sdist, get_requires_for_build_wheel
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
 from partition import in_runtime, package_files  # noqa: E402
-
-__all__ = [
-    "build_sdist",
-    "build_wheel",
-    "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
-]
 
 _PAGES = ("LICENSE", "CHANGELOG.md", "SECURITY.md")
 _OWN = 'build-backend = "backend"\nbackend-path = ["."]\n'
@@ -53,6 +45,9 @@ def _copied() -> Iterator[None]:
             yield
         finally:
             os.chdir(before)
+
+
+# setuptools, which pyproject.toml names, is all that a build requires: there are no hooks that ask.
 
 
 def build_wheel(

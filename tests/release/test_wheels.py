@@ -155,6 +155,33 @@ def test_an_editable_install_is_everything(
     shutil.rmtree(checkout)
 
 
+HOOK = """
+import sys
+folder, kind, out = sys.argv[1:]
+sys.path.insert(0, folder)
+import backend
+assert getattr(backend, f"get_requires_for_build_{kind}", list)() == []
+getattr(backend, f"build_{kind}")(out)
+"""
+
+
+@pytest.mark.parametrize(("project", "backend"), [(".", "release"), ("release/runtime", ".")])
+def test_hooks_of_the_backends(
+    project: str, backend: str, environment: Make, tmp_path: Path
+) -> None:
+    """As pip calls them: each in a process of its own, where setuptools is and nothing else."""
+    checkout, out = tmp_path / "checkout", tmp_path / "out"
+    copy_repository(ROOT, checkout)
+    out.mkdir()
+    builder = environment([], ("setuptools",))
+    for kind in ("wheel", "sdist"):
+        done = builder.run("python", "-c", HOOK, backend, kind, out, cwd=checkout / project)
+        assert done.returncode == 0, done.stderr
+    name = "tensorkiln" if project == "." else "tensorkiln_runtime"
+    forms = ("-py3-none-any.whl", ".tar.gz")
+    assert {p.name for p in out.iterdir()} == {f"{name}-{version(ROOT)}{form}" for form in forms}
+
+
 def test_a_missing_python_is_a_capability() -> None:
     from tests.capabilities import capability
 
