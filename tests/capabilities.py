@@ -68,7 +68,7 @@ CAPABILITIES = {
         r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed|ptxas [\d.]+ gives other figures",
     ),
     "Pythons": Capability(
-        "`uv python install 3.12 3.13 3.14`, each on PATH and with NumPy",
+        "`uv python install 3.12 3.13 3.14`, then `make pythons`",
         r"python3\.\d+ with NumPy is not installed",
     ),
     "RISC-V": Capability(

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from release.build import build
-from tests.release.environments import Environment, has_pip, make_environment
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.release.environments import ROOT, Environment, has_pip, make_environment
 
 
 class Release:
@@ -36,14 +34,14 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 Make = Callable[..., Environment]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Make:
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """`environment(wheels, packages, python)`: a new one, with packages numpy by default."""
 
     def make(
         wheels: list[Path], packages: tuple[str, ...] = ("numpy",), **python: str
     ) -> Environment:
-        folder = tmp_path / "environment"
+        folder = tmp_path_factory.mktemp("environment")
         make_environment(folder, packages, **python)
         made = Environment(folder)
         if wheels:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")  # of Python, as the classifiers say
 COMPILER = ("ml_dtypes", "llvmlite", "islpy", "ziglang")  # what `tensorkiln` requires beside NumPy
 
@@ -61,8 +62,8 @@ class Environment:
     def install(self, wheels: Iterable[Path], *more: str) -> None:
         """Install files by the pip of the tests' Python; nothing is fetched."""
         pip = [sys.executable, "-m", "pip", "--python", str(self.programs / "python"), "install"]
-        offline = ["-q", "--no-deps", "--no-index", "--disable-pip-version-check", *more]
-        _done([*pip, *offline, *map(str, wheels)])
+        offline = ["-q", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
+        _done([*pip, *offline, *more, *map(str, wheels)])
 
 
 def _done(command: Sequence[str]) -> str:
@@ -73,11 +74,12 @@ def _done(command: Sequence[str]) -> str:
 
 @functools.cache
 def interpreter(version: str) -> str:
-    """A Python of this version (`"3.12"`) that has NumPy; the test is skipped without one."""
+    """A Python of this version (`"3.12"`) that has NumPy, of `make pythons` or on PATH; the test is
+    skipped without one."""
     if version == "{}.{}".format(*sys.version_info):
         return sys.executable
     probe = "import numpy, sys; print(*sys.version_info[:2], sep='.')"
-    for folder in os.get_exec_path():
+    for folder in (ROOT / ".venv" / "pythons" / version / "bin", *os.get_exec_path()):
         found = shutil.which(f"python{version}", path=folder)
         if found is None:
             continue

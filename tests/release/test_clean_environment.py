@@ -26,11 +26,12 @@ exec "$@"
 """
 
 
-@pytest.fixture
+PACKAGES = ("numpy", *COMPILER, "onnx", "onnxruntime")
+
+
+@pytest.fixture(scope="module")
 def everything(release: Release, environment: Make) -> Environment:
-    return environment(
-        [release.runtime_wheel, release.wheel], ("numpy", *COMPILER, "onnx", "onnxruntime")
-    )
+    return environment([release.runtime_wheel, release.wheel], PACKAGES)
 
 
 @pytest.fixture
@@ -102,15 +103,18 @@ def test_where_nothing_can_be_written(
         assert re.match(r"kiln: error: cannot (write|make folder) '", done.stderr), done.stderr
 
 
-def test_without_a_linker(everything: Environment, sealed: tuple[str, ...], tmp_path: Path) -> None:
+def test_without_a_linker(
+    release: Release, environment: Make, sealed: tuple[str, ...], tmp_path: Path
+) -> None:
     """Where ziglang has no wheel, and no CC is named: what to install, or to set."""
-    model = _model(everything, tmp_path)
-    (everything.site / "ziglang").unlink()
-    done = everything.run("kiln", "compile", model, "-o", "x.so", cwd=tmp_path, before=sealed)
+    less = environment([release.runtime_wheel, release.wheel], PACKAGES)
+    model = _model(less, tmp_path)
+    (less.site / "ziglang").unlink()
+    done = less.run("kiln", "compile", model, "-o", "x.so", cwd=tmp_path, before=sealed)
     assert done.returncode == 2
     assert "linking needs a C compiler and linker" in done.stderr
     assert "pip install 'ziglang==0.17.*', or set CC=gcc" in done.stderr
-    done = everything.run(
+    done = less.run(
         *("kiln", "compile", model, "-o", "x.tar", "--format", "mlf", "--target", "c"),
         cwd=tmp_path,
         before=sealed,
