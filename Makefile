@@ -4,9 +4,9 @@ PYTHON ?= python3
 JOBS ?= 2
 PIP_ARGS ?=
 BIN := .venv/bin
-SETUP := Makefile pyproject.toml
+SETUP := Makefile pyproject.toml setup.py
 
-.PHONY: demo quick test tools lint bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze clean help
 
 help:
@@ -39,6 +39,8 @@ help:
 	@echo "                  each runs REPEATS times"
 	@echo "make analyze      crt and generated C under gcc's and clang's analyzers and cppcheck"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
+	@echo "make pythons      NumPy for every Python on PATH from 3.11 on, which the runtime's wheel is then tested with"
+	@echo "make release-check  whether this checkout can be released, and its files in dist/"
 	@echo "make clean        remove .venv and caches of tools"
 
 # A stamp per set of packages, made again when pyproject.toml changes.
@@ -72,9 +74,10 @@ test: .venv/has-dev
 tools: .venv/has-dev
 	apt-get install -y --no-install-recommends $$($(BIN)/python -m tests.capabilities)
 
+LINTED := tensorkiln tests bench examples release setup.py
 lint: .venv/has-dev
-	$(BIN)/ruff check tensorkiln tests bench examples
-	$(BIN)/ruff format --check tensorkiln tests bench examples
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/mypy
 
 # A peer that cannot be installed here, or takes too long, is a row of the results that says so.
@@ -193,6 +196,19 @@ analyze: .venv/analyzers
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev
 	REQUIRE_CHROMIUM=1 $(BIN)/python -m pytest -q tests/report
+
+# An environment with NumPy for each Python that is on PATH, for the tests of the runtime's wheel.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+pythons: .venv/has-dev
+	for v in $(PYTHONS); do \
+	  python$$v -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null || continue; \
+	  python$$v -m venv --without-pip .venv/pythons/$$v && $(BIN)/python -m pip --python .venv/pythons/$$v/bin/python \
+	    install -q --disable-pip-version-check $(PIP_ARGS) numpy && echo "python$$v" || exit 1; \
+	done
+
+# Nothing is sent; nothing is fetched but NumPy for other Pythons.
+release-check: .venv/has-dev pythons
+	$(BIN)/python -m release.check
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -92,6 +92,8 @@ def __getattr__(name: str) -> Any:
         module, _, attribute = _PUBLIC[name].partition(":")
     except KeyError:
         raise AttributeError(f"module 'tensorkiln' has no attribute {name!r}") from None
+    if not _is_here(module):
+        raise _needs_the_compiler(name)
     value: Any = importlib.import_module(module)
     if attribute:
         value = getattr(value, attribute)
@@ -99,5 +101,32 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _is_here(module: str) -> bool:
+    """Whether the room of a module is installed: `tensorkiln-runtime` alone has three of them."""
+    from importlib.util import find_spec
+
+    return find_spec(".".join(module.split(".")[:2])) is not None
+
+
+def _needs_the_compiler(name: str) -> Exception:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from tensorkiln.base.errors import UserError
+
+    hint = "pip install tensorkiln"
+    try:
+        version("tensorkiln")
+    except PackageNotFoundError:
+        pass
+    else:  # for example for one user, and the runtime for all
+        hint += " into the folder where tensorkiln-runtime is: its files lie in another one"
+    return UserError(
+        f"tensorkiln.{name} needs the compiler, and only tensorkiln-runtime is installed",
+        code="missing-package",
+        hint=hint,
+    )
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)  # not what this file imports
+    lacking = {name for name, place in _PUBLIC.items() if not _is_here(place.partition(":")[0])}
+    return sorted({*__all__} - lacking)  # not what this file imports

@@ -23,7 +23,7 @@ class Capability:
 
 _PACKAGES = (
     "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnxruntime|onnxruntime.quantization|onnxscript|"
-    "scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
+    "islpy|llvmlite|pip|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"
 
@@ -64,8 +64,12 @@ CAPABILITIES = {
         "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
     ),
     "ptxas": Capability(
-        "`pip install tensorkiln[cuda]`",
+        "`pip install 'tensorkiln[cuda]'`",
         r"(ptxas|nvdisasm|cuda_occupancy\.h) is not installed|ptxas [\d.]+ gives other figures",
+    ),
+    "Pythons": Capability(
+        "`uv python install 3.12 3.13 3.14`, then `make pythons`",
+        r"python3\.\d+ with NumPy is not installed",
     ),
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",

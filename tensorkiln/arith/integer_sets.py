@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorkiln.arith.affine_text import TRUE
+from tensorkiln.base.packages import missing_package
 
 # Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
 # million or two, a product that copies ahead five, and a proof that needs more may not end in
@@ -27,8 +28,10 @@ class Sets:
     """Builds and queries isl sets over given parameters, of which `facts` hold."""
 
     def __init__(self, params: Sequence[str], facts: Sequence[str]):
-        import islpy
-
+        try:
+            import islpy
+        except ImportError:
+            raise missing_package("islpy", "a proof that a schedule keeps results") from None
         self.isl = islpy
         ctx = getattr(_local, "context", None)
         if ctx is None:

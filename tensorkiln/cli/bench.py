@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tensorkiln.base.config import available_cpus, read_config, whole
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write
+from tensorkiln.base.packages import require_package
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
@@ -26,7 +27,6 @@ from tensorkiln.cli.options import (
     path,
     plain_file,
     refuse_together,
-    require_package,
     sizes,
     stderr_progress,
 )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import (
     Array,
@@ -146,7 +147,7 @@ def compare(request: Request) -> Answer:
         "per_second": rates,
     }
     if peer is None:
-        missing = "ONNX Runtime is not installed (pip install 'tensorkiln[demo]')"
+        missing = f"ONNX Runtime is not installed ({install_line('onnxruntime')})"
         reason = missing if request.model else request.why_alone
         return Answer(times["ours"], threads, not_compared=reason, **about)
     most, scale, worst = (max(column) for column in zip(*errors, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib.util
 import os
 import re
 import stat
@@ -273,17 +272,6 @@ def writable_parent(path: Path, *, folder: bool = False) -> Path:
             hint="name a place that you may write to",
         )
     return path
-
-
-def require_package(name: str, what: str, extra: str = "demo") -> None:
-    """Raise UserError (code `missing-package`) if a Python package that `what` needs is missing.
-    `extra`: the extra of tensorkiln that installs it."""
-    if importlib.util.find_spec(name) is None:
-        raise UserError(
-            f"{what} needs the package {name!r}, which is not installed",
-            code="missing-package",
-            hint=f"pip install 'tensorkiln[{extra}]'",
-        )
 
 
 def stderr_progress(quiet: bool = False) -> Progress:

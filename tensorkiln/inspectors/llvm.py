@@ -12,6 +12,7 @@ import sys
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.packages import require_package
 from tensorkiln.base.processes import python_command
 
 BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")  # magic of raw bitcode, and of the wrapper format
@@ -37,6 +38,7 @@ def show_functions(artifact: Artifact) -> str:
 
 
 def _asked(what: str, artifact: Artifact) -> str:
+    require_package("llvmlite", "reading LLVM's code")
     command = python_command("tensorkiln.inspectors.llvm", what)
 
     def bad(reason: str, hint: str = "") -> UserError:

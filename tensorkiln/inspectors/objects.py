@@ -15,6 +15,7 @@ from typing import Any
 from tensorkiln.artifact import Artifact, Later
 from tensorkiln.artifact.elf import Elf, Section, Symbol, elf_of
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.packages import missing_package
 from tensorkiln.inspectors.table import table_lines
 
 _TARGET = re.compile(r"#?(0x[0-9a-f]+)\Z")
@@ -219,12 +220,8 @@ def _engine(elf: Elf) -> Any:
     try:
         import capstone
     except ImportError:
-        raise UserError(
-            "instructions need the package capstone",
-            code="missing-package",
-            where=elf.where,
-            hint="pip install 'tensorkiln[inspect]'; symbols, sections and hexdump need nothing",
-        ) from None
+        otherwise = "look at symbols, sections or hexdump"
+        raise missing_package("capstone", "disassembly", otherwise, where=elf.where) from None
     machines = {
         "x86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
         "i386": (capstone.CS_ARCH_X86, capstone.CS_MODE_32),

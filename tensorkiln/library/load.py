@@ -12,6 +12,7 @@ import numpy as np
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.sections import WEIGHTS_PAD, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.base.packages import require_package
 from tensorkiln.link.artifacts import (
     LOADER_EXPORTS,
     WEIGHTS,
@@ -80,6 +81,7 @@ def _linked_in_memory(
 ) -> Image:
     """Link bitcode, objects and weights of target `llvmjit` into this process, without a file."""
     # Imported here, since the other targets link without LLVM.
+    require_package("llvmlite", "target llvmjit")
     from tensorkiln.codegen.llvm.jit import link_in_memory
 
     own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]

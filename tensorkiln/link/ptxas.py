@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.target.cuda_tools import assembled, ptxas_path, tool_identity
 
 
@@ -16,7 +17,7 @@ def cubin_of(ptx: str, arch: str, cache: Cache | None = None) -> bytes:
             "ptxas, which makes cubins, is not installed",
             code="no-tool",
             where="target.cubin",
-            hint="pip install tensorkiln[cuda]; without it the driver compiles the PTX",
+            hint=f"{install_line('nvidia')}; without it the driver compiles the PTX",
         )
     components = {"kind": "cubin", "ptx": ptx, "arch": arch, "tool": tool_identity(path)}
     key = key_of(components)

@@ -18,6 +18,7 @@ from typing import Protocol
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
 from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
@@ -103,7 +104,7 @@ def zig_path() -> Path:
     raise UserError(
         "linking needs a C compiler and linker",
         code="no-tool",
-        hint="pip install ziglang, or set CC=gcc, or pass fcompile='gcc'",
+        hint=f"{install_line('ziglang')}, or set CC=gcc, or pass fcompile='gcc'",
     )
 
 

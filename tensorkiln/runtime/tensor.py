@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
+from tensorkiln.base.packages import missing_package
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.device import CPU, CUDA, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
@@ -18,13 +19,17 @@ from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 ALIGN = 64
 LARGE = 65536  # bytes; smaller results are not aligned: that costs more time than it saves
 
+# How names of package ml_dtypes begin.
+_NARROW = ("bfloat16", "float8", "float6", "float4", "int4", "uint4", "int2", "uint2")
+
 Array = NDArray[Any]
 
 
 def dtype_named(name: DTypeLike) -> np.dtype[Any]:
     """NumPy's dtype for a name or type; `bfloat16` and 8-bit floats come from package ml_dtypes.
 
-    Raises ArgumentTypeError (code `dtype`) for an unknown one.
+    Raises ArgumentTypeError: code `dtype` for an unknown one, `missing-package` for one of that
+    package where it is not installed.
     """
     try:
         return np.dtype(name)
@@ -35,7 +40,14 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
         return found
-    except (ImportError, AttributeError, TypeError, ValueError):
+    except ImportError:
+        if str(name).startswith(_NARROW):
+            missing = missing_package("ml_dtypes", f"element type {name!s:.80}")
+            raise ArgumentTypeError(
+                missing.message, code="missing-package", hint=missing.hint
+            ) from None
+        raise ArgumentTypeError(f"unknown element type {name!r:.80}", code="dtype") from None
+    except (AttributeError, TypeError, ValueError):
         raise ArgumentTypeError(f"unknown element type {name!r:.80}", code="dtype") from None
 
 

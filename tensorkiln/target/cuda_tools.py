@@ -1,7 +1,7 @@
 """NVIDIA's assembler and disassembler: PTX -> code for one architecture, and what they say of it.
 
 They come with the packages nvidia-cuda-nvcc and nvidia-cuda-nvdisasm
-(`pip install tensorkiln[cuda]`) and with CUDA's toolkit. Only what asks for them by name needs
+(`pip install 'tensorkiln[cuda]'`) and with CUDA's toolkit. Only what asks for them by name needs
 them: a library's bytes do not depend on whether they are there.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.base.trust import private_temporary
 
@@ -99,7 +100,7 @@ def assembled(ptx: str, arch: str) -> Assembled:
         raise UserError(
             "ptxas is not installed",
             code="no-tool",
-            hint="pip install tensorkiln[cuda]; without it the driver compiles the PTX",
+            hint=f"{install_line('nvidia')}; without it the driver compiles the PTX",
         )
     with private_temporary("kiln-ptxas-") as name:
         folder = Path(name)
@@ -138,7 +139,7 @@ def instruction_counts(cubin: bytes) -> dict[str, Counter[str]]:
     code that it refuses."""
     path = nvdisasm_path()
     if path is None:
-        hint = "pip install tensorkiln[cuda]"
+        hint = install_line("nvidia")
         raise UserError("nvdisasm is not installed", code="no-tool", hint=hint)
     with private_temporary("kiln-nvdisasm-") as name:
         folder = Path(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.packages import require_package
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.triple import canonical_triple
 
@@ -81,6 +82,7 @@ def _processor() -> tuple[str, list[str]]:
     if found is not None:
         name, features = json.loads(found)
         return name, features
+    require_package("llvmlite", "target 'native'", "name a processor, as in docs/targets.md")
     import llvmlite.binding as llvm
 
     name = llvm.get_host_cpu_name()

@@ -107,7 +107,7 @@ def test_metrics_without_tools(
     found = shown(capsys, forms["library"], "--as", "metrics")
     assert re.search(r"softmax_device +128 +1220 ", found)
     assert f"no {lacks}" in found and f"{tool} is not installed" in found
-    assert "pip install tensorkiln[cuda]" in found
+    assert "pip install 'tensorkiln[cuda]'" in found
     assert bool(re.search(r"softmax_device +128 +1220 +- +- +- +- +-\n", found)) == (
         tool == "ptxas"
     )

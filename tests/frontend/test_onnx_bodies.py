@@ -351,7 +351,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "_defs", lambda: None)
     proto, _ = node_model("SwiGLU", [f(2, 4)] * 2, opset=28)
     (found,) = check_onnx(proto)
-    assert (found.kind, "pip install onnx" in found.hint) == ("operator", True)
+    assert (found.kind, "pip install 'tensorkiln[onnx]'" in found.hint) == ("operator", True)
     unheard, _ = node_model("Frobnicate", [f(2, 4)], opset=28)
     (found,) = check_onnx(unheard)
     assert "pip" not in found.hint

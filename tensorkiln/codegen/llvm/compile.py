@@ -16,6 +16,7 @@ from typing import Literal
 from tensorkiln.base.cache import key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
+from tensorkiln.base.packages import require_package
 from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
@@ -97,6 +98,7 @@ class _Worker:
         """As `worker.compile_text`. Raises InternalError naming the kernel when LLVM refuses or
         aborts."""
         if self.process is None:
+            require_package("llvmlite", f"the code of kernel {name}", "compile for kind 'c'")
             self.process = subprocess.Popen(
                 python_command("tensorkiln.codegen.llvm.worker"),
                 stdin=subprocess.PIPE,

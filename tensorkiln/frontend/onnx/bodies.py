@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.base.packages import install_line
 from tensorkiln.frontend.onnx.dispatch import attribute_kind
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.order import reads
@@ -51,7 +52,8 @@ def newest_opset() -> int:
 def hint_for(op: str) -> str:
     """What may help with an operator that has no importer: the package `onnx`, if it is missing."""
     if _defs() is None and op in STANDARD:
-        return "pip install onnx: operators that the standard defines by others are then imported"
+        what = "operators that the standard defines by others are then imported"
+        return f"{install_line('onnx')}: {what}"
     return ""
 
 

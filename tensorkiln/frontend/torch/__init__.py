@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.packages import missing_package
 from tensorkiln.frontend.torch.arguments import (
     check_count,
     check_dynamic_shapes,
@@ -62,11 +63,8 @@ def from_torch(
     try:
         import torch
     except ImportError:
-        raise UserError(
-            "from_torch needs PyTorch, which is not installed",
-            code="missing-package",
-            hint="pip install 'tensorkiln[torch]', or export to ONNX and use from_onnx",
-        ) from None
+        instead = "export to ONNX and use from_onnx"
+        raise missing_package("torch", "from_torch", instead) from None
     _check_choice("via", via, _ROUTES)
     _check_choice("state", state, _STATES)
     names = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.packages import install_line
 from tensorkiln.frontend.onnx import from_onnx
 from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.quiet import quiet
@@ -47,7 +48,7 @@ def exported(module: Any, args: tuple[Any, ...], named: dict[str, Any], **option
         raise UserError(
             f"torch's ONNX exporter needs a package that is not installed: {error.name}",
             code="missing-package",
-            hint="pip install 'tensorkiln[torch]'",
+            hint=install_line("torch"),
         ) from error
     except Exception as error:
         told, cause = export_error(module, error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
 from tensorkiln.arith.affine_text import AffineText, NotAffine
+from tensorkiln.base.packages import missing_package
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, substitute
@@ -139,8 +140,10 @@ def _extent(e: Expr, known: Bounds, where: str) -> Expr:
 
 def is_injective(m: IndexMap, shape: Sequence[Expr]) -> bool:
     """Whether different elements get different indices, for all values of symbolic extents."""
-    import islpy as isl
-
+    try:
+        import islpy as isl
+    except ImportError:
+        raise missing_package("islpy", "transform_layout") from None
     names = {v: f"x{n}" for n, v in enumerate(m.inputs)}
     text = AffineText(())
     text.env.update(names)

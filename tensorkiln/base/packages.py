@@ -1,0 +1,44 @@
+"""Packages of others that are needed for some of what this one does, and may be missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from tensorkiln.base.errors import UserError
+
+# By the name that is imported, what pip is asked for.
+REQUIREMENTS = {
+    "capstone": "tensorkiln[inspect]",
+    "islpy": "islpy",
+    "llvmlite": "llvmlite==0.50.*",
+    "ml_dtypes": "ml_dtypes",
+    "nvidia": "tensorkiln[cuda]",
+    "onnx": "tensorkiln[onnx]",
+    "onnxruntime": "tensorkiln[demo]",
+    "onnxscript": "tensorkiln[torch]",
+    "torch": "tensorkiln[torch]",
+    "ziglang": "ziglang==0.17.*",
+}
+
+
+def install_line(package: str) -> str:
+    """The command that installs a package of REQUIREMENTS, as a shell takes it."""
+    wanted = REQUIREMENTS[package]
+    return f"pip install {wanted if wanted == package else repr(wanted)}"
+
+
+def missing_package(package: str, what: str, otherwise: str = "", *, where: str = "") -> UserError:
+    """The error (code `missing-package`) for `what`, which needs a package of REQUIREMENTS that is
+    not installed. `otherwise`: what to do without it."""
+    return UserError(
+        f"{what} needs the package {package!r}, which is not installed",
+        code="missing-package",
+        where=where,
+        hint=f"{install_line(package)}{otherwise and ', or ' + otherwise}",
+    )
+
+
+def require_package(package: str, what: str, otherwise: str = "") -> None:
+    """Raise `missing_package` unless the package is installed; it is not imported."""
+    if importlib.util.find_spec(package) is None:
+        raise missing_package(package, what, otherwise)
