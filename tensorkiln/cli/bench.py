@@ -14,6 +14,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
     add_dim,
+    add_optimize,
     add_precision,
     add_seconds,
     add_target,
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dim(parser)
     add_target(parser)
     add_precision(parser)
+    add_optimize(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -55,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
         refuse_together({"a model": subject, "--model": model})
         with private_temporary("kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
-            _compile(subject, library, args.target or "native", args.precision)
+            _compile(subject, library, args)
             answer = _compare(library, subject, dims, threads, args.seconds)
     else:
-        for name, given in (("--target", args.target), ("--precision", args.precision)):
-            refuse_together({"a library": subject, name: given})
+        for name in ("target", "precision", "optimize"):
+            refuse_together({"a library": subject, f"--{name}": getattr(args, name)})
         if model is not None:
             require_package("onnxruntime", "--model")
         answer = _compare(subject, model, dims, threads, args.seconds)
@@ -70,12 +72,18 @@ def run(args: argparse.Namespace) -> int:
     return 1 if answer.agrees is False else 0
 
 
-def _compile(model: Path, library: Path, target: str, precision: str | None) -> None:
+def _compile(model: Path, library: Path, args: argparse.Namespace) -> None:
     import tensorkiln as tk
 
     progress = stderr_progress()
     module = tk.frontend.from_onnx(model)
-    made = tk.compile(module, tk.Target(target), precision=precision, progress=progress)
+    made = tk.compile(
+        module,
+        tk.Target(args.target or "native"),
+        precision=args.precision,
+        optimize=args.optimize,
+        progress=progress,
+    )
     made.export_library(library)
     progress.finish()
 
