@@ -553,6 +553,7 @@ def asked_option(target: Target, name: str, given: str | None) -> Target:
     """
     if given is None:
         return target
+    require(given, str, name)
     said = target[name]
     if said not in (None, given):
         raise UserError(
