@@ -117,7 +117,8 @@ def assemble(
     shown = exported_symbols(functions, prefix=prefix, outer=outer)
     if cpu.kind == "llvmjit" and devices.kinds:
         shown = tuple(sorted((*shown, *DEVICE_EXPORTS)))  # the linker adds them to other libraries
-    plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "")
+    small = cpu.optimize == "size"
+    plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "", small)
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         *_link_files(mod, code, plan, loaded),

@@ -34,6 +34,7 @@ from tensorkiln.target import HOST, Target, cpu_target, devices_of
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.memory import MemoryReport
+    from tensorkiln.codegen.memory.weights import ModelWeights
     from tensorkiln.mlf.export import CompiledModel
     from tensorkiln.runtime.device import Devices
     from tensorkiln.runtime.loaded import LoadedModel
@@ -195,7 +196,8 @@ class Executable:
     that the cache knew: `module.with_programs()` has all. `linker`, from the target's kind, links
     them where the caller names no compiler; `outer` is the code of outer functions, and
     `external_dependencies` are the other software that is needed to link or to run it. `is_named`
-    says that the caller of `compile` chose `name`; else it is the module's.
+    says that the caller of `compile` chose `name`; else it is the module's. `model_weights` are the
+    bytes of the model's constants, for the memory report.
     """
 
     artifacts: ArtifactSet
@@ -208,6 +210,7 @@ class Executable:
     outer: OuterCode | None = None
     external_dependencies: tuple[ExternalDependency, ...] = ()
     is_named: bool = False
+    model_weights: ModelWeights | None = field(default=None, repr=False)
     _loaded: Module | None = field(default=None, repr=False)
     _model: LoadedModel | None = field(default=None, repr=False)
 
@@ -341,9 +344,14 @@ class Executable:
             bundled=sources,
         )
 
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of all weights, as they are in the library."""
+        return sum(a.size for a in self.artifacts.plain if a.file_name == WEIGHTS)
+
     def memory(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
         """What the functions need of memory: workspace and constants per pool of the target, the
-        stack, and the largest values while most is in use.
+        stack, the largest values while most is in use, and why weights take more than in the model.
 
         `sizes` are values of symbolic dimensions by the model's names; without one, sizes that
         depend on it are formulas, and the peak is that of its upper bound, else of 1. Raises
@@ -351,8 +359,8 @@ class Executable:
         """
         from tensorkiln.codegen.memory.measure import memory_report
 
-        weights = sum(a.size for a in self.artifacts.plain if a.file_name == WEIGHTS)
-        return memory_report(self.module, cpu_target(self.target).memory, sizes, weights)
+        pools = cpu_target(self.target).memory
+        return memory_report(self.module, pools, sizes, self.weights_bytes, self.model_weights)
 
     def __repr__(self) -> str:
         """One line: what a call takes and returns, else its functions; target and kernels."""
@@ -377,13 +385,12 @@ class Executable:
         from tensorkiln.runtime.loaded import html_table
 
         files = [a for a in self.artifacts if isinstance(a, Artifact)]
-        weights = sum(a.size for a in files if a.file_name == WEIGHTS)
         code = sum(a.size for a in files if a.file_name.endswith((".o", ".bc")))
         about = [
             ("target", str(self.target)),
             ("kernels", str(len(self.kernels))),
             ("code", f"{code:,} bytes"),
-            ("weights", f"{weights:,} bytes"),
+            ("weights", f"{self.weights_bytes:,} bytes"),
         ]
         return html_table(self.name, self._infos(), about)
 

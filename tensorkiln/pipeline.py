@@ -28,6 +28,7 @@ from tensorkiln.codegen.kernel_names import (
 from tensorkiln.codegen.llvm.compile import known_objects
 from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.codegen.memory.budget import GivenBudget, read_budget, require_memory
+from tensorkiln.codegen.memory.weights import is_much, model_weights
 from tensorkiln.executable import Executable, Refusal, refusals_of
 from tensorkiln.external import (
     External,
@@ -382,6 +383,7 @@ def compile(
     example_inputs: Any = None,
     freeze: Mapping[str, int] | None = None,
     precision: str | None = None,
+    optimize: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     name: str | None = None,
@@ -401,7 +403,9 @@ def compile(
     or a single function, as a module that contains only it. `freeze` gives symbolic dimensions of a
     model that is imported a size: `{"batch": 1}`. `tk.frontend` has all options of the importers.
     `precision`, "bfloat16" or "float16", is the target's option of this name: the operands of
-    products are rounded to it, sums stay float32 (docs/howto/precision.md).
+    products are rounded to it, sums stay float32 (docs/howto/precision.md). `optimize`, "speed"
+    or "size", is the target's, too: with "size" weights take no more than the model's
+    (docs/howto/it-is-too-big.md).
     Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
     `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
@@ -422,15 +426,18 @@ def compile(
     _require_arguments(externals, instruments, system_lib_prefix)
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = _asked_module(model, name, example_inputs, freeze)
-    asked = asked_precision(asked_target(target), precision)
+    asked = asked_option(asked_target(target), "precision", precision)
+    asked = asked_option(asked, "optimize", optimize)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     _require_precision(plan)
+    _require_optimize(plan)
     _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
     plan = plan.with_cache(kernel_cache())
     budget = read_budget(max_workspace, plan.cpu.memory)
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
+    weights = model_weights(mod)
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
     for phase, passes in plan.relax_phases:
@@ -470,7 +477,9 @@ def compile(
         dependencies,
         made.devices,
     )
-    return replace(executable, is_named=name is not None)
+    executable = replace(executable, is_named=name is not None, model_weights=weights)
+    _note_weights(executable, progress)
+    return executable
 
 
 def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:
@@ -508,6 +517,18 @@ def _note_baseline(cpu: Target, progress: Progress | None) -> None:
         watched(progress).note(note)
 
 
+def _note_weights(executable: Executable, progress: Progress) -> None:
+    """Say why weights take much more than in the model, and what to do about that."""
+    model = executable.model_weights
+    if model is None or not is_much(executable.weights_bytes, model.bytes):
+        return
+    found = executable.memory().weights
+    assert found is not None
+    small = cpu_target(executable.target).optimize == "size"
+    hint = "" if small else "; --optimize size, or compile(optimize='size'), keeps them small"
+    progress.note(f"{found.note}{hint}")
+
+
 def asked_target(target: Target | str | dict[str, object] | None) -> Target:
     """The Target that an argument `target=` stands for, None being this machine's CPU.
 
@@ -524,23 +545,24 @@ def asked_target(target: Target | str | dict[str, object] | None) -> Target:
     return Target({**Target("native").to_json(), "kind": "llvmjit", **said})
 
 
-def asked_precision(target: Target, precision: str | None) -> Target:
-    """The target with the option `precision` that an argument `precision=` stands for.
+def asked_option(target: Target, name: str, given: str | None) -> Target:
+    """The target with the option `name` that an argument of `compile` of this name stands for.
 
-    Raises UserError for an unknown precision, a kind of target without the option, and one that
-    says another precision itself (code `contradiction`).
+    Raises UserError for an unknown value, a kind of target without the option, and one that says
+    another value itself (code `contradiction`).
     """
-    if precision is None:
+    if given is None:
         return target
-    said = target["precision"]
-    if said not in (None, precision):
+    require(given, str, name)
+    said = target[name]
+    if said not in (None, given):
         raise UserError(
-            f"precision={precision!r}, but the target says {said!r}",
+            f"{name}={given!r}, but the target says {said!r}",
             code="contradiction",
-            where="precision",
+            where=name,
             hint="give it once",
         )
-    return target.replace(precision=precision)
+    return target.replace(**{name: given})
 
 
 def _require_precision(plan: Plan) -> None:
@@ -554,6 +576,20 @@ def _require_precision(plan: Plan) -> None:
         where="relax_pipeline",
         hint="ApplyPrecision(target) goes before SelectAlgorithms, as in pipeline.relax_passes",
     )
+
+
+def _require_optimize(plan: Plan) -> None:
+    """Raise UserError if weights are to be small, but passes choose kernels for a target that does
+    not say so."""
+    chosen = [p for p in plan.relax if isinstance(p, SelectAlgorithms | AssignLayouts)]
+    if plan.cpu.optimize == "size" and any(cpu_target(p.target).optimize != "size" for p in chosen):
+        raise UserError(
+            "the target asks for small weights, but passes of relax_pipeline are for one that does "
+            "not",
+            code="contradiction",
+            where="relax_pipeline",
+            hint="relax_passes(target) of the target with its option optimize",
+        )
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:

@@ -58,6 +58,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         (None, "text"),
     ),
     "compile.max_workspace": (lambda v: tk.compile(FIXED, "llvm", max_workspace=v), (None, {})),
+    "compile.precision": (lambda v: tk.compile(FIXED, "llvm", precision=v), (None,)),
+    "compile.optimize": (lambda v: tk.compile(FIXED, "llvm", optimize=v), (None,)),
     "memory.sizes": (lambda v: tk.compile(FIXED, "llvm").memory(v), (None, {})),
     "compile.progress": (lambda v: tk.compile(MODULE, "llvm", progress=v), (None,)),
     "compile.relax_pipeline": (lambda v: tk.compile(MODULE, "llvm", relax_pipeline=v), (None, [])),

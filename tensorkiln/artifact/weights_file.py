@@ -46,8 +46,11 @@ def weights_beside(library: str | Path) -> Path:
     return Path(library).with_suffix(SUFFIX)
 
 
-def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo]) -> bytes:
-    """Write the file and return the SHA-256 (32 bytes) of its data.
+def write_weights(
+    path: Path, weights: Content, constants: Sequence[ConstantInfo], compact: bool = False
+) -> bytes:
+    """Write the file and return the SHA-256 (32 bytes) of its data. If `compact`, large data does
+    not begin at a huge page.
 
     `constants` name the tensors in the weights. Bytes between them, such as padding, are listed as
     `uint8` tensors `__bytes__.<offset>`, since the format allows no gaps. Raises UserError (code
@@ -55,7 +58,7 @@ def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo
     """
     size = content_size(weights)
     tensors = _tensors(size, constants)
-    page = _HUGE_PAGE if size >= 2 * _HUGE_PAGE else _PAGE
+    page = _HUGE_PAGE if size >= 2 * _HUGE_PAGE and not compact else _PAGE
     start = -(-(8 + len(_header(bytes(32), tensors))) // page) * page
     if start - 8 > _MOST:
         raise UserError(

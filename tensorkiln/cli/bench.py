@@ -20,6 +20,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
     add_dim,
+    add_optimize,
     add_precision,
     add_seconds,
     add_target,
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dim(parser)
     add_target(parser)
     add_precision(parser)
+    add_optimize(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         refuse_together({"a model": subject, "--model": model})
         with private_temporary("kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
-            executable = _compile(subject, library, args.target or "native", args.precision)
+            executable = _compile(subject, library, args)
             if args.profile is not None:
                 _write_profile(executable, args.profile, request)
             peer = str(subject.resolve()) if args.compare else ""
@@ -101,12 +103,8 @@ def run(args: argparse.Namespace) -> int:
                 replace(request, library=str(library), model=peer, why_alone=why)
             )
     else:
-        for name, given in (
-            ("--target", args.target),
-            ("--precision", args.precision),
-            ("--profile", args.profile),
-        ):
-            refuse_together({"a library": subject, name: given})
+        for name in ("target", "precision", "optimize", "profile"):
+            refuse_together({"a library": subject, f"--{name}": getattr(args, name)})
         if args.compare and model is None:
             raise UserError(
                 "--compare needs the model that the library was made from",
@@ -124,11 +122,17 @@ def run(args: argparse.Namespace) -> int:
     return 1 if answer.agrees is False else 0
 
 
-def _compile(model: Path, library: Path, target: str, precision: str | None) -> Executable:
+def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable:
     import tensorkiln as tk
 
     progress = stderr_progress()
-    made = tk.compile(model, tk.Target(target), precision=precision, progress=progress)
+    made = tk.compile(
+        model,
+        tk.Target(args.target or "native"),
+        precision=args.precision,
+        optimize=args.optimize,
+        progress=progress,
+    )
     made.export_library(library)
     progress.finish()
     return made

@@ -16,6 +16,7 @@ from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.options import (
     add_model,
+    add_optimize,
     add_precision,
     add_target,
     add_workspace,
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     add_precision(parser)
+    add_optimize(parser)
     parser.add_argument(
         "--name",
         type=word,
@@ -126,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         module,
         target,
         precision=args.precision,
+        optimize=args.optimize,
         progress=progress,
         name=name,
         max_workspace=args.max_workspace,

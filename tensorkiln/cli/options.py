@@ -136,6 +136,15 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_optimize(parser: argparse.ArgumentParser) -> None:
+    """Add `--optimize`, the target's option of this name."""
+    parser.add_argument(
+        "--optimize",
+        choices=("speed", "size"),
+        help="size: weights take no more than the model's (default: speed)",
+    )
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model file and `--freeze`."""
     parser.add_argument("model", type=path, help="an ONNX file")

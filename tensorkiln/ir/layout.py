@@ -17,7 +17,7 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,6 +72,10 @@ class Layout:
         return Layout(
             tuple(LayoutAxis(a.dim, a.divisor, a.modulus, halos.get(a.dim, 0)) for a in self.axes)
         )
+
+    def renamed(self, dims: Sequence[int]) -> Layout:
+        """The layout of the same memory for other logical dimensions: dimension d is `dims[d]`."""
+        return Layout(tuple(replace(a, dim=dims[a.dim]) for a in self.axes))
 
     def physical_shape(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         """Extents of the physical axes for a logical shape."""

@@ -132,7 +132,8 @@ def _weights(w: Constant, groups: int, channels: int, few: int, target: Target) 
     """Weights in panels of output channels, `few` input channels next to each other."""
     widths, v = panel_vectors(w.type, target), target.vector_lanes("float32")
     if groups > 1:
-        return _grouped_weights(w.type, groups, [1, *widths], few, v)
+        small = target.optimize == "size"
+        return _grouped_weights(w.type, groups, [1, *widths], few, v, small)
     nr = v * widths[0]
     if v == 1:  # products are taken one by one, of integers too
         return Layout.parse(f"A/{nr} B C D A%{nr}")
@@ -141,7 +142,9 @@ def _weights(w: Constant, groups: int, channels: int, few: int, target: Target) 
         return Layout.parse(f"A/{nr} B/{block} C D B/{few}%{block // few} A%{nr} B%{few}")
     if channels < v // 2:
         return Layout.parse(f"A/{nr} B C D A%{nr}")
-    return Layout.parse(f"A/{nr} B/{v} C D B%{v} A%{nr}")
+    # Channels that are no whole block are filled up with zeros, or stored in smaller blocks.
+    b = min(4, v) if target.optimize == "size" and channels % v else v
+    return Layout.parse(f"A/{nr} B/{b} C D B%{b} A%{nr}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +157,18 @@ class _Spread:
         return self.window.spread(w)
 
 
-def _grouped_weights(w: TensorType, groups: int, widths: list[int], few: int, v: int) -> Packed:
-    """Weights of a grouped convolution in the panel width that costs least."""
+def _grouped_weights(
+    w: TensorType, groups: int, widths: list[int], few: int, v: int, small: bool
+) -> Packed:
+    """Weights of a grouped convolution in the panel width that costs least: time, or, if they are
+    to be `small`, memory."""
     outputs, inputs = (int_value(d) or 0 for d in w.shape[:2])
     granule = v if inputs % v == 0 else min(4, v)
     windows = [ChannelWindow(groups, outputs, inputs, v * n, granule) for n in widths]
-    # A broadcast that feeds one vector is about a tenth slower than one that feeds more.
-    best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
+    if small:
+        best = min(windows, key=lambda c: c.panels * c.nr * c.channels)
+    else:  # a broadcast that feeds one vector is about a tenth slower than one that feeds more
+        best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
     layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
     if v == 1:
         layout = f"A/{best.nr} B C D A%{best.nr}"
@@ -210,6 +218,7 @@ CONV2D = Family(
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    weights="zeros between groups",
     algorithm=Algorithm("conv2d", _reads_few_pixels, _of_few_pixels),
 )
 DEPTHWISE = Family(

@@ -109,9 +109,14 @@ class Family:
     # The same, and the target: whether an operand had better be computed by a kernel of its own,
     # although this one could.
     apart: Callable[[Call, int, Sequence[Binding], Target], bool] | None = None
+    # (call, number of an operand that is constant, target): whether the kernel had better read it
+    # in the layout that another kernel has it in, so that it is stored once.
+    shares: Callable[[Call, int, Target], bool] | None = None
     # Whether it reads the epilogue's operands at the element that it writes next, so that the
     # result may take their memory.
     inplace: bool = False
+    # What its weights are, if they take more memory than the model's: for the memory report.
+    weights: str = ""
     # Whether it computes groups that only a FuseRule forms.
     any_form: bool = False
     # What leads calls of another operator, or of another form, to this kernel.

@@ -93,7 +93,8 @@ def _panel(call: Call, target: Target) -> int:
 
     Few rows need wide panels, for enough independent accumulators; more rows a width that divides
     the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are wide enough that
-    a tile has at most `_WAYS` rows. A panel for tiles is two of them.
+    a tile has at most `_WAYS` rows. A panel for tiles is two of them. Where weights are to be
+    small, panels are narrower rather than filled up with zeros.
     """
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
@@ -106,13 +107,22 @@ def _panel(call: Call, target: Target) -> int:
     if takes_tiles(call, target):
         return lanes * min(blocks, 2)
     if limit := scalar_tile(target, w.dtype.is_int):
-        return min(blocks, limit, 8)
+        return _dense(blocks, min(blocks, limit, 8), target)
     if rows < 4:
-        return lanes * min(blocks, 6 if target.overwrites_operands else 8)
+        return lanes * _dense(blocks, min(blocks, 6 if target.overwrites_operands else 8), target)
     widths: tuple[int, ...] = _PANEL_VECTORS[:: -1 if target.overwrites_operands else 1]
     if terms * x.dtype.bytes % _WAY == 0 and max_rows(target, 2) > _WAYS and blocks > 3:
         widths = (3, 4)
-    return lanes * next((n for n in widths if blocks % n == 0), widths[-1])
+    found = next((n for n in widths if blocks % n == 0), widths[-1])
+    return lanes * _dense(blocks, found, target)
+
+
+def _dense(blocks: int, width: int, target: Target) -> int:
+    """The panel width to store `blocks` in if `width` is preferred: where weights are to be small,
+    the widest of at most that whose last panel lacks at most 1 block of 100."""
+    if target.optimize != "size":
+        return width
+    return next(n for n in range(width, 0, -1) if -blocks % n * 100 <= blocks)
 
 
 LINEAR = Family(

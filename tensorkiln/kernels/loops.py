@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
 from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
+
+# Rows of a table that are taken in the order of another kernel must be this many times fewer than
+# all of it: a row's elements lie in as many lines of the cache, of which the product beside reads
+# all of the table.
+_FEW_ROWS = 16
 
 
 def _operators(*patterns: str) -> tuple[str, ...]:
@@ -46,6 +54,19 @@ def _is_open_image(call: Call, out: TensorType, target: Target) -> bool:
     return out.dtype.bits == 32 and has_vectors(target) and blocks <= {channel_blocks(target)}
 
 
+def _takes_rows(call: Call, operand: int, target: Target) -> bool:
+    """Whether a call takes few rows of a constant table, one element after the other: what another
+    kernel reads all of costs little to read in its order, too."""
+    if call.op != "take" or operand != 0:
+        return False
+    table, indices = (a.type for a in call.args)
+    assert isinstance(table, TensorType) and isinstance(indices, TensorType)
+    if table.ndim != 2 or call.attrs.axis % 2:
+        return False
+    rows = prod(map(expected, indices.shape))
+    return target.optimize == "size" or rows * _FEW_ROWS <= (int_value(table.shape[0]) or 0)
+
+
 IMAGES = Family(
     op_class="images",
     operators=("relayout",),
@@ -58,6 +79,7 @@ MOVEMENT = Family(
     schedule="tensorkiln.schedule.movement.schedule:schedule_movement",
     in_blocks=_in_blocks,
     apart=transposes_rows,
+    shares=_takes_rows,
 )
 REDUCTIONS = Family(
     op_class="loops",

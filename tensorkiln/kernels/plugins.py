@@ -41,6 +41,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "epilogue": (bool,),
     "prologue": (bool,),
     "apart": (bool,),
+    "shares": (bool,),
 }
 
 
@@ -72,6 +73,7 @@ def _check(row: Family, what: str) -> None:
         require(isinstance(value, str) and bool(value), f"{name} is {value!r}, expected text")
     good = _REFERENCE.fullmatch(row.schedule) is not None
     require(good, f"schedule is {row.schedule!r}, expected 'module:function'")
+    require(isinstance(row.weights, str), f"weights is {row.weights!r}, expected text")
     for name in ("operators", "devices"):
         value = getattr(row, name)
         texts = isinstance(value, tuple) and value and all(isinstance(v, str) for v in value)

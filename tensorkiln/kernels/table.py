@@ -3,7 +3,7 @@ computes it, so the most specific come first and plain loops last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from tensorkiln.ir.relax import Binding, Call, TensorType
@@ -115,6 +115,11 @@ class Families:
         asked = (row.apart for row in self._deciding(b, target))
         return any(apart(b.value, operand, before, target) for apart in asked if apart is not None)
 
+    def shares(self, call: Call, out: TensorType, operand: int, target: Target) -> bool:
+        """Whether the kernel of a call reads a constant operand in another kernel's layout."""
+        row = next((r for r in self.of(call.op) if r.fits(call, out, target)), None)
+        return row is not None and row.shares is not None and row.shares(call, operand, target)
+
     def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
         """The rows that decide what is fused with a call: of another package the first that fits,
         alone; else all of this one, since plain loops compute what the others cannot."""
@@ -146,6 +151,12 @@ def algorithm_of(call: Call, out: TensorType, target: Target) -> tuple[Algorithm
 def families(target: Target) -> Families:
     """The families for a target: those of installed packages (see `plugins.py`), then `TABLE`."""
     return _families(KINDS[target.kind].device)
+
+
+@cache
+def larger_weights() -> Mapping[str, str]:
+    """What the weights of kernels are that take more memory than the model's, by their class."""
+    return {row.op_class: row.weights for row in (*installed_families(), *TABLE) if row.weights}
 
 
 @cache

@@ -131,5 +131,6 @@ WINOGRAD = Family(
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    weights="transformed by Winograd",
     algorithm=Algorithm("conv2d", _choose, _rewrite),
 )

@@ -71,6 +71,7 @@ class LinkPlan:
     libraries: tuple[str, ...] = ()
     prefix: str = ""  # of the C entries; in a static library also of internal symbols
     system_lib_prefix: str = ""
+    compact: bool = False  # weights begin at a page, not at a huge one
 
     def to_bytes(self) -> bytes:
         """The content of `link.json`."""
@@ -82,6 +83,7 @@ class LinkPlan:
             "libraries": self.libraries,
             "prefix": self.prefix or self.name,
             "system_lib_prefix": self.system_lib_prefix,
+            **({"compact": True} if self.compact else {}),
         }
         return (json.dumps(plan, indent=1) + "\n").encode()
 
@@ -110,6 +112,7 @@ class LinkPlan:
             _libraries(plan.texts("libraries"), found[0].name),
             plan.word("prefix", _PREFIX, "the beginning of a name of C"),
             plan.word("system_lib_prefix", _PREFIX, "the beginning of a name of C"),
+            plan.flag("compact", False),
         )
 
 
@@ -155,6 +158,7 @@ def link_artifacts(
             owners=[owner for owner, _ in parts.objects],
             authors=parts.authors,
             beside=_constants(artifacts) if beside else None,
+            compact=plan.compact,
         )
 
 

@@ -135,6 +135,7 @@ def link_shared(
     owners: Sequence[str] = (),
     authors: Mapping[str, str] | None = None,
     beside: Sequence[ConstantInfo] | None = None,
+    compact: bool = False,
 ) -> Path:
     """Link one self-contained shared library and return its path.
 
@@ -143,8 +144,9 @@ def link_shared(
     besides the runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files,
     options)`; without it $CC is used, else the packaged tools. Intermediate files are kept in
     `workspace_dir` if it is given. If `beside`, the table of constants, is given, weights go into a
-    separate file (`net.safetensors` for `net.so`). The output appears whole or not at all. `owners`
-    and `authors` name the artifact of each object and C source, for messages.
+    separate file (`net.safetensors` for `net.so`). If `compact`, weights begin at the next page,
+    not at a huge one. The output appears whole or not at all. `owners` and `authors` name the
+    artifact of each object and C source, for messages.
 
     Raises UserError (folder not writable, disk full, no tool, a symbol with two definitions, one
     that the caller's code needs and nothing defines, failure of the caller's own tool) and
@@ -168,9 +170,9 @@ def link_shared(
         audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
             other = files.enter_context(atomic_path(weights_beside(target)))
-            digest = write_weights(other, weights, beside)
-            code = place_weights(code, content_size(weights), digest).head
-        _write(temporary, code, weights if beside is None else None)
+            digest = write_weights(other, weights, beside, compact)
+            code = place_weights(code, content_size(weights), digest, compact).head
+        _write(temporary, code, weights if beside is None else None, compact)
     return target
 
 
@@ -248,14 +250,14 @@ def _written(job: _Link, folder: Path) -> list[str]:
     return names
 
 
-def _write(path: Path, code: bytes, weights: Content | None) -> None:
+def _write(path: Path, code: bytes, weights: Content | None, compact: bool) -> None:
     """Write the linked code to the existing file `path`, followed by the weights, and their hash
     into the code."""
     with path.open("r+b", buffering=0) as stream:
         if weights is None:
             write_at(stream.fileno(), memoryview(code), 0)
             return
-        placed = place_weights(code, content_size(weights))
+        placed = place_weights(code, content_size(weights), compact=compact)
         end = placed.start + content_size(weights) + WEIGHTS_PAD
         stream.truncate(end)
         write_at(stream.fileno(), memoryview(placed.head), 0)

@@ -6,7 +6,7 @@ weights, which follow the linker's output in the file, and sets the pointer to t
 linker never reads or writes gigabytes, its output does not depend on the weights' values, and they
 are written once, directly to their offset in the file. Large weights are aligned to huge pages in
 the file and in memory, so that an operating system which caches the file in huge pages can map
-these.
+these, unless the library is to be small: a huge page leaves up to 2 MiB empty before them.
 
 Weights in a separate file beside the library take no space in it: the segment reserves addresses
 only, to which the runtime maps that file when the library is opened (crt/weights.c). After the
@@ -76,10 +76,13 @@ class Placed:
     hash_at: int
 
 
-def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Placed:
+def place_weights(
+    linked: bytes, size: int, beside: bytes | None = None, compact: bool = False
+) -> Placed:
     """Lay out the file made of the linker's output and `size` bytes of weights. `beside` is the
     SHA-256 of weights that go into a separate file: all of this file is then in the head, with that
-    hash. Raises InternalError if the linker dropped the placeholder or changed its form."""
+    hash. If `compact`, large weights are not aligned to huge pages. Raises InternalError if the
+    linker dropped the placeholder or changed its form."""
     out = bytearray(linked)
     (table,) = struct.unpack_from("<Q", out, 32)
     (count,) = struct.unpack_from("<H", out, 56)
@@ -89,7 +92,8 @@ def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Plac
     if len(notes) != 1 or not loads:
         raise _lost("no segment of notes holds it alone")
     note = notes[0]
-    page = max(HUGE_PAGE if size >= 2 * HUGE_PAGE else 4096, *(row[7] for row in loads))
+    huge = size >= 2 * HUGE_PAGE and not compact
+    page = max(HUGE_PAGE if huge else 4096, *(row[7] for row in loads))
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
     hash_at = _point(out, rows, note, address, beside) + 16

@@ -121,6 +121,8 @@ def record(
         instruments=[timing],
     )
     times, notes = _times(exe, sizes, seconds)
+    weights = exe.memory().weights
+    notes += [weights.note] if weights is not None and weights.note else []
     spans = kernels_of_spans(timing.steps, exe.module, [k.symbol for k in exe.kernels])
     kernels = _kernel_rows(exe, timing.steps, times, spans, sizes)
     story = Story(
@@ -131,7 +133,7 @@ def record(
         tuple(_pass_row(s, timed=seconds > 0) for s in timing.steps),
         tuple(kernels),
         memory_pictures(exe.module, cpu_target(exe.target).memory, sizes),
-        sum(a.size for a in exe.artifacts if a.file_name == "weights.bin"),
+        exe.weights_bytes,
         tuple(notes),
     )
     return story, exe

@@ -41,6 +41,13 @@ CPU_OPTIONS: tuple[Option, ...] = (
         "float32",
         choices=("float32", "bfloat16", "float16"),
     ),
+    Option(
+        "optimize",
+        str,
+        "what matters where both cannot be had: size keeps weights as small as the model's; not "
+        "given: speed",
+        choices=("speed", "size"),
+    ),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 
@@ -52,7 +59,8 @@ def known_of_cpu(values: Values) -> Values:
 
 def canonical_cpu(values: Values, where: str) -> Values:
     """Return the values with a canonical triple, a checked processor (the baseline if none is
-    given), and `mattr` as sorted differences from the processor's features. Raises UserError."""
+    given), and `mattr` as sorted differences from the processor's features. Raises UserError, also
+    for Winograd's weights where they are to be small."""
     triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
     isa = ISAS[triple.split("-")[0]]
     mattr = values.get("mattr", ())
@@ -63,6 +71,9 @@ def canonical_cpu(values: Values, where: str) -> Values:
     if not cpu:
         cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
     isa.check_cpu(cpu, f"{where}.mcpu")
+    if values.get("optimize") == "size" and values.get("winograd"):
+        said = f"winograd {values['winograd']} and optimize 'size'"
+        raise contradiction(said, f"{where}.winograd", "its weights are larger: leave one out")
     return {**values, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
 
 

@@ -197,9 +197,17 @@ class Target:
 
     @property
     def winograd(self) -> int:
-        """Largest output tile of Winograd convolutions: 2, 4, or 0 to use none. Default 4."""
+        """Largest output tile of Winograd convolutions: 2, 4, or 0 to use none. Default 4, but 0
+        where weights are to be small."""
         value = self["winograd"]
-        return value if isinstance(value, int) else 4
+        return value if isinstance(value, int) else 0 if self.optimize == "size" else 4
+
+    @property
+    def optimize(self) -> str:
+        """What matters where both cannot be had: `speed`, or `size`, for which a CPU can be
+        asked."""
+        value = dict(self._fields.attrs).get("optimize")
+        return value if isinstance(value, str) else "speed"
 
     @property
     def precision(self) -> str:

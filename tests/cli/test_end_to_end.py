@@ -203,6 +203,24 @@ def test_an_archive_instead_of_a_library(
         assert [*library.models()] == models
 
 
+def test_small_libraries(folder: Path) -> None:
+    """The option of this name is the target's; a library has been made for one."""
+    model, small = str(folder / "mlp.onnx"), folder / "small.so"
+    assert kiln("compile", model, "-q", "-o", str(small), "--optimize", "size").returncode == 0
+    assert small.stat().st_size <= (folder / "mlp.so").stat().st_size
+    shown = json.loads(kiln("inspect", str(small), "--json").stdout)
+    assert shown["metadata"]["target"]["optimize"] == "size"
+    wrong = kiln("compile", model, "--optimize", "sice")
+    assert wrong.returncode == 2 and "did you mean 'size'?" in wrong.stderr
+    again = kiln("bench", str(small), "--optimize", "size")
+    assert again.returncode == 2 and "--optimize do not go together" in again.stderr
+    target = json.dumps({"kind": "native", "winograd": 4})
+    both = kiln("compile", model, "--target", target, "--optimize", "size")
+    assert both.returncode == 2 and "contradiction" in both.stderr
+    timed = kiln("bench", model, "--optimize", "size", "--seconds", "0.1", "--dim", "batch=1")
+    assert timed.returncode == 0 and "results agree" in timed.stdout
+
+
 def test_a_limit_of_the_workspace(folder: Path) -> None:
     """One digit less than it needs is an error, which leaves no library; pools are by name."""
     model = ["compile", str(folder / "mlp.onnx"), "-q", "-o", str(folder / "limited.so")]

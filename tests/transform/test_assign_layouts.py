@@ -6,6 +6,8 @@ through this pass and through `fuse_ops` after it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -324,6 +326,112 @@ def test_a_computed_bias_is_converted() -> None:
     )
     assert ("relayout", "A/8 A%8") in layouts(out)
     assert str(call_of(out, "conv2d").args[2].tensor.memory) == "A/8 A%8"
+
+
+# --- constants that several kernels read ---------------------------------------------------------
+
+
+def _short(target: Target) -> str:
+    return f"{target.kind} {target.mcpu}"
+
+
+def _tied(table: Constant, weights: Constant, axis: int = 0) -> Build:
+    """Rows (or columns) of a table, and a product with other weights."""
+
+    def build(g: Graph, x: RVar, i: RVar) -> Value:
+        return Tuple((g.take(table, i, axis=axis), g.linear(x, weights)))
+
+    return build
+
+
+def _bits(dtype: str, *shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(dtype)
+
+
+WORDS = _bits("float32", 100, 16)
+ZEROS = np.where(WORDS > 1, np.float32(0), WORDS)
+ALMOST = WORDS.copy()
+ALMOST[99, 15] = np.nextafter(ALMOST[99, 15], np.float32(9))
+
+
+@pytest.mark.parametrize("target", [TARGET, WIDE, Target("llvm"), Target("c")], ids=_short)
+@pytest.mark.parametrize(
+    ("table", "weights", "axis", "shared"),
+    [
+        (WORDS, WORDS.T, 0, True),  # a language model's tied embedding
+        (WORDS, WORDS, 0, True),
+        (WORDS, WORDS.T.copy(), 0, True),  # as exporters write it, which transpose it
+        (WORDS, WORDS.copy(), -2, True),
+        (ZEROS, np.where(ZEROS == 0, np.float32(-0.0), ZEROS).T, 0, False),  # other bits
+        (WORDS, ALMOST.T, 0, False),
+        (WORDS, -WORDS.T, 0, False),
+        (WORDS, WORDS.T, 1, False),  # columns
+        (WORDS, WORDS[:50].T, 0, False),
+        (WORDS[:, None], WORDS.T, 0, False),
+    ],
+)
+def test_a_table_is_stored_once(
+    table: np.ndarray, weights: np.ndarray, axis: int, shared: bool, target: Target, tmp_path: Path
+) -> None:
+    build = _tied(constant(table, "table"), constant(weights, "w"), axis=axis)
+    x = tensor((2, weights.shape[0]), "float32")
+    out = assigned(build, target, x=x, i=tensor((3,), "int64"))
+    a, b = packed(out, "take", 0), packed(out, "linear", 1)
+    assert (a.data is b.data) == shared == (a.type.layout is not None)
+    assert (a.name, b.name) == ("table", "w")
+    require_round_trip(out, tmp_path / "module.py")
+
+
+@pytest.mark.parametrize(
+    ("rows", "optimize", "shared"),
+    [
+        (6, None, True),
+        (7, None, False),
+        (7, "size", True),
+        (500, "size", True),
+        (N, None, False),
+        (N, "size", True),
+    ],
+)
+def test_many_rows_are_read_as_they_are(rows: object, optimize: str | None, shared: bool) -> None:
+    """Where speed matters, which an unknown number of rows may cost, too."""
+    target = TARGET if optimize is None else TARGET.replace(optimize=optimize)
+    build = _tied(constant(WORDS, "table"), constant(WORDS.T, "w"))
+    out = AssignLayouts(target)(graph(build, x=(2, 16), i=tensor((rows,), "int64")))
+    assert (packed(out, "take", 0).data is packed(out, "linear", 1).data) == shared
+
+
+# --- weights that are to be small ----------------------------------------------------------------
+
+SMALL = WIDE.replace(optimize="size")
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("columns", [16, 48, 80, 100, 1000, 50257])
+@pytest.mark.parametrize("target", [SMALL, TARGET.replace(optimize="size")], ids=_short)
+def test_small_panels_have_no_zeros_but_of_vectors(rows: int, columns: int, target: Target) -> None:
+    lanes = target.vector_lanes("float32")
+    out = AssignLayouts(target)(graph(lambda g, x: g.linear(x, rand(4, columns)), x=(rows, 4)))
+    w = packed(out, "linear")
+    whole = -(-columns // lanes) * lanes
+    assert w.data.size <= 4 * max(whole, columns * 1.02)
+
+
+@pytest.mark.parametrize("channels", [16, 20, 24, 36, 40, 100])
+def test_small_blocks_of_channels(channels: int) -> None:
+    out = assigned(lambda g, x: conv(g, x, 32), SMALL, x=(1, channels, 6, 6))
+    assert packed(out, "conv2d").data.size == 32 * channels * 9
+
+
+@pytest.mark.parametrize("groups", [2, 4, 8, 16])
+def test_small_windows_of_groups(groups: int) -> None:
+    """No wider than needed, where a wider panel would be as fast."""
+
+    def build(g: Graph, x: RVar) -> Value:
+        return g.conv2d(x, rand(64, 64 // groups, 3, 3), groups=groups, **PAD)
+
+    large, small = (assigned(build, t, x=(1, 64, 6, 6)) for t in (WIDE, SMALL))
+    assert packed(small, "conv2d").data.size <= packed(large, "conv2d").data.size
 
 
 # --- linear and attention ------------------------------------------------------------------------

@@ -6,7 +6,18 @@ from tensorkiln.codegen.memory.figures import (
     LiveTensor,
     Peak,
     PoolMemory,
+    WeightCause,
+    WeightMemory,
 )
 from tensorkiln.codegen.memory.report import MemoryReport
 
-__all__ = ["FunctionMemory", "InputOutput", "LiveTensor", "MemoryReport", "Peak", "PoolMemory"]
+__all__ = [
+    "FunctionMemory",
+    "InputOutput",
+    "LiveTensor",
+    "MemoryReport",
+    "Peak",
+    "PoolMemory",
+    "WeightCause",
+    "WeightMemory",
+]

@@ -87,3 +87,31 @@ class FunctionMemory:
     stack: int | None
     peak: Peak | None = None
     largest: tuple[LiveTensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightCause:
+    """Why weights take more bytes in the library than in the model: `count` weights take `bytes`
+    in place of `model_bytes`. `names` are the largest of them."""
+
+    cause: str
+    bytes: int
+    model_bytes: int
+    count: int
+    names: tuple[str, ...]
+
+    @property
+    def more(self) -> int:
+        """The bytes that they take more."""
+        return self.bytes - self.model_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """The bytes of all weights, those that they take in the model, and why they take more, the
+    largest cause first. `note` says it in a sentence if they take much more, else it is empty."""
+
+    bytes: int
+    model_bytes: int
+    causes: tuple[WeightCause, ...] = ()
+    note: str = ""

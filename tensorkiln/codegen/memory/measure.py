@@ -32,6 +32,7 @@ from tensorkiln.codegen.memory.live import (
     spans,
 )
 from tensorkiln.codegen.memory.report import MemoryReport
+from tensorkiln.codegen.memory.weights import ModelWeights, weight_memory
 from tensorkiln.codegen.stack import stack_of
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
@@ -50,11 +51,13 @@ def memory_report(
     pools: Sequence[MemoryPool] = (),
     sizes: Mapping[str, int] | None = None,
     weights: int | None = None,
+    model: ModelWeights | None = None,
 ) -> MemoryReport:
     """The report of a module whose graph functions are planned.
 
     `pools` are the target's; `sizes` are values of symbolic dimensions, by the model's names;
-    `weights` are the bytes of all constants, which are counted here if it is None.
+    `weights` are the bytes of all constants, which are counted here if it is None; `model` are the
+    model's constants, for what they have become.
     Raises UserError: `unknown-dimension`, `bad-argument` for a size below 1.
     """
     sizes = {} if sizes is None else sizes
@@ -75,6 +78,7 @@ def memory_report(
         _together(functions, pools, total),
         None if None in stacks else max((s for s in stacks if s is not None), default=0),
         tuple(f.name for f in mod.outers),
+        None if model is None else weight_memory(mod, model, total),
     )
 
 

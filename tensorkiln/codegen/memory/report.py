@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from tensorkiln.codegen.memory.figures import FunctionMemory, PoolMemory
+from tensorkiln.codegen.memory.figures import FunctionMemory, PoolMemory, WeightMemory
 from tensorkiln.codegen.memory.table import html_tables, text_lines
+
+_Fields = tuple[
+    str,
+    Mapping[str, PoolMemory],
+    int | None,
+    Mapping[str, FunctionMemory],
+    tuple[str, ...],
+    WeightMemory | None,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +27,8 @@ class MemoryReport:
     `stack` is the most that the local buffers of one kernel take, and of those that it calls, per
     thread; registers that the code generator spills, return addresses, host code and kernels of
     externals come on top. It is None for kernels that call themselves. `unplanned` are functions
-    whose host steps allocate as they run, so that nothing is known of them here.
+    whose host steps allocate as they run, so that nothing is known of them here. `weights` are
+    those of all functions, beside the model's; None where that is not known.
     """
 
     name: str
@@ -26,6 +36,7 @@ class MemoryReport:
     pools: Mapping[str, PoolMemory]
     stack: int | None
     unplanned: tuple[str, ...] = ()
+    weights: WeightMemory | None = None
 
     def to_json(self) -> dict[str, object]:
         """The report as JSON values, in a fixed order."""
@@ -34,18 +45,26 @@ class MemoryReport:
             "pools": {name: asdict(p) for name, p in self.pools.items()},
             "stack": self.stack,
             "unplanned": list(self.unplanned),
+            "weights": None if self.weights is None else _weights_json(self.weights),
             "functions": {name: _function_json(f) for name, f in self.functions.items()},
         }
 
     def __str__(self) -> str:
-        """A table for each function: pools, inputs and outputs, the peak and its tensors."""
-        return "\n".join(
-            text_lines(self.name, self.pools, self.stack, self.functions, self.unplanned)
-        )
+        """The weights, and a table for each function: pools, inputs and outputs, the peak and its
+        tensors."""
+        return "\n".join(text_lines(*self._fields()))
 
     def _repr_html_(self) -> str:
         """The tables for notebooks."""
-        return html_tables(self.name, self.pools, self.stack, self.functions, self.unplanned)
+        return html_tables(*self._fields())
+
+    def _fields(self) -> _Fields:
+        return self.name, self.pools, self.stack, self.functions, self.unplanned, self.weights
+
+
+def _weights_json(w: WeightMemory) -> dict[str, object]:
+    causes = [{**asdict(c), "names": list(c.names)} for c in w.causes]
+    return {"bytes": w.bytes, "model_bytes": w.model_bytes, "causes": causes, "note": w.note}
 
 
 def _function_json(f: FunctionMemory) -> dict[str, object]:

@@ -6,10 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from tensorkiln.base.schema import Dim
-from tensorkiln.codegen.memory.figures import FunctionMemory, LiveTensor, PoolMemory
+from tensorkiln.codegen.memory.figures import (
+    FunctionMemory,
+    LiveTensor,
+    PoolMemory,
+    WeightCause,
+    WeightMemory,
+)
 
 _POOL_HEAD = ("pool", "workspace", "constants", "capacity")
 _TENSOR_HEAD = ("largest at the peak", "bytes", "shape", "pool", "kernel")
+_CAUSE_HEAD = ("larger weights", "bytes", "in place of", "the largest")
 Rows = list[tuple[str, ...]]
 
 
@@ -59,6 +66,21 @@ def _stack_text(stack: int | None) -> str:
     return f"stack {known}, for local buffers of kernels; frames and spills come on top"
 
 
+def _weights_text(w: WeightMemory) -> str:
+    return f"weights {w.bytes:,}, of the model {w.model_bytes:,}"
+
+
+def cause_rows(causes: Sequence[WeightCause]) -> Rows:
+    """A row for each cause for which weights take more than in the model, the head first."""
+    rows: Rows = [_CAUSE_HEAD]
+    for c in causes:
+        more = f" and {c.count - len(c.names)} more" if c.names and c.count > len(c.names) else ""
+        rows.append(
+            (c.cause, f"{c.bytes:,}", f"{c.model_bytes:,}", f"{', '.join(c.names)}{more}".strip())
+        )
+    return rows
+
+
 def lines_of(rows: Rows, numbers: int = 1) -> Iterator[str]:
     """Yield rows as aligned lines; `numbers` columns after the first are aligned to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -76,12 +98,17 @@ def text_lines(
     stack: int | None,
     functions: Mapping[str, FunctionMemory],
     unplanned: Sequence[str],
+    weights: WeightMemory | None,
 ) -> Iterator[str]:
     """Yield the lines of a report; sizes are bytes. The arguments are its fields."""
     yield f"memory of {name}, in bytes"
     if len(functions) != 1:
         yield from lines_of(_pool_rows(pools), 3)
     yield f"  {_stack_text(stack)}"
+    if weights is not None and weights.bytes:
+        yield f"  {_weights_text(weights)}"
+        if weights.causes:
+            yield from lines_of(cause_rows(weights.causes), 2)
     for f in functions.values():
         yield f"{f.name}:"
         yield from lines_of(_pool_rows(f.pools), 3)
@@ -98,10 +125,15 @@ def html_tables(
     stack: int | None,
     functions: Mapping[str, FunctionMemory],
     unplanned: Sequence[str],
+    weights: WeightMemory | None,
 ) -> str:
     """A report as HTML, every name escaped. The arguments are its fields."""
     parts = [_html_table(f"memory of {name}, in bytes", _pool_rows(pools))]
     parts.append(f"<p>{escape(_stack_text(stack))}</p>")
+    if weights is not None and weights.bytes:
+        parts.append(f"<p>{escape(_weights_text(weights))}</p>")
+        if weights.causes:
+            parts.append(_html_table("", cause_rows(weights.causes)))
     for f in functions.values():
         parts.append(_html_table(f.name, _pool_rows(f.pools)))
         parts += (f"<p>{escape(fact)}</p>" for fact in _facts(f))

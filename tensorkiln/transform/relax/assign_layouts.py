@@ -2,17 +2,23 @@
 
     y = conv2d(x, w)      ->   x1 = relayout(x, "A B/16 C+1 D+1 B%16")
                                y: layout="A B/16 C D B%16" = conv2d(x1, packed w)
+    t = take(w, i)        ->   t = take(packed w, i)                          a table of words
+    y = linear(x, w^T)         y = linear(x, packed w^T)                      that is stored once
 
 Kernel families say which layouts they ask for (`Family.layouts`); the zero halo of an image is as
 wide as the widest that a reader asks for. Operators after them keep channel blocks if they can
-compute in blocks (`Family.in_blocks`). Constants are packed here, at compile time.
+compute in blocks (`Family.in_blocks`). Constants are packed here, at compile time; a kernel may
+read one as another kernel has it (`Family.shares`).
 
 Needs: `infer_types`, `fold_constants`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import as_expr, int_value
@@ -22,6 +28,10 @@ from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorT
 from tensorkiln.kernels import Layouts, Packed, families
 from tensorkiln.kernels.layouts import channel_blocks
 from tensorkiln.target import Target, target_in
+
+# Elements by which arrays are compared before all are, and rows that are compared at once: of a
+# transposed array these are in the cache.
+_SAMPLE, _ROWS = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,7 @@ class _Assign:
         self.converted: dict[tuple[Value, Layout], RVar] = {}
         self.packed: dict[tuple[int, Layout | Packed], Constant] = {}
         self.wanted = self._wanted()
+        self.stored = self._stored()
         self.halos = self._wanted_halos()
         self.counter = 0
 
@@ -101,6 +112,18 @@ class _Assign:
                     halos[x] = (max(h, want.halo(2)), max(w, want.halo(3)))
         return halos
 
+    def _stored(self) -> dict[Hashable, list[tuple[Constant, Layout]]]:
+        """The constants that kernels ask for in layouts of their own, by type and extents: those
+        that may be another one, perhaps transposed."""
+        found: dict[Hashable, list[tuple[Constant, Layout]]] = {}
+        for b in self.f.bindings:
+            if b.var in self.wanted:
+                assert isinstance(b.value, Call)
+                for x, want in zip(b.value.args, self.wanted[b.var].operands, strict=True):
+                    if isinstance(x, Constant) and isinstance(want, Layout):
+                        found.setdefault(_extents(x), []).append((x, want))
+        return found
+
     # -- bindings ----------------------------------------------------------------------------------
 
     def _bind(self, b: Binding) -> None:
@@ -117,7 +140,25 @@ class _Assign:
             result = self._with_halo(b.var, self.blocked)
             self._emit(b.var, replace(call, args=tuple(args)), result)
         else:
-            self._emit_same(b)
+            self._emit_same(self._shared(b, call))
+
+    def _shared(self, b: Binding, call: Call) -> Binding:
+        """`b` with each constant that its kernel reads in the layout of another one."""
+        args = list(call.args)
+        for k, a in enumerate(call.args):
+            if not isinstance(a, Constant) or not isinstance(b.var.type, TensorType):
+                continue
+            known = self.stored.get(_extents(a), [])
+            if not known or not self.families.shares(call, b.var.type, k, self.target):
+                continue
+            for other, layout in known:
+                order = _order(a, other)
+                if order is not None:
+                    data = self._pack(other, layout).data
+                    args[k] = Constant(data, a.type.with_layout(layout.renamed(order)), a.name)
+                    break
+        same = all(x is y for x, y in zip(args, call.args, strict=True))
+        return b if same else Binding(b.var, replace(call, args=tuple(args)))
 
     def _emit_same(self, b: Binding) -> None:
         """Append `b` with row-major operands and a row-major result."""
@@ -242,6 +283,36 @@ def _with_prepared(call: Call, want: Layouts) -> Attrs:
     """The attributes of a call, and those that say how its constants were prepared."""
     said = [w.attrs for w in want.operands if isinstance(w, Packed) and w.attrs]
     return Attrs.of(**{k: v for a in (call.attrs, *said) for k, v in a.items()})
+
+
+def _extents(c: Constant) -> Hashable:
+    return c.type.dtype, tuple(sorted(c.data.shape))
+
+
+def _order(a: Constant, other: Constant) -> tuple[int, ...] | None:
+    """For each dimension of `other`, the one of `a` with the same elements; None unless both are
+    the same bits, as they are or transposed."""
+    dims = range(a.data.ndim)
+    for order in (tuple(dims), tuple(reversed(dims))):
+        if _equal(a.array.transpose(order), other.array):
+            return order
+    return None
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are the same memory or, which takes longer, hold the same bits."""
+    if a.shape != b.shape or not a.size:
+        return False
+    place, other = (x.__array_interface__["data"][0] for x in (a, b))
+    if place == other and a.strides == b.strides:
+        return True
+    few = tuple(np.linspace(0, n - 1, _SAMPLE, dtype=np.int64) for n in a.shape)
+    if a[few].tobytes() != b[few].tobytes():
+        return False
+    bits = np.dtype(f"u{a.itemsize}")
+    x, y = a.view(bits), b.view(bits)
+    parts = (slice(first, first + _ROWS) for first in range(0, len(x), _ROWS))
+    return all(np.array_equal(x[part], y[part]) for part in parts)
 
 
 def _ndim(a: Value) -> int:

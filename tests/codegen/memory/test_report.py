@@ -154,7 +154,7 @@ def test_forms() -> None:
     for part in ("memory of a<b", "n * 64", "node linear", "stack", "float32 1 x 48"):
         assert part in text
     html = found._repr_html_()
-    assert html.count("<table>") == 3 and "a&lt;b" in html and "a<b" not in html
+    assert html.count("<table>") == 4 and "a&lt;b" in html and "a<b" not in html
     row = json.loads(json.dumps(found.to_json()))
     assert row["functions"]["main"]["pools"]["memory"]["most"] is None
     assert row["functions"]["main"]["largest"][0]["shape"] == [1, 48]
