@@ -1,0 +1,275 @@
+"""Copies that the tensor memory accelerator (TMA) can make: nests that copy a box of a tensor.
+
+Of a ring whose copies may be made so (`tensor_maps` of `ir/rings.py`), a nest of copies is a box if
+it does just what the hardware does with one: for all rows and columns of a box, which begins
+anywhere, it copies the element there, or zero outside of the tensor, to rows of 128 bytes in shared
+memory, whose pieces of 16 bytes are permuted by the last bits of the row's number. What a nest does
+is found out from its statements, whoever has made them: indices and conditions are compared as
+expressions, and the places of all pieces of a box by going through them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tensorkiln.arith import simplify
+from tensorkiln.codegen.host.tensor_maps import (
+    MAPPED_TYPES,
+    MOST_MAPS,
+    SWIZZLE_BYTES,
+    TensorMap,
+)
+from tensorkiln.codegen.llvm.addresses import alignment
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.copies import Copy, copy_of
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Ramp, Var, int_value
+from tensorkiln.ir.rings import ring_of
+from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
+
+SOURCE_ALIGN = 16  # bytes: of the tensor, of its rows and of the pieces of a row
+PATTERN_BYTES = 1024  # of shared memory: eight rows of a box, after which their pattern repeats
+_MOST_ROWS = 256  # of a box
+_DIMS = range(2, 6)  # of a tensor
+_MOST_DIM, _MOST_STRIDE = 1 << 31, 1 << 40
+_PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`count` boxes of a tensor, side by side along its last dimension, which a nest copies: from
+    element `start` of `source` on to element `at` of `into`, one after the other."""
+
+    map: TensorMap
+    source: Buffer
+    start: tuple[Expr, ...]
+    into: Buffer
+    at: tuple[Expr, ...]
+    count: int
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of one of them in shared memory, zeros included."""
+        return prod(self.map.box) * self.source.dtype.bytes
+
+
+class _NoBox(Exception):
+    """Why a nest is not one."""
+
+
+def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
+    """Each nest of copies of a ring whose copies TMA may make: the boxes that it copies, or why it
+    does not. At most MOST_MAPS tensors or sizes of boxes are different."""
+    found: list[tuple[For, Box | str]] = []
+    rings = (ring_of(s) for s in walk_stmt(f.body))
+    for nest in (n for r in rings if r is not None and r.tensor_maps for n in r.copies):
+        try:
+            found.append((nest, _box(f, nest)))
+        except _NoBox as reason:
+            found.append((nest, str(reason)))
+    maps = maps_of(found)
+    return [
+        (nest, box if isinstance(box, str) or box.map in maps else "there are too many before it")
+        for nest, box in found
+    ]
+
+
+def maps_of(boxes: list[tuple[For, Box | str]]) -> tuple[TensorMap, ...]:
+    """The maps that boxes need, each once."""
+    maps = dict.fromkeys(box.map for _, box in boxes if isinstance(box, Box))
+    return tuple(itertools.islice(maps, MOST_MAPS))
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise _NoBox(reason)
+
+
+# ---- what a nest does ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A copy in a nest, and the loops around it there: the extents of their variables."""
+
+    copy: Copy
+    loops: Mapping[Var, int]
+
+    @property
+    def numbers(self) -> Iterator[Mapping[Var, Expr]]:
+        """The values that the variables of its loops take, of which it copies a piece each."""
+        ranges = itertools.product(*(range(n) for n in self.loops.values()))
+        for values in ranges:
+            yield dict(zip(self.loops, map(IntImm, values), strict=True))
+
+
+def _pieces(s: Stmt, loops: Mapping[Var, int]) -> Iterator[_Piece]:
+    match s:
+        case For(var, lo, extent, _, body):
+            count = int_value(extent)
+            _require(count is not None and int_value(lo) == 0, "its loops have no constant bounds")
+            yield from _pieces(body, {**loops, var: count or 0})
+        case Seq(stmts):
+            for t in stmts:
+                yield from _pieces(t, loops)
+        case Store() | If():
+            copy = copy_of(s)
+            if copy is None:
+                raise _NoBox("it does more than copy elements, or zeros in their place")
+            yield _Piece(copy, loops)
+        case _:
+            raise _NoBox(f"there is a {type(s).__name__} in it")
+
+
+def _box(f: PrimFunc, nest: For) -> Box:
+    pieces = list(_pieces(nest, {}))
+    first = pieces[0].copy
+    source, into = first.load.buffer, first.store.buffer
+    same = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
+    _require(same, "it copies several tensors")
+    param = _param(f, source)
+    dims = _dims(source)
+    zeros: dict[Var, Expr] = dict.fromkeys((v for p in pieces for v in p.loops), IntImm(0))
+    start = tuple(simplify(substitute(_first(i), zeros)) for i in first.load.indices)
+    at = tuple(simplify(substitute(_first(i), zeros)) for i in first.store.indices)
+    lanes = SOURCE_ALIGN // source.dtype.bytes
+    place_of: dict[tuple[int, ...], int] = {}
+    for p in pieces:
+        vector = p.copy.load.dtype.lanes == lanes and all(
+            _is_vector(m.indices, lanes) for m in (p.copy.load, p.copy.store)
+        )
+        _require(vector, f"its elements are not adjacent in pieces of {SOURCE_ALIGN} bytes")
+        _require_edges(p, dims, lanes)
+        offsets = [_offset(i, s, p) for i, s in zip(p.copy.load.indices, start, strict=True)]
+        places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, at, strict=True)]
+        steps = [int_value(s) or 0 for s in into.strides]
+        for values in p.numbers:
+            to = sum(_at(o, values) * n for o, n in zip(places, steps, strict=True))
+            place_of[tuple(_at(o, values) for o in offsets)] = to
+    rows, axis, count = _shape(place_of, lanes, source.dtype.bytes)
+    aligned = alignment(into, at) % PATTERN_BYTES == 0
+    _require(aligned, f"its place in shared memory is no multiple of {PATTERN_BYTES} bytes")
+    box = [1] * len(dims)
+    box[-1], box[axis] = SWIZZLE_BYTES // source.dtype.bytes, rows
+    strides = tuple((int_value(s) or 0) * source.dtype.bytes for s in source.strides[:-1])
+    tensor = TensorMap(param, source.dtype.name, dims[::-1], strides[::-1], tuple(box[::-1]))
+    return Box(tensor, source, start, into, at, count)
+
+
+# ---- the tensor ----------------------------------------------------------------------------------
+
+
+def _param(f: PrimFunc, source: Buffer) -> int:
+    """Which parameter a tensor is, that nothing writes to."""
+    for i, p in enumerate(f.params):
+        if p is source:
+            at = f.buffers.index(source)
+            inside = at < len(f.buffers) - f.outputs and at not in f.inplace
+            _require(inside, "the kernel writes to it")
+            return i
+    raise _NoBox("it is no parameter of the kernel")
+
+
+def _dims(source: Buffer) -> tuple[int, ...]:
+    """The dimensions of a tensor, of which there can be a map."""
+    _require(source.dtype.name in MAPPED_TYPES, f"its elements are {source.dtype}")
+    _require(len(source.shape) in _DIMS, f"it has {len(source.shape)} dimensions")
+    dims = [int_value(d) for d in source.shape]
+    strides = [int_value(s) for s in source.strides]
+    if None in dims or None in strides:
+        raise _NoBox("its dimensions are not known before it runs")
+    known = tuple(d for d in dims if d is not None)
+    _require(0 not in known and max(known) <= _MOST_DIM, "it has no elements, or too many")
+    *outer, inner = [s for s in strides if s is not None]
+    _require(inner == 1, "elements of its rows are not adjacent")
+    for stride, within in itertools.pairwise([*outer, inner]):
+        size = stride * source.dtype.bytes
+        fits = size % SOURCE_ALIGN == 0 and 0 < size < _MOST_STRIDE
+        _require(fits, f"its rows are {size} bytes apart, no multiple of {SOURCE_ALIGN}")
+        _require(stride % within == 0, "its dimensions do not contain each other")
+    return known
+
+
+# ---- indices and conditions ----------------------------------------------------------------------
+
+
+def _first(e: Expr) -> Expr:
+    """The first lane of an index."""
+    return e.base if isinstance(e, Ramp) else e
+
+
+def _is_vector(indices: tuple[Expr, ...], lanes: int) -> bool:
+    """Whether neighbouring lanes are neighbours along the last dimension."""
+    *outer, last = indices
+    adjacent = isinstance(last, Ramp) and int_value(last.stride) == 1 and last.dtype.lanes == lanes
+    return adjacent and all(i.dtype.lanes == 1 for i in outer)
+
+
+def _offset(index: Expr, start: Expr, p: _Piece) -> Expr:
+    """How far an index is from where its box begins: in terms of the loops of the nest alone."""
+    found = simplify(_first(index) - start)
+    _require(set(free_vars(found)) <= set(p.loops), "its rows and columns do not follow each other")
+    return found
+
+
+def _at(offset: Expr, values: Mapping[Var, Expr]) -> int:
+    found = int_value(substitute(offset, dict(values)))
+    if found is None:
+        raise _NoBox("its rows and columns do not follow each other")
+    return found
+
+
+def _require_edges(p: _Piece, dims: tuple[int, ...], lanes: int) -> None:
+    """A piece is zero outside of the tensor, and nowhere else: each part of its condition is that
+    an index is less than its dimension, by elements or by pieces."""
+    for part in _conjuncts(p.copy.cond):
+        match part:
+            case Binary("lt", a, b):
+                past = a - b
+            case Binary("le", a, b):
+                past = a - b - 1
+            case _:
+                raise _NoBox("it has zeros within the tensor")
+        edges = [
+            (_first(i) - dim, size)
+            for d, (i, dim) in enumerate(zip(p.copy.load.indices, dims, strict=True))
+            for size in ((1, lanes) if d == len(dims) - 1 else (1,))
+        ]
+        is_edge = any(int_value(simplify(past * size - edge)) == 0 for edge, size in edges)
+        _require(is_edge, "it has zeros within the tensor, or reads a part of it")
+
+
+def _conjuncts(cond: Expr | None) -> Iterator[Expr]:
+    if isinstance(cond, Binary) and cond.op == "and":
+        yield from _conjuncts(cond.a)
+        yield from _conjuncts(cond.b)
+    elif cond is not None:
+        yield cond
+
+
+# ---- shared memory -------------------------------------------------------------------------------
+
+
+def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tuple[int, int, int]:
+    """(rows of a box, along which dimension they are, boxes side by side), of pieces by their place
+    in the tensor."""
+    across = SWIZZLE_BYTES // size  # elements of a row
+    most = [max(at) for at in zip(*place_of, strict=True)]
+    moving = [d for d, n in enumerate(most[:-1]) if n]
+    _require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
+    axis, rows, columns = moving[0], most[moving[0]] + 1, most[-1] + lanes
+    whole = rows % _PERMUTED == 0 and rows <= _MOST_ROWS and columns % across == 0
+    _require(whole, f"{rows} rows of {columns * size} bytes are no boxes")
+    _require(len(place_of) == rows * (columns // lanes), "it copies a part of a box")
+    for at, to in place_of.items():
+        row, (box, column) = at[axis], divmod(at[-1], across)
+        piece = column // lanes ^ row % _PERMUTED
+        in_pattern = to == (box * rows + row) * across + piece * lanes
+        _require(in_pattern, "it goes to other places in shared memory")
+    return rows, axis, columns // across
+
+
+__all__ = ["PATTERN_BYTES", "SOURCE_ALIGN", "Box", "boxes_of", "maps_of"]
