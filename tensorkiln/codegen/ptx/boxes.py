@@ -11,7 +11,7 @@ expressions, and the places of all pieces of a box by going through them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -25,7 +25,7 @@ from tensorkiln.codegen.host.tensor_maps import (
 from tensorkiln.codegen.llvm.addresses import alignment
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.copies import Copy, copy_of
-from tensorkiln.ir.expr import Binary, Expr, IntImm, Ramp, Var, int_value
+from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Ramp, Var, int_value
 from tensorkiln.ir.rings import ring_of
 from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
@@ -35,6 +35,7 @@ PATTERN_BYTES = 1024  # of shared memory: eight rows of a box, after which their
 _MOST_ROWS = 256  # of a box
 _DIMS = range(2, 6)  # of a tensor
 _MOST_DIM, _MOST_STRIDE = 1 << 31, 1 << 40
+_PARTS = "it has zeros within the tensor, or reads a part of it"
 _PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
 
@@ -130,33 +131,36 @@ def _box(f: PrimFunc, nest: For) -> Box:
     source, into = first.load.buffer, first.store.buffer
     same = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
     _require(same, "it copies several tensors")
-    param = _param(f, source)
-    dims = _dims(source)
-    zeros: dict[Var, Expr] = dict.fromkeys((v for p in pieces for v in p.loops), IntImm(0))
-    start = tuple(simplify(substitute(_first(i), zeros)) for i in first.load.indices)
-    at = tuple(simplify(substitute(_first(i), zeros)) for i in first.store.indices)
+    param, tensor = _param(f, source), _tensor(source)
     lanes = SOURCE_ALIGN // source.dtype.bytes
-    place_of: dict[tuple[int, ...], int] = {}
     for p in pieces:
         vector = p.copy.load.dtype.lanes == lanes and all(
             _is_vector(m.indices, lanes) for m in (p.copy.load, p.copy.store)
         )
         _require(vector, f"its elements are not adjacent in pieces of {SOURCE_ALIGN} bytes")
-        _require_edges(p, dims, lanes)
+    # Where the first piece is from and where it goes; how far from there each other one is.
+    zeros: dict[Var, Expr] = dict.fromkeys((v for p in pieces for v in p.loops), IntImm(0))
+    start, at = (
+        tuple(simplify(substitute(_first(i), zeros)) for i in m.indices)
+        for m in (first.load, first.store)
+    )
+    steps = [int_value(s) or 0 for s in into.strides]
+    place_of: dict[tuple[int, ...], int] = {}
+    for p in pieces:
         offsets = [_offset(i, s, p) for i, s in zip(p.copy.load.indices, start, strict=True)]
         places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, at, strict=True)]
-        steps = [int_value(s) or 0 for s in into.strides]
         for values in p.numbers:
             to = sum(_at(o, values) * n for o, n in zip(places, steps, strict=True))
             place_of[tuple(_at(o, values) for o in offsets)] = to
     rows, axis, count = _shape(place_of, lanes, source.dtype.bytes)
     aligned = alignment(into, at) % PATTERN_BYTES == 0
     _require(aligned, f"its place in shared memory is no multiple of {PATTERN_BYTES} bytes")
-    box = [1] * len(dims)
+    tensor, start, axis = _divided(f, pieces, tensor, lanes, start, axis)
+    box = [1] * len(tensor.dims)
     box[-1], box[axis] = SWIZZLE_BYTES // source.dtype.bytes, rows
-    strides = tuple((int_value(s) or 0) * source.dtype.bytes for s in source.strides[:-1])
-    tensor = TensorMap(param, source.dtype.name, dims[::-1], strides[::-1], tuple(box[::-1]))
-    return Box(tensor, source, start, into, at, count)
+    strides = tuple(s * source.dtype.bytes for s in tensor.strides[:-1])
+    made = TensorMap(param, source.dtype.name, tensor.dims[::-1], strides[::-1], tuple(box[::-1]))
+    return Box(made, source, start, into, at, count)
 
 
 # ---- the tensor ----------------------------------------------------------------------------------
@@ -173,24 +177,37 @@ def _param(f: PrimFunc, source: Buffer) -> int:
     raise _NoBox("it is no parameter of the kernel")
 
 
-def _dims(source: Buffer) -> tuple[int, ...]:
-    """The dimensions of a tensor, of which there can be a map."""
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Elements along each dimension, and from one to the next."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def divided(self, d: int, inner: int) -> _Tensor:
+        """Dimension d as two, of which the last has `inner` elements."""
+        _require(self.dims[d] % inner == 0 and len(self.dims) + 1 in _DIMS, _PARTS)
+        dims = (*self.dims[:d], self.dims[d] // inner, inner, *self.dims[d + 1 :])
+        strides = (*self.strides[:d], self.strides[d] * inner, *self.strides[d:])
+        return _Tensor(dims, strides)
+
+
+def _tensor(source: Buffer) -> _Tensor:
+    """A tensor of which there can be a map."""
     _require(source.dtype.name in MAPPED_TYPES, f"its elements are {source.dtype}")
     _require(len(source.shape) in _DIMS, f"it has {len(source.shape)} dimensions")
-    dims = [int_value(d) for d in source.shape]
-    strides = [int_value(s) for s in source.strides]
-    if None in dims or None in strides:
-        raise _NoBox("its dimensions are not known before it runs")
-    known = tuple(d for d in dims if d is not None)
-    _require(0 not in known and max(known) <= _MOST_DIM, "it has no elements, or too many")
-    *outer, inner = [s for s in strides if s is not None]
-    _require(inner == 1, "elements of its rows are not adjacent")
-    for stride, within in itertools.pairwise([*outer, inner]):
+    dims = [d for d in map(int_value, source.shape) if d is not None]
+    strides = [s for s in map(int_value, source.strides) if s is not None]
+    known = len(dims) == len(strides) == len(source.shape)
+    _require(known, "its dimensions are not known before it runs")
+    _require(0 not in dims and max(dims) <= _MOST_DIM, "it has no elements, or too many")
+    _require(strides[-1] == 1, "elements of its rows are not adjacent")
+    for stride, within in itertools.pairwise(strides):
         size = stride * source.dtype.bytes
         fits = size % SOURCE_ALIGN == 0 and 0 < size < _MOST_STRIDE
         _require(fits, f"its rows are {size} bytes apart, no multiple of {SOURCE_ALIGN}")
         _require(stride % within == 0, "its dimensions do not contain each other")
-    return known
+    return _Tensor(tuple(dims), tuple(strides))
 
 
 # ---- indices and conditions ----------------------------------------------------------------------
@@ -222,9 +239,35 @@ def _at(offset: Expr, values: Mapping[Var, Expr]) -> int:
     return found
 
 
-def _require_edges(p: _Piece, dims: tuple[int, ...], lanes: int) -> None:
-    """A piece is zero outside of the tensor, and nowhere else: each part of its condition is that
-    an index is less than its dimension, by elements or by pieces."""
+def _divided(
+    f: PrimFunc,
+    pieces: Sequence[_Piece],
+    tensor: _Tensor,
+    lanes: int,
+    start: tuple[Expr, ...],
+    axis: int,
+) -> tuple[_Tensor, tuple[Expr, ...], int]:
+    """(a tensor outside of which pieces are zero, where they begin there, along which dimension
+    their rows are): one with a dimension more where rows of several matrices are one dimension."""
+    edges = [_edges(p, tensor, lanes) for p in pieces]
+    _require(all(e == edges[0] for e in edges), _PARTS)
+    from_zero = {s.var for s in walk_stmt(f.body) if isinstance(s, For) and int_value(s.lo) == 0}
+    for d, (inner, outer) in sorted(edges[0].items(), reverse=True):
+        within = simplify(start[d] - outer * inner)
+        # Hardware has zeros before the first row too, where there is another matrix.
+        _require(all(_is_count(e, from_zero) for e in (outer, within)), _PARTS)
+        tensor = tensor.divided(d, inner)
+        start = (*start[:d], outer, within, *start[d + 1 :])
+        axis += d <= axis
+    return tensor, start, axis
+
+
+def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]]:
+    """Where a piece is zero: outside of the tensor, and nowhere else; or outside of one of several
+    matrices. By the dimension that has the rows of all of them: how many one has, and which it is
+    of them."""
+    found: dict[int, tuple[int, Expr]] = {}
+    *outer, last = [_first(i) for i in p.copy.load.indices]
     for part in _conjuncts(p.copy.cond):
         match part:
             case Binary("lt", a, b):
@@ -232,14 +275,46 @@ def _require_edges(p: _Piece, dims: tuple[int, ...], lanes: int) -> None:
             case Binary("le", a, b):
                 past = a - b - 1
             case _:
-                raise _NoBox("it has zeros within the tensor")
-        edges = [
-            (_first(i) - dim, size)
-            for d, (i, dim) in enumerate(zip(p.copy.load.indices, dims, strict=True))
-            for size in ((1, lanes) if d == len(dims) - 1 else (1,))
-        ]
-        is_edge = any(int_value(simplify(past * size - edge)) == 0 for edge, size in edges)
-        _require(is_edge, "it has zeros within the tensor, or reads a part of it")
+                raise _NoBox(_PARTS)
+        if any(_is_zero(past * n - (last - tensor.dims[-1])) for n in (1, lanes)):
+            continue
+        if any(_is_zero(past - (i - n)) for i, n in zip(outer, tensor.dims, strict=False)):
+            continue
+        divided = ((d, _matrix(i - past, p)) for d, i in enumerate(outer) if d not in found)
+        d, matrix = next(((d, m) for d, m in divided if m is not None), (0, None))
+        if matrix is None:
+            raise _NoBox(_PARTS)
+        found[d] = matrix
+    return found
+
+
+def _matrix(end: Expr, p: _Piece) -> tuple[int, Expr] | None:
+    """(rows of a matrix, its number) for the row behind its last one in a dimension that has those
+    of several: (number + 1) * rows."""
+    end = simplify(end)
+    variables = free_vars(end)
+    rows = int_value(simplify(substitute(end, dict.fromkeys(variables, IntImm(0)))))
+    if rows is None or rows <= 0 or not set(variables).isdisjoint(p.loops):
+        return None
+    number = simplify(end // rows - 1)
+    return (rows, number) if _is_zero((number + 1) * rows - end) else None
+
+
+def _is_zero(e: Expr) -> bool:
+    return int_value(simplify(e)) == 0
+
+
+def _is_count(e: Expr, from_zero: Collection[Var]) -> bool:
+    """Whether an expression is not negative, as a sum of products of loops from zero on."""
+    match e:
+        case Var():
+            return e in from_zero
+        case Binary("add" | "mul", a, b):
+            return _is_count(a, from_zero) and _is_count(b, from_zero)
+        case Cast(a):
+            return _is_count(a, from_zero)
+    n = int_value(e)
+    return n is not None and n >= 0
 
 
 def _conjuncts(cond: Expr | None) -> Iterator[Expr]:
