@@ -214,7 +214,7 @@ typedef CUresult (*kiln_cuda_encode)(void *, int, uint32_t, void *, const uint64
 #define KILN_CUDA_MOST_MAPS 8 /* of a function */
 /* Bytes of an argument of a launch. */
 size_t kiln_cuda_bytes_of(const kiln_device_function *function, int i);
-/* Find it, if a function takes tensor maps. */
+/* Find it, if a function takes tensor maps; while kiln_devices_lock is held, as devices are opened. */
 int kiln_cuda_find_maps(const kiln_device_function *function);
 /* Room for the maps of a launch: with some to spare, since each is at a multiple of its size. */
 typedef struct kiln_cuda_maps {

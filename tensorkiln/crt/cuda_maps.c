@@ -25,7 +25,7 @@ size_t kiln_cuda_bytes_of(const kiln_device_function *function, int i)
 
 int kiln_cuda_find_maps(const kiln_device_function *function)
 {
-    int code = KILN_OK, count = 0;
+    int count = 0;
     for (int i = 0; i < function->n_params; i++)
         count += function->params[i] == KILN_TENSOR_MAP;
     if (count == 0)
@@ -33,14 +33,12 @@ int kiln_cuda_find_maps(const kiln_device_function *function)
     if (count > KILN_CUDA_MOST_MAPS)
         return kiln_fail(KILN_ERROR_CONTAINER, "%s takes %d tensor maps, of at most %d", function->name,
                          count, KILN_CUDA_MOST_MAPS);
-    kiln_take_lock(&kiln_devices_lock);
     if (encode == NULL &&
         !kiln_cuda_find_function(KILN_CUDA_ENCODE, KILN_CUDA_ENCODE_VERSION, &encode))
-        code = kiln_fail(KILN_ERROR_DRIVER, "%s takes tensor maps, and libcuda.so.1 has no function "
+        return kiln_fail(KILN_ERROR_DRIVER, "%s takes tensor maps, and libcuda.so.1 has no function "
                          KILN_CUDA_ENCODE ": expected the driver of CUDA 12.0 or newer",
                          function->name);
-    kiln_give_lock(&kiln_devices_lock);
-    return code;
+    return KILN_OK;
 }
 
 int kiln_cuda_make_map(kiln_cuda_device *device, const kiln_device_function *function,

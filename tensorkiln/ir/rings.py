@@ -14,9 +14,9 @@ nothing in it waits at barriers of the block. Instead,
             tile[k % 4, t] = X[k, t]
         for t in T.thread_binding(128, thread="threadIdx.x"): ...
 
-On devices without such copies the same threads do both, with barriers in between. With the attribute
-`tensor_maps` a device that copies whole boxes of tensors by itself may do so in place of the nests
-that copy one, and does what these do.
+On devices without such copies the same threads do both, with barriers in between. With the
+attribute `tensor_maps` a device that copies whole boxes of tensors by itself may do so in place of
+the nests that copy one, and does what these do.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def ring_of(s: Stmt | None) -> Ring | None:
     copies, rest = nests[:count], nests[count:]
     if any(int_value(t.extent) != producers or not _alone(t) for t in copies):
         return None
-    return Ring(
-        s, producers, parts, tuple(copies), tuple(rest), bool(s.attrs.get(TENSOR_MAPS))
-    )
+    return Ring(s, producers, parts, tuple(copies), tuple(rest), bool(s.attrs.get(TENSOR_MAPS)))
 
 
 def _flat(s: Stmt) -> Iterator[Stmt]:

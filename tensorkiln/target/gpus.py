@@ -136,8 +136,8 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         "matmul_copies",
         str,
         "who copies the factors of products by warpgroups: 'threads', all of a block, between "
-        "their products, 'warp', one of its own that runs ahead, or 'tma', hardware, for one thread "
-        "of that warp, where tensors allow it; not given: threads",
+        "their products, 'warp', one of its own that runs ahead, or 'tma', hardware, for one "
+        "thread of that warp, where tensors allow it; not given: threads",
         choices=("threads", "warp", "tma"),
     ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),

@@ -1,51 +1,58 @@
-"""Products of warpgroups whose factors hardware copies, box by box (TMA), through a ring of parts of
-shared memory: right in all orders, early and late, with the bits of the rung below; which tensors it
-takes, and why not the others; what is wrong with copies of boxes is found by the emulator; and the
-whole way through the look-alike of the driver. None of it has run on a GPU: it rests on NVIDIA's
-documents, and on its assembler."""
+"""Products of warpgroups whose factors hardware copies, box by box (TMA), through a ring of parts
+of shared memory: right in all orders, early and late, with the bits of the rung below; which
+tensors it takes, and why not the others; what is wrong with copies of boxes is found by the
+emulator; and the whole way through the look-alike of the driver. None of it has run on a GPU: it
+rests on NVIDIA's documents, and on its assembler."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.device_functions import device_functions_from
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host.tensor_maps import MAPPED_TYPES, TensorMap
 from tensorkiln.codegen.ptx.boxes import Box, boxes_of
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
-from tensorkiln.ir.attrs import Attrs
+from tensorkiln.inspectors.signatures import print_signatures
 from tensorkiln.ir.buffer import Load
-from tensorkiln.ir.expr import Binary, IntImm, Ramp, Select, Var, binary
+from tensorkiln.ir.expr import Binary, IntImm, Ramp, Var, binary
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import tensor
 from tensorkiln.ir.rings import ring_of
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, Store
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.visit import map_stmt, walk_stmt
 from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
-from tensorkiln.runtime import Executor, load_module
+from tensorkiln.runtime import DeviceTensor, Executor, load_module
 from tensorkiln.schedule.gpu import wgmma
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
 from tensorkiln.target.cuda_tools import assembled, instruction_counts
 from tensorkiln.transform.tir.check_races import races_of
+from tests.cuda.driver_calls import Driver
 from tests.cuda.emulator.launch import CU_TENSOR_MAP_SWIZZLE_128B, Emulated, EmulatorFault, MapOf
+from tests.cuda.lookalike import require_cuda
 from tests.cuda.networks import let_run
 from tests.cuda.test_metrics import require_tool
+from tests.cuda.test_streams import there
 from tests.cuda.test_tensor_cores import (
     LARGE,
     ORDERS,
@@ -64,6 +71,7 @@ from tests.schedule.gpu.runner import DeviceRunner
 from tests.schedule.gpu.test_device_primitives import long_product
 from tests.transform.graphs import graph
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is the baseline")
 TMA: dict[str, object] = {"kind": "cuda", "arch": "sm_90a", "matmul_copies": "tma"}
 TARGET = Target(TMA)
 WARP = Target({**TMA, "matmul_copies": "warp"})
@@ -105,9 +113,7 @@ PRODUCTS: dict[str, Row] = {
     "a box is larger": Row(Product(linear, [(40, 72), (72, 40)], 72), BOX, BOX),
     "odd columns": Row(Product(linear, [(72, 136), (136, 70)], 136), BOX, ROWS.format(140)),
     "odd terms": Row(Product(linear, [(72, 130), (130, 72)], 130), ROWS.format(260), BOX),
-    "odd": Row(
-        Product(linear, [(67, 130), (130, 70)], 130), ROWS.format(260), ROWS.format(140)
-    ),
+    "odd": Row(Product(linear, [(67, 130), (130, 70)], 130), ROWS.format(260), ROWS.format(140)),
     "batch": Row(Product(matmul(), [(3, 72, 136), (3, 136, 40)], 136), (64, 64, 1), (64, 64, 1)),
     "broadcast batch": Row(Product(matmul(), [(3, 72, 136), (136, 72)], 136), BOX, BOX),
     "two batches": Row(
@@ -115,22 +121,14 @@ PRODUCTS: dict[str, Row] = {
         (64, 64, 1),
         (64, 64, 1),
     ),
-    "transposed a": Row(
-        Product(matmul(transpose_a=True), [(136, 72), (136, 40)], 136), BOX, BOX
-    ),
-    "transposed b": Row(
-        Product(matmul(transpose_b=True), [(72, 136), (40, 136)], 136), BOX, BOX
-    ),
+    "transposed a": Row(Product(matmul(transpose_a=True), [(136, 72), (136, 40)], 136), BOX, BOX),
+    "transposed b": Row(Product(matmul(transpose_b=True), [(72, 136), (40, 136)], 136), BOX, BOX),
     "both transposed": Row(
         Product(matmul(transpose_a=True, transpose_b=True), [(136, 72), (40, 136)], 136), BOX, BOX
     ),
     "square": Row(Product(square, [(72, 136)], 136), BOX, BOX),
-    "bias and relu": Row(
-        Product(bias_and_relu, [(65, 136), (136, 64), (64,)], 136), BOX, BOX
-    ),
-    "residual": Row(
-        Product(residual, [(65, 136), (136, 72), (65, 72)], 136), BOX, BOX
-    ),
+    "bias and relu": Row(Product(bias_and_relu, [(65, 136), (136, 64), (64,)], 136), BOX, BOX),
+    "residual": Row(Product(residual, [(65, 136), (136, 72), (65, 72)], 136), BOX, BOX),
     "symbolic rows": Row(
         Product(linear, [(N, 136), (136, 72)], 136, [{"N": 1}, {"N": 130}]), UNKNOWN, BOX
     ),
@@ -255,7 +253,9 @@ def test_tiles(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None
 Rewrite = Callable[[Store], Stmt]
 
 
-def copies_changed(f: PrimFunc, change: Rewrite, cond: Callable[[Any], Any] | None = None) -> PrimFunc:
+def copies_changed(
+    f: PrimFunc, change: Rewrite, cond: Callable[[Any], Any] | None = None
+) -> PrimFunc:
     """A function whose copies in its ring are others."""
 
     def there(s: Stmt) -> Stmt:
@@ -455,7 +455,9 @@ def put(old: str, new: str, count: int = 0) -> Change:
 EXPECT = r"(%\w+) = call i64 (@llvm\.nvvm\.mbarrier\.arrive\.expect\.tx\.[\w.]+)\((.*), i32 (\d+)\)"
 TRY = r"(%\w+) = call i1 @llvm\.nvvm\.mbarrier\.try\.wait[^\n]*\n"
 BULK = r'  call void asm sideeffect "cp\.async\.bulk[^\n]*\n'
-FENCE = re.escape('  call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()') + "\n"
+FENCE = (
+    re.escape('  call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()') + "\n"
+)
 READS = {"copy", "undefined shared memory", "race"}
 PLAIN = r"\1 = call i64 @llvm.nvvm.mbarrier.arrive.shared(\3)"
 
@@ -479,7 +481,11 @@ def _to(ir: str) -> str:
             f"{found[1]}%moved{k},"
         )
 
-    return re.sub(r"(  call void asm sideeffect \"cp\.async\.bulk[^\n]*\(ptr addrspace\(3\) )(%\w+),", moved, ir)
+    return re.sub(
+        r"(  call void asm sideeffect \"cp\.async\.bulk[^\n]*\(ptr addrspace\(3\) )(%\w+),",
+        moved,
+        ir,
+    )
 
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
@@ -488,7 +494,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "no bytes are expected": (put(EXPECT, PLAIN), {"bytes"}),
     "nobody arrives": (put(r"  " + EXPECT + r"\n", ""), {"bytes"}),
     "no copy": (put(BULK, "", 1), {"deadlock"}),
-    "no wait for boxes": (put(TRY, r"\1 = icmp eq i32 0, 0" + "\n"), {*READS, "product", "bytes"}),
+    "no wait for boxes": (
+        put(TRY, r"\1 = icmp eq i32 0, 0" + "\n"),
+        {*READS, "product", "bytes", "operand"},
+    ),
     "the other parity for who copies": (
         put(r"xor i32 (%\w+), 1\n", r"add i32 \1, 0\n"),
         {"deadlock"},
@@ -531,8 +540,255 @@ def test_copies_of_threads_beside_boxes_need_their_fence(late: bool) -> None:
     """The tensor cores see boxes without one, and what threads have copied after one."""
     ir = text("odd columns")
     launch(kernel(name="odd columns"), ir, late, name="odd columns")
-    at = ir.index("fence.proxy", ir.index("label", ir.rindex("mbarrier.try.wait.parity", 0, ir.index("\ndeclare"))))
-    del at
     with pytest.raises(EmulatorFault) as caught:
         launch(kernel(name="odd columns"), re.sub(FENCE, "", ir), late, name="odd columns")
     assert caught.value.kind == "proxy"
+
+
+# ---- through the look-alike of the driver --------------------------------------------------------
+
+Arrays = Sequence[np.ndarray]
+
+
+def network(dtype: str = "float16") -> tk.IRModule:
+    """Two products, so that a run is a graph, one of whose factors is the first's result."""
+
+    def build(g: Any, x: Any, w: Any, v: Any) -> Any:
+        return g.linear(g.relu(g.linear(x, w)), v)
+
+    shapes = (72, 136), (136, 200), (200, 40)
+    params = {n: tensor(s, dtype) for n, s in zip("xwv", shapes, strict=True)}
+    return graph(build, **params)
+
+
+THERE = """
+import tensorkiln as tk
+from tensorkiln.script import R
+
+@tk.script.ir_module
+class Module:
+    @R.function
+    def main(x: A(72, 136), w: A(136, 200), v: A(200, 40)) -> A(72, 40):
+        y = R.linear(x, w)
+        z = R.relu(y)
+        u = R.linear(z, v)
+        return u
+"""
+
+
+@cache
+def compiled_there(dtype: str = "float16") -> tk.Executable:
+    """The same of tensors on the device."""
+    source = re.sub(r"A\((.*?)\)", rf'R.Tensor((\1), "{dtype}", device="gpu")', THERE)
+    exe = tk.compile(from_source(source), {"devices": [{**TMA, "target_key": "gpu"}, "llvm"]})
+    let_run(exe)
+    return exe
+
+
+@cache
+def compiled(dtype: str = "float16") -> tk.Executable:
+    exe = tk.compile(network(dtype), TMA)
+    let_run(exe)
+    return exe
+
+
+def inputs_of(seed: int, dtype: str = "float16") -> Arrays:
+    rng = np.random.default_rng(seed)
+    shapes = (72, 136), (136, 200), (200, 40)
+    elements = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return [rng.standard_normal(s).astype(np.float32).astype(elements) for s in shapes]
+
+
+def close(found: np.ndarray, given: Arrays, bits: int) -> None:
+    x, w, v = (a.astype(np.float64) for a in given)
+    want, most = np.maximum(x @ w, 0) @ v, np.maximum(np.abs(x) @ np.abs(w), 0) @ np.abs(v)
+    assert (np.abs(found.astype(np.float64) - want) <= most * 2.0 ** (2 - bits)).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_runs(dtype: str) -> None:
+    """By itself and as a graph: the same bits; arrays of the host, and tensors of the device that
+    are elsewhere in each call, whose maps are others."""
+    here, there_ = compiled(dtype), compiled_there(dtype)
+    plain, moved, graphs = (
+        here.create_executor(),
+        there_.create_executor(),
+        there_.create_executor(graphs=True),
+    )
+    for turn in range(3):
+        given = inputs_of(turn, dtype)
+        have = plain["main"](*given).numpy()
+        close(have, given, 11 if dtype == "float16" else 8)
+        tensors = [there(a) for a in given]
+        for executor in (moved, graphs):
+            assert executor["main"](*tensors).numpy().tobytes() == have.tobytes()
+    counts = graphs.graph_counts
+    assert (counts["made"], counts["launched"]) == (1, 3) and counts["updated"] >= 2
+
+
+def test_tensors_that_are_not_aligned() -> None:
+    """Threads copy them: to the same bits."""
+    main = compiled_there().create_executor()["main"]
+    given = inputs_of(5)
+    want = main(*map(there, given)).numpy()
+    for k in range(3):
+        tensors = [_shifted(a) if i == k else there(a) for i, a in enumerate(given)]
+        assert main(*tensors).numpy().tobytes() == want.tobytes()
+
+
+def _shifted(a: np.ndarray) -> DeviceTensor:
+    """A tensor of the device that begins at its second element."""
+    whole = there(np.concatenate([a.ravel()[:1], a.ravel()]))
+    return DeviceTensor(whole._memory, a.shape, a.dtype, whole.device, a.itemsize)
+
+
+def test_an_exported_library(tmp_path: Path) -> None:
+    exe = compiled()
+    module = load_module(exe.export_library(tmp_path / "net.so"))
+    given = inputs_of(7)
+    have = Executor(module, tk.cuda(0))["main"](*given).numpy()
+    assert have.tobytes() == exe.create_executor()["main"](*given).numpy().tobytes()
+    module.close()
+
+
+def test_artifacts_describe_the_maps() -> None:
+    exe = compiled()
+    table = exe.artifacts["kernels.fmap.json"]
+    rows = json.loads(table.text())["functions"]
+    assert [len(row["tensor_maps"]) for row in rows.values()] == [2, 2]
+    first = rows["linear_relu_device"]["tensor_maps"][0]
+    assert first == {
+        "param": 0,
+        "dtype": "float16",
+        "dims": [136, 72],
+        "strides": [272],
+        "box": [64, 64],
+        "swizzle": 128,
+    }
+    said = device_functions_from(table.view, "x")
+    assert said is not None and said[0].params[-2:] == (
+        "map of 0 (box 64 x 64)",
+        "map of 1 (box 64 x 64)",
+    )
+    mixed = tk.compile(
+        graph(linear, x=tensor((72, 136), "float16"), w=tensor((136, 70), "float16")), TMA
+    )
+    table = mixed.artifacts["kernels.fmap.json"]
+    (row,) = json.loads(table.text())["functions"].values()
+    assert row["copied_by_threads"] == {"p1": ROWS.format(140)}
+    text = "".join(print_signatures([table], "cuda"))
+    assert f"; copied by threads: p1: {ROWS.format(140)}" in text, text
+
+
+def test_libraries_without_maps_have_none() -> None:
+    """Nor does their text say a word of them."""
+    exe = tk.compile(network(), {**TMA, "matmul_copies": "warp"})
+    assert "tensor_map" not in exe.artifacts["kernels.fmap.json"].text()
+    assert "kiln_tensor_map" not in exe.artifacts["entry.c"].text()
+
+
+PROGRAM = """
+import sys
+from tests.cuda.test_tma import compiled, inputs_of
+try:
+    compiled().create_executor()["main"](*inputs_of(0))
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"LOOKALIKE_VERSION": "11080"},
+            "linear_relu_device takes tensor maps, and libcuda.so.1 has no function "
+            "cuTensorMapEncodeTiled: expected the driver of CUDA 12.0 or newer",
+        ),
+        (
+            {"LOOKALIKE_LACKS": "cuTensorMapEncodeTiled"},
+            "expected the driver of CUDA 12.0 or newer",
+        ),
+        (
+            {"LOOKALIKE_FAIL": "cuTensorMapEncodeTiled:3:1"},
+            "the tensor map of argument 0 for linear_device failed with CUDA_ERROR_INVALID_VALUE",
+        ),
+    ],
+)
+def test_errors_of_the_driver(settings: dict[str, str], said: str) -> None:
+    """A driver that is too old says so before anything runs; one that refuses a map, which."""
+    if require_cuda():
+        pytest.skip("a GPU's own driver cannot be told to fail")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, **settings, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr[-2000:]
+
+
+# What cuda.h says of arguments, and what breaks each rule.
+GOOD: dict[str, Any] = {
+    "type": 6,
+    "rank": 2,
+    "address": 0x1000,
+    "dims": (136, 72),
+    "strides": (272,),
+    "box": (64, 64),
+    "steps": (1, 1),
+    "modes": (0, CU_TENSOR_MAP_SWIZZLE_128B, 2, 0),
+}
+WRONG: dict[str, dict[str, Any]] = {
+    "an address": {"address": 0x1008},
+    "no dimension": {"rank": 0},
+    "six dimensions": {"rank": 6},
+    "an empty dimension": {"dims": (136, 0)},
+    "a dimension": {"dims": (136, (1 << 31) + 1)},
+    "a stride": {"strides": (264,)},
+    "a long stride": {"strides": (1 << 40,)},
+    "rows that overlap": {"strides": (256,)},
+    "a box": {"box": (64, 257)},
+    "an empty box": {"box": (64, 0)},
+    "part of a piece": {"box": (60, 64)},
+    "wider than the pattern": {"box": (72, 64)},
+    "steps": {"steps": (1, 9)},
+    "a type": {"type": 99},
+    "a pattern": {"modes": (0, 9, 2, 0)},
+}
+
+
+@pytest.mark.parametrize("name", [None, *WRONG])
+def test_the_look_alike_takes_what_the_header_allows(name: str | None) -> None:
+    if require_cuda():
+        pytest.skip("its own driver: what it refuses it knows best")
+    given = {**GOOD, **(WRONG[name] if name else {})}
+    driver = Driver()
+    room = ctypes.create_string_buffer(256)
+    start = ctypes.addressof(room)
+    arrays = {
+        "dims": ctypes.c_uint64,
+        "strides": ctypes.c_uint64,
+        "box": ctypes.c_uint32,
+        "steps": ctypes.c_uint32,
+    }
+    for off in (0, 8):
+        at = start + -start % 128 + off
+        error = driver(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(at),
+            given["type"],
+            given["rank"],
+            ctypes.c_void_p(given["address"]),
+            *((t * 8)(*given[n]) for n, t in arrays.items()),
+            *given["modes"],
+        )
+        assert error == (1 if name or off else 0)
+
+
+def test_targets() -> None:
+    for given in ({"arch": "sm_90"}, {"arch": "sm_100a"}, {"arch": "sm_90a", "also": ["sm_80"]}):
+        with pytest.raises(UserError, match=r"has no warpgroups that multiply"):
+            Target({**TMA, **given})
+    with pytest.raises(UserError, match="products by warps have no warp of their own"):
+        Target({**TMA, "matmul_kernel": "mma"})

@@ -1,5 +1,6 @@
-"""Tensor maps: what the tensor memory accelerator of a GPU has to know of a tensor of which it copies
-boxes, and the C of it. The runtime makes the map itself at each launch (crt/cuda_maps.c)."""
+"""Tensor maps: what the tensor memory accelerator of a GPU has to know of a tensor of which it
+copies boxes, and the C of it. The runtime makes the map itself at each launch
+(crt/cuda_maps.c)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class TensorMap:
             f"{{{', '.join(map(str, given))}}}" for given in (self.dims, self.strides, self.box)
         ]
         head = f"static const kiln_tensor_map {name} = {{"
-        rest = f"{self.param}, {MAPPED_TYPES[self.dtype]}, {len(self.dims)}, {', '.join(numbers)}}};"
+        rest = (
+            f"{self.param}, {MAPPED_TYPES[self.dtype]}, {len(self.dims)}, {', '.join(numbers)}}};"
+        )
         return f"{head}\n    {rest}"
 
 

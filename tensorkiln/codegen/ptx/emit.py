@@ -51,7 +51,8 @@ STATEMENTS: Statements = {**emit.STATEMENTS, **rings.STATEMENTS}
 def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     """LLVM IR text of a device function: `define ptx_kernel void name(ptr..., i64...)`, in the
     order of its parameters, and behind them the tensor maps that it needs (`tensor_maps_of`); bool
-    is a byte, and float16 its bits. The memory that its blocks share is given at the launch. The same text is compiled for every architecture.
+    is a byte, and float16 its bits. The memory that its blocks share is given at the launch. The
+    same text is compiled for every architecture.
 
     Raises UnsupportedError for what a device does not run, for an instruction that an architecture
     of the target lacks, and for a name that PTX does not take.

@@ -62,7 +62,11 @@ def cuda_kernels(
     irs = {f.name: emit_ptx_ir(f, target) for f in functions}
     archs = archs_of(target)
     made = ptx_of(irs, archs, jobs=jobs, cache=cache, on_done=on_done)
-    table = {"format": 1, "archs": archs, "functions": {f.name: _entry(f, found[f.name][1]) for f in own}}
+    table = {
+        "format": 1,
+        "archs": archs,
+        "functions": {f.name: _entry(f, found[f.name][1]) for f in own},
+    }
     texts = [(f, _readable(f, irs[f.name], archs[0], nodes.get(f.name, ()))) for f in functions]
     return CudaKernels(
         (

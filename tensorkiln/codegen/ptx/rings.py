@@ -8,10 +8,10 @@ parity of their number: waiting for the parity before the first round returns at
 What is copied is there for the tensor cores after a fence of the threads that wait for it.
 
 Boxes of tensors (`boxes.py`) are copied by the tensor memory accelerator, TMA: one thread of the
-producers says at *full* how many bytes will come, as its arrival, and begins the copies, which count
-theirs there. They are written as the tensor cores read, so nobody needs a fence for them; but TMA
-sees the barriers only after one of the thread that has made them. A tensor that does not begin at a
-multiple of 16 bytes has the body of the function (`alignment.py`) in which threads copy.
+producers says at *full* how many bytes will come, as its arrival, and begins the copies, which
+count theirs there. They are written as the tensor cores read, so nobody needs a fence for them; but
+TMA sees the barriers only after one of the thread that has made them. A tensor that does not begin
+at a multiple of 16 bytes has the body of the function (`alignment.py`) in which threads copy.
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def _boxes(w: DeviceWriter, ring: Ring) -> list[Box]:
     return found if all(aligned) else []
 
 
-def _rounds(
-    w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]
-) -> None:
+def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]) -> None:
     """The rounds of the producers, or of the other threads."""
     s, size = ring.loop, BARRIER_BYTES
     by_threads = [n for n in ring.copies if not (boxes and id(n) in w.boxes)]
@@ -169,9 +167,7 @@ def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
     """Arrive, to wait for the bytes of all boxes of a round, and begin to copy them."""
     w.declares.add(f"declare {_EXPECT}")
     count = sum(b.count * b.box_bytes for b in boxes)
-    w.emit(
-        f"  {w.fresh()} = call {_EXPECT.partition('(')[0]}({_BARRIER} {full}, i32 {count})"
-    )
+    w.emit(f"  {w.fresh()} = call {_EXPECT.partition('(')[0]}({_BARRIER} {full}, i32 {count})")
     for b in boxes:
         to, _ = address(w, b.into, b.at)
         *outer, inner = (w.value(cast(i, INT32)) for i in b.start)
@@ -191,7 +187,12 @@ def _copy_box(w: DeviceWriter, m: TensorMap, to: str, at: Sequence[str], full: s
         f"[$0], [$1, {{{places}}}], [${rank + 2}];"
     )
     bounds = ",".join(["r", "l", *["r"] * rank, "r", "~{memory}"])
-    given = [f"{_BARRIER} {to}", f"ptr {w.maps[m]}", *(f"i32 {x}" for x in at), f"{_BARRIER} {full}"]
+    given = [
+        f"{_BARRIER} {to}",
+        f"ptr {w.maps[m]}",
+        *(f"i32 {x}" for x in at),
+        f"{_BARRIER} {full}",
+    ]
     w.emit(f'  call void asm sideeffect "{text}", "{bounds}"({", ".join(given)})')
 
 

@@ -62,7 +62,9 @@ def pipeline(
     if not isinstance(producers, int) or isinstance(producers, bool) or producers % 32:
         raise at.fail(f"producers={producers!r}", "a multiple of 32, or 0")
     if tensor_maps and not producers:
-        raise at.fail("tensor_maps without producers", "producers=32: one of them begins the copies")
+        raise at.fail(
+            "tensor_maps without producers", "producers=32: one of them begins the copies"
+        )
     rounds = int_value(s.extent)
     if rounds is not None and rounds < stages:
         raise at.fail(f"{stages} stages for {rounds} rounds", "at most as many as there are rounds")

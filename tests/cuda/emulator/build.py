@@ -8,8 +8,8 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
-`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_tensor_map` in bulk.h, `emulator_count` and
-`emulator_counts` in counts.h.
+`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_tensor_map` in bulk.h,
+`emulator_count` and `emulator_counts` in counts.h.
 """
 
 from __future__ import annotations

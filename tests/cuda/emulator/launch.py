@@ -130,13 +130,10 @@ class Emulated:
         if fault:
             raise EmulatorFault(FAULTS[fault], self.library.emulator_message().decode())
 
-
     def _map(self, m: TensorMap, start: int) -> ctypes.Array[ctypes.c_char]:
         """The map of a tensor, which is zeros where the tensor is not aligned."""
         made = ctypes.create_string_buffer(2 * MAP_BYTES)
-        inside = (ctypes.c_char * MAP_BYTES).from_buffer(
-            made, -ctypes.addressof(made) % MAP_BYTES
-        )
+        inside = (ctypes.c_char * MAP_BYTES).from_buffer(made, -ctypes.addressof(made) % MAP_BYTES)
         if start % SOURCE_ALIGN == 0:
             rank = len(m.dims)
             done = self.library.emulator_tensor_map(
