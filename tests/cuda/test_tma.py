@@ -311,6 +311,10 @@ NO_BOXES: dict[str, tuple[Callable[[PrimFunc], PrimFunc], str]] = {
         lambda f: copies_changed(f, lambda s: _from(s, 2)),
         "",
     ),
+    "one row again and again": (
+        lambda f: copies_changed(f, lambda s: _from(s, 0)),
+        "it copies elements several times",
+    ),
     "rows in pairs": (
         lambda f: copies_changed(f, _read_elsewhere),
         "its rows and columns do not follow each other",
@@ -634,6 +638,33 @@ def test_tensors_that_are_not_aligned() -> None:
     for k in range(3):
         tensors = [_shifted(a) if i == k else there(a) for i, a in enumerate(given)]
         assert main(*tensors).numpy().tobytes() == want.tobytes()
+
+
+def test_a_callers_graph() -> None:
+    """A capture has the maps of the tensors that it was given, wherever others are by then."""
+    driver = Driver()
+    stream = driver.make("cuStreamCreate", 1).value or 0
+    executor = compiled_there().create_executor()
+    given = [there(a) for a in inputs_of(0)]
+    executor["main"](*given)
+    executor.set_stream(stream)
+    out = there(np.zeros((72, 40), np.float16))
+    driver.begin_capture(stream)
+    executor["main"](*given, out=out)
+    captured = driver.end_capture(stream)
+    assert captured.value
+    ready = driver.instantiate(captured)
+    for turn in range(2):
+        arrays = inputs_of(turn)
+        for tensor_, a in zip(given, arrays, strict=True):
+            there(a).copyto(tensor_)
+        driver.launch(ready, stream)
+        out.queued_in(stream)
+        close(out.numpy(), arrays, 11)
+    for name, handle in (("cuGraphExecDestroy", ready), ("cuGraphDestroy", captured)):
+        assert driver(name, handle) == 0
+    executor.set_stream(None)
+    assert driver("cuStreamDestroy", ctypes.c_void_p(stream)) == 0
 
 
 def _shifted(a: np.ndarray) -> DeviceTensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 # Types by the number that the driver has for them (CUtensorMapDataType).
 MAPPED_TYPES = {"float16": 6, "bfloat16": 9}
 SWIZZLE_BYTES = 128  # of a row of a box: all maps here have this pattern
-MOST_MAPS = 8  # of a function
+MOST_MAPS, MOST_PARAMS = 8, 64  # of a function: maps; all that a launch gives it
 MAP_BYTES = 128
 
 
@@ -47,4 +47,4 @@ class TensorMap:
         return f"{head}\n    {rest}"
 
 
-__all__ = ["MAPPED_TYPES", "MAP_BYTES", "MOST_MAPS", "SWIZZLE_BYTES", "TensorMap"]
+__all__ = ["MAPPED_TYPES", "MAP_BYTES", "MOST_MAPS", "MOST_PARAMS", "SWIZZLE_BYTES", "TensorMap"]

@@ -19,6 +19,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.codegen.host.tensor_maps import (
     MAPPED_TYPES,
     MOST_MAPS,
+    MOST_PARAMS,
     SWIZZLE_BYTES,
     TensorMap,
 )
@@ -34,7 +35,8 @@ SOURCE_ALIGN = 16  # bytes: of the tensor, of its rows and of the pieces of a ro
 PATTERN_BYTES = 1024  # of shared memory: eight rows of a box, after which their pattern repeats
 _MOST_ROWS = 256  # of a box
 _DIMS = range(2, 6)  # of a tensor
-_MOST_DIM, _MOST_STRIDE = 1 << 31, 1 << 40
+# Indices are int32, and may be beyond the last one by less than a tile.
+_MOST_DIM, _MOST_STRIDE = (1 << 31) - 1024, 1 << 40
 _PARTS = "it has zeros within the tensor, or reads a part of it"
 _PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
@@ -63,7 +65,7 @@ class _NoBox(Exception):
 
 def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
     """Each nest of copies of a ring whose copies TMA may make: the boxes that it copies, or why it
-    does not. At most MOST_MAPS tensors or sizes of boxes are different."""
+    does not. There are only so many maps, each a parameter of the function."""
     found: list[tuple[For, Box | str]] = []
     rings = (ring_of(s) for s in walk_stmt(f.body))
     for nest in (n for r in rings if r is not None and r.tensor_maps for n in r.copies):
@@ -71,17 +73,17 @@ def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
             found.append((nest, _box(f, nest)))
         except _NoBox as reason:
             found.append((nest, str(reason)))
-    maps = maps_of(found)
+    room = max(0, min(MOST_MAPS, MOST_PARAMS - len(f.params)))
+    maps = maps_of(found)[:room]
     return [
-        (nest, box if isinstance(box, str) or box.map in maps else "there are too many before it")
+        (nest, box if isinstance(box, str) or box.map in maps else "the kernel has no room for it")
         for nest, box in found
     ]
 
 
 def maps_of(boxes: list[tuple[For, Box | str]]) -> tuple[TensorMap, ...]:
     """The maps that boxes need, each once."""
-    maps = dict.fromkeys(box.map for _, box in boxes if isinstance(box, Box))
-    return tuple(itertools.islice(maps, MOST_MAPS))
+    return tuple(dict.fromkeys(box.map for _, box in boxes if isinstance(box, Box)))
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -111,7 +113,7 @@ def _pieces(s: Stmt, loops: Mapping[Var, int]) -> Iterator[_Piece]:
     match s:
         case For(var, lo, extent, _, body):
             count = int_value(extent)
-            _require(count is not None and int_value(lo) == 0, "its loops have no constant bounds")
+            _require(bool(count) and int_value(lo) == 0, "its loops have no constant bounds")
             yield from _pieces(body, {**loops, var: count or 0})
         case Seq(stmts):
             for t in stmts:
@@ -127,6 +129,7 @@ def _pieces(s: Stmt, loops: Mapping[Var, int]) -> Iterator[_Piece]:
 
 def _box(f: PrimFunc, nest: For) -> Box:
     pieces = list(_pieces(nest, {}))
+    _require(bool(pieces), "it copies nothing")
     first = pieces[0].copy
     source, into = first.load.buffer, first.store.buffer
     same = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
@@ -146,12 +149,15 @@ def _box(f: PrimFunc, nest: For) -> Box:
     )
     steps = [int_value(s) or 0 for s in into.strides]
     place_of: dict[tuple[int, ...], int] = {}
+    count = 0
     for p in pieces:
         offsets = [_offset(i, s, p) for i, s in zip(p.copy.load.indices, start, strict=True)]
         places = [_offset(i, s, p) for i, s in zip(p.copy.store.indices, at, strict=True)]
         for values in p.numbers:
             to = sum(_at(o, values) * n for o, n in zip(places, steps, strict=True))
             place_of[tuple(_at(o, values) for o in offsets)] = to
+            count += 1
+    _require(count == len(place_of), "it copies elements several times")
     rows, axis, count = _shape(place_of, lanes, source.dtype.bytes)
     aligned = alignment(into, at) % PATTERN_BYTES == 0
     _require(aligned, f"its place in shared memory is no multiple of {PATTERN_BYTES} bytes")
@@ -170,9 +176,8 @@ def _param(f: PrimFunc, source: Buffer) -> int:
     """Which parameter a tensor is, that nothing writes to."""
     for i, p in enumerate(f.params):
         if p is source:
-            at = f.buffers.index(source)
-            inside = at < len(f.buffers) - f.outputs and at not in f.inplace
-            _require(inside, "the kernel writes to it")
+            inputs = f.buffers[: len(f.buffers) - f.outputs]
+            _require(source in inputs and i not in f.inplace, "the kernel writes to it")
             return i
     raise _NoBox("it is no parameter of the kernel")
 
@@ -207,6 +212,9 @@ def _tensor(source: Buffer) -> _Tensor:
         fits = size % SOURCE_ALIGN == 0 and 0 < size < _MOST_STRIDE
         _require(fits, f"its rows are {size} bytes apart, no multiple of {SOURCE_ALIGN}")
         _require(stride % within == 0, "its dimensions do not contain each other")
+    # Hardware has zeros behind a row that ends within a piece, where threads read what is there.
+    whole = dims[-1] * source.dtype.bytes % SOURCE_ALIGN == 0
+    _require(whole, f"its rows have {dims[-1]} elements, no whole pieces of {SOURCE_ALIGN} bytes")
     return _Tensor(tuple(dims), tuple(strides))
 
 
@@ -305,11 +313,11 @@ def _is_zero(e: Expr) -> bool:
 
 
 def _is_count(e: Expr, from_zero: Collection[Var]) -> bool:
-    """Whether an expression is not negative, as a sum of products of loops from zero on."""
+    """Whether an expression is not negative, as sums and products of loops from zero on are."""
     match e:
         case Var():
             return e in from_zero
-        case Binary("add" | "mul", a, b):
+        case Binary("add" | "mul" | "floordiv" | "floormod", a, b):
             return _is_count(a, from_zero) and _is_count(b, from_zero)
         case Cast(a):
             return _is_count(a, from_zero)
@@ -332,7 +340,8 @@ def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tu
     """(rows of a box, along which dimension they are, boxes side by side), of pieces by their place
     in the tensor."""
     across = SWIZZLE_BYTES // size  # elements of a row
-    most = [max(at) for at in zip(*place_of, strict=True)]
+    least, most = ([f(at) for at in zip(*place_of, strict=True)] for f in (min, max))
+    _require(not any(least), "its rows and columns do not follow each other")
     moving = [d for d, n in enumerate(most[:-1]) if n]
     _require(len(moving) == 1, "it is no matrix of two of the tensor's dimensions")
     axis, rows, columns = moving[0], most[moving[0]] + 1, most[-1] + lanes

@@ -111,6 +111,8 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
                 w.of_block = (ring.producers if producer else others, 1, 1)
                 w.behind = others if producer else 0
                 _rounds(w, ring, first, producer, boxes)
+                if producer and boxes:  # threads come to the next barrier of the block together
+                    _meet(w)
                 w.emit(f"  br label %{end}")
     w.of_block, w.behind = block, 0
     w.enter(end)
@@ -214,10 +216,15 @@ def _wait(w: DeviceWriter, barrier: str, parity: str) -> None:
     w.enter(done)
 
 
-def _hand_back(w: DeviceWriter, barrier: str) -> None:
-    """Arrive, one thread of each warp, when all of it have done."""
+def _meet(w: DeviceWriter) -> None:
+    """Wait for the other threads of the warp."""
     w.declares.add(f"declare {_WARP}")
     w.emit(f"  call {_WARP.partition('(')[0]}(i32 -1)")
+
+
+def _hand_back(w: DeviceWriter, barrier: str) -> None:
+    """Arrive, one thread of each warp, when all of it have done."""
+    _meet(w)
     lane = w.line(f"and i32 {thread_register(w, THREAD_INDICES[0])}, {WARP_THREADS - 1}")
     with branch(w, w.line(f"icmp eq i32 {lane}, 0")):
         _arrive(w, barrier)
