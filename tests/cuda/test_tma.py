@@ -436,6 +436,14 @@ def test_one_thread_begins_the_copies_of_a_round() -> None:
     assert mixed.count("fence.proxy") == aligned.count("fence.proxy") + 1
 
 
+def test_the_golden_text(golden: Callable[[Path, str], None]) -> None:
+    """What is written for the barriers, and for the threads that copy."""
+    body = _aligned_body(text())
+    begin = body.rindex("\n", 0, body.rindex("\n", 0, body.index("mbarrier.init"))) + 1
+    end = body.index("\n", body.index("@llvm.nvvm.bar.warp.sync")) + 1
+    golden(Path(__file__).parent / "golden" / "tma_producers.ll", body[begin:end])
+
+
 def _aligned_body(ir: str) -> str:
     found = re.search(r"  br i1 %\w+, label %(\w+), label %(\w+)\n", ir)
     assert found is not None
