@@ -216,17 +216,16 @@ typedef CUresult (*kiln_cuda_encode)(void *, int, uint32_t, void *, const uint64
 size_t kiln_cuda_bytes_of(const kiln_device_function *function, int i);
 /* Find it, if a function takes tensor maps; while kiln_devices_lock is held, as devices are opened. */
 int kiln_cuda_find_maps(const kiln_device_function *function);
-/* Room for the maps of a launch: with some to spare, since each is at a multiple of its size. */
+/* Room for the maps of a launch: with some to spare, since each is at a multiple of its size (of 64
+ * bytes before CUDA 13). */
 typedef struct kiln_cuda_maps {
     unsigned char room[(KILN_CUDA_MOST_MAPS + 1) * KILN_CUDA_MAP_BYTES];
-    size_t count;
 } kiln_cuda_maps;
-/* Make the map that argument i of a launch describes, of the tensor at its address now, and write where
- * it is to *value. A tensor that is not aligned has a map of zeros: code that can be given one does not
- * use it. */
-int kiln_cuda_make_map(struct kiln_cuda_device *device, const kiln_device_function *function,
-                       const kiln_tensor_map *described, CUdeviceptr address, kiln_cuda_maps *maps,
-                       void **value);
+/* Make the maps that a launch takes of its other values, and write where they are to `values`, where
+ * what describes them is. A tensor that is not aligned, or has no elements, has a map of zeros: code
+ * that can be given one does not use it. The context must be current. */
+int kiln_cuda_make_maps(struct kiln_cuda_device *device, const kiln_device_function *function,
+                        kiln_cuda_maps *maps, void **values);
 
 /* ---- cuda.c: the driver, its devices, their memory -------------------------------------------- */
 typedef struct kiln_cuda_device {

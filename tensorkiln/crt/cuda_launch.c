@@ -318,22 +318,17 @@ static CUdeviceptr pointer_of(kiln_device_at at)
     return (CUdeviceptr)at.handle + (CUdeviceptr)at.offset;
 }
 
-/* Have the values that are tensor maps made, of the buffers of the same launch. */
-static int make_maps(kiln_cuda_device *device, const kiln_device_function *f,
-                     const CUdeviceptr *buffers, kiln_cuda_maps *maps, void **values)
+/* Have the values that are tensor maps made, if there are any. */
+static int make_maps(kiln_cuda_device *device, const kiln_device_function *f, kiln_cuda_maps *maps,
+                     void **values)
 {
-    int pushed, code;
+    int pushed;
     if (f->n_params == 0 || f->params[f->n_params - 1] != KILN_TENSOR_MAP) /* they come last */
         return KILN_OK;
-    if ((code = kiln_cuda_enter(device, &pushed)) != KILN_OK)
+    int code = kiln_cuda_enter(device, &pushed);
+    if (code != KILN_OK)
         return code;
-    maps->count = 0;
-    for (int i = 0; i < f->n_params && code == KILN_OK; i++) {
-        if (f->params[i] != KILN_TENSOR_MAP)
-            continue;
-        const kiln_tensor_map *const described = values[i];
-        code = kiln_cuda_make_map(device, f, described, buffers[described->param], maps, &values[i]);
-    }
+    code = kiln_cuda_make_maps(device, f, maps, values);
     kiln_cuda_leave(pushed);
     return code;
 }
@@ -358,7 +353,7 @@ static int cuda_launch(void *started, const kiln_device_function *f, const int64
             values[i] = &buffers[i];
         }
     }
-    int code = make_maps(q->device, f, buffers, &maps, values);
+    int code = make_maps(q->device, f, &maps, values);
     if (code != KILN_OK)
         return code;
     const kiln_cuda_launch launch = {

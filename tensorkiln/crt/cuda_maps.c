@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAP_ALIGN 128 /* since CUDA 13; 64 before */
 #define ADDRESS_ALIGN 16
 
 static kiln_cuda_encode encode; /* once a library needs it */
@@ -41,28 +40,35 @@ int kiln_cuda_find_maps(const kiln_device_function *function)
     return KILN_OK;
 }
 
-int kiln_cuda_make_map(kiln_cuda_device *device, const kiln_device_function *function,
-                       const kiln_tensor_map *described, CUdeviceptr address, kiln_cuda_maps *maps,
-                       void **value)
+/* A dimension or stride; `by` is the number of an argument, plus one. */
+static uint64_t size_of(int64_t factor, uint8_t by, void *const *values)
+{
+    int64_t times = 1;
+    if (by > 0)
+        memcpy(&times, values[by - 1], sizeof times);
+    return (uint64_t)factor * (uint64_t)times;
+}
+
+static int make_map(kiln_cuda_device *device, const kiln_device_function *function,
+                    const kiln_tensor_map *described, void *const *values, unsigned char *map)
 {
     char what[120];
     uint64_t dims[5], strides[4];
     uint32_t box[5], steps[5];
-    const uintptr_t start = (uintptr_t)maps->room + MAP_ALIGN - 1;
-    unsigned char *const map = maps->room + (start / MAP_ALIGN * MAP_ALIGN - (uintptr_t)maps->room) +
-                               maps->count * KILN_CUDA_MAP_BYTES;
-    maps->count++;
-    memset(map, 0, KILN_CUDA_MAP_BYTES);
-    *value = map;
-    if (address % ADDRESS_ALIGN != 0)
-        return KILN_OK;
+    CUdeviceptr address;
+    memcpy(&address, values[described->param], sizeof address);
+    int is_used = address % ADDRESS_ALIGN == 0;
     for (int d = 0; d < described->rank; d++) {
-        dims[d] = (uint64_t)described->dims[d];
+        dims[d] = size_of(described->dims[d], described->dim_by[d], values);
+        is_used = is_used && dims[d] > 0;
         box[d] = (uint32_t)described->box[d];
         steps[d] = 1;
         if (d > 0)
-            strides[d - 1] = (uint64_t)described->strides[d - 1];
+            strides[d - 1] = size_of(described->strides[d - 1], described->stride_by[d - 1], values);
     }
+    memset(map, 0, KILN_CUDA_MAP_BYTES);
+    if (!is_used)
+        return KILN_OK;
     const CUresult error = encode(
         map, described->type, (uint32_t)described->rank, (void *)address, dims, strides, box, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -70,4 +76,21 @@ int kiln_cuda_make_map(kiln_cuda_device *device, const kiln_device_function *fun
     snprintf(what, sizeof what, "the tensor map of argument %d for %.60s", (int)described->param,
              function->name);
     return kiln_cuda_check(device, error, KILN_ERROR_LAUNCH, what);
+}
+
+int kiln_cuda_make_maps(kiln_cuda_device *device, const kiln_device_function *function,
+                        kiln_cuda_maps *maps, void **values)
+{
+    unsigned char *map = maps->room;
+    int code = KILN_OK;
+    while ((uintptr_t)map % KILN_CUDA_MAP_BYTES != 0)
+        map++;
+    for (int i = 0; i < function->n_params && code == KILN_OK; i++) {
+        if (function->params[i] != KILN_TENSOR_MAP)
+            continue;
+        code = make_map(device, function, values[i], values, map);
+        values[i] = map;
+        map += KILN_CUDA_MAP_BYTES;
+    }
+    return code;
 }

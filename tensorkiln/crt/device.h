@@ -101,7 +101,9 @@ enum {
     KILN_TENSOR_MAP = 255
 };
 
-/* What of a tensor a map is of, of which the device copies boxes; innermost dimensions first. */
+/* What of a tensor a map is of, of which the device copies boxes; innermost dimensions first. Those
+ * and strides are times an argument of the same launch, an int64, where `dim_by` and `stride_by` are
+ * its number plus one. */
 typedef struct kiln_tensor_map {
     int32_t param; /* the buffer, an argument of the same launch */
     int32_t type;  /* of its elements, a number of the driver */
@@ -109,6 +111,8 @@ typedef struct kiln_tensor_map {
     int64_t dims[5];
     int64_t strides[4]; /* bytes along all dimensions but the first */
     int32_t box[5];
+    uint8_t dim_by[5];
+    uint8_t stride_by[4];
 } kiln_tensor_map;
 
 /* A buffer is an address of the function's device. Scalars have the representation of an element of

@@ -30,7 +30,7 @@ from tensorkiln.codegen.ptx.boxes import Box, boxes_of
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
 from tensorkiln.inspectors.signatures import print_signatures
-from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import Binary, IntImm, Ramp, Var, binary
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
@@ -66,7 +66,7 @@ from tests.cuda.test_tensor_cores import (
 )
 from tests.cuda.test_wgmma import TYPES
 from tests.ops.evaluate import evaluate
-from tests.schedule.battery import Battery, arguments, typed
+from tests.schedule.battery import Battery, arguments, extent_of, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.schedule.gpu.test_device_primitives import long_product
 from tests.transform.graphs import graph
@@ -77,7 +77,6 @@ TARGET = Target(TMA)
 WARP = Target({**TMA, "matmul_copies": "warp"})
 N, S = Var("N"), Var("S")
 ROWS = "its rows are {} bytes apart, no multiple of 16"
-UNKNOWN = "its dimensions are not known before it runs"
 
 
 @dataclass(frozen=True)
@@ -130,15 +129,23 @@ PRODUCTS: dict[str, Row] = {
     "bias and relu": Row(Product(bias_and_relu, [(65, 136), (136, 64), (64,)], 136), BOX, BOX),
     "residual": Row(Product(residual, [(65, 136), (136, 72), (65, 72)], 136), BOX, BOX),
     "symbolic rows": Row(
-        Product(linear, [(N, 136), (136, 72)], 136, [{"N": 1}, {"N": 130}]), UNKNOWN, BOX
+        Product(linear, [(N, 136), (136, 72)], 136, [{"N": 1}, {"N": 130}]), BOX, BOX
     ),
     "symbolic terms": Row(
         Product(matmul(transpose_a=True), [(N, 72), (N, 72)], 130, [{"N": 3}, {"N": 130}]),
-        UNKNOWN,
-        UNKNOWN,
+        BOX,
+        BOX,
+    ),
+    "symbolic batch": Row(
+        Product(matmul(transpose_b=True), [(2, S, 136), (2, S, 136)], 136, [{"S": 1}, {"S": 70}]),
+        (64, 64, 1),
+        (64, 64, 1),
     ),
 }
-OFTEN = ["edges", "odd rows", "odd columns", "odd terms", "batch", "both transposed", "residual"]
+OFTEN = [
+    *("edges", "odd columns", "odd terms", "batch", "both transposed", "residual"),
+    *("symbolic rows", "symbolic terms", "symbolic batch"),
+]
 
 
 @cache
@@ -205,10 +212,13 @@ def test_which_factors_are_boxes(name: str) -> None:
     assert {m.box for m in maps} == {b for b in found if not isinstance(b, str)}
     assert sorted(reasons.values()) == sorted(b for b in found if isinstance(b, str))
     for m in maps:
-        shape = [int(e.value) for e in f.buffers[m.param].shape]  # type: ignore[attr-defined]
-        assert math.prod(m.dims) == math.prod(shape) and m.dims[0] == shape[-1]
+        source, values = f.params[m.param], [7] * len(f.params)
+        assert isinstance(source, Buffer)
+        shape = [extent_of(e, {"N": 7, "S": 7}) for e in source.shape]
+        dims = [d.at(values) for d in m.dims]
+        assert math.prod(dims) == math.prod(shape) and dims[0] == shape[-1]
         assert m.dtype == "float16"
-        assert all(stride % 16 == 0 for stride in m.strides)
+        assert all(stride.factor % 16 == 0 for stride in m.strides)
 
 
 def test_a_tensor_that_is_both_factors_has_one_map() -> None:
@@ -365,7 +375,7 @@ def launch(f: PrimFunc, ir: str, late: bool, order: int = 0, name: str = "edges"
     x, w = (rng.integers(-2, 3, shape).astype(np.float16) for shape in shapes)
     out = np.zeros((shapes[0][0], shapes[1][1]), np.float16)
     args = [x, w, out]
-    maps = [MapOf(m, args[m.param]) for m in tensor_maps_of(f)[0]]
+    maps = [MapOf(m, args) for m in tensor_maps_of(f)[0]]
     grid = [int(e.value) for e in launch_of(f).grid]  # type: ignore[attr-defined]
     shared = launch_of(f).shared_bytes
     kernels.run(f.name, grid, launch_of(f).block, [*args, *maps], shared)
@@ -636,6 +646,42 @@ def test_runs(dtype: str) -> None:
             assert executor["main"](*tensors).numpy().tobytes() == have.tobytes()
     counts = graphs.graph_counts
     assert (counts["made"], counts["launched"]) == (1, 3) and counts["updated"] >= 2
+
+
+def test_symbolic_sizes() -> None:
+    """The runtime makes maps of the sizes of each call; of a tensor without elements, none."""
+
+    def build(g: Any, x: Any, w: Any) -> Any:
+        return g.linear(x, w)
+
+    params = {"x": tensor((N, 136), "float16"), "w": tensor((136, 72), "float16")}
+    exe = tk.compile(graph(build, **params), TMA)
+    let_run(exe)
+    (row,) = json.loads(exe.artifacts["kernels.fmap.json"].text())["functions"].values()
+    assert row["params"][row["tensor_maps"][0]["dims"][1]["param"]] == "int64"
+    main, graphs = (exe.create_executor(graphs=on)["main"] for on in (False, True))
+    w = inputs_of(0)[1][:, :72].copy()
+    for n in (1, 130, 0, 64):
+        x = np.random.default_rng(n).standard_normal((n, 136)).astype(np.float16)
+        have = main(x, w).numpy()
+        want = x.astype(np.float64) @ w.astype(np.float64)
+        most = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
+        assert have.shape == (n, 72) and (np.abs(have - want) <= most * 2.0**-10).all()
+        assert graphs(x, w).numpy().tobytes() == have.tobytes()
+
+
+def test_no_terms() -> None:
+    """Of a tensor without elements there is no map; the sums are zeros."""
+    params = {"x": tensor((N, 72), "float16"), "y": tensor((N, 72), "float16")}
+    exe = tk.compile(graph(matmul(transpose_a=True), **params), TMA)
+    let_run(exe)
+    main = exe.create_executor()["main"]
+    for n in (0, 130):
+        x, y = (
+            np.random.default_rng(n + k).standard_normal((n, 72)).astype(np.float16) for k in (0, 1)
+        )
+        want, most = x.T.astype(np.float64) @ y, np.abs(x.T.astype(np.float64)) @ np.abs(y)
+        assert (np.abs(main(x, y).numpy() - want) <= most * 2.0**-10).all()
 
 
 def test_tensors_that_are_not_aligned() -> None:

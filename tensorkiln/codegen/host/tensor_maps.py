@@ -4,6 +4,7 @@ copies boxes, and the C of it. The runtime makes the map itself at each launch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Types by the number that the driver has for them (CUtensorMapDataType).
@@ -14,14 +15,34 @@ MAP_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A number: `factor`, times the value of parameter `param` of the function if there is one."""
+
+    factor: int
+    param: int | None = None
+
+    def at(self, args: Sequence[object]) -> int:
+        """Its value for the arguments of a launch."""
+        return self.factor if self.param is None else self.factor * int(str(args[self.param]))
+
+    def times(self, n: int) -> Size:
+        """So many times as much."""
+        return Size(self.factor * n, self.param)
+
+    def entry(self) -> object:
+        """It in JSON."""
+        return self.factor if self.param is None else {"param": self.param, "times": self.factor}
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """Of parameter `param` of a function: its elements along each dimension, bytes from one element
     to the next along all but the first, and elements of a box. Innermost dimensions come first."""
 
     param: int
     dtype: str
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...]
     box: tuple[int, ...]
 
     def entry(self) -> dict[str, object]:
@@ -29,22 +50,31 @@ class TensorMap:
         return {
             "param": self.param,
             "dtype": self.dtype,
-            "dims": list(self.dims),
-            "strides": list(self.strides),
+            "dims": [s.entry() for s in self.dims],
+            "strides": [s.entry() for s in self.strides],
             "box": list(self.box),
             "swizzle": SWIZZLE_BYTES,
         }
 
     def c_text(self, name: str) -> str:
         """Its definition in C, as a kiln_tensor_map."""
-        numbers = [
-            f"{{{', '.join(map(str, given))}}}" for given in (self.dims, self.strides, self.box)
-        ]
+        sizes = self.dims, self.strides
+        rows = [*([s.factor for s in given] for given in sizes), self.box]
+        if any(s.param is not None for given in sizes for s in given):
+            rows += [[0 if s.param is None else 1 + s.param for s in given] for given in sizes]
+        numbers = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
         head = f"static const kiln_tensor_map {name} = {{"
-        rest = (
-            f"{self.param}, {MAPPED_TYPES[self.dtype]}, {len(self.dims)}, {', '.join(numbers)}}};"
+        return (
+            f"{head}\n    {self.param}, {MAPPED_TYPES[self.dtype]}, {len(self.dims)}, {numbers}}};"
         )
-        return f"{head}\n    {rest}"
 
 
-__all__ = ["MAPPED_TYPES", "MAP_BYTES", "MOST_MAPS", "MOST_PARAMS", "SWIZZLE_BYTES", "TensorMap"]
+__all__ = [
+    "MAPPED_TYPES",
+    "MAP_BYTES",
+    "MOST_MAPS",
+    "MOST_PARAMS",
+    "SWIZZLE_BYTES",
+    "Size",
+    "TensorMap",
+]

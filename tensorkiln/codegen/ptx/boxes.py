@@ -21,11 +21,13 @@ from tensorkiln.codegen.host.tensor_maps import (
     MOST_MAPS,
     MOST_PARAMS,
     SWIZZLE_BYTES,
+    Size,
     TensorMap,
 )
 from tensorkiln.codegen.llvm.addresses import alignment
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.copies import Copy, copy_of
+from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Ramp, Var, int_value
 from tensorkiln.ir.rings import ring_of
 from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store
@@ -134,7 +136,7 @@ def _box(f: PrimFunc, nest: For) -> Box:
     source, into = first.load.buffer, first.store.buffer
     same = all((p.copy.load.buffer, p.copy.store.buffer) == (source, into) for p in pieces)
     _require(same, "it copies several tensors")
-    param, tensor = _param(f, source), _tensor(source)
+    param, tensor = _param(f, source), _tensor(f, source)
     lanes = SOURCE_ALIGN // source.dtype.bytes
     for p in pieces:
         vector = p.copy.load.dtype.lanes == lanes and all(
@@ -164,7 +166,7 @@ def _box(f: PrimFunc, nest: For) -> Box:
     tensor, start, axis = _divided(f, pieces, tensor, lanes, start, axis)
     box = [1] * len(tensor.dims)
     box[-1], box[axis] = SWIZZLE_BYTES // source.dtype.bytes, rows
-    strides = tuple(s * source.dtype.bytes for s in tensor.strides[:-1])
+    strides = tuple(s.times(source.dtype.bytes) for s in tensor.strides[:-1])
     made = TensorMap(param, source.dtype.name, tensor.dims[::-1], strides[::-1], tuple(box[::-1]))
     return Box(made, source, start, into, at, count)
 
@@ -184,38 +186,63 @@ def _param(f: PrimFunc, source: Buffer) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Elements along each dimension, and from one to the next."""
+    """Elements along each dimension, and from one to the next; `shape`: the first as they are in
+    the program."""
 
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    shape: tuple[Expr, ...]
 
     def divided(self, d: int, inner: int) -> _Tensor:
         """Dimension d as two, of which the last has `inner` elements."""
-        _require(self.dims[d] % inner == 0 and len(self.dims) + 1 in _DIMS, _PARTS)
-        dims = (*self.dims[:d], self.dims[d] // inner, inner, *self.dims[d + 1 :])
-        strides = (*self.strides[:d], self.strides[d] * inner, *self.strides[d:])
-        return _Tensor(dims, strides)
+        n = self.dims[d]
+        whole = n.param is None and n.factor % inner == 0 and len(self.dims) + 1 in _DIMS
+        _require(whole, _PARTS)
+        parts = Size(n.factor // inner), Size(inner)
+        return _Tensor(
+            (*self.dims[:d], *parts, *self.dims[d + 1 :]),
+            (*self.strides[:d], self.strides[d].times(inner), *self.strides[d:]),
+            (*self.shape[:d], *(IntImm(p.factor) for p in parts), *self.shape[d + 1 :]),
+        )
 
 
-def _tensor(source: Buffer) -> _Tensor:
+def _tensor(f: PrimFunc, source: Buffer) -> _Tensor:
     """A tensor of which there can be a map."""
     _require(source.dtype.name in MAPPED_TYPES, f"its elements are {source.dtype}")
     _require(len(source.shape) in _DIMS, f"it has {len(source.shape)} dimensions")
-    dims = [d for d in map(int_value, source.shape) if d is not None]
-    strides = [s for s in map(int_value, source.strides) if s is not None]
-    known = len(dims) == len(strides) == len(source.shape)
-    _require(known, "its dimensions are not known before it runs")
-    _require(0 not in dims and max(dims) <= _MOST_DIM, "it has no elements, or too many")
-    _require(strides[-1] == 1, "elements of its rows are not adjacent")
+    dims = tuple(_size(f, d) for d in source.shape)
+    strides = tuple(_size(f, s) for s in source.strides)
+    fits = all(0 < d.factor <= _MOST_DIM for d in dims)
+    _require(fits, "it has no elements, or too many")
+    _require(strides[-1] == Size(1), "elements of its rows are not adjacent")
     for stride, within in itertools.pairwise(strides):
-        size = stride * source.dtype.bytes
-        fits = size % SOURCE_ALIGN == 0 and 0 < size < _MOST_STRIDE
-        _require(fits, f"its rows are {size} bytes apart, no multiple of {SOURCE_ALIGN}")
-        _require(stride % within == 0, "its dimensions do not contain each other")
+        size = stride.times(source.dtype.bytes)
+        fits = size.factor % SOURCE_ALIGN == 0 and 0 < size.factor < _MOST_STRIDE
+        apart = f"its rows are {size.factor} bytes apart, no multiple of {SOURCE_ALIGN}"
+        _require(fits or size.param is not None, apart)
+        _require(fits, "how far its rows are apart is not known before it runs")
+        contains = stride.factor % within.factor == 0 and within.param in (None, stride.param)
+        _require(contains, "its dimensions do not contain each other")
     # Hardware has zeros behind a row that ends within a piece, where threads read what is there.
-    whole = dims[-1] * source.dtype.bytes % SOURCE_ALIGN == 0
-    _require(whole, f"its rows have {dims[-1]} elements, no whole pieces of {SOURCE_ALIGN} bytes")
-    return _Tensor(tuple(dims), tuple(strides))
+    row = dims[-1].times(source.dtype.bytes)
+    _require(row.param is None, "the length of its rows is not known before it runs")
+    whole = row.factor % SOURCE_ALIGN == 0
+    _require(whole, f"its rows have {row.factor} bytes, no whole pieces of {SOURCE_ALIGN}")
+    return _Tensor(dims, strides, source.shape)
+
+
+def _size(f: PrimFunc, e: Expr) -> Size:
+    """A dimension or stride: a number, or one times a number that the function is given."""
+    n = int_value(e)
+    if n is not None:
+        return Size(n)
+    variables = free_vars(e)
+    param = next((i for i, p in enumerate(f.params) if [p] == variables), None)
+    if param is not None and variables[0].dtype == INT64:
+        factor = int_value(simplify(substitute(e, {variables[0]: IntImm(1)})))
+        if factor is not None and factor > 0 and _is_zero(e - variables[0] * factor):
+            return Size(factor, param)
+    raise _NoBox("its dimensions are not known before it runs")
 
 
 # ---- indices and conditions ----------------------------------------------------------------------
@@ -284,9 +311,9 @@ def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]
                 past = a - b - 1
             case _:
                 raise _NoBox(_PARTS)
-        if any(_is_zero(past * n - (last - tensor.dims[-1])) for n in (1, lanes)):
+        if any(_is_zero(past * n - (last - tensor.shape[-1])) for n in (1, lanes)):
             continue
-        if any(_is_zero(past - (i - n)) for i, n in zip(outer, tensor.dims, strict=False)):
+        if any(_is_zero(past - (i - n)) for i, n in zip(outer, tensor.shape, strict=False)):
             continue
         divided = ((d, _matrix(i - past, p)) for d, i in enumerate(outer) if d not in found)
         d, matrix = next(((d, m) for d, m in divided if m is not None), (0, None))

@@ -53,10 +53,10 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 @dataclass(frozen=True, eq=False)
 class MapOf:
-    """An argument: the tensor map of an array that is one too."""
+    """An argument: the tensor map of an array among the arguments before."""
 
     map: TensorMap
-    array: np.ndarray
+    args: Sequence[object]
 
 
 class Emulated:
@@ -116,7 +116,7 @@ class Emulated:
         given = [
             memory[id(a)].pointer
             if id(a) in memory
-            else self._map(a.map, memory[id(a.array)].start)
+            else self._map(a, memory[id(a.args[a.map.param])].start)
             if isinstance(a, MapOf)
             else _number(a)
             for a in args
@@ -130,20 +130,21 @@ class Emulated:
         if fault:
             raise EmulatorFault(FAULTS[fault], self.library.emulator_message().decode())
 
-    def _map(self, m: TensorMap, start: int) -> ctypes.Array[ctypes.c_char]:
-        """The map of a tensor, which is zeros where the tensor is not aligned."""
+    def _map(self, given: MapOf, start: int) -> ctypes.Array[ctypes.c_char]:
+        """The map of a tensor, which is zeros where it is not aligned or has no elements."""
         made = ctypes.create_string_buffer(2 * MAP_BYTES)
         inside = (ctypes.c_char * MAP_BYTES).from_buffer(made, -ctypes.addressof(made) % MAP_BYTES)
-        if start % SOURCE_ALIGN == 0:
-            rank = len(m.dims)
+        m = given.map
+        dims, strides = ([s.at(given.args) for s in sizes] for sizes in (m.dims, m.strides))
+        if start % SOURCE_ALIGN == 0 and all(dims):
             done = self.library.emulator_tensor_map(
                 inside,
                 MAPPED_TYPES[m.dtype],
-                rank,
+                len(dims),
                 ctypes.c_uint64(start),
-                (ctypes.c_uint64 * rank)(*m.dims),
-                (ctypes.c_uint64 * (rank - 1))(*m.strides),
-                (ctypes.c_uint32 * rank)(*m.box),
+                (ctypes.c_uint64 * len(dims))(*dims),
+                (ctypes.c_uint64 * len(strides))(*strides),
+                (ctypes.c_uint32 * len(dims))(*m.box),
                 CU_TENSOR_MAP_SWIZZLE_128B,
             )
             assert done, m

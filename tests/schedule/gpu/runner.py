@@ -168,7 +168,7 @@ class Kernels:
                 program.copies(self.late)
                 shared = launch_of(self.func(s.name)).shared_bytes
                 maps, _ = tensor_maps_of(self.func(s.name))
-                args += [MapOf(m, args[m.param]) for m in maps]
+                args += [MapOf(m, tuple(args)) for m in maps]
                 program.run(s.name, grid, s.block, args, shared)
             else:
                 program.run(s.name, grid, s.block, args)
