@@ -222,7 +222,7 @@ FITS: dict[str, tuple[int, str]] = {
     ),
     "cuda_api.h": (1, "constants"),
     "cuda_launch.c": (3, f"numbers of versions, below 10^5; {_COUNT}"),
-    "cuda_maps.c": (2, "a place among at most KILN_CUDA_MOST_MAPS maps"),
+    "cuda_maps.c": (1, _TENSOR),
     "dynamic.c": (11, _TENSOR),
     "element.h": (6, "numbers, no sizes"),
     "ffi.c": (2, "KILN_MAX_RANK, and kiln_bytes_of(), which is at most KILN_MOST_BYTES"),
