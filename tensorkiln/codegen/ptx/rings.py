@@ -10,8 +10,9 @@ What is copied is there for the tensor cores after a fence of the threads that w
 Boxes of tensors (`boxes.py`) are copied by the tensor memory accelerator, TMA: one thread of the
 producers says at *full* how many bytes will come, as its arrival, and begins the copies, which
 count theirs there. They are written as the tensor cores read, so nobody needs a fence for them; but
-TMA sees the barriers only after one of the thread that has made them. A tensor that does not begin
-at a multiple of 16 bytes has the body of the function (`alignment.py`) in which threads copy.
+TMA sees the barriers, and what threads did to shared memory before, only after a fence of theirs. A
+tensor that does not begin at a multiple of 16 bytes has the body of the function (`alignment.py`)
+in which threads copy.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
             count = fills if k < ring.parts else others // WARP_THREADS
             at = _shared(w, first, str(k * BARRIER_BYTES))
             w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
-        if boxes:
-            write_fence(w)
+    if boxes:
+        write_fence(w)
     write_barrier(w)
     copies, uses, end = w.label(), w.label(), w.label()
     behind = w.line(f"icmp uge i32 {tid}, {others}")

@@ -21,9 +21,9 @@
   %t41 = getelementptr inbounds i8, ptr %t23, i64 56
   %t42 = addrspacecast ptr %t41 to ptr addrspace(3)
   call void @llvm.nvvm.mbarrier.init.shared(ptr addrspace(3) %t42, i32 4)
-  call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()
   br label %b26
 b26:
+  call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
   %t46 = icmp uge i32 %t17, 128
   br i1 %t46, label %b43, label %b44
