@@ -82,15 +82,16 @@ def _warps(parts: int) -> Rung:
 
 
 def _warpgroups(parts: int, copies: str = "threads") -> Rung:
-    """Products of warpgroups (wgmma), whose factors all threads copy, or a warp of its own."""
+    """Products of warpgroups (wgmma), whose factors all threads copy, a warp of its own, or
+    hardware (TMA)."""
     label = f"Tensorkiln, warpgroups, {parts} part{'s' * (parts > 1)}"
-    label += ", a warp copies" if copies == "warp" else ""
+    label += {"threads": "", "warp": ", a warp copies", "tma": ", TMA copies"}[copies]
     options = {"arch": "sm_90a", "matmul_stages": parts, "matmul_copies": copies}
     return Rung(label, options, "gpu_wgmma", "sm_90")
 
 
 _LADDER = (
-    *(_warpgroups(parts, "warp") for parts in (4, 3, 2)),
+    *(_warpgroups(parts, copies) for copies in ("tma", "warp") for parts in (4, 3, 2)),
     *(_warpgroups(parts) for parts in (4, 3, 2, 1)),
     *(_warps(parts) for parts in (3, 2, 1)),
 )

@@ -14,13 +14,15 @@ _CODE = "bad-metadata"
 
 @dataclass(frozen=True, slots=True)
 class DeviceFunctionInfo:
-    """What a function takes ("buffer", the dtype of a number, or `name: dtype`), the threads of a
-    block along x, y and z, bytes that a block shares."""
+    """What a function takes ("buffer", the dtype of a number, or `name: dtype`; "map of 0 (box 64 x
+    64)" is a tensor map), the threads of a block along x, y and z, bytes that a block shares;
+    `notes`: of which tensors it takes no map that it was asked to take, and why."""
 
     name: str
     params: tuple[str, ...]
     block: tuple[int, int, int]
     shared_bytes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -49,7 +51,14 @@ def _function(name: str, row: Reader) -> DeviceFunctionInfo:
         raise row.wrong("expected the threads along x, y and z", "block")
     named = [*row.rows("buffers"), *row.rows("numbers")]
     params = [f"{p.get('name', str)}: {p.get('dtype', str)}" for p in named]
+    for m in row.rows("tensor_maps"):
+        box = " x ".join(map(str, m.dims("box") or ()))
+        params.append(f"map of {m.number('param')} (box {box})")
     x, y, z = block
     return DeviceFunctionInfo(
-        name, (*row.texts("params", ()), *params), (x, y, z), row.number("shared_bytes")
+        name,
+        (*row.texts("params", ()), *params),
+        (x, y, z),
+        row.number("shared_bytes"),
+        tuple(f"{tensor}: {why}" for tensor, why in row.items("copied_by_threads")),
     )

@@ -9,7 +9,8 @@
  *     functions        registry.c closure.c
  *     steps of a call  match.c dynamic.c append.c unique.c nms.c outer.c dispatch.c
  *     its arguments    bind.c scalar.c
- *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda_graph.c cuda.c
+ *     devices          session.c opencl_launch.c opencl.c cuda_launch.c cuda_graph.c cuda_maps.c
+ *                      cuda.c
  *                      driver.c device.c
  *     modules          loader.c container.c
  *     before the first prepare.c weights.c sha256.c cpu.c

@@ -94,8 +94,7 @@ static int old_driver(void *library)
 static find_12 find_newer; /* one of the two, once the driver is open */
 static find_11 find_older;
 
-/* Write the address of a function, as it was in a version of CUDA, to `place`; whether it is there. */
-static int find_cuda_function(const char *name, int version, void *place)
+int kiln_cuda_find_function(const char *name, int version, void *place)
 {
     void *found = NULL;
     const CUresult error = find_newer != NULL ? find_newer(name, &found, version, 0, NULL)
@@ -113,7 +112,7 @@ static int find_cuda_functions(void *library)
         return old_driver(library);
     int code = KILN_OK;
 #define FIND(name, version, arguments)                                                             \
-    if (code == KILN_OK && !find_cuda_function("cu" #name, version, &kiln_cu.name))                \
+    if (code == KILN_OK && !kiln_cuda_find_function("cu" #name, version, &kiln_cu.name))                \
         code = kiln_fail(KILN_ERROR_DRIVER, CUDA_LIBRARY " has no function cu" #name ": "          \
                          CUDA_NEEDED);
     KILN_CUDA_FUNCTIONS(FIND)
@@ -126,8 +125,8 @@ static int find_graph_functions(void)
     int code = KILN_OK;
 #define FIND(name, version, newer, arguments)                                                      \
     if (code == KILN_OK &&                                                                         \
-        (newer == 0 || !find_cuda_function("cu" #name, newer, &kiln_cu_graph.name)) &&             \
-        !find_cuda_function("cu" #name, version, &kiln_cu_graph.name))                             \
+        (newer == 0 || !kiln_cuda_find_function("cu" #name, newer, &kiln_cu_graph.name)) &&             \
+        !kiln_cuda_find_function("cu" #name, version, &kiln_cu_graph.name))                             \
         code = kiln_fail(KILN_ERROR_DRIVER, CUDA_LIBRARY " has no function cu" #name ": graphs "   \
                          "need the driver of CUDA 11.4 or newer");
     KILN_CUDA_GRAPH_FUNCTIONS(FIND)

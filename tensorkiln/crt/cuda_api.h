@@ -60,6 +60,10 @@ enum {
     CU_POINTER_MEMORY_TYPE = 2,
     CU_POINTER_DEVICE_ORDINAL = 9,
     CU_MEMORYTYPE_DEVICE = 2,
+    CU_TENSOR_MAP_INTERLEAVE_NONE = 0,
+    CU_TENSOR_MAP_SWIZZLE_128B = 3,
+    CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2,
+    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0, /* zeros */
     CU_STREAM_DEFAULT = 0,
     CU_EVENT_DISABLE_TIMING = 2
 };
@@ -197,6 +201,32 @@ int kiln_cuda_graphs_add_copy(kiln_cuda_graphs *graphs, CUdeviceptr to, CUdevice
 int kiln_cuda_graphs_submit(kiln_cuda_graphs *graphs, CUstream stream);
 void kiln_cuda_graphs_free(kiln_cuda_graphs *graphs);
 
+/* ---- cuda_maps.c: tensor maps ------------------------------------------------------------------ */
+/* The driver's function for them, of CUDA 12.0: the map, type of elements, number of dimensions, address;
+ * dimensions, strides in bytes, those of a box, of its elements; interleave, swizzle, promotion in the
+ * second-level cache, what elements out of bounds are. */
+#define KILN_CUDA_ENCODE "cuTensorMapEncodeTiled"
+#define KILN_CUDA_ENCODE_VERSION 12000
+typedef CUresult (*kiln_cuda_encode)(void *, int, uint32_t, void *, const uint64_t *,
+                                     const uint64_t *, const uint32_t *, const uint32_t *, int, int,
+                                     int, int);
+#define KILN_CUDA_MAP_BYTES 128
+#define KILN_CUDA_MOST_MAPS 8 /* of a function */
+/* Bytes of an argument of a launch. */
+size_t kiln_cuda_bytes_of(const kiln_device_function *function, int i);
+/* Find it, if a function takes tensor maps; while kiln_devices_lock is held, as devices are opened. */
+int kiln_cuda_find_maps(const kiln_device_function *function);
+/* Room for the maps of a launch: with some to spare, since each is at a multiple of its size (of 64
+ * bytes before CUDA 13). */
+typedef struct kiln_cuda_maps {
+    unsigned char room[(KILN_CUDA_MOST_MAPS + 1) * KILN_CUDA_MAP_BYTES];
+} kiln_cuda_maps;
+/* Make the maps that a launch takes of its other values, and write where they are to `values`, where
+ * what describes them is. A tensor that is not aligned, or has no elements, has a map of zeros: code
+ * that can be given one does not use it. The context must be current. */
+int kiln_cuda_make_maps(struct kiln_cuda_device *device, const kiln_device_function *function,
+                        kiln_cuda_maps *maps, void **values);
+
 /* ---- cuda.c: the driver, its devices, their memory -------------------------------------------- */
 typedef struct kiln_cuda_device {
     CUcontext context;
@@ -217,6 +247,8 @@ extern kiln_cuda_functions kiln_cu;
 /* Those for graphs, once kiln_cuda_find_graphs() has succeeded. */
 extern kiln_cuda_graph_functions kiln_cu_graph;
 int kiln_cuda_find_graphs(void *device);
+/* Write the address of a function, as it was in a version of CUDA, to `place`; whether it is there. */
+int kiln_cuda_find_function(const char *name, int version, void *place);
 int kiln_cuda_open(int index, void *context, void **device);
 void kiln_cuda_close(void *device);
 int kiln_cuda_allocate(void *device, int64_t bytes, kiln_device_memory *memory);

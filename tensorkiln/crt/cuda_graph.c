@@ -78,14 +78,9 @@ int kiln_cuda_launch_now(kiln_cuda_device *device, const kiln_cuda_launch *launc
     return node_result(device, error, "the launch of", f);
 }
 
-static size_t bytes_of_value(const kiln_device_function *f, int i)
-{
-    return f->params[i] == KILN_BUFFER ? sizeof(CUdeviceptr) : f->params[i];
-}
-
 static size_t words_of_value(const kiln_device_function *f, int i)
 {
-    return (bytes_of_value(f, i) + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+    return (kiln_cuda_bytes_of(f, i) + sizeof(uint64_t) - 1) / sizeof(uint64_t);
 }
 
 /* A collected launch; `values` has room for KILN_MAX_DEVICE_PARAMS. */
@@ -152,7 +147,7 @@ int kiln_cuda_graphs_add(kiln_cuda_graphs *g, const kiln_cuda_launch *launch)
     for (int d = 0; d < GRID_WORDS; d++)
         *at++ = launch->grid[d];
     for (int i = 0; i < f->n_params; i++) {
-        memcpy(at, launch->values[i], bytes_of_value(f, i));
+        memcpy(at, launch->values[i], kiln_cuda_bytes_of(f, i));
         at += words_of_value(f, i);
     }
     return KILN_OK;

@@ -226,7 +226,8 @@ static int cuda_load(void *opened, const kiln_device_target *target, const kiln_
     made->target = target;
     code = load_code(made, file);
     for (int i = 0; i < target->n_functions && code == KILN_OK; i++)
-        code = find_kernel(made, target->functions[i], &made->functions[i]);
+        if ((code = kiln_cuda_find_maps(target->functions[i])) == KILN_OK)
+            code = find_kernel(made, target->functions[i], &made->functions[i]);
     kiln_cuda_leave(pushed);
     if (code == KILN_OK)
         *module = made;
@@ -317,12 +318,28 @@ static CUdeviceptr pointer_of(kiln_device_at at)
     return (CUdeviceptr)at.handle + (CUdeviceptr)at.offset;
 }
 
+/* Have the values that are tensor maps made, if there are any. */
+static int make_maps(kiln_cuda_device *device, const kiln_device_function *f, kiln_cuda_maps *maps,
+                     void **values)
+{
+    int pushed;
+    if (f->n_params == 0 || f->params[f->n_params - 1] != KILN_TENSOR_MAP) /* they come last */
+        return KILN_OK;
+    int code = kiln_cuda_enter(device, &pushed);
+    if (code != KILN_OK)
+        return code;
+    code = kiln_cuda_make_maps(device, f, maps, values);
+    kiln_cuda_leave(pushed);
+    return code;
+}
+
 static int cuda_launch(void *started, const kiln_device_function *f, const int64_t grid[3],
                        const kiln_argument *arguments, const kiln_device_at *at)
 {
     const cuda_queue *const q = started;
     CUdeviceptr buffers[KILN_MAX_DEVICE_PARAMS];
     void *values[KILN_MAX_DEVICE_PARAMS];
+    kiln_cuda_maps maps;
     int pushed;
     for (int d = 0; d < 3; d++)
         if (grid[d] > q->device->blocks_along[d])
@@ -336,6 +353,9 @@ static int cuda_launch(void *started, const kiln_device_function *f, const int64
             values[i] = &buffers[i];
         }
     }
+    int code = make_maps(q->device, f, &maps, values);
+    if (code != KILN_OK)
+        return code;
     const kiln_cuda_launch launch = {
         q->module->functions[f->number],
         f,
@@ -344,7 +364,7 @@ static int cuda_launch(void *started, const kiln_device_function *f, const int64
     };
     if (q->collects)
         return kiln_cuda_graphs_add(q->graphs, &launch);
-    int code = kiln_cuda_enter(q->device, &pushed);
+    code = kiln_cuda_enter(q->device, &pushed);
     if (code != KILN_OK)
         return code;
     code = kiln_cuda_launch_now(q->device, &launch, q->stream);

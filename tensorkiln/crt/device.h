@@ -90,12 +90,34 @@
 
 /* ---- tables of generated code ---------------------------------------------------------------- */
 /* A parameter of a device function: a buffer, or a value of so many bytes, which is a scalar up to 8
- * and anything else beyond. */
-enum { KILN_BUFFER = 0, KILN_BITS8 = 1, KILN_BITS16 = 2, KILN_BITS32 = 4, KILN_BITS64 = 8 };
+ * and anything else beyond; or, behind all others, a tensor map, which the launch makes of a
+ * kiln_tensor_map. */
+enum {
+    KILN_BUFFER = 0,
+    KILN_BITS8 = 1,
+    KILN_BITS16 = 2,
+    KILN_BITS32 = 4,
+    KILN_BITS64 = 8,
+    KILN_TENSOR_MAP = 255
+};
+
+/* What of a tensor a map is of, of which the device copies boxes; innermost dimensions first. Those
+ * and strides are times an argument of the same launch, an int64, where `dim_by` and `stride_by` are
+ * its number plus one. */
+typedef struct kiln_tensor_map {
+    int32_t param; /* the buffer, an argument of the same launch */
+    int32_t type;  /* of its elements, a number of the driver */
+    int32_t rank;
+    int64_t dims[5];
+    int64_t strides[4]; /* bytes along all dimensions but the first */
+    int32_t box[5];
+    uint8_t dim_by[5];
+    uint8_t stride_by[4];
+} kiln_tensor_map;
 
 /* A buffer is an address of the function's device. Scalars have the representation of an element of
  * their type: float16 and bfloat16 as int16, bool as int8, unsigned types as the signed ones. Larger
- * values are copied from an address of the host. */
+ * values are copied from an address of the host, where for a tensor map its kiln_tensor_map is. */
 typedef union kiln_argument {
     void *buffer;
     const void *bytes;

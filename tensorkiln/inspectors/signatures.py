@@ -103,7 +103,8 @@ def _kernel_line(k: KernelInfo) -> str:
 def _device_line(f: DeviceFunctionInfo) -> str:
     threads = " x ".join(map(str, f.block))
     shared = f", {f.shared_bytes} bytes shared" if f.shared_bytes else ""
-    return f"device {f.name}({', '.join(f.params)})  {threads} threads{shared}"
+    by_threads = f"; copied by threads: {', '.join(f.notes)}" if f.notes else ""
+    return f"device {f.name}({', '.join(f.params)})  {threads} threads{shared}{by_threads}"
 
 
 def metadata_in(artifact: Artifact) -> Metadata | None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm, Select, logical_and
 from tensorkiln.ir.stmt import For, If, Let, Seq, Stmt, Store
+from tensorkiln.ir.visit import substmts
 
 ASYNCHRONOUS = "asynchronous"
 LEAST = 4  # bytes of a copy that goes on; what is less is copied at once
@@ -57,6 +58,16 @@ def copy_of(s: Stmt) -> Copy | None:
                 both = cond if found.cond is None else logical_and(cond, found.cond)
                 return Copy(then, found.load, both)
     return None
+
+
+def copies_in(s: Stmt) -> Iterator[Copy]:
+    """The copies in a statement."""
+    found = copy_of(s)
+    if found is not None:
+        yield found
+        return
+    for t in substmts(s):
+        yield from copies_in(t)
 
 
 def other_than_copies(s: Stmt) -> Iterator[Stmt]:

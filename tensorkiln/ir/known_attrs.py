@@ -125,6 +125,7 @@ LOOP_ATTRS = Table(
         "parts": ("a number of parts of shared buffers, 2 or more", _several),
         "producers": ("a number of threads, 2 or more", _several),
         "role": ("what the loop is for, a text by which schedules find it", _text),
+        "tensor_maps": _FLAG,
         "thread": ("the index of a device's grid, a text", _text),
     },
 )

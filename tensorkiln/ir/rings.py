@@ -14,7 +14,9 @@ nothing in it waits at barriers of the block. Instead,
             tile[k % 4, t] = X[k, t]
         for t in T.thread_binding(128, thread="threadIdx.x"): ...
 
-On devices without such copies the same threads do both, with barriers in between.
+On devices without such copies the same threads do both, with barriers in between. With the
+attribute `tensor_maps` a device that copies whole boxes of tensors by itself may do so in place of
+the nests that copy one, and does what these do.
 """
 
 from __future__ import annotations
@@ -27,18 +29,20 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import THREAD_INDICES, Alloc, For, Seq, Stmt
 from tensorkiln.ir.visit import walk_stmt
 
-PRODUCERS, PARTS = "producers", "parts"
+PRODUCERS, PARTS, TENSOR_MAPS = "producers", "parts", "tensor_maps"
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """`copies`: the nests of the `producers`; `rest`: those of the other threads."""
+    """`copies`: the nests of the `producers`; `rest`: those of the other threads. `tensor_maps`:
+    whether boxes of tensors may be copied as such."""
 
     loop: For
     producers: int
     parts: int
     copies: tuple[For, ...]
     rest: tuple[For, ...]
+    tensor_maps: bool = False
 
 
 def producers_of(s: Stmt | None) -> int:
@@ -64,7 +68,7 @@ def ring_of(s: Stmt | None) -> Ring | None:
     copies, rest = nests[:count], nests[count:]
     if any(int_value(t.extent) != producers or not _alone(t) for t in copies):
         return None
-    return Ring(s, producers, parts, tuple(copies), tuple(rest))
+    return Ring(s, producers, parts, tuple(copies), tuple(rest), bool(s.attrs.get(TENSOR_MAPS)))
 
 
 def _flat(s: Stmt) -> Iterator[Stmt]:
@@ -87,4 +91,4 @@ def _alone(s: For) -> bool:
     return len(loops) == 1 and s.attrs.get("thread") == THREAD_INDICES[0]
 
 
-__all__ = ["PARTS", "PRODUCERS", "Ring", "producers_of", "ring_of"]
+__all__ = ["PARTS", "PRODUCERS", "TENSOR_MAPS", "Ring", "producers_of", "ring_of"]

@@ -82,7 +82,7 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
 # that only those with devices of a kind have.
 _DEVICE_SOURCES = ("device.c", "driver.c", "session.c")
 _KIND_SOURCES = {
-    "cuda": ("cuda.c", "cuda_graph.c", "cuda_launch.c"),
+    "cuda": ("cuda.c", "cuda_graph.c", "cuda_launch.c", "cuda_maps.c"),
     "opencl": ("opencl.c", "opencl_launch.c"),
 }
 DEVICE_EXPORTS = (

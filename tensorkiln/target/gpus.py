@@ -25,6 +25,8 @@ CUDA_ARCHS: dict[str, int] = {
 TENSOR_CORES = {"float16": 75, "int8": 75, "uint8": 75, "bfloat16": 80, "float32": 80}
 # The architecture whose warpgroups multiply (wgmma); no other one has that, later ones neither.
 WGMMA = "sm_90a"
+# The values of `matmul_copies` with which a warp of a block does nothing but copy.
+OWN_WARP = ("warp", "tma")
 
 
 def capability_of(arch: str) -> int:
@@ -134,8 +136,9 @@ CUDA_OPTIONS: tuple[Option, ...] = (
         "matmul_copies",
         str,
         "who copies the factors of products by warpgroups: 'threads', all of a block, between "
-        "their products, or 'warp', one of its own that runs ahead; not given: threads",
-        choices=("threads", "warp"),
+        "their products, 'warp', one of its own that runs ahead, or 'tma', hardware, for one "
+        "thread of that warp, where tensors allow it; not given: threads",
+        choices=("threads", "warp", "tma"),
     ),
     *_limits(1024, 1024, CUDA_STATIC << 10, 32),
     Option(
@@ -255,14 +258,14 @@ def canonical_cuda(values: Values, where: str) -> Values:
             f"sm_{least} or newer, for arch and each of also",
         )
     other = next((a for a in _all_archs(values) if a != WGMMA), None)
-    for option, value in (("matmul_kernel", "wgmma"), ("matmul_copies", "warp")):
-        if values.get(option) == value and other is not None:
+    for option, wanting in (("matmul_kernel", ("wgmma",)), ("matmul_copies", OWN_WARP)):
+        if values.get(option) in wanting and other is not None:
             raise contradiction(
                 f"{other} has no warpgroups that multiply",
                 f"{where}.{option}",
                 f"{WGMMA} for arch, and nothing in also",
             )
-    if values.get("matmul_copies") == "warp" and values.get("matmul_kernel") == "mma":
+    if values.get("matmul_copies") in OWN_WARP and values.get("matmul_kernel") == "mma":
         raise contradiction(
             "products by warps have no warp of their own that copies",
             f"{where}.matmul_copies",

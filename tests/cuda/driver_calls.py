@@ -23,6 +23,7 @@ _VERSIONS = {
     "cuGraphLaunch": 10000,
     "cuGraphExecDestroy": 10000,
     "cuGraphDestroy": 10000,
+    "cuTensorMapEncodeTiled": 12000,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.codegen.host.tensor_maps import MAP_BYTES, MAPPED_TYPES, MOST_MAPS
 from tensorkiln.link.ptxas import ptxas_path
 from tensorkiln.link.shared import CRT
 from tensorkiln.runtime.cuda_memory import _PROTOTYPES, _STICKY
@@ -100,6 +101,8 @@ def test_functions_are_asked_for_in_versions_that_they_have(headers: Path) -> No
         if number not in ("", "0")
     }
     assert len(asked) > 40 and not asked - known
+    encode = re.findall(r"KILN_CUDA_ENCODE(?:_VERSION)? \"?(\w+)", OURS)
+    assert f"{encode[0][2:]}_v{encode[1]}" in known, encode
     assert not {f"{name[2:]}_v{version}" for name, (version, _) in _PROTOTYPES.items()} - known
 
 
@@ -119,3 +122,19 @@ def test_numbers(headers: Path, tmp_path: Path) -> None:
     assert sticky is not None
     numbers = dict(own)
     assert sorted(_STICKY) == sorted(int(numbers[n]) for n in re.findall(r"CUDA_\w+", sticky[1]))
+
+
+def test_tensor_maps(headers: Path, tmp_path: Path) -> None:
+    """What a map is, and numbers of types of elements."""
+    lines = ['#include "cuda.h"']
+    for name, number in MAPPED_TYPES.items():
+        theirs = f"CU_TENSOR_MAP_DATA_TYPE_{name.upper()}"
+        lines.append(f'_Static_assert({theirs} == {number}, "{name}");')
+    lines.append(f'_Static_assert(sizeof(CUtensorMap) == {MAP_BYTES}, "bytes");')
+    lines.append(f'_Static_assert({MAP_BYTES} % _Alignof(CUtensorMap) == 0, "alignment");')
+    (tmp_path / "maps.c").write_text("\n".join(lines) + "\n")
+    command = [require("gcc"), "-std=c11", "-fsyntax-only", "-I", headers, tmp_path / "maps.c"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"KILN_CUDA_MAP_BYTES {MAP_BYTES}\n" in OURS
+    assert f"KILN_CUDA_MOST_MAPS {MOST_MAPS} " in OURS

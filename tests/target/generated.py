@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from tensorkiln.target import Option
-from tensorkiln.target.gpus import TENSOR_CORES, WGMMA, capability_of
+from tensorkiln.target.gpus import OWN_WARP, TENSOR_CORES, WGMMA, capability_of
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
@@ -117,7 +117,7 @@ def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
         del spec["matmul_precision"]  # refused
     if spec.get("matmul_kernel") == "wgmma" and archs != {WGMMA}:
         del spec["matmul_kernel"]  # refused
-    if spec.get("matmul_copies") == "warp" and (
+    if spec.get("matmul_copies") in OWN_WARP and (
         archs != {WGMMA} or spec.get("matmul_kernel") == "mma"
     ):
         del spec["matmul_copies"]  # refused

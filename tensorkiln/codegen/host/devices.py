@@ -17,6 +17,7 @@ from tensorkiln.codegen.host.header import quote
 from tensorkiln.codegen.host.run_c import symbol_lines, wrap
 from tensorkiln.codegen.host.scalars import kernel_type, literal
 from tensorkiln.codegen.host.size_text import size_of
+from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.host.weights import ALIGN
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Expr, IntImm, Var
@@ -28,13 +29,15 @@ from tensorkiln.target import HOST
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:
     """What whoever launches a function needs to know of it: what it takes ("buffer", or the dtype
-    of a number), the threads of a block, bytes that a block shares, extensions of the device."""
+    of a number), the threads of a block, bytes that a block shares, extensions of the device, and
+    the tensor maps that it takes behind its parameters."""
 
     name: str
     params: tuple[str, ...]
     block: tuple[int, int, int]
     shared_bytes: int
     extensions: tuple[str, ...]
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,7 +75,9 @@ class HostDevices:
             lines += [_described(own, self.number(key), i) for i, own in rows]
         for f in programs.values():
             if f.attrs.get("target") in self.kinds and not f.is_device:
-                lines.append(_launcher(f, self.number(str(f.attrs["target"]))))
+                key = str(f.attrs["target"])
+                maps = {own.name: len(own.maps) for own in self.functions.get(key, ())}
+                lines.append(_launcher(f, self.number(key), maps))
         lines += [self._copy(f) for f in mod.copies]
         lines += [self._workspace(f) for f in functions if self.used(f)]
         lines.append(self._table())
@@ -148,7 +153,9 @@ def _described(f: DeviceFunction, device: int, number: int) -> str:
     """The C description of a device function."""
     name = f"{device}_{f.name}"
     kinds = ["KILN_BUFFER" if p == "buffer" else _BITS[DTYPES[p].bits] for p in f.params]
-    params = wrap(f"static const uint8_t params_{name}[] = {{", kinds, "};")
+    kinds += ["KILN_TENSOR_MAP"] * len(f.maps)
+    maps = "".join(f"{m.c_text(f'map_{name}_{k}')}\n" for k, m in enumerate(f.maps))
+    params = maps + wrap(f"static const uint8_t params_{name}[] = {{", kinds, "};")
     extensions = "NULL"
     if f.extensions:
         extensions = f"extensions_{name}"
@@ -162,8 +169,9 @@ def _described(f: DeviceFunction, device: int, number: int) -> str:
     )
 
 
-def _launcher(f: PrimFunc, number: int) -> str:
-    """A program that launches device functions, as a C function with a kernel's parameters."""
+def _launcher(f: PrimFunc, number: int, maps: Mapping[str, int]) -> str:
+    """A program that launches device functions, as a C function with a kernel's parameters. `maps`:
+    how many tensor maps each of these takes."""
     statements = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
     sizes, names, lines = SizeLocals(str), _scalar_names(f), list[str]()
     buffers = {b: f"p{i}" for i, b in enumerate(f.buffers)}
@@ -174,6 +182,8 @@ def _launcher(f: PrimFunc, number: int) -> str:
             )
         grid = ", ".join(sizes.name(size_of(e, names)) for e in s.grid)
         values = [_argument(a, buffers, names, sizes) for a in s.args]
+        own = f"map_{number}_{s.name}"
+        values += [f"{{.bytes = &{own}_{k}}}" for k in range(maps.get(s.name, 0))]
         lines.append(f"    const int64_t grid_{i}[3] = {{{grid}}};")
         lines.append(wrap(f"    const kiln_argument argument_{i}[] = {{", values, "};"))
         device = f"&device_{number}_{s.name}"

@@ -19,13 +19,16 @@ from tensorkiln.codegen.expand.drop_starts import drop_starts
 from tensorkiln.codegen.expand.only_read import only_read
 from tensorkiln.codegen.expand.unroll import unroll_function
 from tensorkiln.codegen.expand.whole_registers import whole_registers
+from tensorkiln.codegen.host.tensor_maps import MAP_BYTES, TensorMap
 from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.types import parameter_type
 from tensorkiln.codegen.llvm.writer import Expressions, Statements
 from tensorkiln.codegen.ptx import conversions, instructions, rings
 from tensorkiln.codegen.ptx.alignment import write_body
+from tensorkiln.codegen.ptx.boxes import Box, boxes_of, maps_of
 from tensorkiln.codegen.ptx.threads import DeviceWriter, set_launch
 from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.copies import copies_in
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import buffer_bytes
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Store, Sync
@@ -47,8 +50,9 @@ STATEMENTS: Statements = {**emit.STATEMENTS, **rings.STATEMENTS}
 
 def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     """LLVM IR text of a device function: `define ptx_kernel void name(ptr..., i64...)`, in the
-    order of its parameters; bool is a byte, and float16 its bits. The memory that its blocks share
-    is given at the launch. The same text is compiled for every architecture.
+    order of its parameters, and behind them the tensor maps that it needs (`tensor_maps_of`); bool
+    is a byte, and float16 its bits. The memory that its blocks share is given at the launch. The
+    same text is compiled for every architecture.
 
     Raises UnsupportedError for what a device does not run, for an instruction that an architecture
     of the target lacks, and for a name that PTX does not take.
@@ -58,9 +62,12 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     instructions.require_instructions(func, archs_of(target))
     rings.require_ring(func, archs_of(target))
     own = _own_words(func)
-    func = drop_starts(whole_registers(unroll_function(func)))
+    func = _prepared(func)
     w = DeviceWriter(func, target, EXPRESSIONS, STATEMENTS)
+    boxes = boxes_of(func)
+    w.boxes = {id(nest): box for nest, box in boxes if isinstance(box, Box)}
     params: dict[Buffer | Var, str] = {p: f"%p{i}" for i, p in enumerate(func.params)}
+    w.maps = {m: f"%p{len(params) + i}" for i, m in enumerate(maps_of(boxes))}
     with w.definition(_head(w, params), params):
         set_launch(w)
         emit.take_numbers(w)
@@ -74,6 +81,20 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
     attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
     text = "\n\n".join([*w.messages, *w.functions, "\n".join(sorted(w.declares)), attributes])
     return text + "\n\n!0 = !{i32 1}\n"
+
+
+def _prepared(f: PrimFunc) -> PrimFunc:
+    """A device function as it is written."""
+    return drop_starts(whole_registers(unroll_function(f)))
+
+
+def tensor_maps_of(f: PrimFunc) -> tuple[tuple[TensorMap, ...], dict[str, str]]:
+    """The maps that a device function takes behind its parameters; and of the tensors that it does
+    not copy by one though it may, by name, why."""
+    found = boxes_of(_prepared(f))
+    copied = ((nest, box) for nest, box in found if isinstance(box, str))
+    reasons = {x.load.buffer.name: why for nest, why in copied for x in copies_in(nest)}
+    return maps_of(found), reasons
 
 
 def _own_words(f: PrimFunc) -> int:
@@ -93,6 +114,9 @@ def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
             args.append(f"ptr{alias}{constant} align {p.align} {name}")
         else:
             args.append(f"{parameter_type(p.dtype)} {name}")
+    # By value, where the driver puts it: a copy of it would be no map.
+    how = f'byval([{MAP_BYTES} x i8]) align {MAP_BYTES} "nvvm.grid_constant"'
+    args += [f"ptr {how} {name}" for name in w.maps.values()]
     return f"define ptx_kernel void @{w.func.name}({', '.join(args)}) #0"
 
 

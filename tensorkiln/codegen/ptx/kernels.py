@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.codegen.c_like.c99 import NO_COMMENTS
@@ -12,7 +12,7 @@ from tensorkiln.codegen.c_like.kernels import about
 from tensorkiln.codegen.device_functions import described
 from tensorkiln.codegen.host.devices import DeviceFunction
 from tensorkiln.codegen.ptx.compile import TRIPLE, ptx_of
-from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.target import Target
@@ -48,16 +48,25 @@ def cuda_kernels(
 
     The table has for each function what it takes ("buffer", or the dtype of a number), the threads
     of a block along x, y and z, which are also those that its code was made for, and the bytes that
-    a block shares, all of them given at the launch. Raises UnsupportedError as `emit_ptx_ir` and
+    a block shares, all of them given at the launch. A function that takes tensor maps behind its
+    parameters has a row for each; `copied_by_threads` says of which tensors it has none that it was
+    asked to have, and why. Raises UnsupportedError as `emit_ptx_ir` and
     `described`.
     """
     if not functions and not has_tensors:
         return CudaKernels()
-    own = tuple(described(f, target, shared=_SHARED) for f in functions)
+    found = {f.name: tensor_maps_of(f) for f in functions}
+    own = tuple(
+        replace(described(f, target, shared=_SHARED), maps=found[f.name][0]) for f in functions
+    )
     irs = {f.name: emit_ptx_ir(f, target) for f in functions}
     archs = archs_of(target)
     made = ptx_of(irs, archs, jobs=jobs, cache=cache, on_done=on_done)
-    table = {"format": 1, "archs": archs, "functions": {f.name: _entry(f) for f in own}}
+    table = {
+        "format": 1,
+        "archs": archs,
+        "functions": {f.name: _entry(f, found[f.name][1]) for f in own},
+    }
     texts = [(f, _readable(f, irs[f.name], archs[0], nodes.get(f.name, ()))) for f in functions]
     return CudaKernels(
         (
@@ -73,13 +82,17 @@ def _artifact(name: str, text: str) -> Artifact:
     return Artifact(CODEGEN, LOADER, name, text.encode())
 
 
-def _entry(f: DeviceFunction) -> dict[str, object]:
+def _entry(f: DeviceFunction, by_threads: Mapping[str, str]) -> dict[str, object]:
     x, y, z = f.block
+    maps = {"tensor_maps": [m.entry() for m in f.maps]} if f.maps else {}
+    why = {"copied_by_threads": dict(by_threads)} if by_threads else {}
     return {
         "params": list(f.params),
         "block": list(f.block),
         "max_threads": x * y * z,
         "shared_bytes": f.shared_bytes,
+        **maps,
+        **why,
     }
 
 

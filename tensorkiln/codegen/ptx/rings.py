@@ -6,22 +6,31 @@ the other threads arrives when it has done with the part. Rounds of one part are
 parity of their number: waiting for the parity before the first round returns at once.
 
 What is copied is there for the tensor cores after a fence of the threads that wait for it.
+
+Boxes of tensors (`boxes.py`) are copied by the tensor memory accelerator, TMA: one thread of the
+producers says at *full* how many bytes will come, as its arrival, and begins the copies, which
+count theirs there. They are written as the tensor cores read, so nobody needs a fence for them; but
+TMA sees the barriers, and what threads did to shared memory before, only after a fence of theirs. A
+tensor that does not begin at a multiple of 16 bytes has the body of the function (`alignment.py`)
+in which threads copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.llvm import loops
-from tensorkiln.codegen.llvm.addresses import index
+from tensorkiln.codegen.llvm.addresses import address, index
 from tensorkiln.codegen.ptx import threads
+from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN, Box
 from tensorkiln.codegen.ptx.copies import write_wait
 from tensorkiln.codegen.ptx.threads import DeviceWriter, branch, thread_register, write_barrier
 from tensorkiln.codegen.ptx.warpgroup import write_fence
 from tensorkiln.ir.device_instructions import WARP_THREADS
-from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.dtype import INT32, INT64
 from tensorkiln.ir.expr import cast, int_value
 from tensorkiln.ir.launch import BARRIER_BYTES, launch_of, thread_of
 from tensorkiln.ir.rings import Ring, producers_of, ring_of
@@ -36,6 +45,7 @@ _ARRIVE = f"i64 @llvm.nvvm.mbarrier.arrive.shared({_BARRIER})"
 _COPIED = f"void @llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared({_BARRIER})"
 _TRY = f"i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta({_BARRIER}, i32)"
 _WARP = "void @llvm.nvvm.bar.warp.sync(i32)"
+_EXPECT = f"i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta({_BARRIER}, i32)"
 
 
 def require_ring(f: PrimFunc, archs: tuple[str, ...]) -> None:
@@ -79,13 +89,18 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
     block = w.launch.block
     others = block[0] - ring.producers
     tid = thread_register(w, THREAD_INDICES[0])
+    boxes = _boxes(w, ring)
+    by_threads = len(boxes) < len(ring.copies)
+    fills = ring.producers * by_threads + bool(boxes)
     first = w.line(f"getelementptr inbounds i8, ptr {w.shared}, i64 {w.launch.barriers}")
     with branch(w, w.line(f"icmp eq i32 {tid}, 0")):
         w.declares.add(f"declare {_INIT}")
         for k in range(2 * ring.parts):
-            count = ring.producers if k < ring.parts else others // WARP_THREADS
-            at = _barrier(w, first, str(k * BARRIER_BYTES))
+            count = fills if k < ring.parts else others // WARP_THREADS
+            at = _shared(w, first, str(k * BARRIER_BYTES))
             w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
+    if boxes:
+        write_fence(w)
     write_barrier(w)
     copies, uses, end = w.label(), w.label(), w.label()
     behind = w.line(f"icmp uge i32 {tid}, {others}")
@@ -96,36 +111,51 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
                 w.enter(label)
                 w.of_block = (ring.producers if producer else others, 1, 1)
                 w.behind = others if producer else 0
-                _rounds(w, ring, first, producer)
+                _rounds(w, ring, first, producer, boxes)
+                if producer and boxes:  # threads come to the next barrier of the block together
+                    _meet(w)
                 w.emit(f"  br label %{end}")
     w.of_block, w.behind = block, 0
     w.enter(end)
     w.state.written(None)
 
 
-def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool) -> None:
+def _boxes(w: DeviceWriter, ring: Ring) -> list[Box]:
+    """What TMA copies in a ring, where its tensors are known to be aligned."""
+    found = [w.boxes[id(nest)] for nest in ring.copies if id(nest) in w.boxes]
+    aligned = (max(b.source.align, w.aligns.get(b.source, 0)) >= SOURCE_ALIGN for b in found)
+    return found if all(aligned) else []
+
+
+def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]) -> None:
     """The rounds of the producers, or of the other threads."""
     s, size = ring.loop, BARRIER_BYTES
+    by_threads = [n for n in ring.copies if not (boxes and id(n) in w.boxes)]
     number = cast(s.var - s.lo, INT64)
     lo, hi = index(w, s.lo), index(w, cast(s.lo, INT64) + cast(s.extent, INT64))
 
     def body() -> None:
         part, turn = index(w, number % ring.parts), index(w, number // ring.parts)
         at = w.line(f"mul nsw i64 {part}, {size}")
-        full = _barrier(w, first, at)
-        free = _barrier(w, first, w.line(f"add nsw i64 {at}, {ring.parts * size}"))
+        full = _shared(w, first, at)
+        free = _shared(w, first, w.line(f"add nsw i64 {at}, {ring.parts * size}"))
         parity = w.line(f"and i32 {w.line(f'trunc i64 {turn} to i32')}, 1")
         if producer:
             parity = w.line(f"xor i32 {parity}, 1")  # of the turn before
         _wait(w, free if producer else full, parity)
-        if not producer and w.for_products:
+        if not producer and w.for_products and by_threads:
             write_fence(w)
         w.state.written(None)
         w.copied_at_once = False
-        for nest in ring.copies if producer else ring.rest:
+        if producer and boxes:
+            with branch(w, w.line(f"icmp eq i32 {thread_register(w, THREAD_INDICES[0])}, 0")):
+                _copy_boxes(w, boxes, full)
+        for nest in by_threads if producer else ring.rest:
             w.statement(nest)
         if not producer:
             _hand_back(w, free)
+        elif not by_threads:
+            return
         elif w.copied_at_once:  # what the thread itself has stored does not arrive with its copies
             write_wait(w, 0)
             _arrive(w, full)
@@ -136,7 +166,41 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool) -> None:
     loops.counted(w, s.var, lo, hi, body, guard=int_value(s.extent) is None)
 
 
-def _barrier(w: DeviceWriter, first: str, offset: str) -> str:
+def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
+    """Arrive, to wait for the bytes of all boxes of a round, and begin to copy them."""
+    w.declares.add(f"declare {_EXPECT}")
+    count = sum(b.count * b.box_bytes for b in boxes)
+    w.emit(f"  {w.fresh()} = call {_EXPECT.partition('(')[0]}({_BARRIER} {full}, i32 {count})")
+    for b in boxes:
+        to, _ = address(w, b.into, b.at)
+        *outer, inner = (w.value(cast(i, INT32)) for i in b.start)
+        for k in range(b.count):
+            at = [*reversed(outer)]
+            across = k * b.map.box[0]
+            at.insert(0, w.line(f"add i32 {inner}, {across}") if across else inner)
+            _copy_box(w, b.map, _shared(w, to, str(k * b.box_bytes)), at, full)
+
+
+def _copy_box(w: DeviceWriter, m: TensorMap, to: str, at: Sequence[str], full: str) -> None:
+    """Begin to copy the box that begins at some indices, the innermost first."""
+    rank = len(at)
+    places = ", ".join(f"${k + 2}" for k in range(rank))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{places}}}], [${rank + 2}];"
+    )
+    bounds = ",".join(["r", "l", *["r"] * rank, "r", "~{memory}"])
+    given = [
+        f"{_BARRIER} {to}",
+        f"ptr {w.maps[m]}",
+        *(f"i32 {x}" for x in at),
+        f"{_BARRIER} {full}",
+    ]
+    w.emit(f'  call void asm sideeffect "{text}", "{bounds}"({", ".join(given)})')
+
+
+def _shared(w: DeviceWriter, first: str, offset: str) -> str:
+    """So many bytes behind a pointer, as a pointer to shared memory."""
     at = w.line(f"getelementptr inbounds i8, ptr {first}, i64 {offset}")
     return w.line(f"addrspacecast ptr {at} to ptr addrspace(3)")
 
@@ -153,10 +217,15 @@ def _wait(w: DeviceWriter, barrier: str, parity: str) -> None:
     w.enter(done)
 
 
-def _hand_back(w: DeviceWriter, barrier: str) -> None:
-    """Arrive, one thread of each warp, when all of it have done."""
+def _meet(w: DeviceWriter) -> None:
+    """Wait for the other threads of the warp."""
     w.declares.add(f"declare {_WARP}")
     w.emit(f"  call {_WARP.partition('(')[0]}(i32 -1)")
+
+
+def _hand_back(w: DeviceWriter, barrier: str) -> None:
+    """Arrive, one thread of each warp, when all of it have done."""
+    _meet(w)
     lane = w.line(f"and i32 {thread_register(w, THREAD_INDICES[0])}, {WARP_THREADS - 1}")
     with branch(w, w.line(f"icmp eq i32 {lane}, 0")):
         _arrive(w, barrier)

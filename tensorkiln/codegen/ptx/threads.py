@@ -7,16 +7,18 @@ the top of the function, so the addresses that follow from them alone are too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tensorkiln.codegen.device_functions import instructions_in
+from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.llvm import control, loops, memory
 from tensorkiln.codegen.llvm.addresses import index
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
+from tensorkiln.codegen.ptx.boxes import Box
 from tensorkiln.codegen.ptx.copies import write_batch, write_copy, write_wait
 from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_fence
 from tensorkiln.ir.copies import copy_of, is_asynchronous
@@ -44,6 +46,9 @@ class DeviceWriter(KernelWriter):
     # The threads that run what is written, and how many are before them along x.
     of_block: tuple[int, int, int] = (1, 1, 1)
     behind: int = 0
+    # By the identity of its nest: what is copied by hardware; and the parameter that each map is.
+    boxes: Mapping[int, Box]
+    maps: Mapping[TensorMap, str]
 
 
 def set_launch(w: DeviceWriter) -> None:

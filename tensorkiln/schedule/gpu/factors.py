@@ -133,18 +133,19 @@ def copy_ahead(
     out: Buffer,
     target: Target,
     producers: int = 0,
+    tensor_maps: bool = False,
 ) -> int:
     """Fill the factors, which the loop with role ROUND allocates, for the next rounds while a round
     computes, where the target and shared memory allow it beside `out`, with gaps of up to 32 bytes
-    behind its rows: by so many threads of their own, or by all. The dimensions that each buffer
-    then has before its own, 0 or 1."""
+    behind its rows: by so many threads of their own, or by all. `tensor_maps`: by hardware where it
+    can. The dimensions that each buffer then has before its own, 0 or 1."""
     rows, columns = (static(e, "a tile of sums") for e in out.shape)
     rest = rows * (columns * out.dtype.bytes + _GAP)
     stages = stages_of(tile.rows, tile.columns, tile.factors, rest, int_value(of.rounds), target)
     if stages == 1 or not all(map(_can_go_on, factors)):
         return 0
     (name,) = s.loops(role=ROUND)
-    s.pipeline(name, stages, producers)
+    s.pipeline(name, stages, producers, tensor_maps)
     return 1
 
 

@@ -3,11 +3,12 @@ products (`products.py`).
 
 A block of one or two warpgroups computes a tile of 64 rows for each of them. For each step of 64
 terms all threads copy a tile of each factor to shared memory (those of the next steps while they
-multiply, `factors.py`), or a warp of its own does (`ir/rings.py`), with zeros beyond the last row,
-column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
-Each warpgroup multiplies its rows by all columns of the tile; its sums stay in registers, as
-float32. In the end they go through shared memory, 64 columns at a time, to where the group's other
-operators take them in the order of the output.
+multiply, `factors.py`), or a warp of its own does (`ir/rings.py`), itself or by hardware for boxes
+of tensors, with zeros beyond the last row, column or term, in the permuted rows that the
+instruction reads (`schedule/intrin/warpgroup.py`). Each warpgroup multiplies its rows by all
+columns of the tile; its sums stay in registers, as float32. In the end they go through shared
+memory, 64 columns at a time, to where the group's other operators take them in the order of the
+output.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from tensorkiln.schedule.intrin.fragments import SUMS, warpgroup_sums
 from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma_name, whole_rows
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.target import Target
+from tensorkiln.target.gpus import OWN_WARP
 
 _REGISTER = "register"  # the role of loops over what a thread has in registers
 _STORE = "store"  # the role of nests that store to the output
@@ -72,7 +74,8 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
     bind_tiles(s)
     both = made.left, made.right
     producers = WARP_THREADS if _has_producers(tile, target) else 0
-    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers)
+    by_maps = bool(producers) and target["matmul_copies"] == "tma"
+    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers, by_maps)
     for factor in both:
         divide_copies(s, factor, producers if ahead and producers else tile.threads)
     for name in s.loops(role=_STORE):
@@ -90,7 +93,7 @@ def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
     """Whether a block has a warp of its own that copies."""
     most = target["max_num_threads"]
     assert isinstance(most, int)
-    return target["matmul_copies"] == "warp" and tile.threads + WARP_THREADS <= most
+    return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= most
 
 
 class _Tiles:

@@ -8,7 +8,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var, binary, const, int_value, minimum
-from tensorkiln.ir.rings import PARTS, PRODUCERS
+from tensorkiln.ir.rings import PARTS, PRODUCERS, TENSOR_MAPS
 from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives.results import Primitive
@@ -23,7 +23,12 @@ from tensorkiln.schedule.tree.threads import require_shared_by_block
 
 @Primitive
 def pipeline(
-    f: PrimFunc, loop: str, stages: int = 2, producers: int = 0, check: bool = True
+    f: PrimFunc,
+    loop: str,
+    stages: int = 2,
+    producers: int = 0,
+    tensor_maps: bool = False,
+    check: bool = True,
 ) -> tuple[PrimFunc, str]:
     """Fill the shared buffers of a loop `stages - 1` rounds ahead of the round that uses them.
 
@@ -46,7 +51,8 @@ def pipeline(
 
     With `producers`, a multiple of 32, no copy moves: as many threads of their own make the copies,
     and run ahead by themselves where the device can do that (`ir/rings.py`). Divide the copies
-    among these threads; the loop itself is what comes back.
+    among these threads; the loop itself is what comes back. With `tensor_maps`, a device that has
+    hardware for it (TMA) makes those that copy a box of a tensor as one, with one thread.
     """
     at, s = open_loop(f, loop, "pipeline")
     if not isinstance(stages, int) or isinstance(stages, bool) or stages < 2:
@@ -55,6 +61,10 @@ def pipeline(
         raise at.fail(f"the loop is {s.kind}", "a serial loop, whose rounds follow each other")
     if not isinstance(producers, int) or isinstance(producers, bool) or producers % 32:
         raise at.fail(f"producers={producers!r}", "a multiple of 32, or 0")
+    if tensor_maps and not producers:
+        raise at.fail(
+            "tensor_maps without producers", "producers=32: one of them begins the copies"
+        )
     rounds = int_value(s.extent)
     if rounds is not None and rounds < stages:
         raise at.fail(f"{stages} stages for {rounds} rounds", "at most as many as there are rounds")
@@ -76,7 +86,8 @@ def pipeline(
     if producers:
         if check:
             require_order(at.func, expanded, at.what)
-        marks = Attrs.of(**{**s.attrs, PARTS: stages, PRODUCERS: producers})
+        own = {PARTS: stages, PRODUCERS: producers, **({TENSOR_MAPS: True} if tensor_maps else {})}
+        marks = Attrs.of(**{**s.attrs, **own})
         loop_there = Place(expanded, path, at.what).stmt
         assert isinstance(loop_there, For)
         marked = put(path, replace(loop_there, attrs=marks))

@@ -12,6 +12,10 @@ _PRODUCT = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(f16|bf16)\.\2 "
     r"\{([^}]*)\}, \$(\d+), \$(\d+), 1, 1, 1, ([01]), ([01])"
 )
+_BULK = re.compile(
+    r"cp\.async\.bulk\.tensor\.([2-5])d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
+    r"\[\$0\], \[\$1, \{([^}]*)\}\], \[\$(\d+)\]"
+)
 _TYPES = {"f16": 0, "bf16": 1}  # as warps.h numbers them
 # What takes no operands but a number.
 _ALONE = {
@@ -27,6 +31,7 @@ declare void @emulator_wgmma_commit()
 declare void @emulator_wgmma_wait(i32)
 declare void @emulator_wgmma_used(ptr)
 declare void @emulator_wgmma(ptr, i64, i64, i32, i32, i32)
+declare void @emulator_bulk(i32, ptr, ptr, ptr, ptr)
 """
 
 
@@ -43,18 +48,21 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
     into, result, text, bounds, given = found.groups()
     args = given.split(", ") if given else []
     outputs = bounds.split(",").count("=f")
-    types = [a.split()[0] for a in args]
+    types = [a.rpartition(" ")[0] for a in args]
     body = ["  %m = alloca [256 x float], align 16"]
     operands: dict[int, str] = {}
     inputs = [b for b in bounds.split(",") if b != "=f" and not b.startswith("~")]
     for k, bound in enumerate(inputs):
-        if bound == "l":
+        if bound in ("l", "r"):
             operands[outputs + k] = f"%a{k}"
             continue
         body += [f"  %i{k} = getelementptr float, ptr %m, i32 {bound}"]
         body += [f"  store float %a{k}, ptr %i{k}, align 4"]
     steps = [s for s in (s.strip() for s in text.replace("\\0A", "\n").split(";")) if s]
     for k, step in enumerate(steps):
+        if bulk := _BULK.fullmatch(step):
+            body += _copied(*bulk.groups(), types)
+            continue
         body.append(f"  call void @{_step(step, operands, outputs, site * 64 + k)}")
     body += _returned(result, outputs)
     params = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
@@ -63,6 +71,24 @@ def translated(line: str, name: str, site: int) -> tuple[str, str]:
         f"{called}call {result} @{name}({given})",
         "\n".join([f"define internal {result} @{name}({params}) {{", *body, "}"]),
     )
+
+
+def _copied(rank: str, places: str, barrier: str, types: list[str]) -> list[str]:
+    """The call for the copy of a box: operands are its destination, the map, an index for each
+    dimension, the innermost first, and a barrier."""
+    count = int(rank)
+    assert places == ", ".join(f"${k + 2}" for k in range(count)) and int(barrier) == count + 2
+    shared = "ptr addrspace(3)"
+    assert types == [shared, "ptr", *["i32"] * count, shared], types
+    lines = [
+        f"  %at = alloca [{count} x i32], align 4",
+        f"  %to = addrspacecast {shared} %a0 to ptr",
+        f"  %b = addrspacecast {shared} %a{barrier} to ptr",
+    ]
+    for k in range(count):
+        lines.append(f"  %at{k} = getelementptr i32, ptr %at, i32 {k}")
+        lines.append(f"  store i32 %a{k + 2}, ptr %at{k}, align 4")
+    return [*lines, f"  call void @emulator_bulk(i32 {count}, ptr %to, ptr %a1, ptr %at, ptr %b)"]
 
 
 def _step(step: str, operands: dict[int, str], outputs: int, site: int) -> str:

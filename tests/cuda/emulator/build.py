@@ -8,8 +8,8 @@ For each kernel it exports
 with arguments as cuLaunchKernel takes them: pointers to each. It returns 0 or the number of a fault
 (`FAULTS`), of which `const char *emulator_message(void)` says in a sentence what and who it was.
 `emulator_order`, `emulator_watch`, `emulator_buffer` and `emulator_forget` are told in emulator.c,
-`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_count` and
-`emulator_counts` in counts.h.
+`emulator_products` in warpgroups.h, `emulator_copies` in copies.h, `emulator_tensor_map` in bulk.h,
+`emulator_count` and `emulator_counts` in counts.h.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ FAULTS = {
     11: "product",
     12: "proxy",
     13: "deadlock",
+    14: "bytes",
 }
 _SOURCE = Path(__file__).parent / "emulator.c"
 # Instructions of warps, with the types of factors as warps.h numbers them.
@@ -219,7 +220,9 @@ def _emulated(ir: str, declared: dict[str, None]) -> str:
             declared[re.sub(r"@llvm\.nvvm\.([\w.]+)", _function, line)] = None
         elif not line.startswith(_LEFT_OUT) and " external addrspace(3)" not in line:
             lines += _line(line, slots, number)
-    name, types = found[1], [p.split()[0] for p in _split(found[2])]
+    # What is passed by value is where its bytes are.
+    types = ["" if " byval(" in p else p.split()[0] for p in _split(found[2])]
+    name = found[1]
     return "\n".join(
         [*lines, *assembly, _launcher(name, types, [int(n) for n in threads.groups()])]
     )
@@ -323,9 +326,9 @@ def _launcher(name: str, types: Sequence[str], threads: Sequence[int]) -> str:
         text += [
             f"  %a{i} = getelementptr ptr, ptr %args, i64 {i}",
             f"  %p{i} = load ptr, ptr %a{i}",
-            f"  %v{i} = load {t}, ptr %p{i}",
+            *([f"  %v{i} = load {t}, ptr %p{i}"] if t else []),
         ]
-    given = ", ".join(f"{t} %v{i}" for i, t in enumerate(types))
+    given = ", ".join(f"{t} %v{i}" if t else f"ptr %p{i}" for i, t in enumerate(types))
     words = ", ".join(f"i32 {n}" for n in threads)
     return "\n".join(
         [

@@ -37,6 +37,7 @@
  *   nothing of what the thread itself did. bar.warp.sync orders the threads of a warp. A fence.proxy.async
  *   of those that multiply, after they waited, serves as well as one of those that wrote ("linked by a
  *   proxy fence along the base causality path").
+ * - cp.async.bulk.tensor copies a box of a tensor by hardware; what it rests on is in bulk.h.
  * - A kernel with .reqntid is launched with that block only. A grid has at most 2^31-1 blocks along x
  *   and 65535 along y and z; a block has at most 1024 threads, 64 along z.
  *
@@ -56,9 +57,10 @@
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
+#include "tensor_maps.h"
 
 enum { RACE = 1, BARRIER, SHARED_BOUNDS, BOUNDS, ALIGNMENT, LAUNCH, UNDEFINED, WARP, OPERAND, COPYING,
-       PRODUCT, PROXY, DEADLOCK };
+       PRODUCT, PROXY, DEADLOCK, BYTES };
 enum { FORWARD, BACKWARD, RANDOM };
 enum { MOST_THREADS = 1024, STACK = 256 << 10, GUARD = 64 << 10, MOST_SHARED = 227 << 10 };
 enum { PAGE = 4096, MOST_REGIONS = 1 << 16, MANY_THREADS = 1u << 31, MANY_BLOCKS = 1u << 30 };
@@ -197,9 +199,11 @@ __attribute__((noinline)) void nvvm_barrier_cta_sync_aligned_all(unsigned number
 
 #include "warps.h"
 static int late; /* copies happen as late as they may */
+static uint64_t random_number(void);
 #include "mbarriers.h"
 #include "warpgroups.h"
 #include "copies.h"
+#include "bulk.h"
 
 /* ---- launches --------------------------------------------------------------------------------- */
 static uint64_t random_number(void)
@@ -230,6 +234,7 @@ static void run_block(void)
     undefined_at = -1;
     forget_products();
     forget_copies();
+    forget_bulks();
     forget_barriers();
     for (int t = 0; t < n_threads; t++)
         prepare(t);
@@ -242,7 +247,7 @@ static void run_block(void)
             if (fault)
                 return;
         }
-        if (run_barriers() || run_warps(0) || late_arrival() || run_warps(1)) {
+        if (run_barriers() || run_warps(0) || late_arrival() || late_bulk() || run_warps(1)) {
             if (fault)
                 return;
             continue;

@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorkiln.codegen.host.tensor_maps import MAP_BYTES, MAPPED_TYPES, TensorMap
+from tensorkiln.codegen.ptx.boxes import SOURCE_ALIGN
 from tests.cuda.emulator.build import FAULTS, build
 
 FORWARD, BACKWARD, RANDOM = 0, 1, 2
 _GUARD = 64
+CU_TENSOR_MAP_SWIZZLE_128B = 3
 _numbers = itertools.count()
 
 
@@ -46,6 +49,14 @@ class Count:
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="kiln-emulated-")
+
+
+@dataclass(frozen=True, eq=False)
+class MapOf:
+    """An argument: the tensor map of an array among the arguments before."""
+
+    map: TensorMap
+    args: Sequence[object]
 
 
 class Emulated:
@@ -94,15 +105,22 @@ class Emulated:
         args: Sequence[object],
         shared: int = 0,
     ) -> None:
-        """Launch a kernel on arrays, which it may change, and NumPy numbers. Raises
-        EmulatorFault."""
+        """Launch a kernel on arrays, which it may change, NumPy numbers and tensor maps of some of
+        these arrays. Raises EmulatorFault."""
         if 0 in grid:
             return
         arrays = (a for a in args if isinstance(a, np.ndarray))
         memory = {id(a): _Memory(a, 0 if self.aligned else a.itemsize) for a in arrays}
         for m in memory.values():
             assert self.library.emulator_buffer(ctypes.c_void_p(m.start), m.size) == 0
-        given = [memory[id(a)].pointer if id(a) in memory else _number(a) for a in args]
+        given = [
+            memory[id(a)].pointer
+            if id(a) in memory
+            else self._map(a, memory[id(a.args[a.map.param])].start)
+            if isinstance(a, MapOf)
+            else _number(a)
+            for a in args
+        ]
         pointers = (ctypes.c_void_p * len(given))(*(ctypes.addressof(g) for g in given))
         sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, block)]
         fault = self.library[f"emulate_{name}"](*sizes, ctypes.c_uint(shared), pointers)
@@ -111,6 +129,26 @@ class Emulated:
             m.read()
         if fault:
             raise EmulatorFault(FAULTS[fault], self.library.emulator_message().decode())
+
+    def _map(self, given: MapOf, start: int) -> ctypes.Array[ctypes.c_char]:
+        """The map of a tensor, which is zeros where it is not aligned or has no elements."""
+        made = ctypes.create_string_buffer(2 * MAP_BYTES)
+        inside = (ctypes.c_char * MAP_BYTES).from_buffer(made, -ctypes.addressof(made) % MAP_BYTES)
+        m = given.map
+        dims, strides = ([s.at(given.args) for s in sizes] for sizes in (m.dims, m.strides))
+        if start % SOURCE_ALIGN == 0 and all(dims):
+            done = self.library.emulator_tensor_map(
+                inside,
+                MAPPED_TYPES[m.dtype],
+                len(dims),
+                ctypes.c_uint64(start),
+                (ctypes.c_uint64 * len(dims))(*dims),
+                (ctypes.c_uint64 * len(strides))(*strides),
+                (ctypes.c_uint32 * len(dims))(*m.box),
+                CU_TENSOR_MAP_SWIZZLE_128B,
+            )
+            assert done, m
+        return inside
 
 
 class _Memory:

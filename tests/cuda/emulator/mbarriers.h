@@ -10,6 +10,10 @@ typedef struct mbarrier {
     const char *at;
     unsigned count, missing, turn;
     uint32_t made_by, made; /* made: when, as `now` counts */
+    int is_fenced;          /* whoever made it has made it visible to the async proxy */
+    long bytes;             /* that are expected in this turn and have not come (bulk.h) */
+    unsigned promised[MOST_THREADS], left[MOST_THREADS]; /* by thread: the turn, plus one, in which it
+                                                            last expected some, and those not begun */
     uint32_t known[AGENTS], told[AGENTS]; /* by those who arrived in this turn; at the last turn's end */
 } mbarrier;
 
@@ -111,13 +115,24 @@ void nvvm_mbarrier_init_shared(const char *p, unsigned count)
     b->made = now;
 }
 
-static void arrives(mbarrier *b)
+/* End the turn of a barrier at which all have arrived that are to. */
+static void ends_turn(mbarrier *b)
 {
-    if (--b->missing)
+    if (b->missing || b->bytes)
         return;
     memcpy(b->told, b->known, sizeof b->told);
     b->missing = b->count;
     b->turn++;
+}
+
+static void arrives(mbarrier *b)
+{
+    if (!b->missing)
+        say(OPERAND, "%s arrives at the barrier at byte %ld of shared memory, where all have arrived",
+            thread_name(own_number()), (long)(b->at - shared));
+    else
+        b->missing--;
+    ends_turn(b);
 }
 
 static void tell(uint32_t *known, const uint32_t *more)
@@ -214,9 +229,10 @@ static int deadlock(void)
     for (int k = 0; k < n_mbarriers; k++)
         if (mbarriers[k].at == fibers[first].row)
             say(DEADLOCK, "%s waits at the barrier at byte %ld of shared memory, at which %u of %u have "
-                          "not arrived in turn %u; %d threads wait for ever",
+                          "not arrived in turn %u, and %ld bytes have not; %d threads wait for ever",
                 thread_name(block_first + (uint32_t)first), (long)(fibers[first].row - shared),
-                mbarriers[k].missing, mbarriers[k].count, mbarriers[k].turn, waiting);
+                mbarriers[k].missing, mbarriers[k].count, mbarriers[k].turn, mbarriers[k].bytes,
+                waiting);
     return 1;
 }
 

@@ -270,6 +270,8 @@ static void ends(void)
 void emulator_proxy_fence(void)
 {
     proxy_fenced[running] = clock_of_writes;
+    for (int k = 0; k < n_mbarriers; k++)
+        mbarriers[k].is_fenced |= mbarriers[k].made_by == own_number();
 }
 
 /* Note that the running thread writes a byte of shared memory. */

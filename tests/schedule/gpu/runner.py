@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorkiln.codegen.c_like.opencl import emit_opencl
 from tensorkiln.codegen.c_like.wgsl import emit_wgsl
-from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
@@ -40,7 +40,7 @@ from tensorkiln.transform.tir.split_device import split_device
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.opencl import device as opencl
 from tests.codegen.wgsl import device as wgsl
-from tests.cuda.emulator.launch import FORWARD, Emulated
+from tests.cuda.emulator.launch import FORWARD, Emulated, MapOf
 from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, extent_of
 
@@ -167,6 +167,8 @@ class Kernels:
                 program.aligned = self.aligned
                 program.copies(self.late)
                 shared = launch_of(self.func(s.name)).shared_bytes
+                maps, _ = tensor_maps_of(self.func(s.name))
+                args += [MapOf(m, tuple(args)) for m in maps]
                 program.run(s.name, grid, s.block, args, shared)
             else:
                 program.run(s.name, grid, s.block, args)
