@@ -82,6 +82,8 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int
 def violations(module: str, is_package: bool, source: str) -> list[str]:
     """Sentences for every import in `source` that runs up, sideways, or to the package root."""
     here = room_of(module)
+    if here == "__main__":  # `python -m tensorkiln` is the command line
+        here = TOP
     if here is None or here in DATA_ROOMS:
         return []
     found: list[str] = []

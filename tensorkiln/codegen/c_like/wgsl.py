@@ -295,7 +295,10 @@ def _grid(f: PrimFunc, names: Mapping[Var, str]) -> tuple[int | str, int | str, 
 def _extent(e: Expr, names: Mapping[Var, str]) -> int | str:
     known = int_value(e)
     own = {v: Var(name, v.dtype) for v, name in names.items()}
-    return print_expr(substitute(e, own)) if known is None else known
+    if known is not None:
+        return known
+    # For hosts that read it, a smaller number is `min`, as in what `_grid` writes.
+    return print_expr(substitute(e, own)).replace("T.min(", "min(").replace("T.max(", "max(")
 
 
 def _require_printable(f: PrimFunc) -> None:
