@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
     add_model,
     add_precision,
@@ -27,7 +28,6 @@ from tensorkiln.cli.options import (
     word,
     writable_parent,
 )
-from tensorkiln.cli.tables import size_text
 
 if TYPE_CHECKING:
     from tensorkiln.target import Target
