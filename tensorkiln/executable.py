@@ -35,6 +35,7 @@ from tensorkiln.target import HOST, Target, cpu_target, devices_of
 if TYPE_CHECKING:
     from tensorkiln.codegen.memory import MemoryReport
     from tensorkiln.mlf.export import CompiledModel
+    from tensorkiln.passes import Pass
     from tensorkiln.runtime.device import Devices
     from tensorkiln.runtime.module import Executor, Module
     from tensorkiln.runtime.tensor_function import TensorFunction
@@ -185,6 +186,15 @@ def refusals_of(mod: IRModule) -> tuple[Refusal, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """What a compile with `debug=True` remembers: its `passes` on graphs, and the module after
+    those before kernels were made of groups."""
+
+    fused: IRModule
+    passes: tuple[Pass, ...]
+
+
 @dataclass(slots=True)
 class Executable:
     """What `compile` returns: artifacts that can be run here or exported.
@@ -193,7 +203,8 @@ class Executable:
     that the cache knew: `module.with_programs()` has all. `linker`, from the target's kind, links
     them where the caller names no compiler; `outer` is the code of outer functions, and
     `external_dependencies` are the other software that is needed to link or to run it. `is_named`
-    says that the caller of `compile` chose `name`; else it is the module's.
+    says that the caller of `compile` chose `name`; else it is the module's. `debug` is there after
+    `compile(debug=True)`.
     """
 
     artifacts: ArtifactSet
@@ -206,6 +217,7 @@ class Executable:
     outer: OuterCode | None = None
     external_dependencies: tuple[ExternalDependency, ...] = ()
     is_named: bool = False
+    debug: Debug | None = None
     _loaded: Module | None = field(default=None, repr=False)
     _executor: Executor | None = field(default=None, repr=False)
 
