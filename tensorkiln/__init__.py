@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tensorkiln.report import explain
     from tensorkiln.runtime import cpu, cuda, nd, opencl
     from tensorkiln.target import Target
+    from tensorkiln.verification import verify
 
 
 # public name -> `module` or `module:attribute`
@@ -56,6 +57,7 @@ _PUBLIC = {
     "opencl": "tensorkiln.runtime.device:opencl",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
+    "verify": "tensorkiln.verification:verify",
 }
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "opencl",
     "runtime",
     "script",
+    "verify",
 ]
 
 
