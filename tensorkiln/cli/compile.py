@@ -98,6 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="put the source of a dependency, a folder or file, into the archive (-o net.tar)",
     )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="functions also return what each kernel computes, for kiln verify",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -132,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
         externals=args.external,
         allow_licenses=args.allow_license,
         deny_licenses=args.deny_license,
+        debug=args.debug,
     )
     if args.keep is not None:
         progress.phase("write artifacts")

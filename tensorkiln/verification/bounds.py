@@ -6,7 +6,8 @@ eps, the distance from 1 to the next number of its type,
 
     sum of n products (conv2d, linear, matmul, sum, mean)   eps (2 + sqrt(n) / 2) sum |x_i| |w_i|
     copies (transpose, slice, max)                          0
-    any other, element by element                           2 eps |y|
+    any other, element by element                           2 eps |y|, and eps for what cancels in
+                                                            1 + erf(x), exp(x) - 1, log(1 + exp(x))
     any other along rows (softmax, layer_norm, attention)   eps (4 + sqrt(n) / 2) |y|, and what y
                                                             changes by if operands do by eps
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +29,7 @@ import numpy.typing as npt
 from tensorkiln.base.errors import UserError
 from tensorkiln.ops.op import OpDef
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Operator = Callable[[Sequence[Array]], Array]
 
@@ -74,10 +76,17 @@ def rounding(
         if op.pattern == "injective" or op.name in _COPIES or not _is_float(out):
             return carried
         if op.pattern in ("elementwise", "broadcast"):
-            own = 2 * eps.result * np.abs(out.astype(np.float64))
+            own = 2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, args))
         else:
             own = _along_rows(run, args, out, eps)
         return own if carried is None else np.hypot(own, carried)
+
+
+def _cancelled(name: str, args: Sequence[Array]) -> Floats | float:
+    """What a formula of the operator, element by element, may cancel, in units of 2 eps."""
+    if name == "gelu":  # x / 2 (1 + erf(x / sqrt(2)))
+        return np.minimum(np.abs(args[0].astype(np.float64)), 10.0) / 4
+    return 0.5 if name in ("elu", "softplus") else 0.0
 
 
 def _product(
@@ -88,7 +97,11 @@ def _product(
     eps: Epsilon,
 ) -> Floats:
     x, w, *rest = (np.abs(a.astype(np.float64)) for a in args)
-    n = w.shape[-2] if name in ("linear", "matmul") and w.ndim > 1 else math.prod(w.shape[1:])
+    n = math.prod(w.shape[1:])
+    if name in ("linear", "matmul"):
+        n = max(set(x.shape[-2:]) & set(w.shape[-2:]), default=x.shape[-1])
+    elif name == "conv2d_transpose":
+        n = w.size // max(1, w.shape[1])
     terms = run([x, w, *rest]).astype(np.float64)
     if name.startswith("conv2d"):  # Winograd's rounding is that of a whole tile
         terms = np.broadcast_to(terms.max((2, 3), keepdims=True, initial=0.0), terms.shape)
@@ -110,7 +123,7 @@ def _sum(run: Operator, x: Array, error: Floats | None, out: Array, eps: Epsilon
     own = eps.result * (2 + math.sqrt(n) / 2) * run([np.abs(x.astype(np.float64))])
     if error is None:
         return np.asarray(own, np.float64)
-    # A mean divides by the number of terms: once for each of the two factors of a square.
+    # Of a mean that is more than it may be off by, which divides by n twice.
     return np.hypot(own, np.sqrt(np.maximum(run([error**2]), 0)))
 
 

@@ -67,29 +67,36 @@ def _tiny(dtype: str) -> float:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The largest errors of a value, and the place where its error is the largest part of what is
-    tolerated: `times` that, of `have` where the reference has `want`. More than 1 is too much."""
+    tolerated: `times` that, of `have` where the reference has `want`. More than 1 is too much. If
+    `times` is None, nothing is tolerated or not, and the place is that of the largest error."""
 
     absolute: float
     relative: float
     at: tuple[int, ...]
     have: float
     want: float
-    times: float
+    times: float | None
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the value diverges."""
+        return self.times is not None and self.times > 1
 
     def __str__(self) -> str:
         place = f" at {list(self.at)}" if self.at else ""
+        part = "" if self.times is None else f" ({self.times:.3g} x the tolerance)"
         return (
             f"{self.absolute:.3g} absolute, {self.relative:.3g} relative{place}: "
-            f"{self.have:.9g}, expected {self.want:.9g} ({self.times:.3g} x the tolerance)"
+            f"{self.have:.9g}, expected {self.want:.9g}{part}"
         )
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0, (), 0.0, 0.0, 0.0)
 
 
-def difference(have: Array, want: Array, tolerance: Floats) -> Difference:
-    """Compare two arrays of one shape. NaN agrees with NaN, and what is too large for the type of
-    `have` with its infinity."""
+def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference:
+    """Compare two arrays of one shape, to a tolerance if one is given. NaN agrees with NaN, and
+    what is too large for the type of `have` with its infinity."""
     if have.size == 0:
         return NO_DIFFERENCE
     a, b = have.astype(np.float64), want.astype(np.float64)
@@ -99,7 +106,7 @@ def difference(have: Array, want: Array, tolerance: Floats) -> Difference:
         error = np.where(same, 0.0, np.abs(a - b))
         error = np.where(np.isnan(error), np.inf, error)
         relative = np.where(same, 0.0, error / np.maximum(np.abs(b), np.finfo(np.float64).tiny))
-        times = np.where(same, 0.0, error / tolerance)
+        times = error if tolerance is None else np.where(same, 0.0, error / tolerance)
         times = np.where(np.isnan(times), np.inf, times)
     at = np.unravel_index(int(np.argmax(times)), times.shape)
     # Relative errors say nothing of elements that sums of others nearly cancel.
@@ -110,7 +117,7 @@ def difference(have: Array, want: Array, tolerance: Floats) -> Difference:
         tuple(map(int, at)),
         float(a[at]),
         float(b[at]),
-        float(times[at]),
+        None if tolerance is None else float(times[at]),
     )
 
 
@@ -142,7 +149,8 @@ def walk(
     have no `difference`.
 
     With `local`, later bindings read what `have` has: errors do not add up, and each is that of the
-    operators `since`. Without it they read the reference itself. `inputs` are by parameter.
+    operators `since`. Without it they read the reference itself. Without `bounds`, nothing is said
+    of what is tolerated, which takes most of the time. `inputs` are by parameter.
     """
     steps = Steps(mod, f, inputs, "float64")
     errors: dict[RVar, Floats | None] = {}
@@ -159,7 +167,8 @@ def walk(
                 found = Difference(infinite, infinite, (), infinite, 0.0, infinite)
                 given = None
             else:
-                found = difference(given, want, tolerance.of(want, may, given.dtype.name))
+                allowed = tolerance.of(want, may, given.dtype.name) if bounds else None
+                found = difference(given, want, allowed)
         yield Compared(number, b, want, may, tuple(sorted(region)), found)
         if given is not None and local:
             kind = np.asarray(want).dtype

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorkiln.artifact.metadata import KeptInfo
 from tensorkiln.base.folders import write_files
-from tensorkiln.ir.kept import Kept
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.ir.visit_graph import map_bound
@@ -53,7 +53,7 @@ def repeat_files(
     inputs: Mapping[str, Array],
     have: Mapping[int, Array],
     c: Compared,
-    row: Kept,
+    row: KeptInfo,
     tolerance: Tolerance,
 ) -> Files:
     """The files that show the fault of a node again: the library, its inputs, the node's inputs
@@ -153,7 +153,7 @@ def _is_odd(a: Array) -> bool:
 def _npz(arrays: Mapping[str, Array]) -> bytes:
     stream = io.BytesIO()
     plain = {k: a.view(np.uint16) if _is_odd(a) else a for k, a in arrays.items()}
-    np.savez(stream, **plain)
+    np.savez(stream, allow_pickle=False, **plain)
     return stream.getvalue()
 
 

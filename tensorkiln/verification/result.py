@@ -35,7 +35,7 @@ class NodeReport:
 
     `fault` says, of a node that diverges, who is at fault: `kernel`, whose code does not compute
     its operators; `passes`, which made other operators of the model's (`passed` names the pass, if
-    it is known); empty if that is not known.
+    it is known); `import`, where only ONNX Runtime disagrees; empty if that is not known.
     """
 
     node: str
@@ -67,6 +67,9 @@ class NodeReport:
         yield f"  accumulated  {self.accumulated}"
         if self.fault == "kernel":
             yield "  at fault     the kernel: its operators, evaluated on its operands, differ"
+        elif self.fault == "import":
+            yield "  at fault     the model's import, or the reference: the operators that were"
+            yield "               imported agree with the kernel"
         elif self.fault:
             named = f": {self.passed} changes what the model computes" if self.passed else ""
             yield f"  at fault     a graph pass{named}; the kernel computes what passes left"

@@ -44,9 +44,11 @@ def keep_values(mod: IRModule) -> IRModule:
     """
     parts = parts_of(mod)
     keep = _Keep(parts, set(mod))
-    done = {f.name: keep.part(f) for f in parts.values()}
+    done = {}
+    if not any("kept" in f.attrs for f in mod.unplanned):
+        done = {f.name: keep.part(f) for f in parts.values()}
     for f in mod.unplanned:
-        if f.name not in parts and not f.is_private and not f.is_outer:
+        if f.name not in parts and not (f.is_private or f.is_outer or "kept" in f.attrs):
             done[f.name] = keep.function(f)
     same = all(done.get(f.name, f) is f for f in mod.functions)
     kept = tuple(done.get(f.name, f) for f in mod.functions)

@@ -29,8 +29,12 @@ def _numbered(f: Function) -> Function:
     for i, b in enumerate(f.bindings):
         var = b.var
         if isinstance(var.type, TensorType):
-            by[b.var] = var = RVar(f"n{i}_{b.var.name}", b.var.type)
+            prefix = f"n{i}_"
+            if not var.name.startswith(prefix):
+                by[b.var] = var = RVar(prefix + var.name, var.type)
         bindings.append(Binding(var, substitute(b.value, by)))
+    if not by:
+        return f
     return replace(f, bindings=tuple(bindings), result=substitute_value(f.result, by))
 
 
