@@ -203,10 +203,10 @@ def test_newer_metadata(tmp_path: Path) -> None:
     path = tmp_path / "newer.so"
     path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
     with pytest.raises(
-        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 2"
+        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 3"
     ):
         tk.runtime.load_module(path)
-    with pytest.raises(UserError, match="format 9; this version reads 1 to 2"):
+    with pytest.raises(UserError, match="format 9; this version reads 1 to 3"):
         inspect_library(path)
 
 

@@ -106,7 +106,11 @@ class SpoiledKernel:
 
     def __call__(self, mod: IRModule) -> IRModule:
         chosen = next(
-            (f for f in mod.prim_funcs if not f.is_host and f.copies is None and self.which(f)),
+            (
+                f
+                for f in mod.prim_funcs
+                if not (f.is_host or f.is_device) and f.copies is None and self.which(f)
+            ),
             None,
         )
         if chosen is None:

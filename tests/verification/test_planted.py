@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, constant
+from tensorkiln.kernels.table import TABLE
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.name_values import name_values
+from tensorkiln.verification import Verification
+from tests.codegen.opencl.device import device
+from tests.schedule.test_policies_checked import CASES
 from tests.transform.graphs import graph
 from tests.verification.faults import (
     SpoiledConstant,
@@ -37,7 +42,7 @@ def weights(*shape: int, terms: int) -> Constant:
     return constant((rng.normal(size=shape) / np.sqrt(terms)).astype("float32"), "w")
 
 
-def _conv(g, x, inputs: int, outputs: int, size: int = 3, groups: int = 1):  # type: ignore[no-untyped-def]
+def _conv(g: Any, x: Any, inputs: int, outputs: int, size: int = 3, groups: int = 1) -> Any:
     channels, pad = inputs // groups, size // 2
     w = weights(outputs, channels, size, size, terms=channels * size * size)
     return g.conv2d(x, w, padding=(pad, pad, pad, pad), groups=groups)
@@ -47,7 +52,7 @@ def _conv(g, x, inputs: int, outputs: int, size: int = 3, groups: int = 1):  # t
 def residual() -> IRModule:
     """A ResNet-18 in small: every kind of layer that it has."""
 
-    def build(g, x):  # type: ignore[no-untyped-def]
+    def build(g: Any, x: Any) -> Any:
         y = g.max_pool2d(g.relu(_conv(g, x, 3, 16, 7)), kernel=(3, 3), strides=(2, 2))
         for _ in range(2):
             z = g.relu(_conv(g, y, 16, 16))
@@ -62,7 +67,7 @@ def residual() -> IRModule:
 def separable() -> IRModule:
     """A MobileNetV2 in small."""
 
-    def build(g, x):  # type: ignore[no-untyped-def]
+    def build(g: Any, x: Any) -> Any:
         y = g.clip(_conv(g, x, 3, 16), min=0.0, max=6.0)
         for _ in range(2):
             z = g.clip(_conv(g, y, 16, 32, 1), min=0.0, max=6.0)
@@ -77,14 +82,14 @@ def separable() -> IRModule:
 def transformer() -> IRModule:
     """A BERT in small."""
 
-    def build(g, x):  # type: ignore[no-untyped-def]
+    def build(g: Any, x: Any) -> Any:
         width, heads = 32, 2
         ones, zeros = (constant(np.full(width, v, "float32")) for v in (1, 0))
 
-        def linear(y, n: int, m: int):  # type: ignore[no-untyped-def]
+        def linear(y: Any, n: int, m: int) -> Any:
             return g.linear(y, weights(n, m, terms=n), weights(m, terms=1))
 
-        def split(y):  # type: ignore[no-untyped-def]
+        def split(y: Any) -> Any:
             y = g.reshape(y, shape=(1, 10, heads, width // heads))
             return g.transpose(y, axes=(0, 2, 1, 3))
 
@@ -104,12 +109,6 @@ def transformer() -> IRModule:
 NETWORKS = {"residual": residual, "separable": separable, "transformer": transformer}
 
 
-def names(mod: IRModule) -> set[str]:
-    f = name_values(mod)["main"]
-    assert isinstance(f, Function)
-    return {b.var.name for b in f.bindings}
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_network_agrees(network: str) -> None:
     mod = NETWORKS[network]()
@@ -121,8 +120,8 @@ def test_a_network_agrees(network: str) -> None:
 
 
 @pytest.mark.parametrize("after", EARLY)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_fault_after_a_pass(network: str, after: str) -> None:
+def test_a_fault_after_a_pass(after: str) -> None:
+    network = list(NETWORKS)[EARLY.index(after) % len(NETWORKS)]
     mod = NETWORKS[network]()
     spoil = SpoiledConstant()
     passes = passes_with(spoil, after, TARGET)
@@ -147,28 +146,124 @@ def _group_of(exe: tk.Executable, name: str) -> set[str]:
     return found
 
 
-CLASSES = [
-    (network, kind)
-    for network, kinds in {
-        "residual": ("conv2d_direct", "conv2d_winograd", "movement", "pool_blocked"),
-        "separable": ("conv2d_depthwise", "global_pool_blocked", "linear_packed"),
-        "transformer": ("attention_fused", "layer_norm_rows", "softmax_rows"),
-    }.items()
-    for kind in kinds
-]
+def _family_cases() -> dict[str, str]:
+    """Of each class of kernels the first case."""
+    found: dict[str, str] = {}
+    for name, (_, _, kind) in CASES.items():
+        found.setdefault(kind, name)
+    return found
 
 
-@pytest.mark.parametrize(("network", "kind"), CLASSES)
-def test_a_fault_in_a_kernel(network: str, kind: str) -> None:
-    mod = NETWORKS[network]()
+FAMILIES = _family_cases()
+# `images` moves tensors of symbolic sizes; the other two are made from classifiers of ONNX-ML.
+WITHOUT_CASE = {"images", "tree_leaves", "coupled"}
+
+
+def test_every_family_has_a_case() -> None:
+    on_cpu = {f.op_class for f in TABLE if "cpu" in f.devices}
+    assert on_cpu - set(FAMILIES) == WITHOUT_CASE
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_fault_in_a_kernel(kind: str) -> None:
+    """The graphs of tests/schedule/test_policies_checked.py: right, and with a kernel spoiled."""
+    build, shape, _ = CASES[FAMILIES[kind]]
+    mod = graph(build, x=tuple(d if isinstance(d, int) else 2 for d in shape))
+    sound = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
+    assert sound, str(sound)
     spoil = SpoiledKernel(lambda f: f.op_class == kind)
     exe = tk.compile(mod, TARGET, tir_pipeline=tir_with(spoil, TARGET), debug=True)
-    assert spoil.name, {k.kernel_class for k in exe.kernels}
-    found = tk.verify(exe, mod)
+    _assert_kernel(tk.verify(exe, mod), spoil.name, kind)
+
+
+def _assert_kernel(found: Verification, kernel: str, kind: str) -> None:
     first = found.first
-    assert first is not None, str(found)
-    assert (first.kernel, first.kernel_class, first.fault) == (spoil.name, kind, "kernel")
+    assert kernel and first is not None, str(found)
+    assert (first.kernel, first.kernel_class) == (kernel, kind), str(found)
+    assert (first.fault, first.passed) == ("kernel", ""), str(found)
     assert first.schedule
+
+
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [
+        ("separable", "gpu_windows"),
+        ("separable", "gpu_contraction"),
+        ("transformer", "gpu_attention"),
+        pytest.param("transformer", "gpu_layer_norm", marks=pytest.mark.conformance),
+        pytest.param("transformer", "gpu_softmax", marks=pytest.mark.conformance),
+    ],
+)
+def test_a_fault_in_a_kernel_of_opencl(network: str, kind: str) -> None:
+    device()  # skips where there is none
+    mod, target = NETWORKS[network](), Target("opencl")
+    spoil = SpoiledKernel(lambda f: f.op_class == kind)
+    exe = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
+    _assert_kernel(tk.verify(exe, mod), spoil.name, kind)
+
+
+# ---- networks of the zoo -----------------------------------------------------------------------
+
+ZOO = ("resnet18", "mobilenetv2", "bert_2")
+
+
+def zoo(name: str) -> tuple[Path, list[np.ndarray]]:
+    """A network's file, and inputs."""
+    for package in ("torch", "onnx", "onnxscript"):
+        pytest.importorskip(package)
+    from tests.zoo.export import model_path
+    from tests.zoo.registry import EXPORTS, inputs
+    from tests.zoo.registry import NETWORKS as KNOWN
+
+    return model_path(name), list(inputs(KNOWN[EXPORTS[name].network], 0).values())
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", ZOO)
+def test_a_network_of_the_zoo_agrees(name: str) -> None:
+    path, feeds = zoo(name)
+    exe = tk.compile(tk.frontend.from_onnx(path), debug=True)
+    for reference in ("float64", "onnxruntime"):
+        found = tk.verify(exe, path, feeds, reference=reference)
+        assert found and found.compared > 10, str(found)
+        assert found.worst is not None and (found.worst.local.times or 0) < 0.5
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("after", EARLY)
+def test_a_fault_in_the_zoo_after_a_pass(after: str) -> None:
+    name = ZOO[EARLY.index(after) % len(ZOO)]
+    path, feeds = zoo(name)
+    mod = tk.frontend.from_onnx(path)
+    spoil = SpoiledConstant()
+    exe = tk.compile(mod, TARGET, relax_pipeline=passes_with(spoil, after, TARGET), debug=True)
+    found = tk.verify(exe, mod, feeds)
+    assert found.first is not None and found.first.fault == "passes", str(found)
+    assert found.first.value in _group_of(exe, spoil.name), str(found)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("resnet18", "conv2d_winograd"),
+        ("resnet18", "conv2d_direct"),
+        ("resnet18", "pool_blocked"),
+        ("mobilenetv2", "conv2d_depthwise"),
+        ("mobilenetv2", "global_pool_blocked"),
+        ("mobilenetv2", "movement"),
+        ("bert_2", "attention_fused"),
+        ("bert_2", "linear_packed"),
+        ("bert_2", "layer_norm_rows"),
+        ("bert_2", "loops"),
+    ],
+)
+def test_a_fault_in_a_kernel_of_the_zoo(name: str, kind: str) -> None:
+    path, feeds = zoo(name)
+    mod = tk.frontend.from_onnx(path)
+    spoil = SpoiledKernel(lambda f: f.op_class == kind and not f.name.startswith("keep_"))
+    exe = tk.compile(mod, TARGET, tir_pipeline=tir_with(spoil, TARGET), debug=True)
+    _assert_kernel(tk.verify(exe, mod, feeds), spoil.name, kind)
 
 
 # ---- 500 nodes ---------------------------------------------------------------------------------
@@ -178,7 +273,7 @@ def test_a_fault_in_a_kernel(network: str, kind: str) -> None:
 def long() -> IRModule:
     """500 nodes."""
 
-    def build(g, x):  # type: ignore[no-untyped-def]
+    def build(g: Any, x: Any) -> Any:
         w = weights(16, 16, terms=64)
         y = x
         for _ in range(125):
@@ -194,8 +289,6 @@ TARGETS = {"llvm": TARGET, "c": Target({"kind": "c", "mcpu": "x86-64-v3"})}
 @pytest.mark.parametrize("target", [*TARGETS, "opencl"])
 def test_one_operator_of_500(target: str, tmp_path: Path) -> None:
     if target == "opencl":
-        from tests.codegen.opencl.device import device
-
         device()  # skips where there is none
     asked = TARGETS.get(target) or Target("opencl")
     mod = long()
