@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import KeptInfo
 from tensorkiln.base.folders import write_files
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Constant, Function, RVar, TensorType, Tuple, Value
 from tensorkiln.ir.visit_graph import map_bound
@@ -34,7 +34,7 @@ def save(found: Verification, folder: str | Path) -> Verification:
     report = {"report.txt": f"{done}\n", "report.json": json.dumps(done.to_json(), indent=1) + "\n"}
     files: Files = {**found.files, **report}
     make = files.pop(LIBRARY, None)
-    with tempfile.TemporaryDirectory(prefix="kiln-verify-") as place:
+    with private_temporary("kiln-verify-") as place:
         if isinstance(make, Path):
             files[LIBRARY] = make
         elif make is not None:
@@ -89,7 +89,7 @@ def repeat_files(
 def _library(kept: Compiled) -> bytes | Path:
     if kept.executable is None:
         return Path(kept.path)
-    with tempfile.TemporaryDirectory(prefix="kiln-verify-") as place:
+    with private_temporary("kiln-verify-") as place:
         return kept.executable.export_library(Path(place) / LIBRARY).read_bytes()
 
 

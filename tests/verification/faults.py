@@ -22,9 +22,10 @@ FACTOR = 1.25
 @dataclass
 class SpoiledConstant:
     """A pass that scales a constant of floats of the call in the middle of those that have one;
-    `name` is then that of the call's value."""
+    `name` and `span` are then those of the call."""
 
     name: str = field(default="", compare=False)
+    span: str = field(default="", compare=False)
 
     def __call__(self, mod: IRModule) -> IRModule:
         found = [
@@ -44,7 +45,7 @@ class SpoiledConstant:
         args = (*b.value.args[:at], scaled, *b.value.args[at + 1 :])
         bindings = list(f.bindings)
         bindings[k] = Binding(b.var, replace(b.value, args=args))
-        self.name = b.var.name
+        self.name, self.span = b.var.name, b.value.span
         new = replace(f, bindings=tuple(bindings))
         return mod.with_functions(tuple(new if g is f else g for g in mod.functions))
 

@@ -239,7 +239,8 @@ def test_a_fault_in_the_zoo_after_a_pass(after: str) -> None:
     exe = tk.compile(mod, TARGET, relax_pipeline=passes_with(spoil, after, TARGET), debug=True)
     found = tk.verify(exe, mod, feeds)
     assert found.first is not None and found.first.fault == "passes", str(found)
-    assert found.first.value in _group_of(exe, spoil.name), str(found)
+    known = found.first.value in _group_of(exe, spoil.name)
+    assert known or spoil.span in found.first.nodes, str(found)
 
 
 @pytest.mark.conformance
