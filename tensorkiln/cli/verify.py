@@ -123,7 +123,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"subject": str(subject), **found.to_json()}, indent=1))
     else:
         Screen(args.color).report(str(found))
-    return found.exit_code
+    code: int = found.exit_code
+    return code
 
 
 def _compile(args: argparse.Namespace, freeze: dict[str, int]) -> Executable:

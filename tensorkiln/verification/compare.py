@@ -37,6 +37,7 @@ from tensorkiln.verification.compiled import (
 from tensorkiln.verification.onnx_runtime import onnx_values
 from tensorkiln.verification.reference import (
     NO_DIFFERENCE,
+    OTHER_SHAPE,
     Compared,
     Difference,
     Tolerance,
@@ -91,6 +92,12 @@ def verify(
     Runtime, `other-model` if the library's function is not the model's.
     """
     _require_arguments(reference, rtol, atol, function)
+    require(seed, int, "seed")
+    if seed < 0:
+        raise UserError(f"seed is {seed}, expected a number from 0", code="bad-value")
+    for name, given in (("dims", dims), ("freeze", freeze)):
+        require(given, (Mapping, type(None)), name)
+    require(output, (str, Path, type(None)), "output")
     mod = _module(model, freeze)
     source = opened(compiled, function, devices)
     f = _function(mod, source)
@@ -213,7 +220,7 @@ class _Run:
         """The result, with the files of `output`."""
         count = len(_fields(self.f.result))
         values = self.source.run(self.arrays)
-        if self.f.is_outer:
+        if self.f.is_outer or self.source.info.kind == "outer":
             return self._whole(values)
         notes: list[str] = []
         kept = self.source
@@ -222,13 +229,7 @@ class _Run:
             again = self._compiled_again(notes)
             if again is not None:
                 kept, inner = again, again.run(self.arrays)
-                apart = [
-                    i
-                    for i in range(count)
-                    if not np.array_equal(
-                        values[i], inner[i], equal_nan=values[i].dtype.kind == "f"
-                    )
-                ]
+                apart = [i for i in range(count) if values[i].tobytes() != inner[i].tobytes()]
                 if apart:
                     names = ", ".join(kept.info.outputs[i].name for i in apart)
                     notes.append(
@@ -283,17 +284,14 @@ class _Run:
         names = [o.name for o in self.source.info.outputs]
         if len(names) != len(want):  # one output that is a tuple
             names = [f"{names[0]}{i}" for i in range(len(want))]
-        for i, (a, b) in enumerate(zip(values, want, strict=True)):
-            b = np.asarray(b).reshape(a.shape)
+        for name, a, b in zip(names, values, map(np.asarray, want), strict=True):
             size = np.abs(b.astype(np.float64))
             top = float(size[np.isfinite(size)].max(initial=0.0))
-            may = (
-                rule.of(b, None, a.dtype.name)
-                if rule.is_given
-                else absolute * top + relative * size
-            )
-            name = self.source.info.outputs[i].name if i < len(self.source.info.outputs) else str(i)
-            reports.append(OutputReport(name, a.dtype.name, a.shape, difference(a, b, may)))
+            may = absolute * top + relative * size
+            if rule.is_given:
+                may = rule.of(b, None, a.dtype.name)
+            found = difference(a, b, may) if a.shape == b.shape else OTHER_SHAPE
+            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
         return Verification(
             not any(r.difference.is_too_much for r in reports),
             self.f.name,

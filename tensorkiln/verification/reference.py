@@ -92,6 +92,7 @@ class Difference:
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0, (), 0.0, 0.0, 0.0)
+OTHER_SHAPE = Difference(np.inf, np.inf, (), np.inf, 0.0, np.inf)
 
 
 def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference:
@@ -163,9 +164,7 @@ def walk(
         if given is not None:
             given = given.reshape(np.shape(want)) if given.size == np.size(want) else given
             if given.shape != np.shape(want):
-                infinite = float("inf")
-                found = Difference(infinite, infinite, (), infinite, 0.0, infinite)
-                given = None
+                found, given = OTHER_SHAPE, None
             else:
                 allowed = tolerance.of(want, may, given.dtype.name) if bounds else None
                 found = difference(given, want, allowed)
