@@ -399,11 +399,21 @@ def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
             PoolInfo(p.get("name", str), p.size("bytes"), p.number("align"))
             for p in row.rows("pools")
         ),
-        kept=tuple(
-            KeptInfo(k.number("output"), k.get("kernel", str), k.texts("names"))
-            for k in row.rows("kept")
-        ),
+        kept=_kept(row),
     )
+
+
+def _kept(row: Reader) -> tuple[KeptInfo, ...]:
+    count = len(row.rows("outputs"))
+    found = []
+    for k in row.rows("kept"):
+        info = KeptInfo(k.number("output"), k.get("kernel", str), k.texts("names"))
+        if not info.output < count:
+            raise k.wrong(f"{info.output} of {count} outputs", "output")
+        if not info.names:
+            raise k.wrong("expected a name", "names")
+        found.append(info)
+    return tuple(found)
 
 
 def _symbols(row: Reader) -> dict[str, int]:

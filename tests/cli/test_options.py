@@ -83,7 +83,9 @@ def accepted(kind: str, text: str) -> bool:
     return text not in [TEXTS[name] for name in bad]
 
 
-LEAST = {name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")}
+LEAST = {
+    name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")
+}
 LEAST["new-project"] = ["x", "--output=y"]
 
 
