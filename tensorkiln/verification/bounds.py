@@ -7,7 +7,8 @@ eps, the distance from 1 to the next number of its type,
     sum of n products (conv2d, linear, matmul, sum, mean)   eps (2 + sqrt(n) / 2) sum |x_i| |w_i|
     copies (transpose, slice, max)                          0
     any other, element by element                           2 eps |y|, and eps for what cancels in
-                                                            1 + erf(x), exp(x) - 1, log(1 + exp(x))
+                                                            1 + erf(x), exp(x) - 1, log(1 + exp(x)),
+                                                            and between the terms of a batch norm
     any other along rows (softmax, layer_norm, attention)   eps (4 + sqrt(n) / 2) |y|, and what y
                                                             changes by if operands do by eps
 
@@ -76,16 +77,19 @@ def rounding(
         if op.pattern == "injective" or op.name in _COPIES or not _is_float(out):
             return carried
         if op.pattern in ("elementwise", "broadcast"):
-            own = 2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, args))
+            own = 2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, run, args))
         else:
             own = _along_rows(run, args, out, eps)
         return own if carried is None else np.hypot(own, carried)
 
 
-def _cancelled(name: str, args: Sequence[Array]) -> Floats | float:
+def _cancelled(name: str, run: Operator, args: Sequence[Array]) -> Floats | float:
     """What a formula of the operator, element by element, may cancel, in units of 2 eps."""
     if name == "gelu":  # x / 2 (1 + erf(x / sqrt(2)))
         return np.minimum(np.abs(args[0].astype(np.float64)), 10.0) / 4
+    if name == "batch_norm":  # x s + (b - m s)
+        x, g, b, m, v = args
+        return run([np.abs(x), np.abs(g), np.abs(b), -np.abs(m), v]).astype(np.float64)
     return 0.5 if name in ("elu", "softplus") else 0.0
 
 
@@ -114,7 +118,10 @@ def _product(
         squares.append(run([errors[0] ** 2, w * w, *zeros]).astype(np.float64))
     if errors[1] is not None:
         squares.append(run([x * x, errors[1] ** 2, *zeros]).astype(np.float64))
-    squares += [np.broadcast_to(e**2, own.shape) for e in errors[2:] if e is not None]
+    for e in errors[2:]:
+        if e is not None:  # of the bias, by channel
+            by_channel = e[:, None, None] if name.startswith("conv2d") else e
+            squares.append(np.broadcast_to(by_channel**2, own.shape))
     return np.hypot(own, np.sqrt(np.maximum(sum(squares), 0)))
 
 
