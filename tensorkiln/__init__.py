@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tensorkiln.runtime import cpu, cuda, nd, opencl
     from tensorkiln.runtime.loaded import load
     from tensorkiln.target import Target
+    from tensorkiln.verification import verify
 
 
 # public name -> `module` or `module:attribute`
@@ -57,6 +58,7 @@ _PUBLIC = {
     "opencl": "tensorkiln.runtime.device:opencl",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
+    "verify": "tensorkiln.verification:verify",
 }
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "opencl",
     "runtime",
     "script",
+    "verify",
 ]
 
 

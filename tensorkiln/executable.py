@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tensorkiln.codegen.memory import MemoryReport
     from tensorkiln.codegen.memory.weights import ModelWeights
     from tensorkiln.mlf.export import CompiledModel
+    from tensorkiln.passes import Pass
     from tensorkiln.runtime.device import Devices
     from tensorkiln.runtime.loaded import LoadedModel
     from tensorkiln.runtime.module import Executor, Module
@@ -188,6 +189,15 @@ def _unpickled(values: dict[str, Any]) -> Executable:
     return Executable(**values)
 
 
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """What a compile with `debug=True` remembers: its `passes` on graphs, and the module after
+    those before kernels were made of groups."""
+
+    fused: IRModule
+    passes: tuple[Pass, ...]
+
+
 @dataclass(slots=True)
 class Executable:
     """What `compile` returns: artifacts that can be run here or exported.
@@ -197,7 +207,8 @@ class Executable:
     them where the caller names no compiler; `outer` is the code of outer functions, and
     `external_dependencies` are the other software that is needed to link or to run it. `is_named`
     says that the caller of `compile` chose `name`; else it is the module's. `model_weights` are the
-    bytes of the model's constants, for the memory report.
+    bytes of the model's constants, for the memory report; `debug` is there after
+    `compile(debug=True)`.
     """
 
     artifacts: ArtifactSet
@@ -211,6 +222,7 @@ class Executable:
     external_dependencies: tuple[ExternalDependency, ...] = ()
     is_named: bool = False
     model_weights: ModelWeights | None = field(default=None, repr=False)
+    debug: Debug | None = None
     _loaded: Module | None = field(default=None, repr=False)
     _model: LoadedModel | None = field(default=None, repr=False)
 

@@ -29,7 +29,7 @@ from tensorkiln.codegen.llvm.compile import known_objects
 from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.codegen.memory.budget import GivenBudget, read_budget, require_memory
 from tensorkiln.codegen.memory.weights import is_much, model_weights
-from tensorkiln.executable import Executable, Refusal, refusals_of
+from tensorkiln.executable import Debug, Executable, Refusal, refusals_of
 from tensorkiln.external import (
     External,
     PartitionExternals,
@@ -77,11 +77,13 @@ from tensorkiln.transform.relax.forward_values import forward_values
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.join_devices import JoinDevices
+from tensorkiln.transform.relax.keep_values import keep_values
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_integer import match_integer
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
+from tensorkiln.transform.relax.name_values import name_values
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
@@ -341,6 +343,20 @@ class Plan:
         """Whether a kind has its own code generator for tensor programs, the hook `tir_codegen`."""
         return any(hooks_of(t).tir_codegen for t in self.kernel_targets.values())
 
+    def with_kept_values(self) -> Plan:
+        """This plan with passes that return what kernels compute; UserError (code `not-lowered`) if
+        its passes make no kernels of fused groups."""
+        at = next((i for i, p in enumerate(self.relax) if isinstance(p, LowerGroups)), None)
+        if at is None:
+            raise UserError(
+                "debug=True needs a relax pipeline with the pass LowerGroups",
+                code="not-lowered",
+                where="relax_pipeline",
+                hint="pipeline.relax_passes lists the passes in order",
+            )
+        relax = (name_values, *self.relax[:at], keep_values, *self.relax[at:])
+        return replace(self, relax=relax)
+
     def with_cache(self, cache: KernelCache | None) -> Plan:
         """This plan with a cache, which `LowerGroups` gets too if objects are made."""
         known = cache if self.makes_objects else None
@@ -394,6 +410,7 @@ def compile(
     max_workspace: GivenBudget | None = None,
     allow_licenses: Sequence[str] = (),
     deny_licenses: Sequence[str] = (),
+    debug: bool = False,
 ) -> Executable:
     """Compile a model for a target (None: this machine's CPU); what is returned is called with
     arrays, `tk.compile("net.onnx")(x)`, or exported.
@@ -421,6 +438,8 @@ def compile(
     `max_workspace` are the bytes that intermediate results of a function may take at most: 262144,
     "256K", or those of the target's pools, {"sram": "200K"}. A function that needs more is an error
     (code `workspace`) before code is generated; so is one that overflows a pool.
+    With `debug`, graph functions also return what each of their kernels computes, as further
+    outputs, for `tk.verify`; kernels and schedules are the same (docs/howto/it-is-wrong.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     _require_arguments(externals, instruments, system_lib_prefix)
@@ -429,6 +448,9 @@ def compile(
     asked = asked_option(asked_target(target), "precision", precision)
     asked = asked_option(asked, "optimize", optimize)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
+    require(debug, bool, "debug")
+    if debug:
+        plan = plan.with_kept_values()
     _require_precision(plan)
     _require_optimize(plan)
     _note_baseline(plan.cpu, progress)
@@ -440,9 +462,11 @@ def compile(
     weights = model_weights(mod)
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
+    fused = None
     for phase, passes in plan.relax_phases:
         progress.phase(phase)
         mod = runner.run(mod, "relax", passes)
+        fused = fused or mod
     require_memory(mod, plan.cpu.memory, budget, accelerators(plan.target))
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
@@ -477,7 +501,12 @@ def compile(
         dependencies,
         made.devices,
     )
-    executable = replace(executable, is_named=name is not None, model_weights=weights)
+    executable = replace(
+        executable,
+        is_named=name is not None,
+        model_weights=weights,
+        debug=Debug(fused, plan.relax) if debug and fused else None,
+    )
     _note_weights(executable, progress)
     return executable
 

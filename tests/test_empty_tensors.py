@@ -10,9 +10,9 @@ import tensorkiln as tk
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tests.capabilities import opencl_devices
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Build, c, graph, main, rand
 
 NOTHING = c(np.zeros((0, 5), np.float32))

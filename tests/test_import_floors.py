@@ -28,6 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"assemble", "kernel_code"}),
     frozenset({"pipeline"}),
     frozenset({"measure", "dynamo"}),
+    frozenset({"verification"}),
     frozenset({"report"}),
     frozenset({"cli"}),
 )

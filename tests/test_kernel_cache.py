@@ -21,12 +21,12 @@ from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import For, PrimFunc
 from tensorkiln.ir.visit import map_stmt
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Instrument
 from tensorkiln.passes.step import Step
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.schedule import choose
 from tests.codegen.kernels import TARGETS
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Graph, graph, rand
 
 

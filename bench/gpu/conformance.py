@@ -20,8 +20,8 @@ from bench.store import ROOT
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tests.cuda.classes import HALVES
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.kernels import KERNELS
 

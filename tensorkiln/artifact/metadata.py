@@ -2,8 +2,9 @@
 its code.
 
 Every added key raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
-`dependencies`, `pools` of functions, `devices`, and `device` of parameters. A reader takes every
-format up to its own, and refuses later ones.
+`dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
+of functions; a library without it is still of format 2. A reader takes every format up to its own,
+and refuses later ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import MOST, Dim, Reader
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,17 @@ class PoolInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptInfo:
+    """Output number `output` of a function is the result of a kernel, of a library that was made
+    with `debug=True`. `names` are those of the value in graphs (`transform/relax/name_values.py`):
+    its own, and those of reshapes of it."""
+
+    output: int
+    kernel: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionInfo:
     """A callable function of a library. `kind` is `graph` (run by an Executor), `tensor` (called
     directly) or `outer` (called with values such as tuples and strings).
@@ -62,7 +74,8 @@ class FunctionInfo:
     `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is the memory one
     executor holds for the function besides weights, inputs and outputs; an expression if it depends
     on symbolic dimensions. `pools` divides it, for targets with pools of memory. `requires` holds
-    conditions between sizes, as text: `sequence <= 512`.
+    conditions between sizes, as text: `sequence <= 512`. `kept` says which outputs are results of
+    kernels: the function's own outputs come first, and others are there only to be looked at.
     """
 
     name: str
@@ -74,6 +87,7 @@ class FunctionInfo:
     kernel_calls: int = 0
     requires: tuple[str, ...] = ()
     pools: tuple[PoolInfo, ...] = ()
+    kept: tuple[KeptInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,7 @@ class Metadata:
     def to_json(self) -> dict[str, object]:
         """Return JSON values, in the order they are printed."""
         out: dict[str, object] = {
-            "format": FORMAT,
+            "format": FORMAT if any(f.kept for f in self.functions) else 2,
             "library": self.library,
             "prefix": self.prefix,
             "compiler": {"name": "tensorkiln", "version": self.compiler_version},
@@ -306,6 +320,8 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
         out["requires"] = list(function.requires)
     if function.pools:
         out["pools"] = [asdict(pool) for pool in function.pools]
+    if function.kept:
+        out["kept"] = [{**asdict(kept), "names": list(kept.names)} for kept in function.kept]
     return out
 
 
@@ -383,7 +399,21 @@ def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
             PoolInfo(p.get("name", str), p.size("bytes"), p.number("align"))
             for p in row.rows("pools")
         ),
+        kept=_kept(row),
     )
+
+
+def _kept(row: Reader) -> tuple[KeptInfo, ...]:
+    count = len(row.rows("outputs"))
+    found = []
+    for k in row.rows("kept"):
+        info = KeptInfo(k.number("output"), k.get("kernel", str), k.texts("names"))
+        if not info.output < count:
+            raise k.wrong(f"{info.output} of {count} outputs", "output")
+        if not info.names:
+            raise k.wrong("expected a name", "names")
+        found.append(info)
+    return tuple(found)
 
 
 def _symbols(row: Reader) -> dict[str, int]:

@@ -20,3 +20,11 @@ def unused(name: str, taken: Container[str], first: int = 2) -> str:
     while found in taken:
         found, number = f"{name}_{number}", number + 1
     return found
+
+
+def size_text(size: int) -> str:
+    """`1234567` as `1.23 MB`."""
+    for unit, scale in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"

@@ -27,8 +27,8 @@ from tensorkiln.cli.library import (
     graph_function,
     open_streams,
     precision_of,
-    random_inputs,
 )
+from tensorkiln.measure.inputs import random_inputs
 from tensorkiln.measure.latency import Latency, measure, throughput
 
 # Relative to the value, and to the output's largest magnitude, by the library's precision: a

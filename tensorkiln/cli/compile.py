@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
     add_model,
     add_optimize,
@@ -28,7 +29,6 @@ from tensorkiln.cli.options import (
     word,
     writable_parent,
 )
-from tensorkiln.cli.tables import size_text
 
 if TYPE_CHECKING:
     from tensorkiln.target import Target
@@ -100,6 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="put the source of a dependency, a folder or file, into the archive (-o net.tar)",
     )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="functions also return what each kernel computes, for kiln verify",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -135,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
         externals=args.external,
         allow_licenses=args.allow_license,
         deny_licenses=args.deny_license,
+        debug=args.debug,
     )
     if args.keep is not None:
         progress.phase("write artifacts")

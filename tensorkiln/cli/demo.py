@@ -11,11 +11,12 @@ from pathlib import Path
 from tensorkiln.base.config import read_config
 from tensorkiln.base.files import atomic_write, made_folder
 from tensorkiln.base.packages import require_package
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Request, compare_fresh
 from tensorkiln.cli.options import add_seconds, add_target, path, stderr_progress
 from tensorkiln.cli.screen import Screen
-from tensorkiln.cli.tables import columns, size_text
+from tensorkiln.cli.tables import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

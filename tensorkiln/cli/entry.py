@@ -27,6 +27,7 @@ from tensorkiln.cli import (
     new_project,
     run,
     targets,
+    verify,
 )
 from tensorkiln.cli.options import Parser
 from tensorkiln.cli.screen import (
@@ -46,6 +47,7 @@ COMMANDS: dict[str, ModuleType] = {
     "inspect": inspect,
     "new-project": new_project,
     "check": check,
+    "verify": verify,
     "bench": bench,
     "explain": explain,
     "targets": targets,

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
     add_dim,
     add_model,
@@ -21,7 +22,6 @@ from tensorkiln.cli.options import (
     sizes,
     stderr_progress,
 )
-from tensorkiln.cli.tables import size_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,11 +15,12 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.archive_report import archive_text
 from tensorkiln.cli.library_report import SHOWN, report_text, some
 from tensorkiln.cli.options import is_folder, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
-from tensorkiln.cli.tables import columns, size_text
+from tensorkiln.cli.tables import columns
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from tensorkiln.artifact.metadata import FunctionInfo, PoolInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.schema import Dim
-from tensorkiln.cli.tables import columns, dims_text, size_text
+from tensorkiln.base.text import size_text
+from tensorkiln.cli.tables import columns, dims_text
 from tensorkiln.inspectors.library import LibraryReport
 
 SHOWN = 10  # kernels listed without --all

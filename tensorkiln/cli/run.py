@@ -20,11 +20,11 @@ from tensorkiln.cli.library import (
     load_inputs,
     open_function,
     output_names,
-    random_inputs,
 )
 from tensorkiln.cli.options import add_dim, option, path, plain_file, sizes, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, dims_text, time_text
+from tensorkiln.measure.inputs import random_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

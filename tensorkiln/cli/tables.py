@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def size_text(size: int) -> str:
-    """`1234567` as `1.23 MB`."""
-    for unit, scale in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.2f} {unit}"
-    return f"{size} B"
-
-
 def time_text(seconds: float) -> str:
     """Seconds with a suitable unit: `12.30 ms`, `4.5 us`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):

@@ -12,9 +12,10 @@ import textwrap
 from collections.abc import Iterable
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
-from tensorkiln.cli.tables import columns, size_text
+from tensorkiln.cli.tables import columns
 from tensorkiln.target import Target, require_codegen
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS

@@ -10,6 +10,7 @@ from itertools import count
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host.function import c_name
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.kept import with_kernels_renamed
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Function, GlobalRef, Value
 from tensorkiln.ir.stmt import CallKernel, PrimFunc, Stmt
@@ -113,7 +114,9 @@ def _renamed(f: AnyFunction, names: Mapping[str, str], kernels: bool = False) ->
         )
 
     if isinstance(f, Function):
-        return map_values(f, value)
+        f = map_values(f, value)
+        attrs = with_kernels_renamed(f.attrs, names)
+        return f if attrs is f.attrs else replace(f, attrs=attrs)
     if isinstance(f, PrimFunc) and (f.is_host or kernels):
         return replace(f, body=stmt(f.body))
     return f

@@ -66,6 +66,13 @@ def _rows(value: object) -> bool:
     return isinstance(value, tuple) and all(_texts(row) and len(row) == 3 for row in value)
 
 
+def _kept(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(row, tuple) and len(row) > 2 and type(row[0]) is int and all(map(_text, row[1:]))
+        for row in value
+    )
+
+
 def _pools(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(row, tuple) and len(row) == 3 and _text(row[0]) and all(map(_number, row[1:]))
@@ -93,6 +100,7 @@ GRAPH_ATTRS = Table(
         "external": _TEXT,
         "homes": ("a tuple of places", _tuple),
         "input_names": ("a tuple of texts", _texts),
+        "kept": ("a tuple of (number of a result, kernel, names of the value)", _kept),
         "outer": _FLAG,
         "output_names": ("a tuple of texts", _texts),
         "param_devices": ("a tuple of the keys of devices", _texts),

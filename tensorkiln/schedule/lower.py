@@ -8,6 +8,7 @@ from functools import partial
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.expr import Expr, binary
+from tensorkiln.ir.kept import with_kernels_renamed
 from tensorkiln.ir.known_kernel import KernelKey
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
@@ -147,4 +148,4 @@ def _call_kernels(
                 call = replace(call, callee=GlobalRef(renamed[name]), args=(*call.args, *extra))
                 b = Binding(b.var, call)
         bindings.append(b)
-    return replace(f, bindings=tuple(bindings))
+    return replace(f, bindings=tuple(bindings), attrs=with_kernels_renamed(f.attrs, renamed))

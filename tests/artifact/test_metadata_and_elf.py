@@ -14,6 +14,7 @@ from tensorkiln.artifact.elf import read_elf
 from tensorkiln.artifact.metadata import (
     DeviceInfo,
     FunctionInfo,
+    KeptInfo,
     KernelInfo,
     Metadata,
     ParamInfo,
@@ -75,6 +76,15 @@ def test_pools_of_a_function() -> None:
     assert b'"pools"' in pooled.to_bytes() and b'"pools"' not in METADATA.to_bytes()
 
 
+def test_kept_outputs_of_a_function() -> None:
+    (f, *rest) = METADATA.functions
+    kept = (KeptInfo(0, "k_conv", ("n1_relu", "n2_reshape")),)
+    found = replace(METADATA, functions=(replace(f, kept=kept), *rest))
+    assert Metadata.from_bytes(found.to_bytes()) == found
+    assert found.to_json()["format"] == 3 and METADATA.to_json()["format"] == 2
+    assert b'"kept"' in found.to_bytes() and b'"kept"' not in METADATA.to_bytes()
+
+
 def test_devices_of_a_library() -> None:
     (f, *rest) = METADATA.functions
     x = replace(f.inputs[0], device=1)
@@ -90,7 +100,7 @@ def test_devices_of_a_library() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
-        (["format"], 3, "metadata"),
+        (["format"], 4, "metadata"),
         (["format"], 0, "metadata"),
         (["format"], None, "metadata.format"),
         (["library"], 5, "metadata.library"),
@@ -99,6 +109,19 @@ def test_devices_of_a_library() -> None:
         (["functions", 0], 5, "metadata.functions[0]"),
         (["functions", 0, "inputs", 0, "shape"], [1.5], "metadata.functions[0].inputs[0].shape"),
         (["functions", 0, "workspace_bytes"], [], "metadata.functions[0].workspace_bytes"),
+        (["functions", 0, "kept"], {}, "metadata.functions[0].kept"),
+        (["functions", 0, "kept"], [5], "metadata.functions[0].kept[0]"),
+        *(
+            (["functions", 0, "kept"], [row], f"metadata.functions[0].kept[0].{key}")
+            for row, key in (
+                ({"output": "0", "kernel": "k", "names": ["v"]}, "output"),
+                ({"output": -1, "kernel": "k", "names": ["v"]}, "output"),
+                ({"output": 1, "kernel": "k", "names": ["v"]}, "output"),
+                ({"output": 0, "kernel": 1, "names": ["v"]}, "kernel"),
+                ({"output": 0, "kernel": "k", "names": [1]}, "names"),
+                ({"output": 0, "kernel": "k", "names": []}, "names"),
+            )
+        ),
         (["functions", 0, "pools"], {}, "metadata.functions[0].pools"),
         (["functions", 0, "pools"], [5], "metadata.functions[0].pools[0]"),
         (["functions", 0, "pools"], [{"name": 3}], "metadata.functions[0].pools[0].name"),

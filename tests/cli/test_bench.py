@@ -90,9 +90,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x", "5000"])
-def test_numbers_of_streams(
-    count: str, library: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_of_streams(count: str, library: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench(capsys, library, f"--streams={count}")
 

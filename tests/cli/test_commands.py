@@ -47,7 +47,7 @@ def test_version_and_help(output: Any) -> None:
         assert caught.value.code == 0
     text = output().out
     assert text.startswith("kiln ")
-    for name in ("demo", "compile", "run", "inspect", "check", "bench", "targets"):
+    for name in ("demo", "compile", "run", "inspect", "check", "verify", "bench", "targets"):
         assert f"    {name} " in text
 
 

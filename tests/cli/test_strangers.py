@@ -49,6 +49,10 @@ CALLS: dict[str, list[list[str]]] = {
     "inspect": [["inspect", "{}"], ["inspect", "{}", "--json"], ["inspect", "{}", "--list"]],
     "check": [["check", "{}", "--target", "llvm"]],
     "bench": [["bench", "{}", "--seconds", "0.001", "--dim", "batch=1"]],
+    "verify": [
+        ["verify", "{}", "--dim", "batch=1"],
+        ["verify", "good.so", "--model", "{}", "--dim", "batch=1"],
+    ],
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
@@ -84,7 +88,7 @@ FILES: dict[str, Callable[[Path, Path], Any]] = {
     "below a file": lambda made, path: None,
 }
 GOOD = {  # the calls that a file of these is right for
-    "model": ("compile", "inspect", "check", "bench", "explain"),
+    "model": ("compile", "inspect", "check", "bench", "explain", "verify"),
     "library": ("run", "inspect", "bench"),
     "text": ("inspect",),
     "empty": ("inspect", "targets"),

@@ -23,6 +23,7 @@ from tensorkiln.ir.rings import PARTS, ring_of
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Sync
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.visit import map_stmt, walk_stmt
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
@@ -43,7 +44,6 @@ from tests.cuda.test_tensor_cores import (
     scheduled,
 )
 from tests.cuda.test_wgmma import PRODUCTS, TYPES, runner
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import arguments
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.schedule.gpu.test_device_primitives import long_product

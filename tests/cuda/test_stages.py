@@ -22,6 +22,7 @@ from tensorkiln.ir.stmt import PrimFunc, Sync
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.kernels.gpu_tensor_cores import WarpTile, stages_of
 from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tensorkiln.target.cuda_tools import assembled
 from tensorkiln.transform.tir.check_races import races_of
@@ -40,7 +41,6 @@ from tests.cuda.test_tensor_cores import (
     scheduled,
     whole_range,
 )
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.transform.graphs import c, graph, rand

@@ -26,13 +26,13 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link import ptxas
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.schedule.intrin.fragments import mma_parts, shape_for
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.check_races import races_of
 from tests.cuda.emulator.launch import BACKWARD, FORWARD, RANDOM, Emulated, EmulatorFault
 from tests.cuda.test_ptx import assembled
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, Case, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner, Kernels, groups_for
 from tests.transform.device_programs import barriers, without_barrier

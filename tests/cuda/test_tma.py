@@ -41,6 +41,7 @@ from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, Store
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.visit import map_stmt, walk_stmt
 from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.runtime import DeviceTensor, Executor, load_module
 from tensorkiln.schedule.gpu import wgmma
 from tensorkiln.schedule.primitives import Schedule
@@ -66,7 +67,6 @@ from tests.cuda.test_tensor_cores import (
     whole_range,
 )
 from tests.cuda.test_wgmma import TYPES
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, extent_of, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.schedule.gpu.test_device_primitives import long_product

@@ -24,6 +24,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.kernels.gpu_wgmma import WarpgroupTile, warpgroup_tile
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.gpu import wgmma
 from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma
 from tensorkiln.script import from_source
@@ -45,7 +46,6 @@ from tests.cuda.test_tensor_cores import (
     whole_range,
 )
 from tests.ir.evaluate import swizzled_places
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner
 from tests.transform.device_programs import barriers, without_barrier

@@ -17,9 +17,9 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, tensor
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import refusals
 from tests.external.removed import check_removed
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import graph, rand
 
 try:

@@ -21,9 +21,9 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import tensor
+from tensorkiln.ops.evaluate import evaluate
 from tests.external.removed import check_removed
 from tests.external.test_cblas import call_of, check_refused, inputs
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import graph, rand
 
 try:

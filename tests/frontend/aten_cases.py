@@ -19,7 +19,7 @@ import torch
 from torch.fx import Graph
 
 from tensorkiln.frontend.torch.importer import Interface, import_graph
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 
 FLOATS = ("float32", "float64", "float16")
 WIDE = ("float32", "float64")

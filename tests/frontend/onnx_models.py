@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 
 Feeds = Mapping[str, np.ndarray]
 

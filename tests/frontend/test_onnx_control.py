@@ -15,7 +15,7 @@ from onnx import parser
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.frontend import from_onnx
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 RANDOM = np.random.default_rng(5)

@@ -14,8 +14,8 @@ import tensorkiln as tk  # noqa: E402 - after the skip
 from tensorkiln.base.errors import UnsupportedError, UserError  # noqa: E402
 from tensorkiln.frontend import from_torch  # noqa: E402
 from tensorkiln.ir.relax import Constant  # noqa: E402
+from tensorkiln.ops.evaluate import evaluate  # noqa: E402
 from tests.frontend.onnx_models import main  # noqa: E402
-from tests.ops.evaluate import evaluate  # noqa: E402
 
 nn, Dim = torch.nn, torch.export.Dim
 X = torch.arange(6.0).reshape(2, 3)

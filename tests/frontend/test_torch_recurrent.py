@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import tensorkiln as tk  # noqa: E402 - after the skip
 from tensorkiln.frontend import from_torch  # noqa: E402
-from tests.ops.evaluate import evaluate  # noqa: E402
+from tensorkiln.ops.evaluate import evaluate  # noqa: E402
 
 nn = torch.nn
 STEPS, SAMPLES, IN, SIZE = 4, 3, 5, 2

@@ -17,8 +17,8 @@ parallel-1.so is of a version before this one, which has no such symbol.
 Those of number 2 are the same with a manifest 2, which ends with a hash of itself, and a hash of
 the weights in their libraries; metadata, containers and link plans are of version 1 still.
 Those of number 3 have metadata 2: library-3.so and all that is of the same compile need external
-software, in every field of it. Archives in Model Library Format (model_library.py) have the number
-of that format:
+software, in every field of it. kept-3.so has metadata 3: it also returns what its kernels compute.
+Archives in Model Library Format (model_library.py) have the number of that format:
 
     mlf-8.tar.xz      two models
     mlf-8.json        the artifacts that each of them was made from
@@ -37,6 +37,7 @@ import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.module import IRModule
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
 from tests.artifact.test_loaders import MODULE, WANTED, X, launched
@@ -81,13 +82,38 @@ def main(x: R.Tensor(("n", 4), "float32")) -> R.Tensor(("n", 3), "float32"):
 """
 
 
+KEPT = """
+@R.function
+def main(x: R.Tensor((2, 4), "float32")) -> R.Tensor((2, 4), "float32"):
+    y: R.Tensor((2, 4), "float32") = R.relu(x)
+    z: R.Tensor((2, 4), "float32") = R.neg(y)
+    return z
+"""
+
+
 def main() -> None:
     """Write what is missing: the files of a version are written once."""
     if not (HERE / f"beside-{VERSION}.so").exists():
         write_beside()
     if not (HERE / f"recorded-{VERSION}.json").exists():
         write_rest(HERE / f"recorded-{VERSION}.json")
+    if not (HERE / "kept-3.so").exists():
+        write_kept()
     model_library.write_once()
+
+
+def write_kept() -> None:
+    """A library that was made to be looked at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the baseline is meant
+        baseline = Target({"kind": "llvm", "mcpu": "x86-64"})
+        made = tk.compile(kept_module(), baseline, relax_pipeline="minimal", debug=True)
+    made.export_library(HERE / "kept-3.so")
+
+
+def kept_module() -> IRModule:
+    """What kept-3.so was made from: two kernels."""
+    return from_source(KEPT)
 
 
 def write_beside() -> None:

@@ -23,7 +23,7 @@ from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.weights_file import verify_weights
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
-from tests.golden_artifacts.make import HERE, NEEDED, WEIGHTS
+from tests.golden_artifacts.make import HERE, NEEDED, WEIGHTS, kept_module
 from tests.golden_artifacts.model_library import listing
 from tests.link import sample
 
@@ -77,6 +77,17 @@ def test_dependencies_of_libraries(name: str, version: int) -> None:
     assert lib.get_external_dependencies() == needed
     assert lib.metadata["format"] == (2 if version >= 3 else 1)
     lib.close()
+
+
+@runs_here
+def test_a_library_with_kept_values() -> None:
+    path = HERE / "kept-3.so"
+    metadata = inspect_library(path).metadata
+    assert metadata.to_json()["format"] == 3
+    (f,) = metadata.functions
+    assert [(k.output, k.names) for k in f.kept] == [(1, ("n0_y",)), (0, ("n1_z",))]
+    found = tk.verify(path, kept_module())
+    assert found.ok and found.compared == 2
 
 
 @runs_here
@@ -203,10 +214,10 @@ def test_newer_metadata(tmp_path: Path) -> None:
     path = tmp_path / "newer.so"
     path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
     with pytest.raises(
-        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 2"
+        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 3"
     ):
         tk.runtime.load_module(path)
-    with pytest.raises(UserError, match="format 9; this version reads 1 to 2"):
+    with pytest.raises(UserError, match="format 9; this version reads 1 to 3"):
         inspect_library(path)
 
 

@@ -9,10 +9,10 @@ import tensorkiln as tk
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Graph, arguments, assert_same_values, graph, ops_of, rand
 from tests.transform.test_plan_memory import check_plan
 

@@ -32,9 +32,9 @@ from tensorkiln.ir.expr import (
     reduce_identity,
 )
 from tensorkiln.ir.relax import RVar, TensorType, tensor
+from tensorkiln.ops.match_value import match_shapes
 from tensorkiln.ops.op import Element, TensorIn
 from tests.ir import numbers
-from tests.ops.match_value import match_shapes
 
 Number = bool | int | float
 INTRINSICS = {

@@ -24,8 +24,8 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc, Seq
 from tensorkiln.ops import call
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tests.ops.element import data
-from tests.ops.evaluate import evaluate
 
 N = Var("N")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tensorkiln import ops
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tests.emulated.machine import load
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import TOLERANCE, Battery, arguments, typed
 from tests.schedule.gpu.runner import DeviceRunner
 

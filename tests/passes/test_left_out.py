@@ -17,10 +17,10 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Pass, pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.script import from_source
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import graph, rand
 
 TARGET = tk.Target("native")

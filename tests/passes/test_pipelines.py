@@ -13,6 +13,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Timing, pass_name
 from tensorkiln.pipeline import (
     RELAX_PIPELINES,
@@ -22,7 +23,6 @@ from tensorkiln.pipeline import (
     relax_passes,
 )
 from tensorkiln.target import register_target_kind, unregister_target_kind
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import arguments, graph, rand
 
 X = np.array([-2, -0.5, 1, 3], np.float32)

@@ -12,10 +12,10 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
 from tensorkiln.kernels.conv_parts import halo_of, phase_parts, window_parts
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.ops.transposed import Phases
 from tensorkiln.ops.window import Window
 from tests.codegen.kernels import LEVELS
-from tests.ops.evaluate import evaluate
 
 # (channels, filters, image, kernel, strides, dilation, padding)
 CASES = (

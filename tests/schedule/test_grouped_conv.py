@@ -15,7 +15,7 @@ from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
 from tensorkiln.ir.visit import substitute
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.channel_window import ChannelWindow
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 
 # (groups, input channels, output channels, kernel, stride, padding)
 CASES = (

@@ -18,12 +18,12 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.apply_precision import ApplyPrecision
 from tests.codegen.c_like.build import compiler
 from tests.emulated.machine import load
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, Case, typed
 from tests.schedule.test_contractions import _convolutions, _depthwise, _products
 from tests.transform.graphs import c, rand

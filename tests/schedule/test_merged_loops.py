@@ -11,8 +11,8 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
-from tests.ops.evaluate import evaluate
 
 MERGED = (
     ((1, 20, 14, 14), ((20, 1, 1), (1, 20, 14, 14), (1, 1, 1, 1))),

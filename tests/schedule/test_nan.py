@@ -13,9 +13,9 @@ import pytest
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar
+from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
 from tests.emulated.machine import Library, load
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, compare
 from tests.transform.graphs import c
 

@@ -9,7 +9,7 @@ import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 
 # (operator, channels, image, attributes)
 CASES = (

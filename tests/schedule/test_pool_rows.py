@@ -12,8 +12,8 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
-from tests.ops.evaluate import evaluate
 
 Attrs = dict[str, Any]
 # Windows, and images for which they leave an odd number of outputs, or few.

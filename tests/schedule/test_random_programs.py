@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.runtime import Executor
 from tensorkiln.script import print_function
 from tests.codegen.kernels import LEVELS
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import arguments, main
 from tests.transform.test_random_graphs import modules
 

@@ -15,10 +15,10 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
 from tests.emulated.machine import load
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, typed
 
 Build = Callable[[GraphBuilder, RVar], RVar]

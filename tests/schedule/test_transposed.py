@@ -12,8 +12,8 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tests.codegen.kernels import LEVELS
-from tests.ops.evaluate import evaluate
 
 # (channels, filters, image, kernel, strides, cut)
 Case = tuple[int, int, tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]

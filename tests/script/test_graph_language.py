@@ -11,12 +11,12 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import DYNAMIC_OPS, IMPURE_OPS, Body, Call, Function, If, Lambda
 from tensorkiln.ir.verify import verify
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.script import constant_table, from_source, print_module
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
-from tests.ops.evaluate import evaluate
 
 from .language import PROGRAMS, Program
 

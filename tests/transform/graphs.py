@@ -12,10 +12,10 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, RVar, TensorType, Value, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.ops.verify import verify
 from tensorkiln.script import from_source
 from tensorkiln.transform.relax.infer_types import infer_types
-from tests.ops.evaluate import evaluate
 
 Build = Callable[..., Value]
 Pass = Callable[[IRModule], IRModule]

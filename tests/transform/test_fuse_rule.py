@@ -10,12 +10,12 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.fuse_rule import FuseRule
 from tensorkiln.transform.rewriting.rewrite import RewriteOps, Rule
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import arguments, graph, ops_of, rand
 
 NATIVE = tk.Target("native")

@@ -12,10 +12,10 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.fold_constants import fold_constants
 from tensorkiln.transform.relax.match_attention import match_attention
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import (
     Graph,
     arguments,

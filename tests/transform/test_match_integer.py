@@ -9,8 +9,8 @@ import pytest
 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.ops.evaluate import evaluate
 from tests.transform.graphs import Graph, c, check_text, graph, main, ops_of
 
 R = np.random.default_rng(5)

@@ -9,7 +9,7 @@ import pytest
 
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.module import IRModule
-from tests.ops.evaluate import evaluate
+from tensorkiln.ops.evaluate import evaluate
 from tests.transform.graphs import main
 from tests.transform.test_random_graphs import PASSES
 from tests.zoo.registry import EXPORTS, NETWORKS, inputs

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from tensorkiln.arith import simplify
+from tensorkiln.artifact.metadata import KeptInfo
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
@@ -29,6 +30,7 @@ from tensorkiln.codegen.host.size_text import expression_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, Var
+from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
 from tensorkiln.ir.planned import Address, planned_graph, result_types
@@ -157,6 +159,7 @@ def graph_host_function(
             for s in plan.storages
         ),
         devices=tuple(dict.fromkeys(k for k in (*own.values(), *lives) if k not in ("", HOST))),
+        kept=tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs)),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo, PoolInfo
+from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.base.schema import Dim
 
@@ -185,6 +185,7 @@ def host_function(
     requires: tuple[Condition, ...] = (),
     storages: tuple[HostStorage, ...] = (),
     devices: tuple[str, ...] = (),
+    kept: tuple[KeptInfo, ...] = (),
 ) -> HostFunction:
     """A host function and its description."""
     symbols = symbols or {}
@@ -200,6 +201,7 @@ def host_function(
         pools=tuple(
             PoolInfo(s.pool, shown_size(s.size, symbols), s.align) for s in storages if s.pool
         ),
+        kept=kept,
     )
     return HostFunction(
         info=info,

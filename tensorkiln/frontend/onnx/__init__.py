@@ -13,6 +13,7 @@ from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.frontend.onnx.importer import Importer
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import RVar
 
 
 def from_onnx(
@@ -39,6 +40,18 @@ def from_onnx(
     if module is None:
         raise UnsupportedError(importer.issues)
     return module
+
+
+def imported_values(
+    model: Any, freeze: Mapping[str, int] | None = None
+) -> tuple[IRModule, dict[str, RVar]]:
+    """A model as `from_onnx` imports it, and the variables of its values by their names in the
+    model: those of the outermost graph that are tensors and that `main` binds."""
+    importer = Importer(load(model, []), freeze)
+    module = importer.run()
+    if module is None:
+        raise UnsupportedError(importer.issues)
+    return module, importer.named
 
 
 def check_onnx(

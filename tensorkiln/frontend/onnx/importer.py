@@ -50,6 +50,7 @@ class Importer:
         self.dims = Dims(freeze)
         self.g = Context(self.dims)
         self.issues: list[Issue] = []
+        self.named: dict[str, RVar] = {}  # the model's values that are tensors computed by bindings
         self.unrolled = 0  # steps of loops so far
         self.installed: dict[str, Importers] = {}  # by domain, as far as nodes asked for them
         self.functions = {
@@ -80,6 +81,7 @@ class Importer:
         results = [r for o in graph.output for r in self._results(o.name, scope)]
         if self.issues:
             return None
+        self.named = {n: v for n, v in scope.values.items() if isinstance(v, RVar)}
         return self._module(graph, inputs, results)
 
     def _opsets(self, imports: Sequence[OpsetId]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import Alloc, CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.passes import Pass
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
@@ -41,7 +42,6 @@ from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.opencl import device as opencl
 from tests.codegen.wgsl import device as wgsl
 from tests.cuda.emulator.launch import FORWARD, Emulated, MapOf
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, arguments, extent_of
 
 OPENCL = Target({"kind": "opencl", "supports_float64": True})

@@ -12,8 +12,8 @@ import pytest
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Call, RVar
 from tensorkiln.kernels.gpu_attention import tile_of
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
-from tests.ops.evaluate import evaluate
 from tests.schedule.battery import Battery, typed
 from tests.schedule.gpu.runner import OPENCL, DeviceRunner, fused
 from tests.schedule.test_masked_attention import CASES as MASKED

@@ -1,4 +1,5 @@
-"""Reference evaluation of graph functions with NumPy: the oracle in tests of graph passes.
+"""Reference evaluation of graph functions with NumPy, all at once or binding by binding: what
+`tk.verify` and tests of graph passes compare with.
 
 Tensors are NumPy arrays of the logical shape: memory layouts do not matter, and packed constants
 are unpacked. Graph tuples become Python tuples, shapes int64 arrays of rank 1, numbers and strings
@@ -22,6 +23,7 @@ from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     Binding,
     Body,
+    Bound,
     Call,
     Constant,
     Function,
@@ -42,11 +44,12 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.ops import DYNAMIC, get
-from tests.ops.match_value import Env, match_value
+from tensorkiln.ops.match_value import Env, match_value
 
 Result = Any
 Values = dict[RVar, Result]
 Packed = Mapping[str, Callable[..., Any]]
+Watch = Callable[[Binding, Result], None]
 
 
 def evaluate(
@@ -57,6 +60,7 @@ def evaluate(
     dtype: str | None = None,
     function: str = "",
     packed: Packed | None = None,
+    watch: Watch | None = None,
 ) -> list[Any]:
     """Run a graph function on `inputs`, by parameter name, and return its results as a flat list:
     nested tuples are flattened.
@@ -67,10 +71,54 @@ def evaluate(
     names to Python functions: those that `call_packed` and `call_dps_packed` call, and for each
     tensor program a replacement, which receives all buffers and writes into the outputs. Raise
     UserError if an input is missing or does not fit, and UnsupportedError if a tensor program has
-    no replacement.
+    no replacement. `watch` is called with each binding, those of functions that are called too, and
+    its value.
     """
     module = program if isinstance(program, IRModule) else IRModule((program,))
     f = _pick(module, function)
+    _require_inputs(f, inputs)
+    run = _Run(module, DType(dtype) if dtype else None, dict(symbols or {}), packed or {}, watch)
+    return _flat(run.function(f, [run.promote(inputs[p.name], p.type) for p in f.params], {}, {}))
+
+
+class Steps:
+    """A graph function of a module on `inputs`, one binding after the other; options are those of
+    `evaluate`.
+
+    The caller sets `values` of each binding, to what `value` returns or to something else that the
+    bindings after it then read. Raises UserError as `evaluate`.
+    """
+
+    def __init__(self, module: IRModule, f: Function, inputs: Mapping[str, Any], dtype: str):
+        _require_inputs(f, inputs)
+        self.function = f
+        self.values: Values = {}
+        self._env: Env = {}
+        self._run = _Run(module, DType(dtype), {}, {})
+        for p in f.params:
+            self.values[p] = self.promote(inputs[p.name])
+            match_value(p.name, p.type, self.values[p], self._env, self._run.precision)
+
+    def promote(self, value: Any) -> Any:
+        """An array as this evaluation holds it: floats in its dtype."""
+        return self._run.promote(value)
+
+    def value(self, bound: Bound, t: Type) -> Result:
+        """What a binding of type `t` computes from `values`."""
+        return self._run.bound(Binding(RVar("", t), bound), self.values, self._env)
+
+    def operand(self, v: Value) -> Result:
+        """The value of an operand."""
+        return self._run.value(v, self.values, self._env)
+
+    def operator(self, call: Call) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+        """The operator of a call, with its attributes, as a function of arrays."""
+        op = get(call.op)
+        attrs = op.complete(self._run.attrs(call.attrs, self._env))
+        return lambda args: np.asarray(op.numpy(args, attrs))
+
+
+def _require_inputs(f: Function, inputs: Mapping[str, Any]) -> None:
     names = [p.name for p in f.params]
     for name in inputs:
         if name not in names:
@@ -82,8 +130,6 @@ def evaluate(
     missing = [n for n in names if n not in inputs]
     if missing:
         raise UserError(f"{f.name} needs input(s) {', '.join(missing)}", code="missing-input")
-    run = _Run(module, DType(dtype) if dtype else None, dict(symbols or {}), packed or {})
-    return _flat(run.function(f, [run.promote(inputs[p.name], p.type) for p in f.params], {}, {}))
 
 
 def _pick(module: IRModule, name: str) -> Function:
@@ -125,6 +171,7 @@ class _Run:
     precision: DType | None
     symbols: dict[str, int]
     packed: Packed
+    watch: Watch | None = None
 
     def promote(self, value: Any, t: Type | None = None) -> Any:
         """Convert an input, a constant or a result of Python code to a value of this run: float
@@ -176,7 +223,9 @@ class _Run:
 
     def body(self, body: Function | Body, values: Values, env: Env) -> Result:
         for b in body.bindings:
-            values[b.var] = self.bound(b, values, env)
+            values[b.var] = found = self.bound(b, values, env)
+            if self.watch is not None:
+                self.watch(b, found)
         return self.value(body.result, values, env)
 
     def value(self, v: Value, values: Values, env: Env) -> Result:
@@ -239,7 +288,7 @@ class _Run:
         own = _IMPURE.get(call.op)
         if own is not None:
             return own(self, call, args, t, env)
-        attrs = self._attrs(call.attrs, env)
+        attrs = self.attrs(call.attrs, env)
         if call.op in DYNAMIC:
             op = DYNAMIC[call.op]
             return op.numpy(args, op.complete(dict(attrs)))
@@ -322,7 +371,7 @@ class _Run:
             state = [given] if len(state) == 1 else list(given)
         return state[0] if len(state) == 1 else tuple(state)
 
-    def _attrs(self, attrs: Attrs, env: Env) -> Attrs:
+    def attrs(self, attrs: Attrs, env: Env) -> Attrs:
         """Replace symbolic values by numbers, and a float `dtype` by the precision of the run."""
 
         def plain(v: AttrValue) -> AttrValue:

@@ -1,0 +1,155 @@
+"""kiln verify: where a compiled model begins to differ from the model, node by node.
+
+A model is compiled first, with the results of all kernels kept. Of a library, these are compared if
+it was made by `kiln compile --debug`; of others only the outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.base.config import whole
+from tensorkiln.base.errors import UserError
+from tensorkiln.cli.library import graph_function, load_inputs
+from tensorkiln.cli.options import (
+    add_dim,
+    add_precision,
+    add_target,
+    dims,
+    number,
+    option,
+    path,
+    plain_file,
+    refuse_together,
+    sizes,
+    stderr_progress,
+    word,
+)
+from tensorkiln.cli.screen import Screen
+from tensorkiln.measure.inputs import random_inputs
+
+if TYPE_CHECKING:
+    from tensorkiln.executable import Executable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln verify`."""
+    parser.add_argument("subject", type=path, help="a library made by kiln, or an ONNX model")
+    parser.add_argument("--model", type=path, help="the model a library was made from")
+    parser.add_argument(
+        "--freeze",
+        metavar="DIM=N",
+        type=dims,
+        action="append",
+        default=[],
+        help="as for kiln compile: a symbolic dimension of the model has a fixed size",
+    )
+    parser.add_argument(
+        "--function", type=word, default="main", help="graph function; default: main"
+    )
+    parser.add_argument(
+        "--input",
+        type=word,
+        metavar="[NAME=]X.npy",
+        action="append",
+        default=[],
+        help="an input, by name or in order; may be repeated; others are random",
+    )
+    parser.add_argument(
+        "--seed", type=option(whole(0, 2**64 - 1)), help="seed of the random values; default 0"
+    )
+    add_dim(parser, " of random inputs")
+    parser.add_argument(
+        "--reference",
+        choices=("float64", "onnxruntime"),
+        default="float64",
+        help="the model's operators in float64 (default), or what ONNX Runtime computes",
+    )
+    for name, what in (("rtol", "relative"), ("atol", "absolute")):
+        parser.add_argument(
+            f"--{name}",
+            type=option(number(0, 1e30)),
+            help=f"{what} tolerance, in the place of what rounding may do",
+        )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=path,
+        help="write the report, and the first node that diverges, with a script, to this folder",
+    )
+    add_target(parser)
+    add_precision(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print; exit code 1 if what was compiled diverges."""
+    import tensorkiln as tk
+
+    subject = plain_file(args.subject)
+    is_model = subject.suffix == ".onnx"
+    freeze = sizes(args.freeze, "--freeze")
+    if is_model:
+        refuse_together({"a model": subject, "--model": args.model})
+        model = subject
+        compiled: Any = _compile(args, freeze)
+        info = next((f.info for f in compiled.functions if f.info.name == args.function), None)
+    else:
+        for name, given in (("--target", args.target), ("--precision", args.precision)):
+            refuse_together({"a library": subject, name: given})
+        if args.model is None:
+            raise UserError(
+                "a library is compared with the model that it was made from",
+                code="missing-argument",
+                hint=f"kiln verify {subject} --model model.onnx",
+            )
+        model, compiled = plain_file(args.model), subject
+        info = graph_function(subject, args.function)
+    found = tk.verify(
+        compiled,
+        model,
+        None if info is None else _inputs(info, args),
+        reference=args.reference,
+        rtol=args.rtol,
+        atol=args.atol,
+        freeze=freeze,
+        function=args.function,
+        output=args.output,
+    )
+    if args.json:
+        print(json.dumps({"subject": str(subject), **found.to_json()}, indent=1))
+    else:
+        Screen(args.color).report(str(found))
+    code: int = found.exit_code
+    return code
+
+
+def _compile(args: argparse.Namespace, freeze: dict[str, int]) -> Executable:
+    import tensorkiln as tk
+
+    progress = stderr_progress()
+    module = tk.frontend.from_onnx(args.subject, freeze=freeze or None)
+    target = tk.Target(args.target or "native")
+    made = tk.compile(module, target, precision=args.precision, progress=progress, debug=True)
+    progress.finish()
+    return made
+
+
+def _inputs(info: FunctionInfo, args: argparse.Namespace) -> dict[str, Any]:
+    """The inputs in files, and random ones."""
+    given = load_inputs(info, args.input)
+    missing = [tensor.name for tensor in info.inputs if tensor.name not in given]
+    asked = sizes(args.dim, "--dim")
+    if not missing and (asked or args.seed is not None):
+        raise UserError(
+            f"{'--dim' if asked else '--seed'} is only for random values, and every input is given",
+            code="conflict",
+        )
+    if missing:
+        drawn = random_inputs(info, asked, args.seed or 0)
+        for tensor, array in zip(info.inputs, drawn, strict=True):
+            given.setdefault(tensor.name, array)
+    return given

@@ -1,0 +1,95 @@
+"""Random arrays to call a function with, and the arrays in what it returned."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.text import size_text
+
+Array = npt.NDArray[Any]
+
+
+def arrays_of(result: object) -> Iterator[Array]:
+    """Yield all tensors and numbers in a nested result, in order, as arrays."""
+    if isinstance(result, tuple | list):
+        for part in result:
+            yield from arrays_of(part)
+    elif isinstance(result, np.ndarray):
+        yield result
+    elif hasattr(result, "numpy"):
+        yield result.numpy()
+    elif isinstance(result, bool | int | float):
+        yield np.asarray(result)
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a dtype name; types that NumPy lacks, as bfloat16, are from ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
+
+
+def shape_of(tensor: ParamInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """The tensor's shape, symbolic dimensions from `dims`. UserError (code `unknown-dim`) that
+    names a dimension without a size."""
+    wanted = tensor.shape or ()
+    missing = [dim for dim in wanted if isinstance(dim, str) and dim not in dims]
+    if missing:
+        raise UserError(
+            f"input {tensor.name!r} has the symbolic dimension {missing[0]!r}",
+            code="unknown-dim",
+            hint=f"--dim {missing[0]}=1",
+        )
+    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in wanted)
+
+
+def random_array(tensor: ParamInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """Random values for one input: standard normal floats; integers and booleans are 0 or 1, which
+    are valid indices for any dimension of at least 2."""
+    shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:
+    """One random array per input, the same for the same seed. UserError for a name in `dims` that
+    no input has (code `unknown-dim`), and for inputs larger than memory (`out-of-memory`)."""
+    symbols = {d for tensor in function.inputs for d in tensor.shape or () if isinstance(d, str)}
+    unknown = sorted(set(dims) - symbols)
+    if unknown:
+        hint = nearest(unknown[0], symbols) or f"symbolic dimensions: {sorted(symbols) or 'none'}"
+        raise UserError(f"no symbolic dimension {unknown[0]!r}", code="unknown-dim", hint=hint)
+    rng = np.random.default_rng(seed)
+    _require_memory(function, dims)
+    return [random_array(tensor, dims, rng) for tensor in function.inputs]
+
+
+def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
+    """Raise UserError, before anything is allocated, if the inputs are larger than this machine's
+    memory: the system might overcommit it, and kill the process later."""
+    wanted = {
+        tensor.name: math.prod(shape_of(tensor, dims)) * numpy_type(tensor.dtype).itemsize
+        for tensor in function.inputs
+    }
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if sum(wanted.values()) > memory:
+        name = max(wanted, key=lambda name: wanted[name])
+        raise UserError(
+            f"input {name!r} takes {size_text(wanted[name])}, and this machine has "
+            f"{size_text(memory)} of memory",
+            code="out-of-memory",
+            hint="--dim with smaller sizes",
+        )

@@ -1,0 +1,202 @@
+"""How far from the exact result rounding may take an operator: the tolerance of `tk.verify`.
+
+The usual first-order analysis, with errors taken as independent. `error` of a value is an array of
+its shape: what its elements may be off by, about. An operator adds its own rounding, in units of
+eps, the distance from 1 to the next number of its type,
+
+    sum of n products (conv2d, linear, matmul, sum, mean)   eps (2 + sqrt(n) / 2) sum |x_i| |w_i|
+    copies (transpose, slice, max)                          0
+    any other, element by element                           2 eps |y|, and eps for what cancels in
+                                                            1 + erf(x), exp(x) - 1, log(1 + exp(x)),
+                                                            and between the terms of a batch norm
+    any other along rows (softmax, layer_norm, attention)   eps (4 + sqrt(n) / 2) |y|, and what y
+                                                            changes by if operands do by eps
+
+and what it makes of the errors of its operands: of a sum of products sqrt(sum w_i^2 error_i^2), of
+others the difference that the errors make, which near a jump (rounding, comparison, argmax) is the
+whole step. `TIMES` of the result is tolerated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.ops.op import OpDef
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Operator = Callable[[Sequence[Array]], Array]
+
+TIMES = 8.0
+# Sums of products of their first two operands, to which a third is added; sums of their only one.
+_PRODUCTS = ("conv2d", "conv2d_transpose", "linear", "matmul")
+_SUMS = ("sum", "mean", "avg_pool2d")
+_COPIES = ("max", "min", "max_pool2d", "identity", "relu", "abs", "neg", "maximum", "minimum")
+
+
+@dataclass(frozen=True, slots=True)
+class Epsilon:
+    """The rounding of an operator: of its results' type, and of the operands of products, which
+    `compile(precision=)` rounds to fewer bits."""
+
+    result: float
+    product: float
+
+
+def epsilon(dtype: str) -> float:
+    """The distance from 1 to the next number of a type; 0 for integers and bool."""
+    if dtype == "bfloat16":
+        return 2.0**-7
+    kind = np.dtype(dtype)
+    return float(np.finfo(kind).eps) if kind.kind == "f" else 0.0
+
+
+def rounding(
+    op: OpDef,
+    run: Operator,
+    args: Sequence[Array],
+    errors: Sequence[Floats | None],
+    out: Array,
+    eps: Epsilon,
+) -> Floats | None:
+    """What elements of `out = run(args)` may be off by, for operands that are off by `errors`; None
+    if nothing is rounded."""
+    with np.errstate(all="ignore"):
+        if op.name in _PRODUCTS and _is_float(out):
+            return _product(op.name, run, args, errors, eps)
+        if op.name in _SUMS and _is_float(out):
+            return _sum(run, args[0], errors[0], out, eps)
+        carried = _carried(op, run, args, errors, out)
+        if op.pattern == "injective" or op.name in _COPIES or not _is_float(out):
+            return carried
+        if op.pattern in ("elementwise", "broadcast"):
+            own = 2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, run, args))
+        else:
+            own = _along_rows(run, args, out, eps)
+        return own if carried is None else np.hypot(own, carried)
+
+
+def _cancelled(name: str, run: Operator, args: Sequence[Array]) -> Floats | float:
+    """What a formula of the operator, element by element, may cancel, in units of 2 eps."""
+    if name == "gelu":  # x / 2 (1 + erf(x / sqrt(2)))
+        return np.minimum(np.abs(args[0].astype(np.float64)), 10.0) / 4
+    if name == "batch_norm":  # x s + (b - m s)
+        x, g, b, m, v = args
+        return run([np.abs(x), np.abs(g), np.abs(b), -np.abs(m), v]).astype(np.float64)
+    return 0.5 if name in ("elu", "softplus") else 0.0
+
+
+def _product(
+    name: str,
+    run: Operator,
+    args: Sequence[Array],
+    errors: Sequence[Floats | None],
+    eps: Epsilon,
+) -> Floats:
+    x, w, *rest = (np.abs(a.astype(np.float64)) for a in args)
+    n = math.prod(w.shape[1:])
+    if name in ("linear", "matmul"):
+        n = max(set(x.shape[-2:]) & set(w.shape[-2:]), default=x.shape[-1])
+    elif name == "conv2d_transpose":
+        n = w.size // max(1, w.shape[1])
+    terms = run([x, w, *rest]).astype(np.float64)
+    if name.startswith("conv2d"):  # Winograd's rounding is that of a whole tile
+        terms = np.broadcast_to(terms.max((2, 3), keepdims=True, initial=0.0), terms.shape)
+    own = eps.result * (2 + math.sqrt(n) / 2) * terms
+    squares = [np.zeros_like(own)]
+    zeros = [np.zeros_like(r) for r in rest]
+    if eps.product > eps.result:
+        squares.append(2 * eps.product**2 * run([x * x, w * w, *zeros]).astype(np.float64))
+    if errors[0] is not None:
+        squares.append(run([errors[0] ** 2, w * w, *zeros]).astype(np.float64))
+    if errors[1] is not None:
+        squares.append(run([x * x, errors[1] ** 2, *zeros]).astype(np.float64))
+    for e in errors[2:]:
+        if e is not None:  # of the bias, by channel
+            by_channel = e[:, None, None] if name.startswith("conv2d") else e
+            squares.append(np.broadcast_to(by_channel**2, own.shape))
+    return np.hypot(own, np.sqrt(np.maximum(sum(squares), 0)))
+
+
+def _sum(run: Operator, x: Array, error: Floats | None, out: Array, eps: Epsilon) -> Floats:
+    n = max(1, x.size // max(1, out.size))
+    own = eps.result * (2 + math.sqrt(n) / 2) * run([np.abs(x.astype(np.float64))])
+    if error is None:
+        return np.asarray(own, np.float64)
+    # Of a mean that is more than it may be off by, which divides by n twice.
+    return np.hypot(own, np.sqrt(np.maximum(run([error**2]), 0)))
+
+
+def _carried(
+    op: OpDef,
+    run: Operator,
+    args: Sequence[Array],
+    errors: Sequence[Floats | None],
+    out: Array,
+) -> Floats | None:
+    """What the errors of operands make of the result, each by itself."""
+    squares: Floats | None = None
+    exact = out.astype(np.float64)
+    for k, error in enumerate(errors):
+        if error is None:
+            continue
+        found = np.zeros(exact.shape)
+        for sign in (1, -1):
+            moved = list(args)
+            moved[k] = _moved(args[k], sign * error)
+            try:
+                other = run(moved).astype(np.float64)
+            except (UserError, IndexError, ValueError):  # an index that left its range
+                continue
+            found = np.fmax(found, np.where(other == exact, 0.0, np.abs(other - exact)))
+        if op.pattern in ("reduction", "opaque"):
+            found = _row(found)
+        squares = found**2 if squares is None else squares + found**2
+    return None if squares is None else np.sqrt(squares)
+
+
+def _along_rows(run: Operator, args: Sequence[Array], out: Array, eps: Epsilon) -> Floats:
+    """The rounding of an operator that passes over rows several times."""
+    exact = out.astype(np.float64)
+    n = max((d for a in args for d in a.shape), default=1)
+    scale = eps.result * (4 + math.sqrt(n) / 2) * np.abs(exact)
+    most = max(eps.result, eps.product)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        moved = [
+            a * (1 + most * rng.choice((-1.0, 1.0), a.shape)) if _is_float(a) else a for a in args
+        ]
+        other = run(moved).astype(np.float64)
+        scale = np.fmax(scale, _row(np.where(other == exact, 0.0, np.abs(other - exact))))
+    return scale
+
+
+def _row(found: Floats) -> Floats:
+    """The largest of each row, for all of it: errors of a sum fall on single elements by chance."""
+    if found.ndim == 0 or found.size == 0:
+        return found
+    return np.broadcast_to(np.fmax.reduce(found, -1, keepdims=True), found.shape)
+
+
+def _moved(a: Array, by: Floats) -> Array:
+    if a.dtype.kind == "f":
+        return a + by
+    if a.dtype.kind == "b":
+        return a ^ (np.abs(by) >= 0.5)
+    info = np.iinfo(a.dtype)
+    moved = np.clip(np.rint(a.astype(np.float64) + by), info.min, info.max)
+    return moved.astype(a.dtype)
+
+
+def _is_float(a: Array) -> bool:
+    return a.dtype.kind == "f"
+
+
+__all__ = ["TIMES", "Epsilon", "epsilon", "rounding"]

@@ -1,0 +1,157 @@
+"""What `tk.verify` is given, an Executable or a library in a file, as one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
+from tensorkiln.base.errors import TensorkilnError, UserError, nearest
+from tensorkiln.executable import Debug, Executable
+from tensorkiln.inspectors.library import inspect_library
+from tensorkiln.ir.kept import kept_of
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef
+from tensorkiln.measure.inputs import arrays_of
+from tensorkiln.pipeline import placed_on, plan_for
+from tensorkiln.runtime.device import Devices
+from tensorkiln.runtime.load import load_module
+from tensorkiln.runtime.module import Module
+from tensorkiln.schedule.choose import trace_of
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.lower import LowerGroups
+from tensorkiln.target import Target, target_in
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedGroup:
+    """The group of operators that a kernel computes: `binding` of `caller` calls `function`."""
+
+    module: IRModule
+    caller: Function
+    binding: Binding
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A graph function that was compiled. `path` is the library's, empty for an Executable."""
+
+    info: FunctionInfo
+    target: Target
+    kernels: Mapping[str, KernelInfo]
+    module: Module
+    devices: Devices = None
+    path: str = ""
+    executable: Executable | None = None
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """All outputs for these inputs, in order."""
+        call = self.module.create_executor(self.devices)[self.info.name]
+        return [np.array(a) for a in arrays_of(call(*inputs))]
+
+    def debug(self, model: IRModule) -> Debug | None:
+        """The module of fused groups, and the passes that made it of `model`: as `compile`
+        remembers them, or for a library, by the passes of its target; None where these do not give
+        the kernels that it has."""
+        if self.executable is not None:
+            return self.executable.debug
+        passes = plan_for(self.target).with_kept_values().relax
+        try:
+            for p in passes:
+                if isinstance(p, LowerGroups):
+                    break
+                model = p(model)
+        except TensorkilnError:
+            return None
+        f = model.get(self.info.name)
+        if not isinstance(f, Function):
+            return None
+        made = [(k.output, k.names) for k in kept_of(f.attrs)]
+        same = made == [(k.output, k.names) for k in self.info.kept]
+        return Debug(model, passes) if same else None
+
+    def schedule(self, group: FusedGroup) -> str:
+        """The steps that schedule a group, as text; empty for code of externals."""
+        if group.function.external or not group.function.is_primitive:
+            return ""
+        own = target_in(placed_on(self.target), group.function.attrs)
+        try:
+            return trace_of(Group(group.function, group.function.name, own), own)
+        except TensorkilnError:
+            return ""
+
+
+def opened(given: object, function: str, devices: Devices) -> Compiled:
+    """An Executable, or the library at a path, ready to be called.
+
+    Raises UserError: `wrong-type` for anything else, `no-function`, `argument-kind` for a function
+    that takes or returns something other than tensors.
+    """
+    if isinstance(given, Executable):
+        outer = given.outer.infos if given.outer else ()
+        found = {f.name: f for f in (*(f.info for f in given.functions), *outer)}
+        info = _function(found, function, given.name)
+        kernels = {k.symbol: k for k in given.kernels}
+        return Compiled(info, given.target, kernels, given.jit(), devices, executable=given)
+    if not isinstance(given, str | Path):
+        raise UserError(
+            f"verify takes an Executable or the path of a library, not {type(given).__name__}",
+            code="wrong-type",
+            hint="tk.compile(mod, debug=True) makes an Executable",
+        )
+    metadata = inspect_library(given).metadata
+    info = _function({f.name: f for f in metadata.functions}, function, str(given))
+    kernels = {k.symbol: k for k in metadata.kernels}
+    target = Target(dict(metadata.target))
+    return Compiled(info, target, kernels, load_module(given), devices, path=str(given))
+
+
+def with_debug(compiled: Compiled, executable: Executable) -> Compiled:
+    """The same function of another Executable."""
+    made = opened(executable, compiled.info.name, compiled.devices)
+    return replace(made, devices=compiled.devices)
+
+
+def _function(functions: Mapping[str, FunctionInfo], name: str, where: str) -> FunctionInfo:
+    found = functions.get(name)
+    if found is None or found.kind == "tensor":
+        graphs = [n for n, f in functions.items() if f.kind != "tensor"]
+        raise UserError(
+            f"{where!r} has no graph function {name!r}",
+            code="no-function",
+            hint=nearest(name, graphs) or f"it has: {', '.join(graphs) or 'none'}",
+        )
+    for tensor in (*found.inputs, *found.outputs):
+        if tensor.shape is None and found.kind == "graph":
+            raise UserError(f"{name} takes or returns {tensor.dtype}", code="argument-kind")
+    for tensor in found.inputs:
+        if tensor.shape is None:
+            raise UserError(
+                f"{name} takes {tensor.name!r}, {tensor.dtype}: only tensors can be passed",
+                code="argument-kind",
+            )
+    return found
+
+
+def group_of(fused: IRModule, name: str) -> FusedGroup | None:
+    """The group that computes the value called `name`; None if no function of the module binds it
+    to a call of one."""
+    for f in fused.functions:
+        if not isinstance(f, Function) or f.is_primitive:
+            continue
+        for b in f.bindings:
+            if b.var.name != name or not isinstance(b.value, Call):
+                continue
+            callee = b.value.callee
+            group = fused.get(callee.name) if isinstance(callee, GlobalRef) else None
+            if isinstance(group, Function):
+                return FusedGroup(fused, f, b, group)
+    return None

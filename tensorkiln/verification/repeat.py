@@ -1,0 +1,240 @@
+"""The folder that `tk.verify(output=)` writes: a report, the inputs of the first node that
+diverges, and a script that repeats the fault."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorkiln.artifact.metadata import KeptInfo
+from tensorkiln.base.folders import write_files
+from tensorkiln.base.trust import private_temporary
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Constant, Function, RVar, TensorType, Tuple, Value
+from tensorkiln.ir.visit_graph import map_bound
+from tensorkiln.verification.compiled import Compiled
+from tensorkiln.verification.reference import Compared, Tolerance, walk
+from tensorkiln.verification.result import Verification
+
+Array = npt.NDArray[Any]
+Files = dict[str, bytes | str | Path]
+LIBRARY = "library.so"
+
+
+def save(found: Verification, folder: str | Path) -> Verification:
+    """Write the report and what else there is to a folder; the result names it."""
+    done = replace(found, saved=str(folder) if found.files else "")
+    report = {"report.txt": f"{done}\n", "report.json": json.dumps(done.to_json(), indent=1) + "\n"}
+    files: Files = {**found.files, **report}
+    make = files.pop(LIBRARY, None)
+    with private_temporary("kiln-verify-") as place:
+        if isinstance(make, Path):
+            files[LIBRARY] = make
+        elif make is not None:
+            (Path(place) / LIBRARY).write_bytes(
+                bytes(make, "utf-8") if isinstance(make, str) else make
+            )
+            files[LIBRARY] = Path(place) / LIBRARY
+        write_files(folder, files)
+    return done
+
+
+def repeat_files(
+    kept: Compiled,
+    mod: IRModule,
+    f: Function,
+    inputs: Mapping[str, Array],
+    have: Mapping[int, Array],
+    c: Compared,
+    row: KeptInfo,
+    tolerance: Tolerance,
+) -> Files:
+    """The files that show the fault of a node again: the library, its inputs, the node's inputs
+    with what it should compute of them, the node as a program, and the script."""
+    node, operands = _node_alone(mod, f, inputs, have, c)
+    may = tolerance.of(c.want, c.may, have[c.number].dtype.name)
+    expected = {"expected": np.asarray(c.want), "tolerance": np.broadcast_to(may, c.want.shape)}
+    names = dict(zip((p.name for p in f.params), (p.name for p in kept.info.inputs), strict=True))
+    order = [names[p.name] for p in f.params]
+    arrays = {f"input{i}": inputs[p.name] for i, p in enumerate(f.params)}
+    text = _SCRIPT.format(
+        function=kept.info.name,
+        output=row.output,
+        value=row.names[0],
+        kernel=row.kernel,
+        inputs=order,
+        operands=list(operands),
+        types={
+            **{f"input{i}": a.dtype.name for i, a in enumerate(arrays.values()) if _is_odd(a)},
+            **{name: a.dtype.name for name, a in operands.items() if _is_odd(a)},
+        },
+        target=json.dumps(kept.target.to_json()),
+    )
+    return {
+        LIBRARY: _library(kept),
+        "inputs.npz": _npz(arrays),
+        "node.npz": _npz({**operands, **expected}),
+        "node.py": node,
+        "repeat.py": text,
+    }
+
+
+def _library(kept: Compiled) -> bytes | Path:
+    if kept.executable is None:
+        return Path(kept.path)
+    with private_temporary("kiln-verify-") as place:
+        return kept.executable.export_library(Path(place) / LIBRARY).read_bytes()
+
+
+def _node_alone(
+    mod: IRModule,
+    f: Function,
+    inputs: Mapping[str, Array],
+    have: Mapping[int, Array],
+    c: Compared,
+) -> tuple[str, dict[str, Array]]:
+    """The bindings that compute a value since those that are known, as the text of a module whose
+    parameters are these and the constants, and an array for each."""
+    own = [f.bindings[n] for n in c.since]
+    inside = {b.var for b in own}
+    number = {b.var: i for i, b in enumerate(f.bindings)}
+    given = {p: inputs[p.name] for p in f.params}
+    params: dict[int, RVar] = {}
+    arrays: dict[str, Array] = {}
+
+    def operand(v: Value) -> Value:
+        if isinstance(v, Tuple):
+            return Tuple(tuple(map(operand, v.fields)))
+        if not isinstance(v, RVar | Constant) or v in inside:
+            return v
+        if id(v) not in params:
+            p = params[id(v)] = RVar(f"x{len(params)}", v.type)
+            if isinstance(v, Constant):
+                arrays[p.name] = v.array
+            elif v in given:
+                arrays[p.name] = given[v]
+            else:
+                arrays[p.name] = _known(mod, f, inputs, have, number[v])
+        return params[id(v)]
+
+    bindings = [Binding(b.var, map_bound(b.value, operand)) for b in own]
+    result = c.binding.var
+    alone = Function("main", tuple(params.values()), tuple(bindings), result)
+    return IRModule((alone,), "node").script(), arrays
+
+
+def _known(
+    mod: IRModule, f: Function, inputs: Mapping[str, Array], have: Mapping[int, Array], number: int
+) -> Array:
+    """What was compiled of a binding, in the type that the model says."""
+    t = f.bindings[number].var.type
+    assert isinstance(t, TensorType)
+    array = have[number]
+    shape = next(
+        np.shape(c.want)
+        for c in walk(mod, f, inputs, {}, Tolerance(), bounds=False)
+        if c.number == number
+    )
+    return array.reshape(shape)
+
+
+def _is_odd(a: Array) -> bool:
+    """Whether NumPy's files have no name for the type."""
+    return a.dtype.kind == "V" or a.dtype.name == "bfloat16"
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    stream = io.BytesIO()
+    plain = {k: a.view(np.uint16) if _is_odd(a) else a for k, a in arrays.items()}
+    np.savez(stream, allow_pickle=False, **plain)
+    return stream.getvalue()
+
+
+_SCRIPT = '''"""Repeats a fault that tk.verify found; the exit code is 1 if it is still there.
+
+library.so   what was compiled; with the inputs in inputs.npz, its output {output} is what kernel
+             {kernel} computes
+node.npz     what the kernel was given (x0, x1, ...), what it should compute of that, and what it
+             may be off by
+node.py      the node by itself, with these parameters
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tensorkiln as tk
+
+HERE = Path(__file__).resolve().parent
+INPUTS = {inputs}
+OPERANDS = {operands}
+TYPES = {types}  # of arrays that NumPy stores as bits
+TARGET = r"""{target}"""
+
+
+def load(file, names):
+    with np.load(HERE / file) as arrays:
+        return [typed(arrays[name], name) for name in names]
+
+
+def typed(array, name):
+    if name not in TYPES:
+        return array
+    import ml_dtypes
+
+    return array.view(getattr(ml_dtypes, TYPES[name]))
+
+
+def flat(result):
+    results = result if isinstance(result, (tuple, list)) else [result]
+    return [r.numpy() if hasattr(r, "numpy") else r for r in results]
+
+
+def differs(what, have):
+    want, may = load("node.npz", ["expected", "tolerance"])
+    have = np.asarray(have).reshape(want.shape)
+    a, b = have.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        error = np.nan_to_num(np.where(same, 0.0, np.abs(a - b)), nan=np.inf)
+        times = np.nan_to_num(np.where(same, 0.0, error / may), nan=np.inf)
+    if times.max(initial=0.0) <= 1:
+        print(f"{{what}}: within the tolerance, {{error.max(initial=0.0):.3g}} off")
+        return False
+    at = np.unravel_index(int(np.argmax(times)), times.shape)
+    place = list(map(int, at))
+    print(f"{{what}}: {{error[at]:.3g}} off at {{place}}: {{a[at]:.9g}}, expected {{b[at]:.9g}}")
+    return True
+
+
+def in_library():
+    library = tk.runtime.load_module(HERE / "library.so")
+    call = tk.runtime.Executor(library)["{function}"]
+    given = load("inputs.npz", [f"input{{i}}" for i in range(len(INPUTS))])
+    return flat(call(*given))[{output}]
+
+
+def alone():
+    module = tk.script.from_source((HERE / "node.py").read_text())
+    call = tk.runtime.Executor(tk.compile(module, TARGET))["main"]
+    return flat(call(*load("node.npz", OPERANDS)))[0]
+
+
+found = differs("{value} in the library", in_library())
+try:
+    differs("the node compiled by itself", alone())
+except tk.runtime.DeviceError as error:
+    print(f"the node compiled by itself: {{error}}")
+sys.exit(found)
+'''
+
+
+__all__ = ["repeat_files", "save"]

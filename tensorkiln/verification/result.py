@@ -1,0 +1,149 @@
+"""What `tk.verify` returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tensorkiln.verification.reference import Difference
+
+_MOST = 8  # names in a line
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReport:
+    """An output of the model: how far what was compiled is from the reference on the same
+    inputs."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node of the model that a kernel computes the value of, and the kernel.
+
+    `nodes` are all that were computed since values that are known of what was compiled: the
+    kernel's, unless graph passes hid what is between several kernels. `local` compares with these
+    nodes evaluated on the compiled values that they read, so errors do not add up; `accumulated`
+    with the reference of the whole model. `schedule` is the trace of the kernel's schedule, where
+    there is one.
+
+    `fault` says, of a node that diverges, who is at fault: `kernel`, whose code does not compute
+    its operators; `passes`, which made other operators of the model's (`passed` names the pass, if
+    it is known); `import`, where only ONNX Runtime disagrees; empty if that is not known.
+    """
+
+    node: str
+    operator: str
+    value: str
+    dtype: str
+    shape: tuple[int, ...]
+    kernel: str
+    kernel_class: str
+    device: str
+    nodes: tuple[str, ...]
+    local: Difference
+    accumulated: Difference
+    schedule: str = field(default="", repr=False)
+    fault: str = ""
+    passed: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """The report of a node as lines."""
+        where = f" on {self.device}" if self.device else ""
+        yield f"  node         {self.node or self.value} ({self.operator})"
+        yield f"  value        {self.dtype} {list(self.shape)}, {self.value} in graph passes"
+        yield f"  kernel       {self.kernel or 'unknown'}, class {self.kernel_class or '-'}{where}"
+        if len(self.nodes) > 1:
+            more = len(self.nodes) - _MOST
+            shown = ", ".join(self.nodes[:_MOST]) + (f" and {more} more" if more > 0 else "")
+            yield f"  computes     {shown}"
+        yield f"  local        {self.local}"
+        yield f"  accumulated  {self.accumulated}"
+        if self.fault == "kernel":
+            yield "  at fault     the kernel: its operators, evaluated on its operands, differ"
+        elif self.fault == "import":
+            yield "  at fault     the model's import, or the reference: the operators that were"
+            yield "               imported agree with the kernel"
+        elif self.fault:
+            named = f": {self.passed} changes what the model computes" if self.passed else ""
+            yield f"  at fault     a graph pass{named}; the kernel computes what passes left"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether what was compiled computes what the model says.
+
+    `ok` is the answer. `first` is the first node, in the model's order, that diverges beyond the
+    tolerance; None if none does, or if nothing is known of inner values, as `notes` then say.
+    `worst` is the node whose local error is the largest part of its tolerance, and `compared` how
+    many nodes were compared. `outputs` are those of the model.
+    """
+
+    ok: bool
+    function: str
+    target: str
+    reference: str
+    tolerance: str
+    outputs: tuple[OutputReport, ...]
+    compared: int
+    first: NodeReport | None = None
+    worst: NodeReport | None = None
+    notes: tuple[str, ...] = ()
+    saved: str = ""
+    files: Mapping[str, bytes | str | Path] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def exit_code(self) -> int:
+        """That of `kiln verify`: 0 if `ok`, else 1."""
+        return 0 if self.ok else 1
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        lines = list(self._lines())
+        return "\n".join(lines)
+
+    def _lines(self) -> Iterator[str]:
+        answer = "agrees with" if self.ok else "diverges from"
+        yield f"{self.function} for {self.target} {answer} the model ({self.reference})"
+        yield f"tolerance: {self.tolerance}"
+        for o in self.outputs:
+            yield f"  output {o.name} {o.dtype} {list(o.shape)}: {o.difference}"
+        if self.first is not None:
+            yield f"first node that diverges, of {self.compared} compared:"
+            yield from self.first.lines()
+        elif self.worst is not None:
+            yield f"worst of {self.compared} nodes compared:"
+            yield from self.worst.lines()
+        yield from (f"note: {note}" for note in self.notes)
+        if self.saved:
+            yield f"saved: {self.saved}; python {self.saved}/repeat.py shows it again"
+
+    def to_json(self) -> dict[str, object]:
+        """The result as plain values; what is not finite is text."""
+        out = {
+            name: getattr(self, name)
+            for name in ("ok", "function", "target", "reference", "tolerance", "compared")
+        }
+        out["outputs"] = [_plain(asdict(o)) for o in self.outputs]
+        for name in ("first", "worst"):
+            node = getattr(self, name)
+            out[name] = None if node is None else _plain(asdict(node))
+        return {**out, "notes": list(self.notes), "saved": self.saved}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
