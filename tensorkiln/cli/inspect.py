@@ -1,4 +1,4 @@
-"""kiln inspect: what a library, a container or a folder holds, read without running any of it.
+"""kiln inspect: what a library, a model, a container or a folder holds; nothing of it is run.
 
 Without further options: a report. Inspectors (`tensorkiln.inspectors`) look into single artifacts.
 """
@@ -18,9 +18,11 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.archive_report import archive_text
 from tensorkiln.cli.library_report import SHOWN, report_text, some
+from tensorkiln.cli.model_report import model_text
 from tensorkiln.cli.options import is_folder, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
+from tensorkiln.frontend.onnx.summary import is_model, summary_of
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library
@@ -32,6 +34,7 @@ from tensorkiln.inspectors.weights import Weights, show_weight
 _EXAMPLES = """
 examples:
   kiln inspect net.so                               what it is, and what is inside
+  kiln inspect net.onnx                             a model's operators, opsets and weights
   kiln inspect net.so --list                        every artifact, and what can show it
   kiln inspect net.so --as weights                  all weights with statistics
   kiln inspect net.so --weight conv1.weight         one of them with its histogram
@@ -73,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=path,
         metavar="FILE",
-        help="a library, a container, a folder of --keep, an archive in Model Library Format, .a, "
-        ".tar, or any one file",
+        help="a library, an ONNX model, a container, a folder of --keep, an archive in Model "
+        "Library Format, .a, .tar, or any one file",
     )
     parser.add_argument(
         "--list", action="store_true", help="name every artifact, and the inspectors of each"
@@ -117,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
     refuse_together({**one, "--extract": args.extract})
     for name, value in one.items():
         refuse_together({"--as": args.inspector, name: value})
+    if _is_plain_model(args):
+        return _show_model(args)
     subject = open_subject(args.file if is_folder(args.file) else plain_file(args.file))
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
@@ -146,6 +151,21 @@ def run(args: argparse.Namespace) -> int:
         _print(inspectors.choose(subject.itself), subject.itself, screen)
     else:
         screen.report(_inside_text(subject, inspectors, args.all), cut=True)
+    return 0
+
+
+def _is_plain_model(args: argparse.Namespace) -> bool:
+    """Whether the file is an ONNX model, and no inspector of its bytes is asked for."""
+    asked = (args.list, args.weight, args.extract, args.artifact, args.inspector, args.verify)
+    return is_model(args.file) and args.file.is_file() and not any(asked)
+
+
+def _show_model(args: argparse.Namespace) -> int:
+    model = summary_of(plain_file(args.file))
+    if args.json:
+        print(json.dumps({"kind": "onnx", **model.to_json()}, indent=1))
+    else:
+        Screen(args.color).report(model_text(model, args.all), cut=True)
     return 0
 
 
