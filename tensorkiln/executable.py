@@ -280,11 +280,11 @@ class Executable:
         arrays, or torch tensors where torch tensors came in (tk.runtime.LoadedFunction); a tensor
         program writes into the arrays passed to it. The library is linked, and its executor made,
         by the first call, and both are kept."""
-        library = self.jit()
-        if self._model is None:
-            _ = self.entry  # raises where there is none
+        if self._model is None or self._model.module.library.closed:
             from tensorkiln.runtime.loaded import LoadedModel
 
+            library = self.jit()
+            _ = self.entry  # raises where there is none
             self._model = LoadedModel(library, library.create_executor(), None)
         return self._model(*arguments, **named)
 
