@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tensorkiln.library.load import load_artifacts
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
+    from tensorkiln.report.dims import explain_dims
     from tensorkiln.runtime import cpu, cuda, nd, opencl
     from tensorkiln.runtime.loaded import load
     from tensorkiln.target import Target
@@ -46,6 +47,7 @@ _PUBLIC = {
     "cpu": "tensorkiln.runtime.device:cpu",
     "cuda": "tensorkiln.runtime.device:cuda",
     "explain": "tensorkiln.report:explain",
+    "explain_dims": "tensorkiln.report.dims:explain_dims",
     "export_library": "tensorkiln.library.export:export_library",
     "export_model_library_format": "tensorkiln.executable:export_model_library_format",
     "external": "tensorkiln.external",
@@ -74,6 +76,7 @@ __all__ = [
     "cpu",
     "cuda",
     "explain",
+    "explain_dims",
     "export_library",
     "export_model_library_format",
     "external",

@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "compile.progress": (lambda v: tk.compile(MODULE, "llvm", progress=v), (None,)),
     "compile.relax_pipeline": (lambda v: tk.compile(MODULE, "llvm", relax_pipeline=v), (None, [])),
     "cpu": (tk.cpu, (5,)),
+    "explain_dims": (tk.explain_dims, ()),
     "explain": (lambda v: tk.explain(v, "llvm", seconds=0), ()),
     "export_model_library_format": (lambda v: tk.export_model_library_format(v, "m.tar"), ()),
     "export_model_library_format.path": (

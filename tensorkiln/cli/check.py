@@ -42,12 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print which ONNX operators are tested, by opset and element type",
     )
+    parser.add_argument(
+        "--dims",
+        action="store_true",
+        help="also print which dimensions are symbolic, what makes them so, and where they end",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the issues; exit code 0 if there are none, else 1. With --table, print the table."""
-    for name, value in (("--target", args.target), ("--external", args.external)):
+    given = {"--target": args.target, "--external": args.external, "--dims": args.dims}
+    for name, value in given.items():
         refuse_together({"--table": args.table, name: bool(value)})
     if args.table:
         return _print_coverage(args)
@@ -65,9 +71,17 @@ def run(args: argparse.Namespace) -> int:
     target = tk.Target(args.target or "native")
     issues = tk.check(model, target)
     absent = absent_files(model)
+    for name, value in (("--external", args.external), ("--dims", args.dims)):
+        if absent and value:
+            raise UserError(
+                f"{name} needs the model's weights, and {absent[0]!r} is not there",
+                code="missing-file",
+                where=str(model),
+            )
     refused: Sequence[Refusal] = ()
-    if args.external and not issues and not absent:
+    if args.external and not issues:
         refused = refusals(tk.frontend.from_onnx(model), target, args.external)
+    dims = tk.explain_dims(model) if args.dims and not issues else None
     if args.json:
         report = {
             "model": str(model),
@@ -76,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
             "issues": [issue.to_json() for issue in issues],
             "absent": list(absent),
         }
+        if dims is not None:
+            report["dims"] = dims.to_json()
         if args.external:
             report["refused"] = [asdict(r) for r in refused]
         print(json.dumps(report, indent=1))
@@ -84,6 +100,10 @@ def run(args: argparse.Namespace) -> int:
         screen.report(issue_table(str(model), issues))
         for name in absent:
             print(f"checked without the weights in {name!r}, which is not there")
+        if dims is not None:
+            screen.report(str(dims))
+        elif args.dims:
+            print("dimensions are known only of what can be compiled")
         if args.external and not issues:
             screen.report(refusal_table(args.external, refused))
     return 1 if issues else 0

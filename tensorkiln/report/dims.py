@@ -1,0 +1,153 @@
+"""Where dimensions come from and where they end: `explain_dims`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorkiln.frontend import import_model
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Function, MatchCast, RVar, TensorType, Type, Value
+from tensorkiln.ir.subtype import symbols
+from tensorkiln.ir.text.printer import print_expr
+from tensorkiln.ir.visit import substitute
+
+
+@dataclass(frozen=True, slots=True)
+class DimOrigin:
+    """A symbolic dimension, and what makes it: the input that has it, at `axis`, or the node whose
+    data decides it, when the function runs."""
+
+    function: str
+    name: str
+    input: str
+    axis: int
+    node: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class DimEnd:
+    """A node whose result does not depend on a dimension that its operands have: `shape` is the
+    result's."""
+
+    function: str
+    name: str
+    node: str
+    operator: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
+    shapes are without them; `outputs` are the shapes of results."""
+
+    origins: tuple[DimOrigin, ...]
+    ends: tuple[DimEnd, ...]
+    outputs: tuple[tuple[str, ...], ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """A line for each dimension, and for each node that ends one."""
+        lines = []
+        for o in self.origins:
+            of = f"input {o.input!r}, axis {o.axis}" if o.input else f"the data of {_node(o)}"
+            lines.append(f"{o.name} is dynamic: {of}")
+            for e in self.ends:
+                if (e.function, e.name) == (o.function, o.name):
+                    shape = f"[{', '.join(e.shape)}]"
+                    lines.append(f"  it ends at {_node(e)}, whose result is {shape}")
+        lines += [f"output: [{', '.join(shape)}]" for shape in self.outputs]
+        return "\n".join(lines or ["every dimension is constant"])
+
+
+def _node(row: DimOrigin | DimEnd) -> str:
+    return f"{row.node} ({row.operator})" if row.node != row.operator else row.operator
+
+
+def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims:
+    """Which dimensions of a model are symbolic, and which input or node makes them so; and the
+    nodes at which each ends, after which shapes are constant in it.
+
+    `model` and `freeze` are as for `compile`. Branches and loops count as one node. Raises what the
+    import raises.
+    """
+    mod = import_model(model, freeze=freeze)
+    graphs = [f for f in mod.functions if isinstance(f, Function)]
+    origins = tuple(o for f in graphs for o in _origins(f))
+    ends = tuple(e for f in graphs for e in _ends(f))
+    return Dims(origins, ends, tuple(_outputs(mod)))
+
+
+def _names(f: Function) -> dict[Var, str]:
+    return dict(f.attrs.get("dim_names", ()))
+
+
+def _shape_of(t: Type, names: Mapping[Var, str]) -> tuple[str, ...]:
+    if not isinstance(t, TensorType):
+        return ("?",)
+    own = {v: Var(names.get(v, v.name), v.dtype) for v in symbols(t)}
+    return tuple(print_expr(substitute(d, own)) for d in t.shape)
+
+
+def _origins(f: Function) -> Iterator[DimOrigin]:
+    names, seen = _names(f), set[Var]()
+    given = f.attrs.get("input_names", ())
+    for k, p in enumerate(f.params):
+        if isinstance(p.type, TensorType):
+            label = given[k] if len(given) == len(f.params) else p.name
+            for axis, d in enumerate(p.type.shape):
+                if isinstance(d, Var) and d not in seen:
+                    seen.add(d)
+                    yield DimOrigin(f.name, names.get(d, d.name), label, axis, "", "")
+        seen |= set(symbols(p.type))
+    made = {b.var: b for b in f.bindings}
+    for b in f.bindings:
+        for v in symbols(b.var.type):
+            if v not in seen:
+                seen.add(v)
+                node, operator = _made_by(b, made)
+                yield DimOrigin(f.name, names.get(v, v.name), "", -1, node, operator)
+
+
+def _made_by(b: Binding, made: Mapping[RVar, Binding]) -> tuple[str, str]:
+    """The node and operator of a binding; of a value that is only given a type, of that value."""
+    if isinstance(b.value, MatchCast) and b.value.value in made:
+        return _made_by(made[b.value.value], made)  # type: ignore[index]
+    if isinstance(b.value, Call):
+        operator = b.value.op or type(b.value).__name__
+        return b.value.span or b.var.name, operator
+    return b.var.name, type(b.value).__name__
+
+
+def _ends(f: Function) -> Iterator[DimEnd]:
+    names = _names(f)
+    for b in f.bindings:
+        if not isinstance(b.value, Call) or not isinstance(b.var.type, TensorType):
+            continue
+        left = set(symbols(b.var.type))
+        had = dict.fromkeys(v for a in b.value.args for v in _symbols(a))
+        node, operator = _made_by(b, {})
+        for v in had:
+            if v not in left:
+                shape = _shape_of(b.var.type, names)
+                yield DimEnd(f.name, names.get(v, v.name), node, operator, shape)
+
+
+def _symbols(v: Value) -> list[Var]:
+    return list(symbols(v.type)) if isinstance(v, RVar) else []
+
+
+def _outputs(mod: IRModule) -> Iterator[tuple[str, ...]]:
+    for f in mod.functions:
+        if isinstance(f, Function) and not f.is_private:
+            fields = getattr(f.result, "fields", (f.result,))
+            for v in fields:
+                if isinstance(getattr(v, "type", None), TensorType):
+                    yield _shape_of(v.type, _names(f))

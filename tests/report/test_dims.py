@@ -1,0 +1,102 @@
+"""`explain_dims`: what makes a dimension symbolic, and where it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import tensorkiln as tk
+from examples.make_mlp import make_mlp
+from tensorkiln.cli import main
+from tensorkiln.script import from_source
+from tests.frontend.test_check_onnx import external
+
+
+def model(*, rows: Any = "batch size") -> Any:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"], name="flat"),
+        helper.make_node("NonZero", ["x"], ["found"], name="found"),
+        helper.make_node("Slice", ["x", "begin", "end", "axes"], ["first"], name="first"),
+        helper.make_node("ReduceSum", ["x"], ["sum"], name="sum", keepdims=0),
+        helper.make_node("Relu", ["x"], ["same"], name="same"),
+    ]
+    weights = {"shape": [-1, 6], "begin": [0], "end": [1], "axes": [0]}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [rows, 12])],
+        [
+            helper.make_tensor_value_info(n, 7 if n == "found" else 1, None)
+            for n in ("flat", "found", "first", "sum", "same")
+        ],
+        [numpy_helper.from_array(np.array(v), k) for k, v in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_inputs_data_and_ends() -> None:
+    found = tk.explain_dims(model())
+    first, second = found.origins
+    assert (first.name, first.input, first.axis) == ("batch size", "x", 0)
+    assert (second.input, second.node, second.operator) == ("", "found", "nonzero")
+    assert [(e.name, e.node, e.shape) for e in found.ends] == [
+        ("batch size", "first", ("1", "12")),
+        ("batch size", "sum", ()),
+    ]
+    own = "batch_size"  # as expressions spell it
+    ends = (("1", "12"), (), (own, "12"))
+    assert found.outputs == ((f"{own} * 2", "6"), ("2", second.name), *ends)
+    text = str(found)
+    assert "batch size is dynamic: input 'x', axis 0" in text
+    assert "it ends at first (slice), whose result is [1, 12]" in text
+    assert f"{second.name} is dynamic: the data of found (nonzero)" in text
+    assert json.loads(json.dumps(found.to_json()))["origins"][0]["axis"] == 0
+
+
+def test_constant_and_frozen_dimensions() -> None:
+    for found in (
+        tk.explain_dims(model(rows=4)),
+        tk.explain_dims(model(), freeze={"batch size": 4}),
+    ):
+        assert [o.operator for o in found.origins] == ["nonzero"] and not found.ends
+    only = tk.explain_dims(make_mlp().SerializeToString(), freeze={"batch": 2})
+    assert not only.origins and str(only) == "output: [2, 10]"
+
+
+def test_dimensions_that_are_expressions_and_shared() -> None:
+    mod = from_source("""
+@R.function
+def main(x: R.Tensor(("n", "m"), "float32"), y: R.Tensor(("m", 3), "float32")):
+    a = R.matmul(x, y)
+    b = R.concat(a, a, axis=0)
+    return b
+""")
+    found = tk.explain_dims(mod)
+    assert [(o.name, o.input, o.axis) for o in found.origins] == [("n", "x", 0), ("m", "x", 1)]
+    assert [(e.name, e.operator) for e in found.ends] == [("m", "matmul")]
+    assert found.outputs == (("n * 2", "3"),)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model().SerializeToString())
+    assert main(["check", str(path), "--dims"]) == 0
+    assert "batch size is dynamic" in capsys.readouterr().out
+    assert main(["check", str(path), "--dims", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dims"]["ends"][0]["node"] == "first"
+    assert main(["check", "--table", "--dims"]) == 2
+    capsys.readouterr()
+    made = model()
+    made.graph.node[4].op_type = "NoSuch"
+    path.write_bytes(made.SerializeToString())
+    assert main(["check", str(path), "--dims"]) == 1
+    assert "only of what can be compiled" in capsys.readouterr().out
+    for option in (["--dims"], ["--external", "c_reference"]):
+        bare = external(tmp_path, "float32", (3, 5), "MatMul")
+        assert main(["check", str(bare), *option]) == 2
+        assert f"{option[0]} needs the model's weights" in capsys.readouterr().err
