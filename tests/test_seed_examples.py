@@ -269,5 +269,5 @@ def test_system_lib_prefix_names_the_entries() -> None:
 
 
 def test_compile_takes_a_module() -> None:
-    with pytest.raises(UserError, match="takes an IRModule, not function"):
+    with pytest.raises(UserError, match="expected a model, received function"):
         tvm.compile(test_compile_takes_a_module)
