@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.cli.options import plain_file
+from tensorkiln.cli.options import plain_file, sizes
 from tensorkiln.inspectors.library import inspect_library
-from tensorkiln.measure.inputs import arrays_of
+from tensorkiln.measure.inputs import arrays_of, random_inputs
 
 Array = npt.NDArray[Any]
 
@@ -76,6 +77,36 @@ def open_streams(path: Path, name: str, count: int) -> tuple[list[Callable[..., 
         return lambda *arrays: list(arrays_of(function(*arrays)))
 
     return [bound() for _ in range(count)], library.num_threads
+
+
+def given_inputs(
+    function: FunctionInfo, args: argparse.Namespace, needs: str = ""
+) -> dict[str, Array]:
+    """Arrays by input name: those in the files of `--input`, and random ones of `--dim` and
+    `--seed` for the others.
+
+    Raises UserError: `missing-input` if there are others, and they may only be random with the
+    option `needs`; `conflict` for `--dim` or `--seed` if there are none; and as `load_inputs`.
+    """
+    given = load_inputs(function, args.input)
+    missing = [tensor.name for tensor in function.inputs if tensor.name not in given]
+    if missing and needs:
+        raise UserError(
+            f"no value for input(s): {', '.join(missing)}",
+            code="missing-input",
+            hint=f"--input {missing[0]}=x.npy, or {needs}",
+        )
+    dims = sizes(args.dim, "--dim")
+    if not missing and (dims or args.seed is not None):
+        raise UserError(
+            f"{'--dim' if dims else '--seed'} is only for random values, and every input is given",
+            code="conflict",
+        )
+    if missing:
+        drawn = random_inputs(function, dims, args.seed or 0)
+        for tensor, array in zip(function.inputs, drawn, strict=True):
+            given.setdefault(tensor.name, array)
+    return given
 
 
 def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:

@@ -12,19 +12,17 @@ import time
 from pathlib import Path
 
 from tensorkiln.base.config import whole
-from tensorkiln.base.errors import UserError
 from tensorkiln.base.folders import write_files
 from tensorkiln.cli.library import (
     Array,
+    given_inputs,
     graph_function,
-    load_inputs,
     open_function,
     output_names,
 )
-from tensorkiln.cli.options import add_dim, option, path, plain_file, sizes, word
+from tensorkiln.cli.options import add_dim, option, path, plain_file, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, dims_text, time_text
-from tensorkiln.measure.inputs import random_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,24 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Call the function once, print a summary of its outputs, and write them if asked to."""
     library = plain_file(args.library)
     function = graph_function(library, args.function)
-    given = load_inputs(function, args.input)
-    missing = [tensor.name for tensor in function.inputs if tensor.name not in given]
-    if missing and not args.random:
-        raise UserError(
-            f"no value for input(s): {', '.join(missing)}",
-            code="missing-input",
-            hint=f"--input {missing[0]}=x.npy, or --random",
-        )
-    dims = sizes(args.dim, "--dim")
-    if not missing and (dims or args.seed is not None):
-        raise UserError(
-            f"{'--dim' if dims else '--seed'} is only for random values, and every input is given",
-            code="conflict",
-        )
-    if missing:
-        drawn = random_inputs(function, dims, args.seed or 0)
-        for tensor, array in zip(function.inputs, drawn, strict=True):
-            given.setdefault(tensor.name, array)
+    given = given_inputs(function, args, needs="" if args.random else "--random")
     call, _ = open_function(library, args.function)
     started = time.perf_counter()
     outputs = call(*(given[tensor.name] for tensor in function.inputs))

@@ -10,10 +10,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.base.config import whole
 from tensorkiln.base.errors import UserError
-from tensorkiln.cli.library import graph_function, load_inputs
+from tensorkiln.cli.library import given_inputs, graph_function
 from tensorkiln.cli.options import (
     add_dim,
     add_precision,
@@ -29,7 +28,6 @@ from tensorkiln.cli.options import (
     word,
 )
 from tensorkiln.cli.screen import Screen
-from tensorkiln.measure.inputs import random_inputs
 
 if TYPE_CHECKING:
     from tensorkiln.executable import Executable
@@ -111,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     found = tk.verify(
         compiled,
         model,
-        None if info is None else _inputs(info, args),
+        None if info is None else given_inputs(info, args),
         reference=args.reference,
         rtol=args.rtol,
         atol=args.atol,
@@ -131,25 +129,13 @@ def _compile(args: argparse.Namespace, freeze: dict[str, int]) -> Executable:
     import tensorkiln as tk
 
     progress = stderr_progress()
-    module = tk.frontend.from_onnx(args.subject, freeze=freeze or None)
-    target = tk.Target(args.target or "native")
-    made = tk.compile(module, target, precision=args.precision, progress=progress, debug=True)
+    made = tk.compile(
+        args.subject,
+        tk.Target(args.target or "native"),
+        freeze=freeze or None,
+        precision=args.precision,
+        progress=progress,
+        debug=True,
+    )
     progress.finish()
     return made
-
-
-def _inputs(info: FunctionInfo, args: argparse.Namespace) -> dict[str, Any]:
-    """The inputs in files, and random ones."""
-    given = load_inputs(info, args.input)
-    missing = [tensor.name for tensor in info.inputs if tensor.name not in given]
-    asked = sizes(args.dim, "--dim")
-    if not missing and (asked or args.seed is not None):
-        raise UserError(
-            f"{'--dim' if asked else '--seed'} is only for random values, and every input is given",
-            code="conflict",
-        )
-    if missing:
-        drawn = random_inputs(info, asked, args.seed or 0)
-        for tensor, array in zip(info.inputs, drawn, strict=True):
-            given.setdefault(tensor.name, array)
-    return given
