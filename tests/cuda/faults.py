@@ -3,7 +3,8 @@ each of which yields every place where it can be planted, and nothing where it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
@@ -22,9 +23,23 @@ from tensorkiln.ir.stmt import (
     seq,
 )
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substitute, walk, walk_stmt
+from tests.cuda.emulator.launch import EmulatorFault
 from tests.transform.device_programs import barriers, without_barrier
 
 Indices = tuple[Expr, ...]
+
+
+def require_found(run: Callable[[int], object], kinds: Collection[str]) -> None:
+    """Assert that the emulator finds faults of these kinds, and no other, in some of three orders
+    of threads, `run(order)`, and that each names its thread."""
+    found = set()
+    for order in range(3):
+        try:
+            run(order)
+        except EmulatorFault as fault:
+            found.add(fault.kind)
+            assert re.search(r"thread \(\d+, 0, 0\)", str(fault)), str(fault)
+    assert found and found <= set(kinds), (found, kinds)
 
 
 def _changed(

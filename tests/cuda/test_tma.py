@@ -51,6 +51,7 @@ from tensorkiln.target.cuda_tools import assembled, instruction_counts
 from tensorkiln.transform.tir.check_races import races_of
 from tests.cuda.driver_calls import Driver
 from tests.cuda.emulator.launch import CU_TENSOR_MAP_SWIZZLE_128B, Emulated, EmulatorFault, MapOf
+from tests.cuda.faults import require_found
 from tests.cuda.lookalike import require_cuda
 from tests.cuda.networks import let_run
 from tests.cuda.test_metrics import require_tool
@@ -561,14 +562,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
 def test_planted_faults(name: str, late: bool) -> None:
     change, kinds = FAULTS[name]
     wrong = change(text())
-    found = set()
-    for order in range(3):
-        try:
-            launch(kernel(), wrong, late, order)
-        except EmulatorFault as fault:
-            found.add(fault.kind)
-            assert re.search(r"thread \(\d+, 0, 0\)", str(fault)), str(fault)
-    assert found and found <= kinds, (found, kinds)
+    require_found(lambda order: launch(kernel(), wrong, late, order), kinds)
 
 
 @pytest.mark.parametrize("late", [False, True])
