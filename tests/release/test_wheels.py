@@ -121,7 +121,7 @@ def test_names_of_the_compiler_say_how_to_get_it(
     assert _names(alone, tmp_path)[0] == {}
     shutil.rmtree(alone.site / "tensorkiln" / "report")
     found, _ = _names(alone, tmp_path)
-    assert set(found) == {"explain"}
+    assert set(found) == {"explain", "explain_dims"}
     assert "its files lie in another one" in found["explain"][1]
 
 
