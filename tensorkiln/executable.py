@@ -359,7 +359,8 @@ class Executable:
     @property
     def weights_bytes(self) -> int:
         """The bytes of all weights, as they are in the library."""
-        return sum(a.size for a in self.artifacts.plain if a.file_name == WEIGHTS)
+        files = (a for a in self.artifacts if isinstance(a, Artifact))  # others have no bytes
+        return sum(a.size for a in files if a.file_name == WEIGHTS)
 
     def memory(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
         """What the functions need of memory: workspace and constants per pool of the target, the

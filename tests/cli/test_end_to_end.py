@@ -217,7 +217,8 @@ def test_small_libraries(folder: Path) -> None:
     target = json.dumps({"kind": "native", "winograd": 4})
     both = kiln("compile", model, "--target", target, "--optimize", "size")
     assert both.returncode == 2 and "contradiction" in both.stderr
-    timed = kiln("bench", model, "--optimize", "size", "--seconds", "0.1", "--dim", "batch=1")
+    options = ("--optimize", "size", "--seconds", "0.1", "--dim", "batch=1", "--compare")
+    timed = kiln("bench", model, *options)
     assert timed.returncode == 0 and "results agree" in timed.stdout
 
 
