@@ -52,6 +52,7 @@ CAPABILITIES = {
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
         "llvmlite assembles for|namespaces, tmpfs|/proc is Linux's|no fcntl",
     ),
+    "no GPU of NVIDIA": Capability("a machine without one", "a GPU's own driver"),
     "OpenCL": Capability(
         "`apt-get install pocl-opencl-icd`", r"no libOpenCL\.so\.1|no device of OpenCL"
     ),

@@ -850,7 +850,7 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", [None, *WRONG])
 def test_the_look_alike_takes_what_the_header_allows(name: str | None) -> None:
     if require_cuda():
-        pytest.skip("its own driver: what it refuses it knows best")
+        pytest.skip("a GPU's own driver refuses what it likes")
     given = {**GOOD, **(WRONG[name] if name else {})}
     driver = Driver()
     room = ctypes.create_string_buffer(256)
