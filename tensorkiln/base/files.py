@@ -39,7 +39,7 @@ _HINTS: dict[int, str] = {
 }
 
 
-def plain_path(path: str | Path) -> Path:
+def plain_path(path: str | os.PathLike[str]) -> Path:
     """Return `path` as a Path. Raises UserError (code `bad-path`) for empty text, text with a zero
     byte or that the file system's encoding cannot represent, bytes, and anything but a path."""
     if not isinstance(path, str | os.PathLike):

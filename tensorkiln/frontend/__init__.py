@@ -6,6 +6,7 @@ The modules of an importer are loaded at its first call, not with this package.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,7 @@ def import_model(
     if isinstance(model, IRModule | Function | PrimFunc):
         _refuse_options("an IRModule", example_inputs=example_inputs, freeze=freeze)
         return _module(model)
-    path = plain_path(model) if isinstance(model, str | Path) else None
+    path = plain_path(model) if isinstance(model, str | os.PathLike) else None
     suffix = path.suffix.lower() if path is not None else ""
     if path is not None and suffix == ".py":
         _refuse_options("a script", example_inputs=example_inputs, freeze=freeze)

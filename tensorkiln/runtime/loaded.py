@@ -83,7 +83,7 @@ def given_value(value: Any, param: ParamInfo, what: str) -> Any:
     """
     if type(value) is np.ndarray or hasattr(value, "__dlpack__") or is_a(value, np.generic):
         return value
-    if value is None or is_a(value, str, bytes, dict, set) or param.shape is None:
+    if value is None or is_a(value, str, bytes, Mapping, set) or param.shape is None:
         return value  # the call names what it expects
     try:
         array = np.asarray(value)
@@ -216,7 +216,7 @@ class LoadedFunction:
                 only: Any = self._function(*arguments)
                 return only._array
         first: Any = arguments[0] if len(arguments) == 1 else None
-        if is_a(first, dict):
+        if is_a(first, Mapping):
             arguments, named = (), _merged(info, first, named)
         if named:
             arguments = in_order(info, arguments, named)
@@ -246,7 +246,7 @@ class LoadedFunction:
         return f"<{self.info.kind} function {signature_text(self.info)}>"
 
 
-def _merged(info: FunctionInfo, given: dict[Any, Any], named: dict[str, Any]) -> dict[str, Any]:
+def _merged(info: FunctionInfo, given: Mapping[Any, Any], named: dict[str, Any]) -> dict[str, Any]:
     twice = [name for name in given if name in named]
     if twice:
         raise ArgumentTypeError(

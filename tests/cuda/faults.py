@@ -27,6 +27,18 @@ from tests.cuda.emulator.launch import EmulatorFault
 from tests.transform.device_programs import barriers, without_barrier
 
 Indices = tuple[Expr, ...]
+Change = Callable[[str], str]  # of LLVM IR
+
+
+def put(old: str, new: str, count: int = 0) -> Change:
+    """Replace a pattern, which must be there, by a text: everywhere, or `count` times."""
+
+    def change(ir: str) -> str:
+        made, found = re.subn(old, new, ir, count=count)
+        assert found, (old, ir)
+        return made
+
+    return change
 
 
 def require_found(run: Callable[[int], object], kinds: Collection[str]) -> None:

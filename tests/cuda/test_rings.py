@@ -5,7 +5,6 @@ found, by the emulator and, where they look for it, by proofs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -31,7 +30,7 @@ from tensorkiln.target.cuda_tools import assembled, instruction_counts
 from tensorkiln.transform.tir.check_races import races_of
 from tensorkiln.transform.tir.insert_barriers import with_barriers
 from tests.cuda.emulator.launch import Emulated, EmulatorFault
-from tests.cuda.faults import require_found, wrong_stage
+from tests.cuda.faults import Change, put, require_found, wrong_stage
 from tests.cuda.test_metrics import require_tool
 from tests.cuda.test_tensor_cores import (
     LARGE,
@@ -171,17 +170,6 @@ def test_the_assembler_takes_them(name: str) -> None:
 
 
 # ---- planted faults ------------------------------------------------------------------------------
-
-Change = Callable[[str], str]
-
-
-def put(old: str, new: str, count: int = 0) -> Change:
-    def change(ir: str) -> str:
-        made, found = re.subn(old, new, ir, count=count)
-        assert found, (old, ir)
-        return made
-
-    return change
 
 
 def early(ir: str) -> str:

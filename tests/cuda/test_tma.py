@@ -51,7 +51,7 @@ from tensorkiln.target.cuda_tools import assembled, instruction_counts
 from tensorkiln.transform.tir.check_races import races_of
 from tests.cuda.driver_calls import Driver
 from tests.cuda.emulator.launch import CU_TENSOR_MAP_SWIZZLE_128B, Emulated, EmulatorFault, MapOf
-from tests.cuda.faults import require_found
+from tests.cuda.faults import Change, put, require_found
 from tests.cuda.lookalike import require_cuda
 from tests.cuda.networks import let_run
 from tests.cuda.test_metrics import require_tool
@@ -476,18 +476,6 @@ def _aligned_body(ir: str) -> str:
 
 
 # ---- planted faults ------------------------------------------------------------------------------
-
-Change = Callable[[str], str]
-
-
-def put(old: str, new: str, count: int = 0) -> Change:
-    def change(ir: str) -> str:
-        made, found = re.subn(old, new, ir, count=count)
-        assert found, (old, ir)
-        return made
-
-    return change
-
 
 EXPECT = r"(%\w+) = call i64 (@llvm\.nvvm\.mbarrier\.arrive\.expect\.tx\.[\w.]+)\((.*), i32 (\d+)\)"
 TRY = r"(%\w+) = call i1 @llvm\.nvvm\.mbarrier\.try\.wait[^\n]*\n"

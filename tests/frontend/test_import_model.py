@@ -31,6 +31,16 @@ class Net(torch.nn.Module):
         return torch.relu(x)
 
 
+class Place:
+    """A path of another library."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+
 def onnx_model() -> Any:
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     x, y = (onnx.helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy")
@@ -51,6 +61,7 @@ def written(path: Path) -> Path:
 # form -> the model and options of `compile`, in a folder
 FORMS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "path": lambda d: (saved(d / "a.onnx"), {}),
+    "like a path": lambda d: (Place(saved(d / "a.onnx")), {}),
     "text": lambda d: (str(saved(d / "a.onnx")), {}),
     "other suffix": lambda d: (saved(d / "a.model"), {}),
     "frozen": lambda d: (saved(d / "a.onnx"), {"freeze": {"batch": 1}}),

@@ -11,8 +11,10 @@ import pydoc
 import subprocess
 import sys
 import threading
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -144,8 +146,10 @@ def test_one_torch_tensor_decides(net: LoadedModel) -> None:
 def test_inputs_by_name_in_a_dictionary_or_both(net: LoadedModel) -> None:
     a, b = np.arange(3, dtype=np.float32), np.full(3, 2, np.float32)
     f = net["pair"]
-    for y in (f(a, b), f(a, b=b), f(b=b, a=a), f({"a": a, "b": b}), f({"b": b}, a=a)):
-        assert y.names == ("out0", "out1") or len(y.names) == 2
+    both = {"a": a, "b": b}
+    mapped = (both, UserDict(both), MappingProxyType(both))  # tokenizers return the second
+    for y in (f(a, b), f(a, b=b), f(b=b, a=a), *map(f, mapped), f({"b": b}, a=a)):
+        assert len(y.names) == 2
         np.testing.assert_array_equal(y[0], a + b)
         np.testing.assert_array_equal(y[y.names[1]], a - b)
         assert list(y.asdict()) == list(y.names) and next(iter(y)) is y[0]
@@ -336,7 +340,7 @@ def test_calls_from_many_threads(net: LoadedModel) -> None:
 
 
 def test_pickles(path: Path, tmp_path: Path) -> None:
-    f = tk.load(path, num_threads=1)
+    f = tk.load(path, tk.cpu(), num_threads=1)
     again = pickle.loads(pickle.dumps(f))
     assert again.num_threads == 1 and again.module.path == path
     code = "import pickle, sys; f = pickle.load(sys.stdin.buffer); print(f['scale']([1, 2], 3))"
