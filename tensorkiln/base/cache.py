@@ -26,6 +26,7 @@ from tensorkiln.base.trust import distrust, distrust_inside, make_private
 _ABANDONED = 3600.0
 _MAGIC = b"KILNCAS1"
 _LONG = 200  # characters; of longer components an entry holds the hash
+_HASH = "sha256:"
 _FOLDERS = 256  # one for each first byte of a key
 _RECENT = 400  # entries that `explain` compares with, newest first
 
@@ -39,17 +40,21 @@ def key_of(components: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a look-up missed: the key of the nearest entry (empty for an empty cache), and the
+    """Why a look-up missed: the key of the nearest entry (empty where there is none), and the
     components that differ from it, as (name, value asked for, the entry's value)."""
 
     nearest: str
     differs: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
-        """`nearest entry 0123456789ab; target: cached 'a', asked 'b'; ...`, in one line."""
+        """`nearest entry 0123456789ab; target: cached 'a', asked 'b'; tir differs`, in one line: of
+        long values there are only hashes, which tell a reader nothing."""
         if not self.nearest:
-            return "the cache is empty"
-        lines = [f"{name}: cached {old!r}, asked {new!r}" for name, new, old in self.differs]
+            return "the cache holds nothing of this kind"
+        lines = [
+            f"{name} differs" if _HASH in new + old else f"{name}: cached {old!r}, asked {new!r}"
+            for name, new, old in self.differs
+        ]
         return f"nearest entry {self.nearest[:12]}; " + "; ".join(lines)
 
 
@@ -175,6 +180,11 @@ class Cache:
         """Return the bytes on disk, in all folders or those that match a glob pattern."""
         return sum(size for _, size, _ in self._entries(folders))
 
+    def usage(self) -> tuple[int, int]:
+        """Return how many entries there are, and their bytes on disk."""
+        sizes = [size for _, size, _ in self._entries()]
+        return len(sizes), sum(sizes)
+
     def prune(self, limit: int | None = None) -> int:
         """If the entries exceed the limit, remove the least recently used down to nine tenths of
         it; return the bytes freed."""
@@ -195,21 +205,22 @@ class Cache:
         return freed, total - freed
 
     def explain(self, components: Mapping[str, str]) -> Miss:
-        """Explain why there is no entry of these components: compare them with the recent entry
-        that has most of them in common."""
+        """Explain why there is no entry of these components: compare them with the recent entry of
+        the same names of components that has most of them in common."""
         wanted = {name: _short(text) for name, text in components.items()}
         best: tuple[int, str, dict[str, str]] | None = None
         newest = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)[:_RECENT]
         for _, _, file in newest:
             theirs = _read_components(file)
+            if theirs.keys() != wanted.keys():
+                continue  # an entry of another kind
             same = sum(theirs.get(name) == text for name, text in wanted.items())
             if best is None or same > best[0]:
                 best = (same, file.parent.name + file.name, theirs)
         if best is None:
             return Miss("", ())
         _, key, theirs = best
-        names = sorted(set(wanted) | set(theirs))
-        pairs = ((name, wanted.get(name, ""), theirs.get(name, "")) for name in names)
+        pairs = ((name, wanted[name], theirs[name]) for name in sorted(wanted))
         return Miss(key, tuple(pair for pair in pairs if pair[1] != pair[2]))
 
 
@@ -244,7 +255,7 @@ def _refused(root: Path, reason: str, what: str = "the cache") -> str:
 def _short(text: str) -> str:
     if len(text) <= _LONG:
         return text
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{_HASH}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _parse(raw: bytes) -> bytes | None:

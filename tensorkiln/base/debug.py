@@ -8,7 +8,7 @@ from tensorkiln.base.config import read_config
 
 # Levels are cumulative: level 3 also prints what levels 1 and 2 print.
 LADDER: tuple[tuple[int, str], ...] = (
-    (1, "every pass with its time; tracebacks with errors"),
+    (1, "every pass with its time; why kernels are not in the cache; tracebacks with errors"),
     (2, "what each pass changed, as a diff of the script"),
     (3, "the sources that are emitted: LLVM IR of kernels, C of the entry file"),
     (4, "every rewrite rule that fired, and where"),

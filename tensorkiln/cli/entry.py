@@ -19,6 +19,7 @@ from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.cli import (
     bench,
+    cache,
     check,
     compile,
     demo,
@@ -51,6 +52,7 @@ COMMANDS: dict[str, ModuleType] = {
     "bench": bench,
     "explain": explain,
     "targets": targets,
+    "cache": cache,
 }
 
 

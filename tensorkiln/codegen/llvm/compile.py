@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from tensorkiln.base.cache import key_of
-from tensorkiln.base.debug import SOURCES, say
+from tensorkiln.base.debug import PASSES, SOURCES, say, wants
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.packages import require_package
 from tensorkiln.base.processes import python_command
@@ -251,5 +251,18 @@ def _compiled(
         on_done(f.name)
         return Kernel(f.name, made, False, key, texts)
 
+    if cache is not None and wants(PASSES):
+        _say_why_missed(funcs, target, cache, emit)
     with Workers() as workers, ThreadPoolExecutor(max(1, jobs)) as pool:
         return list(pool.map(one, funcs))
+
+
+def _say_why_missed(
+    funcs: Sequence[PrimFunc], target: Target, cache: KernelCache, emit: str
+) -> None:
+    """Say of each object that is not in the cache what differs from the nearest there. Before the
+    first is compiled, so that none of this compile is the nearest."""
+    for f in funcs:
+        components = _object_key(f, target, emit)
+        if cache.store.get(key_of(components)) is None:
+            say(PASSES, f"{f.name} is not in the cache: {cache.store.explain(components)}")

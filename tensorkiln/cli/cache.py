@@ -1,0 +1,66 @@
+"""kiln cache: how much the kernel cache holds; removes what was not used for longest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tensorkiln.base.cache import user_cache
+from tensorkiln.base.config import byte_count
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import size_text
+from tensorkiln.cli.options import refuse_together
+from tensorkiln.cli.tables import columns
+
+
+def _size(text: str) -> int:
+    try:
+        return byte_count(text)
+    except ValueError:
+        message = f"{text!r}: expected {byte_count.__doc__}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln cache`."""
+    parser.add_argument(
+        "--prune",
+        metavar="SIZE",
+        type=_size,
+        help="remove what was not used for longest, until less than SIZE (such as 500M) is left",
+    )
+    parser.add_argument("--clear", action="store_true", help="remove everything")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove what was asked for, and print what is there now."""
+    refuse_together({"--prune": args.prune is not None, "--clear": args.clear})
+    cache = user_cache()
+    if cache is None:
+        raise UserError("there is no cache: KILN_CACHE=0 turns it off", code="no-cache")
+    if refusal := cache.refusal():
+        raise UserError(refusal, code="no-cache")
+    entries, _ = cache.usage()
+    freed = cache.prune(args.prune or 0) if args.clear or args.prune is not None else 0
+    left, size = cache.usage()
+    if args.json:
+        report = {
+            "folder": str(cache.root),
+            "entries": left,
+            "bytes": size,
+            "limit": cache.limit,
+            "removed": entries - left,
+            "freed": freed,
+        }
+        print(json.dumps(report, indent=1))
+        return 0
+    rows = [
+        ("folder", str(cache.root)),
+        ("entries", str(left)),
+        ("size", f"{size_text(size)} of at most {size_text(cache.limit)}"),
+    ]
+    if args.clear or args.prune is not None:
+        rows.append(("removed", f"{entries - left} entries, {size_text(freed)}"))
+    print(columns(rows, indent=""))
+    return 0
