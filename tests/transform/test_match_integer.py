@@ -11,7 +11,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.transform.graphs import Graph, c, check_text, graph, main, ops_of
+from tests.transform.graphs import Graph, c, check_text, graph, main, ops_of, rand
 
 R = np.random.default_rng(5)
 
@@ -233,3 +233,106 @@ def test_a_product_of_scaled_integers() -> None:
             return y
         """,
     )
+
+
+# ---- why a product stays in float32 --------------------------------------------------------------
+
+
+def product(
+    op: str = "linear",
+    left: tuple[object, ...] = (0.02, 0),
+    dtype: str = "uint8",
+    right: Callable[[Graph], Value] = lambda g: weights(g, 12, 7, axis=1),
+    **attrs: object,
+) -> Callable[..., Value]:
+    """A product of x, dequantised by constants of `left` if there are any, and `right`."""
+
+    def build(g: Graph, x: Value, *given: Value) -> Value:
+        a: Value = x
+        if left:
+            s, z = left
+            a = g.dequantize(
+                x, s if isinstance(s, Constant) else c(s), constant(np.asarray(z, dtype))
+            )
+        return g.emit(op, a, given[-1] if right is None else right(g), span="it", **attrs)
+
+    return build
+
+
+FLOAT = tensor((3, 12), "float32")
+IMAGES = tensor((1, 8, 6, 5), "uint8")
+REASONS: dict[str, tuple[Callable[..., Value], dict[str, object]]] = {
+    "its left side is not dequantised": (product(left=()), {"x": FLOAT}),
+    "its right side is not dequantised": (
+        product(right=lambda g: rand(12, 7)),
+        {"x": ROWS},
+    ),
+    "its left side has several scales or zero points": (
+        product(left=(scales(3, 1), np.zeros((3, 1)))),
+        {"x": ROWS},
+    ),
+    "its right side has scales or zero points that are not one, or one per channel": (
+        product(right=lambda g: weights(g, 12, 7, axis=0)),
+        {"x": ROWS},
+    ),
+    "its left side is int16": (product(dtype="int16"), {"x": tensor((3, 12), "int16")}),
+    "its weights less their zero point do not fit in 8 bits": (
+        product(right=lambda g: weights(g, 12, 7, axis=1, dtype="uint8")),
+        {"x": ROWS},
+    ),
+    "a scale or zero point of its left side is computed": (
+        lambda g, x, s: g.emit(
+            "linear", g.dequantize(x, s, at(0)), weights(g, 12, 7, axis=1), span="it"
+        ),
+        {"x": ROWS, "s": tensor((), "float32")},
+    ),
+    "its right side is computed": (
+        lambda g, x, w: g.emit(
+            "conv2d",
+            g.dequantize(x, c(0.02), at(0)),
+            g.dequantize(w, c(0.02), at(0, "int8")),
+            span="it",
+        ),
+        {"x": IMAGES, "w": tensor((4, 8, 3, 3), "int8")},
+    ),
+    "there is none for conv2d_transpose": (
+        product("conv2d_transpose", right=lambda g: weights(g, 8, 4, 2, 2, axis=1), strides=(2, 2)),
+        {"x": IMAGES},
+    ),
+    "its left side is transposed": (
+        product("matmul", right=lambda g: weights(g, 3, 7, axis=1), transpose_a=True),
+        {"x": ROWS},
+    ),
+    "its weights are not a matrix": (
+        product("matmul", right=lambda g: weights(g, 2, 12, 7, axis=1)),
+        {"x": tensor((2, 3, 12), "uint8")},
+    ),
+    "its left side has several scales or zero points, or computes them": (
+        lambda g, x, y, s: g.emit(
+            "matmul", g.dequantize(x, s, at(0)), g.dequantize(y, c(0.1), at(3)), span="it"
+        ),
+        {"x": ROWS, "y": tensor((12, 4), "uint8"), "s": tensor((), "float32")},
+    ),
+    "its right side is int16": (
+        lambda g, x, y: g.emit(
+            "matmul",
+            g.dequantize(x, c(0.1), at(0)),
+            g.dequantize(y, c(0.1), at(3, "int16")),
+            span="it",
+        ),
+        {"x": ROWS, "y": tensor((12, 4), "int16")},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_a_product_stays_in_float32(reason: str) -> None:
+    build, params = REASONS[reason]
+    after = match_integer(graph(build, **params))
+    assert main(after).attrs["decomposed"] == (("it", f"no integer kernel: {reason}"),)
+    assert match_integer(after) is after
+
+
+def test_products_without_quantised_operands_have_no_reason() -> None:
+    before = graph(product(left=(), right=lambda g: rand(12, 7)), x=FLOAT)
+    assert match_integer(before) is before

@@ -9,6 +9,7 @@ q is uint8 and w' is int8. An int8 left operand is shifted to uint8: 128 is adde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from tensorkiln.transform.rewriting.rewrite import Match
 
 # Operators on constants that importers emit and do not fold; `known_array` evaluates them.
 _FOLDED = ("reshape", "transpose", "cast", "sub", "add")
+
+
+class Definitions(Protocol):
+    """What knows the calls that values are bound to, as a Match does."""
+
+    def definition(self, v: Value) -> Call | None:
+        """The call; None for what is bound to none."""
 
 
 @dataclass(slots=True)
@@ -91,23 +99,46 @@ def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
     return _centred(m, left, w, axis) if m.type.dtype.name == "int32" else None
 
 
-def _dequantised(m: Match, left: Call, right: Call | None, axis: int) -> Factors | None:
-    if right is None or right.op != "dequantize":
-        return None
-    given = [*left.args[1:], *right.args[1:]]
-    arrays = [a.array for a in given if isinstance(a, Constant)]
+def lacks_integers(m: Definitions, left: Call | None, right: Call | None, axis: int) -> str:
+    """Why a product of real numbers, whose operands these calls define, is not one of uint8 and
+    constant int8; empty if it is."""
+    for side, call in (("left", left), ("right", right)):
+        if call is None or call.op != "dequantize":
+            return f"its {side} side is not dequantised"
+        if not all(isinstance(a, Constant) for a in call.args[1:]):
+            return f"a scale or zero point of its {side} side is computed"
+    assert left is not None and right is not None
+    s, z, t, u = (_array(a) for a in (*left.args[1:], *right.args[1:]))
     w = known_array(m, right.args[0])
-    if len(arrays) < 4 or w is None:
+    if w is None:
+        return "its right side is computed"
+    if s.size > 1 or z.size > 1:
+        return "its left side has several scales or zero points"
+    if not _varies_along(t, w, axis) or not _varies_along(u, w, axis):
+        return "its right side has scales or zero points that are not one, or one per channel"
+    if not _is_byte(left.args[0]):
+        return f"its left side is {tensor_type(left.args[0]).dtype}"
+    if _signed(w, u) is None:
+        return "its weights less their zero point do not fit in 8 bits"
+    return ""
+
+
+def _dequantised(m: Match, left: Call, right: Call | None, axis: int) -> Factors | None:
+    if right is None or lacks_integers(m, left, right, axis):
         return None
-    s, z, t, u = arrays
-    if s.size > 1 or z.size > 1 or not _varies_along(t, w, axis) or not _varies_along(u, w, axis):
-        return None
-    signed = _signed(w, u)
-    if signed is None:
+    s, z, t, u = (_array(a) for a in (*left.args[1:], *right.args[1:]))
+    w = known_array(m, right.args[0])
+    signed = None if w is None else _signed(w, u)
+    found = _unsigned(m, left.args[0], int(z.reshape(())))
+    if found is None or signed is None:
         return None
     scale = np.asarray(s.reshape(()) * t.reshape(-1))
-    found = _unsigned(m, left.args[0], int(z.reshape(())))
-    return None if found is None else Factors(*found, signed, axis, scale, _name(right.args[0]))
+    return Factors(*found, signed, axis, scale, _name(right.args[0]))
+
+
+def _array(v: Value) -> np.ndarray:
+    assert isinstance(v, Constant)
+    return v.array
 
 
 def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
@@ -142,20 +173,37 @@ def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
     if call is None:
         return None
     if call.op == "dequantize":
-        q, s, z = call.args
-        small = isinstance(s, Constant) and isinstance(z, Constant) and s.array.size == z.array.size
-        if not small or s.array.size > 1 or not _is_byte(q):  # type: ignore[union-attr]
+        q = call.args[0]
+        if not _has_one_scale(call) or not _is_byte(q):
             return None
-        wide, zero = m.emit("cast", q, dtype="int16"), z.array.reshape(())  # type: ignore[union-attr]
-        if zero:
-            wide = m.emit("sub", wide, constant(np.asarray(zero, np.int16)))
-        return wide, s.array.reshape(())  # type: ignore[union-attr]
+        s, z = (_array(a).reshape(()) for a in call.args[1:])
+        wide = m.emit("cast", q, dtype="int16")
+        if z:
+            wide = m.emit("sub", wide, constant(np.asarray(z, np.int16)))
+        return wide, s
     if m.type.dtype.name != "int32":
         return None
     inner = m.definition(call.args[0]) if call.op == "sub" else call
     if inner is None or inner.op != "cast" or not _is_byte(inner.args[0]):
         return None
     return m.emit("cast", v, dtype="int16"), None
+
+
+def lacks_pairs(left: Call | None, right: Call | None) -> str:
+    """Why a product of two computed operands is not one of integers; empty if it is."""
+    for side, call in (("left", left), ("right", right)):
+        if call is None or call.op != "dequantize":
+            return f"its {side} side is not dequantised"
+        if not _has_one_scale(call):
+            return f"its {side} side has several scales or zero points, or computes them"
+        if not _is_byte(call.args[0]):
+            return f"its {side} side is {tensor_type(call.args[0]).dtype}"
+    return ""
+
+
+def _has_one_scale(call: Call) -> bool:
+    """Whether a call of dequantize has one constant scale and one constant zero point."""
+    return all(isinstance(a, Constant) and a.array.size == 1 for a in call.args[1:])
 
 
 def _is_byte(v: Value) -> bool:
@@ -199,7 +247,7 @@ def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value
     return moved, m.emit("add", zero, constant(np.array(128, np.int32)))
 
 
-def known_array(m: Match, v: Value) -> np.ndarray | None:
+def known_array(m: Definitions, v: Value) -> np.ndarray | None:
     """The elements of `v` if it is a constant, or computed from constants by a few operators."""
     if isinstance(v, Constant):
         return v.array

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Value, constant
-from tensorkiln.transform.relax.integer_operands import Factors, centred, factors, integers_of
+from tensorkiln.ir.relax import Call, Constant, Function, RVar, Value, constant
+from tensorkiln.transform.relax.integer_operands import (
+    Factors,
+    centred,
+    factors,
+    integers_of,
+    known_array,
+    lacks_integers,
+    lacks_pairs,
+)
 from tensorkiln.transform.relax.requantize import MOVED, REQUANTIZED
 from tensorkiln.transform.rewriting.rewrite import Match, Rule, rewrite
+
+_PRODUCTS = ("conv2d", "conv2d_transpose", "linear", "matmul")
 
 
 def match_integer(mod: IRModule) -> IRModule:
@@ -24,9 +38,49 @@ def match_integer(mod: IRModule) -> IRModule:
     The sums are exact, up to overflow of 32 bits. The scale is a product of the model's scales in
     float32, as in ONNX's QLinearConv, so a result is the exact sum, scaled once and rounded once.
     Products that no rule matches, with a zero point per row of the left side for example, are
-    computed as the model says: in int32 for integer operators, else in float32.
+    computed as the model says: in int32 for integer operators, else in float32; the attribute
+    `decomposed` of the function says why, for `Executable.placement()`.
     """
-    return rewrite(mod, RULES)
+    return rewrite(mod, RULES).map_graphs(_with_reasons)
+
+
+def _with_reasons(f: Function) -> Function:
+    """The function with the reasons of its products that dequantise an operand."""
+    calls = _Calls({b.var: b.value for b in f.bindings if isinstance(b.value, Call)})
+    old = f.attrs.get("decomposed", ())
+    rows = [
+        row
+        for call in calls.of.values()
+        if call.op in _PRODUCTS and call.span and (reason := _reason(calls, call))
+        if (row := (call.span, f"no integer kernel: {reason}")) not in old
+    ]
+    return replace(f, attrs=Attrs.of(**{**f.attrs, "decomposed": (*old, *rows)})) if rows else f
+
+
+def _reason(calls: _Calls, call: Call) -> str:
+    """Why a product is of real numbers; empty if none of its operands is dequantised."""
+    left, right = (calls.definition(a) for a in call.args[:2])
+    if all(side is None or side.op != "dequantize" for side in (left, right)):
+        return ""
+    if call.op == "conv2d_transpose":
+        return "there is none for conv2d_transpose"
+    if call.op == "matmul" and call.attrs.get("transpose_a"):
+        return "its left side is transposed"
+    if call.op == "matmul" and (right is None or known_array(calls, right.args[0]) is None):
+        return lacks_pairs(left, right)
+    axis = 0 if call.op == "conv2d" else 1
+    return lacks_integers(calls, left, right, axis) or "its weights are not a matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of a function by what they are bound to."""
+
+    of: Mapping[RVar, Call]
+
+    def definition(self, v: Value) -> Call | None:
+        """As `Match.definition`."""
+        return self.of.get(v) if isinstance(v, RVar) else None
 
 
 def _conv(m: Match) -> Value | None:
