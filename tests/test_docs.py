@@ -25,7 +25,8 @@ from tensorkiln.target.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = [page for page in PAGES if page.name != "ARCHITECTURE.md"]
+# The requirements are run one by one in test_requirements.py.
+PAGES = [page for page in PAGES if page.name not in ("ARCHITECTURE.md", "requirements.md")]
 ALL_PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>.+?) -->\n)?(?:<!-- needs: (?P<tool>.+?) -->\n)?"
@@ -44,7 +45,10 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
+    return blocks_of(page.read_text(encoding="utf-8"))
+
+
+def blocks_of(text: str) -> list[Block]:
     found = BLOCK.finditer(text)
     return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in found]
 
@@ -75,10 +79,10 @@ def script(found: list[Block]) -> list[tuple[str, str]]:
     return steps
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    shims = tmp_path / ".shims"
+def run_blocks(found: list[Block], folder: Path) -> None:
+    """Run blocks in a folder, in order, with `kiln` and `python` of this checkout."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    shims = folder / ".shims"
     shims.mkdir()
     for name, command in (("kiln", "-m tensorkiln.cli"), ("python", "")):
         (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
@@ -89,16 +93,21 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         "PYTHONPATH": str(ROOT),
         "KILN_PROGRESS": "off",
     }
-    for kind, text in script(blocks(page)):
+    for kind, text in script(found):
         if kind in FILES:
-            (tmp_path / text.split()[1]).write_text(text, encoding="utf-8")
+            (folder / text.split()[1]).write_text(text, encoding="utf-8")
             continue
-        (tmp_path / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
+        (folder / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
         command = [sys.executable, "page.py"] if kind == "python" else ["sh", "-euc", text]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    run_blocks(blocks(page), tmp_path)
     missing = {b.tool for b in blocks(page) if lacks(b.tool)}
     if missing:
         tools = sorted(missing)
