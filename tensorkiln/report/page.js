@@ -42,13 +42,12 @@ function makeDot(kernel) {
 function makeCell(kind, cell, row) {
   const text = cellText(kind, cell);
   if (kind === "number") {
-    const td = make("td", { class: "n" });
+    const td = make("td", { class: "n" }, text);
     if (cell.length > 2) {
       const bar = make("i");
       bar.style.width = `${100 * cell[2]}%`;
       td.append(make("span", { class: "bar" }, bar));
     }
-    td.append(text);
     return td;
   }
   if (kind === "names") return make("td", { class: "names", title: text }, make("div", {}, text));
@@ -107,9 +106,9 @@ class Table {
     this.body = make("tbody");
     this.more = make("button", { class: "more" });
     this.heads = this.columns.map(([title, kind], column) => {
-      const button = make("button", {}, title);
+      const button = make("button", {}, title), barred = kind === "number" && this.rows[0]?.cells[column].length > 2;
       button.addEventListener("click", () => this.sort(column));
-      return make("th", { scope: "col", class: kind === "number" ? "n" : "" }, button);
+      return make("th", { scope: "col", class: kind === "number" ? "n" : "" }, button, barred ? make("span", { class: "bar" }) : "");
     });
     this.input.addEventListener("input", () => this.search());
     this.input.addEventListener("keydown", (event) => {
@@ -231,11 +230,13 @@ for (const root of document.querySelectorAll("[data-table]")) {
 
 const HIGH = 36; // of a node, in SVG units
 const LONGEST_LABEL = 36; // characters
+const SMALLEST = 0.06; // scale at which nodes are still seen
 
 class Graph {
   constructor(view) {
     this.view = view;
     this.svg = view.querySelector("svg");
+    this.where = view.querySelector(".where");
     this.nodes = data.graph.centres.map(([x, y], i) => {
       const half = data.graph.widths[i] / 2;
       return { i, box: [x - half, y - HIGH / 2, x + half, y + HIGH / 2], make: () => this.makeNode(i) };
@@ -257,6 +258,7 @@ class Graph {
     const box = [this.x - wide / 2, this.y - high / 2, this.x + wide / 2, this.y + high / 2];
     this.svg.setAttribute("viewBox", `${box[0]} ${box[1]} ${wide} ${high}`);
     this.svg.classList.toggle("far", this.scale < 0.3);
+    this.where.value = this.y;
     const seen = (part) => part.box[0] < box[2] && part.box[2] > box[0] && part.box[1] < box[3] && part.box[3] > box[1];
     for (const [group, parts] of [[this.below, this.edges], [this.above, this.nodes]]) {
       for (const part of parts) {
@@ -267,11 +269,12 @@ class Graph {
   }
 
   get whole() {
-    return Math.min(this.view.clientWidth / data.graph.width, this.view.clientHeight / data.graph.height);
+    const scale = Math.min(this.view.clientWidth / data.graph.width, this.view.clientHeight / data.graph.height);
+    return Math.min(Math.max(scale, SMALLEST), 1.2);
   }
 
   zoom(factor, x = this.x, y = this.y) {
-    const scale = Math.min(Math.max(this.scale * factor, Math.min(this.whole, 1)), 4);
+    const scale = Math.min(Math.max(this.scale * factor, this.whole), 4);
     this.x = x + (this.x - x) * this.scale / scale;
     this.y = y + (this.y - y) * this.scale / scale;
     this.scale = scale;
@@ -296,9 +299,10 @@ class Graph {
   }
 
   fit() {
-    this.scale = Math.min(this.whole, 4);
-    this.x = data.graph.width / 2;
-    this.y = data.graph.height / 2;
+    const middle = (size, pixels, at) => (size * this.scale <= pixels + 1 ? size / 2 : at);
+    this.scale = this.whole;
+    this.x = middle(data.graph.width, this.view.clientWidth, this.x);
+    this.y = middle(data.graph.height, this.view.clientHeight, this.y);
     this.show();
   }
 
@@ -314,13 +318,14 @@ class Graph {
   }
 
   makeNode(i) {
-    const [span, label, note, kernel] = data.tables.nodes.rows[i];
+    const [name, what, note, kernel] = data.tables.nodes.rows[i];
     const [x, y] = data.graph.centres[i], wide = data.graph.widths[i], kind = data.graph.kinds[i];
-    const where = kind !== "op" ? kind : kernel === null ? "no kernel of its own" : `kernel ${data.kernels[kernel][0]}`;
+    const isOp = kind === "op", label = isOp ? what : name;
+    const where = !isOp ? "" : kernel === null ? "no kernel of its own" : `kernel ${data.kernels[kernel][0]}`;
     const cut = (text) => (text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL - 1)}…` : text);
     const parts = [
-      makeSvg("title", {}, [span, label, note, where].filter(Boolean).join("\n")),
-      makeSvg("rect", { x: x - wide / 2, y: y - HIGH / 2, width: wide, height: HIGH, rx: kind === "op" ? 5 : 16 }),
+      makeSvg("title", {}, [name, what, note, where].filter(Boolean).join("\n")),
+      makeSvg("rect", { x: x - wide / 2, y: y - HIGH / 2, width: wide, height: HIGH, rx: isOp ? 5 : 16 }),
       makeSvg("text", { x, y: note ? y - 2 : y + 4 }, cut(label)),
     ];
     if (note) parts.push(makeSvg("text", { class: "dim", x, y: y + 12 }, cut(note)));
@@ -335,6 +340,7 @@ class Graph {
   listen() {
     const acts = { in: () => this.zoom(1.4), out: () => this.zoom(1 / 1.4), top: () => this.top(), whole: () => this.fit() };
     for (const button of this.view.querySelectorAll("button")) button.addEventListener("click", acts[button.name]);
+    this.where.addEventListener("input", () => { this.y = Number(this.where.value); this.show(); });
     const step = 80;
     const keys = {
       "+": acts.in, "=": acts.in, "-": acts.out, "Home": acts.top, "0": acts.whole,

@@ -1,8 +1,8 @@
 """One static page: everything inline, nothing fetched, and every name escaped.
 
-The page has three parts. What is short is HTML: facts, the picture of memory. Rows of tables and the
-places of the graph are JSON, of which page.js shows what is asked for. Long texts are JSON of their
-own, one element for each row that can be opened, and read when it is.
+The page has three parts. What is short is HTML: facts, the picture of memory. Rows of tables and
+the places of the graph are JSON, of which page.js shows what is asked for. Long texts are JSON of
+their own, one element for each row that can be opened, and read when it is.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _table(name: str) -> str:
 
 def _folded_table(name: str, title: str) -> str:
     """A table that is made when it is opened."""
-    return f'<details class="card"><summary>{title}</summary><div data-table="{name}"></div></details>'
+    return (
+        f'<details class="card"><summary>{title}</summary><div data-table="{name}"></div></details>'
+    )
 
 
 def _facts(story: Story) -> str:
@@ -119,21 +121,24 @@ _TOOLS = (
     ("in", "+", "closer (+)"),
     ("out", "−", "wider (-)"),
     ("top", "top", "from the top (Home)"),
-    ("whole", "whole", "the whole graph (0)"),
+    ("whole", "whole", "all of the graph, or as much as can be told apart (0)"),
 )
 
 
 def _graph(story: Story) -> str:
     count = f"{len(story.graph.nodes):,}"
     table = _folded_table("nodes", f"All {count} nodes as a table")
-    if story.graph.placed is None:
+    placed = story.graph.placed
+    if placed is None:
         return f'<p class="note">{count} nodes are too many for a picture.</p>{table}'
     tools = "".join(f'<button name="{n}" title="{t}">{s}</button>' for n, s, t in _TOOLS)
     return (
         '<p class="note">As imported. A colour is a kernel, which a click leads to; what has none '
         "was folded into others. Drag or use arrow keys to move; zoom by Ctrl and wheel, or + and "
         f'−.</p><div class="card view" tabindex="0" role="group" aria-label="graph of {count} '
-        f'nodes"><svg aria-hidden="true"></svg><div class="tools">{tools}</div></div>{table}'
+        f'nodes"><svg aria-hidden="true"></svg><div class="tools">{tools}</div>'
+        f'<input class="where" type="range" min="0" max="{placed.height:g}" '
+        f'aria-label="how far down"></div>{table}'
     )
 
 
@@ -207,7 +212,7 @@ def _kernel_names(story: Story) -> list[tuple[str, int]]:
 
 
 def _places(story: Story) -> dict[str, object] | None:
-    """The layout of the graph; nodes are numbered as in the table of nodes."""
+    """The layout of the graph; nodes are those of the table, which has their texts."""
     picture, placed = story.graph, story.graph.placed
     if placed is None:
         return None
@@ -224,8 +229,14 @@ def _places(story: Story) -> dict[str, object] | None:
 def _nodes_table(story: Story) -> _Table:
     numbers = {k.name: i for i, k in enumerate(story.kernels)}
     columns = [("node", "place"), ("operator", "text"), ("shape", "text"), ("kernel", "kernel")]
-    nodes = story.graph.nodes
-    rows = [[n.span, n.label, n.note, numbers.get(n.kernel)] for n in nodes]
+    rows = [
+        [
+            *((n.span, n.label) if n.kind == "op" else (n.label, n.kind)),
+            n.note,
+            numbers.get(n.kernel),
+        ]
+        for n in story.graph.nodes
+    ]
     return _Table("node", columns, rows)
 
 

@@ -17,7 +17,7 @@ def colour(index: int) -> tuple[str, str]:
     much, by the golden angle."""
     hue, tone, step = f"{index * 137.508 % 360:.0f}", index % 3, index % 2
     light = f"hsl({hue} {62 + tone * 8}% {82 - step * 6}%)"
-    return light, f"hsl({hue} {36 + tone * 8}% {24 + step * 5}%)"
+    return light, f"hsl({hue} {36 + tone * 8}% {23 + step * 4}%)"
 
 
 def colours_css() -> str:
