@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tensorkiln as tk
 from examples.make_mlp import make_mlp
+from tensorkiln.base.errors import UserError
 from tensorkiln.cli.entry import main
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
@@ -301,11 +302,11 @@ def test_every_form_of_model_shows_its_name(tmp_path: Path) -> None:
     assert shown_name(explain(tmp_path / "my net-2.onnx")) == "my net-2"
     assert shown_name(explain(str(tmp_path / "my net-2.onnx"), freeze={"batch": 2})) == "my net-2"
     assert shown_name(explain(model)) == shown_name(explain(model.SerializeToString())) == "mlp"
-    assert shown_name(explain(Branches)) == Branches.name == "Branches"
-    assert shown_name(explain(MODULE)) == "model"
+    assert shown_name(explain(IRModule(MODULE.functions, "branches of 2"))) == "branches of 2"
+    assert shown_name(explain(MODULE)) == MODULE.name
     assert shown_name(explain(MODULE.graphs[0])) == "main"
     assert shown_name(explain(MODULE, name="a <b> & c")) == "a <b> & c"
-    with pytest.raises(tk.UserError, match="name is an int, expected a str"):
+    with pytest.raises(UserError, match="name is an int, expected a str"):
         explain(MODULE, name=3)
 
 
