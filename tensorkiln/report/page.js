@@ -292,15 +292,21 @@ class Graph {
   top() {
     const fit = this.view.clientWidth / data.graph.width;
     this.scale = Math.min(Math.max(fit, 0.6), 1.2);
-    const [x] = fit < this.scale ? data.graph.centres[0] : [data.graph.width / 2];
-    this.x = x;
+    [this.x] = data.graph.centres[0];
+    const half = this.view.clientWidth / this.scale / 2;
+    // As near to the first node as leaves all of the width in view, if that fits.
+    if (data.graph.width <= 2 * half) this.x = Math.min(Math.max(this.x, data.graph.width - half), half);
     this.y = this.view.clientHeight / this.scale / 2;
     this.show();
   }
 
   fit() {
-    const middle = (size, pixels, at) => (size * this.scale <= pixels + 1 ? size / 2 : at);
     this.scale = this.whole;
+    // In the middle, or where the view was, but with nothing beyond the graph's edges.
+    const middle = (size, pixels, at) => {
+      const half = pixels / this.scale / 2;
+      return size <= 2 * half + 1 ? size / 2 : Math.min(Math.max(at, half), size - half);
+    };
     this.x = middle(data.graph.width, this.view.clientWidth, this.x);
     this.y = middle(data.graph.height, this.view.clientHeight, this.y);
     this.show();

@@ -425,6 +425,7 @@ def test_2000_nodes_open_with_few_elements_and_bytes(large: tuple[Report, Path])
     told.elements = all('*').length;
     told.drawn = all('.node').length;
     graph.fit();
+    told.top = Number(one('.view svg').getAttribute('viewBox').split(' ')[1]);
     told.far = [all('.node').length, one('.view svg').classList.contains('far')];
     graph.top();
     told.again = all('.node').length;
@@ -432,6 +433,7 @@ def test_2000_nodes_open_with_few_elements_and_bytes(large: tuple[Report, Path])
     told = act(path, script)
     assert told["elements"] < 5000
     assert 5 < told["drawn"] < 40 and told["drawn"] == told["again"]
+    assert told["top"] == pytest.approx(0, abs=1)
     assert told["drawn"] < told["far"][0] < 500 and told["far"][1]
 
 
