@@ -288,10 +288,10 @@ class Graph {
     this.show();
   }
 
-  // From the first node, as wide as the graph if that is still readable.
+  // From the first node.
   top() {
     const fit = this.view.clientWidth / data.graph.width;
-    this.scale = Math.min(Math.max(fit, 0.6), 1.2);
+    this.scale = Math.min(Math.max(fit, 0.9), 1.2); // at which labels can be read
     [this.x] = data.graph.centres[0];
     const half = this.view.clientWidth / this.scale / 2;
     // As near to the first node as leaves all of the width in view, if that fits.
