@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     module = tk.frontend.from_onnx(model, freeze=freeze or None)
     progress.phase("compile and measure")
     seconds = 0.0 if args.no_times else 0.02
-    report = tk.explain(module, tk.Target(args.target or "native"), sizes=dims, seconds=seconds)
+    target = tk.Target(args.target or "native")
+    report = tk.explain(module, target, name=model.name, sizes=dims, seconds=seconds)
     progress.phase("write page")
     page = report.save(args.output)
     progress.finish()

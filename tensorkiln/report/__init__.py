@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tensorkiln.base.errors import require
 from tensorkiln.base.folders import write_files
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
-from tensorkiln.ir.module import IRModule
+from tensorkiln.frontend import import_model
 from tensorkiln.passes import Pipeline
 from tensorkiln.report.page import page
 from tensorkiln.report.story import Story, record
@@ -39,25 +41,33 @@ class Report:
 
 
 def explain(
-    mod: IRModule,
+    model: Any,
     target: Target | str | dict[str, object] | None = None,
     *,
+    example_inputs: Any = None,
+    freeze: Mapping[str, int] | None = None,
+    name: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     externals: Sequence[External] = (),
     sizes: Mapping[str, int] | None = None,
     seconds: float = 0.02,
 ) -> Report:
-    """Compile a module and report what every pass changed, what each kernel computes and costs, and
+    """Compile a model and report what every pass changed, what each kernel computes and costs, and
     how memory is used.
 
-    `target`: as for `compile`, this machine's CPU by default. `sizes`: values of symbolic
+    `model`, `example_inputs` and `freeze`: as for `compile`. `target`: as for `compile`, this
+    machine's CPU by default. `name`: the heading of the page, any text; by default the module's
+    name, which is that of the ONNX file or of the torch module's class. `sizes`: values of symbolic
     dimensions for times and memory, 1 by default. `seconds`: time spent on measuring each kernel;
     with 0, kernels are not timed. Raises what `compile` raises.
     """
+    mod = import_model(model, example_inputs=example_inputs, freeze=freeze)
     asked = Target("native") if target is None else Target(target)
+    shown = mod.name if name is None else name
+    require(shown, str, "name")
     story, executable = record(
-        mod, asked, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
+        mod, shown, asked, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
     )
     return Report(story, executable)
 

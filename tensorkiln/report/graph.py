@@ -22,11 +22,12 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.passes import Step
-from tensorkiln.report.layers import Edge, PlacedGraph, place
+from tensorkiln.report.layers import Edge, PlacedGraph, cell_count, place
 
-# A picture of more nodes is not readable, and its layout takes minutes.
-MOST_NODES = 1500
+# Nodes and waypoints of the largest picture: its layout takes some seconds.
+MOST_CELLS = 60_000
 _LETTER = 6.6  # width of a label's character, in SVG units
+LONGEST_LABEL = 36  # characters that are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class PictureNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphPicture:
-    """Nodes in the order of the program, edges as pairs of their numbers, and their layout; None
-    for more than MOST_NODES nodes."""
+    """Nodes in the order of the program, edges as pairs of their numbers, and their layout, in
+    which nodes are `widths` wide; None where that takes more than MOST_CELLS."""
 
     nodes: tuple[PictureNode, ...]
     edges: tuple[Edge, ...]
+    widths: tuple[float, ...]
     placed: PlacedGraph | None
 
 
@@ -59,11 +61,14 @@ def graph_picture(mod: IRModule, kernels: Mapping[str, str]) -> GraphPicture:
         if isinstance(f, Function) and not f.is_primitive:
             drawing.function(f, f.name)
     nodes, edges = tuple(drawing.nodes), tuple(drawing.edges)
-    placed = None
-    if len(nodes) <= MOST_NODES:
-        widths = [24 + _LETTER * max(len(n.label), len(n.note) * 0.85) for n in nodes]
-        placed = place(widths, edges)
-    return GraphPicture(nodes, edges, placed)
+    widths = tuple(map(_width, nodes))
+    is_small = cell_count(len(nodes), edges) <= MOST_CELLS
+    return GraphPicture(nodes, edges, widths, place(widths, edges) if is_small else None)
+
+
+def _width(n: PictureNode) -> float:
+    label, note = (min(len(text), LONGEST_LABEL) for text in (n.label, n.note))
+    return round(18 + _LETTER * max(label, note * 0.85), 1)
 
 
 class _Drawing:

@@ -1,16 +1,16 @@
 """Places the nodes of a directed acyclic graph in layers, with few crossings and straight edges.
 
 The usual three steps (Sugiyama, Tagawa and Toda, 1981): the layer of a node is the length of the
-longest path to it from a source; an edge over several layers gets a waypoint in each layer between;
-order and positions in a layer follow the average of the neighbours, in alternating sweeps down and
-up.
+longest path to it from a source; an edge over several layers gets a waypoint in each layer between,
+which the edges of one source share; order and positions in a layer follow the average of the
+neighbours, in alternating sweeps down and up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 
 Edge = tuple[int, int]
 _SWEEPS = 8
@@ -45,26 +45,24 @@ def place(
     are `row` apart, nodes in a layer at least `gap`."""
     count = len(widths)
     edges = sorted(set(edges))
-    layer = [0] * count
-    for a, b in edges:  # sorted by source: the layer of b is final before any edge that starts at b
-        layer[b] = max(layer[b], layer[a] + 1)
-    layer = _settle(layer, edges, count)
+    layer = _layers(count, edges)
     cells = [_Cell(w, [], []) for w in widths]
     layers: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
     for node in range(count):
         layers[layer[node]].append(node)
+    trunks: dict[tuple[int, int], int] = {}  # (source, depth) -> its waypoint there
     chains: dict[Edge, list[int]] = {}
     for a, b in edges:
         chain = [a]
         for depth in range(layer[a] + 1, layer[b]):
-            cells.append(_Cell(_WAY, [], []))
-            layers[depth].append(len(cells) - 1)
-            chain.append(len(cells) - 1)
-        chain.append(b)
-        for upper, lower in pairwise(chain):
-            cells[upper].below.append(lower)
-            cells[lower].above.append(upper)
-        chains[a, b] = chain
+            if (a, depth) not in trunks:
+                trunks[a, depth] = len(cells)
+                layers[depth].append(len(cells))
+                cells.append(_Cell(_WAY, [], []))
+                _join(cells, chain[-1], len(cells) - 1)
+            chain.append(trunks[a, depth])
+        _join(cells, chain[-1], b)
+        chains[a, b] = [*chain, b]
     _order(cells, layers)
     _positions(cells, layers, gap)
     depth_of = {cell: depth for depth, cells_of in enumerate(layers) for cell in cells_of}
@@ -73,6 +71,29 @@ def place(
     at = [(round(c.x - left, 1), (depth_of[i] + 0.5) * row) for i, c in enumerate(cells)]
     ways = {edge: tuple(at[cell] for cell in chain) for edge, chain in chains.items()}
     return PlacedGraph(tuple(at[:count]), ways, round(right - left, 1), len(layers) * row)
+
+
+def cell_count(count: int, edges: Sequence[Edge]) -> int:
+    """Nodes and waypoints of a layout of `count` nodes: what its time grows with."""
+    layer = _layers(count, sorted(set(edges)))
+    longest: dict[int, int] = {}
+    for a, b in edges:
+        longest[a] = max(longest.get(a, 1), layer[b] - layer[a])
+    return count + sum(n - 1 for n in longest.values())
+
+
+def _join(cells: list[_Cell], upper: int, lower: int) -> None:
+    cells[upper].below.append(lower)
+    cells[lower].above.append(upper)
+
+
+def _layers(count: int, edges: Sequence[Edge]) -> list[int]:
+    """The layer of each node. Edges are sorted by source: the layer of a node is final before any
+    edge that starts at it."""
+    layer = [0] * count
+    for a, b in edges:
+        layer[b] = max(layer[b], layer[a] + 1)
+    return _settle(layer, edges, count)
 
 
 def _settle(layer: list[int], edges: Sequence[Edge], count: int) -> list[int]:
@@ -116,23 +137,19 @@ def _positions(cells: list[_Cell], layers: list[list[int]], gap: float) -> None:
 
 def _pack(cells: list[_Cell], cells_of: list[int], gap: float) -> None:
     """Move cells apart that are too close: touching cells are joined to a block, which is placed at
-    the average of the positions that its cells had."""
-    blocks: list[tuple[float, list[tuple[int, float]]]] = []  # left edge, (cell, offset of centre)
+    the average of the positions that its cells had (pool adjacent violators)."""
+    packed, places = 0.0, []  # of each cell's centre, if all of them touched
+    blocks: list[tuple[float, int]] = []  # sum of the distances from `places`, number of cells
     for cell in cells_of:
-        wish, half = cells[cell].x, cells[cell].width / 2
-        blocks.append((wish - half, [(cell, half)]))
-        while len(blocks) > 1:
-            left, before = blocks[-2]
-            start, members = blocks[-1]
-            last, offset = before[-1]
-            end = left + offset + cells[last].width / 2 + gap
-            if start >= end:
-                break
-            shift = end - left
-            joined = before + [(c, o + shift) for c, o in members]
-            wished = [cells[c].x - o for c, o in joined]
-            blocks[-2:] = [(sum(wished) / len(wished), joined)]
-    for left, members in blocks:
-        for cell, offset in members:
-            # `x` is read until all blocks are joined, and set only here.
-            cells[cell].x = left + offset
+        width = cells[cell].width
+        places.append(packed + width / 2)
+        packed += width + gap
+        total, count = cells[cell].x - places[-1], 1
+        while blocks and blocks[-1][0] * count > total * blocks[-1][1]:
+            before, many = blocks.pop()
+            total, count = total + before, count + many
+        blocks.append((total, count))
+    at = iter(zip(cells_of, places, strict=True))
+    for total, count in blocks:
+        for cell, place in islice(at, count):
+            cells[cell].x = place + total / count

@@ -31,7 +31,7 @@ from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_span
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
-from tensorkiln.target import Target, cpu_target, device_key, target_in
+from tensorkiln.target import Target, cpu_target, device_key, devices_of, target_in
 from tensorkiln.target.kinds import KINDS
 
 
@@ -87,9 +87,11 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that the page shows, in its order. `weights`: their bytes."""
+    """Everything that the page shows, in its order. `machine`: the target in a few words.
+    `weights`: their bytes."""
 
     name: str
+    machine: str
     target: str
     sizes: Mapping[str, int]
     graph: GraphPicture
@@ -102,6 +104,7 @@ class Story:
 
 def record(
     mod: IRModule,
+    name: str,
     target: Target,
     sizes: Mapping[str, int],
     relax_pipeline: Pipeline = "auto",
@@ -109,8 +112,8 @@ def record(
     externals: Sequence[External] = (),
     seconds: float = 0.02,
 ) -> tuple[Story, Executable]:
-    """Compile a module and gather the data of its report. `seconds`: for timing each kernel; with
-    0, nothing is timed. Raises what `compile` raises."""
+    """Compile a module and gather the data of its report, under `name`. `seconds`: for timing each
+    kernel; with 0, nothing is timed. Raises what `compile` raises."""
     timing = Timing()
     exe = compile_module(
         mod,
@@ -126,7 +129,8 @@ def record(
     spans = kernels_of_spans(timing.steps, exe.module, [k.symbol for k in exe.kernels])
     kernels = _kernel_rows(exe, timing.steps, times, spans, sizes)
     story = Story(
-        exe.name,
+        name,
+        _machine(exe.target),
         str(exe.target),
         dict(sizes),
         graph_picture(mod, spans),
@@ -137,6 +141,18 @@ def record(
         tuple(notes),
     )
     return story, exe
+
+
+def _machine(target: Target) -> str:
+    """`cuda sm_90, llvm znver5, x86_64-unknown-linux-gnu`: kinds with their processors, and the
+    host's triple."""
+    cpu = cpu_target(target)
+    devices = [
+        f"{t.kind} {t.arch}".rstrip()
+        for t in devices_of(target).values()
+        if KINDS[t.kind].is_accelerator
+    ]
+    return ", ".join([*devices, f"{cpu.kind} {cpu.mcpu}", cpu.mtriple])
 
 
 def _times(

@@ -18,7 +18,7 @@ from tensorkiln.inspectors.cuda import show_metrics
 from tensorkiln.target import cuda_tools
 from tests.artifact.test_untrusted_json import fields, harmless, values, with_value
 from tests.cuda.test_metrics import require_tool
-from tests.report.reading import read
+from tests.report.reading import read, rows
 from tests.schedule.gpu.kernels import KERNELS
 from tests.transform.graphs import graph
 
@@ -182,9 +182,8 @@ def test_the_report_of_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
         elif cuda_tools.ptxas_path() is None:
             continue
         page = tk.explain(mod, "cuda", seconds=0, sizes={"N": 4}).html()
-        (kernel,) = (e for e in read(page).all("details") if "data-kernel" in e.attributes)
-        heads = [h.text for h in kernel.all("h3")]
-        assert "PTX" in heads and "metrics" in heads and "C" not in heads
-        (table,) = (p.text for p in kernel.all("pre") if p.attributes.get("class") == "metrics")
+        (kernel,) = rows(read(page), "kernels")
+        assert list(kernel.texts("side")) == ["tensor program, as scheduled", "PTX"]
+        table = kernel.texts("open")["metrics"]
         assert re.search(r"softmax_device +128 +1220 +(\d+|-) ", table)
         assert ("ptxas is not installed" in table) == (not has_tool)

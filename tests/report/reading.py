@@ -1,9 +1,12 @@
-"""Reads a report page the way a browser would: elements by what they are, and their text."""
+"""Reads a report page the way a browser would: elements by what they are, their text, and the data
+that page.js shows."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
 _VOID = {"meta", "br", "img", "input", "link", "hr"}
 
@@ -64,3 +67,39 @@ def read(html: str) -> Element:
     reader.close()
     assert reader.open == [reader.root]
     return reader.root
+
+
+@dataclass
+class Row:
+    """A row of a table: the texts of its cells by column, and what is shown when it is opened."""
+
+    cells: dict[str, str]
+    keys: dict[str, Any]
+    blocks: list[dict[str, str]]
+
+    def texts(self, place: str) -> dict[str, str]:
+        """The texts at a place, by title."""
+        return {b["title"]: b["text"] for b in self.blocks if b["place"] == place}
+
+
+def json_of(root: Element, name: str) -> Any:
+    """The data of an element."""
+    return json.loads(root.one("script", type="application/json", id=name).text)
+
+
+def rows(root: Element, table: str) -> list[Row]:
+    """The rows of a table, in the order of the data."""
+    data = json_of(root, "data")
+    told = data["tables"][table]
+    found = []
+    for i, cells in enumerate(told["rows"]):
+        texts, keys = {}, {}
+        for (title, kind), cell in zip(told["columns"], cells, strict=True):
+            if kind == "kernel":
+                texts[title] = keys[title] = "" if cell is None else data["kernels"][cell][0]
+            else:
+                texts[title], keys[title] = cell[:2] if kind == "number" else (cell, cell)
+        opens = told["opens"][i] if told["opens"] else False
+        blocks = json_of(root, f"text-{told['row']}-{i}") if opens else []
+        found.append(Row(texts, keys, blocks))
+    return found

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tensorkiln.report.layers import place
+from tensorkiln.report.layers import cell_count, place
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -40,6 +40,32 @@ def test_a_chain_is_straight_and_a_skip_goes_around() -> None:
     assert len(way) == 4
     for (x, _), node in zip(way[1:3], placed.centre[1:3], strict=True):
         assert abs(x - node[0]) > 50
+
+
+def test_edges_of_one_source_share_their_waypoints() -> None:
+    """A value that is read in many layers is one line down, however many read it."""
+    chain = [(i, i + 1) for i in range(9)]
+    skips = [(0, i) for i in range(2, 10)]
+    placed = place([100] * 10, chain + skips)
+    longest = placed.ways[0, 9]
+    for _, b in skips:
+        assert placed.ways[0, b][:-1] == longest[:b]
+    assert cell_count(10, chain) == 10
+    assert cell_count(10, chain + skips) == cell_count(10, [*chain, (0, 9)]) == 10 + 8
+    assert cell_count(10, [*chain, (0, 9), (1, 9)]) == 10 + 8 + 7
+    assert cell_count(0, []) == 0
+
+
+def test_touching_nodes_stand_around_where_each_would_be() -> None:
+    """Readers of one source are centred below it, `gap` apart."""
+    widths = [60, 40, 100, 80]
+    placed = place(widths, [(0, 1), (0, 2), (0, 3)], gap=10)
+    spans = sorted(
+        (x - w / 2, x + w / 2) for (x, _), w in zip(placed.centre[1:], widths[1:], strict=True)
+    )
+    assert [round(b[0] - a[1], 1) for a, b in itertools.pairwise(spans)] == [10, 10]
+    centres = [x for x, _ in placed.centre[1:]]
+    assert sum(centres) / 3 == pytest.approx(placed.centre[0][0], abs=0.2)
 
 
 def test_a_source_stands_above_its_first_reader() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import math
 import re
 import sys
@@ -14,6 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tensorkiln as tk
+from examples.make_mlp import make_mlp
+from tensorkiln.base.errors import UserError
 from tensorkiln.cli.entry import main
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
@@ -24,7 +29,7 @@ from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.report import Report, graph
 from tensorkiln.report.memory import memory_pictures
 from tensorkiln.script import R, print_function
-from tests.report.reading import Element, read
+from tests.report.reading import Element, json_of, read, rows
 from tests.transform.graphs import graph as make
 from tests.transform.graphs import rand
 
@@ -62,74 +67,80 @@ def test_the_sections(root: Element) -> None:
 def test_nothing_is_fetched(report: Report, root: Element) -> None:
     for tag in ("link", "img", "iframe", "object", "embed"):
         assert root.all(tag) == []
-    (script,) = root.all("script")
-    assert "src" not in script.attributes
+    assert all("src" not in s.attributes for s in root.all("script"))
     refs = [a.attributes["href"] for a in root.all("a")]
     assert refs and all(r.startswith("#") for r in refs)
     assert "@import" not in report.html() and "url(" not in report.html()
-    assert "http" not in re.sub(r"http://www\.w3\.org/\S+", "", report.html())
+    assert "http" not in re.sub(r"http://www\.w3\.org/\S+|http-equiv", "", report.html())
+
+
+def test_nothing_is_permitted_but_the_page_s_own_script_and_style(root: Element) -> None:
+    policy = root.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    told = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert told["default-src"] == "'none'"
+    (script,) = (s for s in root.all("script") if "type" not in s.attributes)
+    for kind, element in (("script-src", script), ("style-src", root.one("style"))):
+        digest = hashlib.sha256(element.text.encode()).digest()
+        assert told[kind] == f"'sha256-{base64.b64encode(digest).decode()}'"
+    for e in everything(root):
+        assert not any(a == "style" or a.startswith("on") for a in e.attributes)
 
 
 def test_every_pass_is_there_in_order(root: Element, report: Report) -> None:
     target = tk.Target("native")
     names = [pass_name(p) for p in (*relax_passes(target), *tir_passes(target))]
-    rows = root.one("section", id="passes").all("tr", "pass")
-    assert [r.attributes["data-pass"] for r in rows] == names
-    for row, told in zip(rows, report.story.passes, strict=True):
-        assert row.all("td")[0].text == str(told.number)
-        assert re.fullmatch(r"[\d.]+ (µs|ms|s)", row.all("td")[2].text)
-        assert bool(row.all("pre", "diff")) == told.changed
-        assert ("unchanged" in row.text) == (not told.changed)
-    fused = next(r for r in rows if r.attributes["data-pass"] == "fuse_ops")
-    added = [i.text for i in fused.one("pre").all("i", "a")]
-    assert any("Module.conv2d_relu(" in line for line in added)
-    gone = [i.text for i in fused.one("pre").all("i", "d")]
-    assert any("R.conv2d(" in line for line in gone)
+    found = rows(root, "passes")
+    assert [r.cells["pass"] for r in found] == names
+    for row, told in zip(found, report.story.passes, strict=True):
+        assert row.keys["#"] == told.number and row.keys["time"] == told.seconds
+        assert re.fullmatch(r"[\d.]+ (µs|ms|s)", row.cells["time"])
+        assert bool(row.texts("diff")) == told.changed
+        assert (row.cells["change"] == "unchanged") == (not told.changed)
+    fused = next(r for r in found if r.cells["pass"] == "fuse_ops")
+    lines = fused.texts("diff")[""].split("\n")
+    assert any(x.startswith("+") and "Module.conv2d_relu(" in x for x in lines)
+    assert any(x.startswith("-") and "R.conv2d(" in x for x in lines)
 
 
 def test_every_kernel_is_there_with_its_texts(root: Element, report: Report) -> None:
     module = report.executable.module
-    shown = {d.attributes["data-kernel"]: d for d in root.all("details", "kernel")}
+    shown = {r.cells["kernel"]: r for r in rows(root, "kernels")}
     assert set(shown) == {f.name for f in module.prim_funcs}
-    listed = {r.one("a").text: r for r in root.one("section", id="kernels").all("tr", "row")}
-    assert set(listed) == set(shown)
     for name, kernel in shown.items():
-        heads = [h.text for h in kernel.all("h3")]
-        assert heads == ["tensor program, as scheduled", "LLVM IR", "assembly"]
-        tir, llvm, assembly = (d.one("pre").text for d in kernel.one("div", "sides").children)
+        sides = kernel.texts("side")
+        assert list(sides) == ["tensor program, as scheduled", "LLVM IR", "assembly"]
+        tir, llvm, assembly = sides.values()
         assert f"def {name}(" in tir
         assert f"@{name}(" in llvm and "define" in llvm
         assert f"{name}:" in assembly
-        final = [p.text.rstrip() for p in kernel.all("pre")][-1]
-        if final != assembly.rstrip():
-            assert final == print_function(module[name]).rstrip()
-        anchor = listed[name].one("a").attributes["href"]
-        assert anchor == f"#{kernel.attributes['id']}"
+        final = kernel.texts("folded").get("the tensor program that the LLVM IR was made from", tir)
+        assert final == print_function(module[name]).rstrip()
+        told = next(k for k in report.story.kernels if k.name == name)
+        assert (kernel.keys["object"], kernel.keys["time of one"]) == (told.size, told.micros)
 
 
 def test_a_kernel_shows_the_steps_of_its_schedule(root: Element, report: Report) -> None:
-    kernels = {d.attributes["data-kernel"]: d for d in root.all("details", "kernel")}
-    (steps, *_) = kernels["conv2d_add_relu"].all("details")
-    assert steps.one("summary").text == "schedule"
-    assert steps.one("pre").text.startswith("f = split")
+    kernels = {r.cells["kernel"]: r for r in rows(root, "kernels")}
+    steps = kernels["conv2d_add_relu"].texts("folded")["schedule"]
+    assert steps.startswith("f = split")
     told = {k.name: k.trace for k in report.story.kernels}
-    assert steps.one("pre").text.rstrip() == told["conv2d_add_relu"].rstrip()
+    assert steps == told["conv2d_add_relu"].rstrip()
     assert "vectorize" in told["relayout"]
 
 
 def test_nodes_lead_to_the_kernel_that_computes_them(root: Element, report: Report) -> None:
     kernels = {k.name: k for k in report.story.kernels}
     assert "node add" in kernels["conv2d_add_relu"].nodes
-    boxes = root.one("section", id="graph").all("g", "node")
-    operators = [b for b in boxes if "op" in b.attributes["class"].split()]
+    nodes = rows(root, "nodes")
+    kinds = json_of(root, "data")["graph"]["kinds"]
+    operators = [n for n, kind in zip(nodes, kinds, strict=True) if kind == "op"]
     assert len(operators) == len(MODULE.graphs[0].bindings)
-    assert len(boxes) == len(operators) + 2
-    linked = [b for b in operators if b.all("a")]
-    assert len(linked) == len(operators)  # nothing of this graph is folded away
-    fills = {b.one("rect").attributes["fill"] for b in operators}
-    assert len(fills) >= 3
-    add = next(b for b in operators if b.all("text")[0].text == "add")
-    assert "kernel conv2d_add_relu" in add.one("title").text
+    assert len(nodes) == len(operators) + 2
+    assert all(n.cells["kernel"] in kernels for n in operators)  # nothing is folded away
+    assert [n.cells["kernel"] for n in operators if n.cells["operator"] == "add"] == [
+        "conv2d_add_relu"
+    ]
+    assert [n.cells["node"] for n in nodes if n.cells["operator"] == "input"] == ["x"]
 
 
 @tk.script.ir_module
@@ -189,6 +200,13 @@ def test_memory_blocks_are_those_of_the_plan(root: Element, report: Report) -> N
     for b, title in zip(m.blocks, titles, strict=True):
         assert all(v in title for v in b.values) and f"calls {b.start + 1} to" in title
     assert f"in use at call {m.peak + 1}" in root.one("section", id="memory").text
+    told = rows(root, "memory")
+    assert [(r.keys["size"], r.keys["offset"]) for r in told] == [
+        (b.size, b.offset) for b in m.blocks
+    ]
+    assert [(r.cells["first call"], r.cells["last call"]) for r in told] == [
+        (str(b.start + 1), str(b.end + 1)) for b in m.blocks
+    ]
 
 
 def test_a_value_in_the_place_of_another_continues_its_block() -> None:
@@ -243,25 +261,68 @@ def test_kernels_of_others_are_listed_without_our_texts() -> None:
         assert k.llvm == k.assembly == "" and "R.function" in k.tir
         assert math.isnan(k.micros)
     assert any(f"hidden or of unknown size: {others[0].name}" in n for n in told.story.notes)
-    assert "made by another code generator" in read(told.html()).text
+    shown = {r.cells["kernel"]: r for r in rows(read(told.html()), "kernels")}
+    for k in others:
+        assert shown[k.name].keys["time of one"] is None
+        assert shown[k.name].texts("side")["assembly"] == "made by another code generator"
 
 
-def test_large_graphs_become_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "MOST_NODES", 5)
-    root = read(tk.explain(MODULE, seconds=0).html()).one("section", id="graph")
-    assert root.all("svg") == []
-    assert len(root.all("tr")) == len(MODULE.graphs[0].bindings) + 3
-    assert "too many for a picture" in root.text
+def test_a_graph_too_large_to_place_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "MOST_CELLS", 5)
+    root = read(tk.explain(MODULE, seconds=0).html())
+    section = root.one("section", id="graph")
+    assert section.all("svg") == [] and json_of(root, "data")["graph"] is None
+    assert len(rows(root, "nodes")) == len(MODULE.graphs[0].bindings) + 2
+    assert "too many for a picture" in section.text
 
 
 def test_long_texts_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["tensorkiln.report.page"], "MOST_LINES", 7)
     told = tk.explain(MODULE, seconds=0)
-    (first, *_) = read(told.html()).all("details", "kernel")
-    _, _, llvm, *_ = first.all("pre")  # schedule, program, LLVM IR
-    text = llvm.text
+    text = rows(read(told.html()), "kernels")[0].texts("side")["LLVM IR"]
     whole = told.story.kernels[0].llvm.rstrip("\n").count("\n") + 1
     assert text.count("\n") == 7 and text.endswith(f"… {whole - 7} more lines")
+
+
+# -- the model's name ------------------------------------------------------------------------------
+
+
+def shown_name(report: Report) -> str:
+    """The headline, which the title has, too."""
+    root = read(report.html())
+    name = root.one("h1").text
+    assert root.one("head").one("title").text == f"{name} · kiln explain"
+    return name
+
+
+def test_every_form_of_model_shows_its_name(tmp_path: Path) -> None:
+    explain = functools.partial(tk.explain, seconds=0)
+    model = make_mlp()
+    onnx.save(model, tmp_path / "my net-2.onnx")
+    assert shown_name(explain(tmp_path / "my net-2.onnx")) == "my net-2"
+    assert shown_name(explain(str(tmp_path / "my net-2.onnx"), freeze={"batch": 2})) == "my net-2"
+    assert shown_name(explain(model)) == shown_name(explain(model.SerializeToString())) == "mlp"
+    assert shown_name(explain(IRModule(MODULE.functions, "branches of 2"))) == "branches of 2"
+    assert shown_name(explain(MODULE)) == MODULE.name
+    assert shown_name(explain(MODULE.graphs[0])) == "main"
+    assert shown_name(explain(MODULE, name="a <b> & c")) == "a <b> & c"
+    with pytest.raises(UserError, match="name is an int, expected a str"):
+        explain(MODULE, name=3)
+
+
+def test_a_torch_module_shows_its_class() -> None:
+    torch = pytest.importorskip("torch")
+
+    class TwoLayers(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(self.first(x).relu())
+
+    told = tk.explain(TwoLayers(), example_inputs=torch.zeros(3, 4), seconds=0)
+    assert shown_name(told) == "TwoLayers"
 
 
 # -- names that are markup ---------------------------------------------------------------------
@@ -288,12 +349,15 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
     told = tk.explain(tk.frontend.from_onnx(evil_model(tmp_path / "evil.onnx")), seconds=0)
     html = told.html()
     root = read(html)
-    assert len(root.all("script")) == 1 and root.all("img") == []
-    assert html.count("<script") == 1 and html.count("</script") == 1
-    assert not any(a.startswith("on") for e in everything(root) for a in e.attributes)
-    titles = [t.text for t in root.one("section", id="graph").all("title")]
-    assert any(EVIL in t for t in titles), titles  # shown as text, whole
-    assert EVIL in root.one("section", id="kernels").text
+    assert root.all("img") == []
+    assert html.count("<script") == html.count("</script") == len(root.all("script"))
+    scripts = [s for s in root.all("script") if s.attributes.get("type") != "application/json"]
+    assert len(scripts) == 1
+    nodes = [r.cells["node"] for r in rows(root, "nodes")]
+    assert f"mm{EVIL}" in nodes  # whole
+    assert any(EVIL in r.cells["nodes of the model"] for r in rows(root, "kernels"))
+    named = read(tk.explain(MODULE, seconds=0, name=EVIL).html())
+    assert named.one("h1").text == EVIL
 
 
 def everything(e: Element) -> list[Element]:
@@ -312,6 +376,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["explain", str(model), "-o", str(folder), "--no-times"]) == 0
     assert (folder / "index.html").read_bytes() == first
     assert "index.html: " in capsys.readouterr().err
+    assert read(first.decode()).one("h1").text == "model.onnx"
 
 
 def test_the_command_refuses_a_file_for_a_folder(
@@ -332,7 +397,7 @@ def test_a_module_of_tensor_programs_only() -> None:
     public = IRModule(tuple(_public(f) for f in programs.prim_funcs), "programs")
     root = read(tk.explain(public, seconds=0.001).html())
     assert "No graph function has a memory plan." in root.text
-    assert len(root.all("details", "kernel")) == 1
+    assert len(rows(root, "kernels")) == 1
 
 
 def _public(f: Any) -> Any:
