@@ -26,6 +26,7 @@ from tensorkiln.ir.relax import (
     ObjectType,
     RVar,
     ShapeType,
+    TensorType,
     Tuple,
     TupleType,
     Type,
@@ -64,7 +65,7 @@ from tensorkiln.verification.reference import (
     difference,
     walk,
 )
-from tensorkiln.verification.repeat import repeat_files, save
+from tensorkiln.verification.repeat import SCRIPT, repeat_files, save
 from tensorkiln.verification.result import NodeReport, OutputReport, Verification
 
 Array = npt.NDArray[Any]
@@ -124,7 +125,7 @@ def verify(
     arrays = _inputs(source, inputs, dims or {}, seed)
     product = 0.0 if source.target.precision == "float32" else epsilon(source.target.precision)
     tolerance = Tolerance(rtol, atol, product)
-    run = _Run(source, mod, f, arrays, tolerance, reference, model, freeze)
+    run = _Run(source, mod, f, arrays, tolerance, reference, model, freeze, output is not None)
     found = run.result()
     return found if output is None else save(found, output)
 
@@ -235,6 +236,7 @@ class _Run:
     reference: str
     model: Any
     freeze: Mapping[str, int] | None
+    saves: bool
 
     def result(self) -> Verification:
         """The result, with the files of `output`."""
@@ -374,7 +376,10 @@ class _Compared:
         inputs = run.params(self.f)
         own = {} if self.is_outer else self._own()
         rows = self._rows()
-        have: dict[str, list[Array]] = {}
+        names = {b.var.name for b in self._bindings()}
+        have: dict[str, list[Array]] = {
+            name: [] for k in self.kept.info.kept for name in k.names if name in names
+        }
         for (name, _), row in rows.items():
             have.setdefault(name, []).append(row.array)
         outputs = (self.inner if rows else self.values).outputs
@@ -404,9 +409,13 @@ class _Compared:
             again = self.inner.events[: row.event]
             time = sum(e.rows[0] == self.inner.events[row.event].rows[0] for e in again)
             place = (row.kept.output - row.at, row.at, time) if self.is_outer else None
-            files = repeat_files(
-                self.kept, self.mod, self.f, inputs, at, row.kept, row.array.dtype.name, rule, place
-            )
+            if run.saves:
+                dtype = row.array.dtype.name
+                files = repeat_files(
+                    self.kept, self.mod, self.f, inputs, at, row.kept, dtype, rule, place
+                )
+                if SCRIPT not in files:
+                    notes.append("code of this target cannot be exported: no script repeats it")
         elif self.is_outer:
             first = self._other_way(judged, rows)
         if self.is_outer:
@@ -460,8 +469,13 @@ class _Compared:
         named = {b.var.name: b for b in self._bindings()}
         if judged.results is None:
             c = judged.compared[-1]
-            last = [row for (name, _), row in rows.items() if name == c.key[0]][-1]
-            return replace(self._node(c, last, NO_DIFFERENCE), fault="host")
+            kept = next(k for k in self.kept.info.kept if c.key[0] in k.names)
+            nothing = _Row(0, 0, kept, np.zeros(0, "float32"))
+            t = c.binding.var.type
+            if isinstance(t, TensorType):
+                shape = [n or 0 for n in t.static_shape() or ()]
+                nothing = replace(nothing, array=np.zeros(shape, numpy_type(t.dtype.name)))
+            return replace(self._node(c, nothing, NO_DIFFERENCE), fault="host")
         done = {c.key for c in judged.compared}
         for key, row in rows.items():
             if key not in done:

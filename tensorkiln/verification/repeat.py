@@ -34,12 +34,12 @@ from tensorkiln.verification.result import Verification
 
 Array = npt.NDArray[Any]
 Files = dict[str, bytes | str | Path]
-LIBRARY = "library.so"
+LIBRARY, SCRIPT = "library.so", "repeat.py"
 
 
 def save(found: Verification, folder: str | Path) -> Verification:
     """Write the report and what else there is to a folder; the result names it."""
-    done = replace(found, saved=str(folder) if found.files else "")
+    done = replace(found, saved=str(folder) if found.files else "", repeats=SCRIPT in found.files)
     report = {"report.txt": f"{done}\n", "report.json": json.dumps(done.to_json(), indent=1) + "\n"}
     files: Files = {**found.files, **report}
     make = files.pop(LIBRARY, None)
@@ -97,18 +97,19 @@ def repeat_files(
         },
         target=json.dumps(kept.target.to_json()),
     )
-    files: Files = {
-        LIBRARY: _library(kept),
-        "inputs.npz": _npz(arrays),
-        "node.npz": _npz({**operands, **expected}),
-        "repeat.py": text,
-    }
-    return {**files, "node.py": node} if node else files
+    files: Files = {"inputs.npz": _npz(arrays), "node.npz": _npz({**operands, **expected})}
+    if node:
+        files["node.py"] = node
+    library = _library(kept)
+    return files if library is None else {**files, LIBRARY: library, SCRIPT: text}
 
 
-def _library(kept: Compiled) -> bytes | Path:
+def _library(kept: Compiled) -> bytes | Path | None:
+    """The library; None for code that is only in memory."""
     if kept.executable is None:
         return Path(kept.path)
+    if kept.target.kind == "llvmjit":
+        return None
     with private_temporary("kiln-verify-") as place:
         return kept.executable.export_library(Path(place) / LIBRARY).read_bytes()
 

@@ -109,6 +109,7 @@ class Verification:
     worst: NodeReport | None = None
     notes: tuple[str, ...] = ()
     saved: str = ""
+    repeats: bool = field(default=False, repr=False)
     files: Mapping[str, bytes | str | Path] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -137,7 +138,8 @@ class Verification:
             yield from self.worst.lines()
         yield from (f"note: {note}" for note in self.notes)
         if self.saved:
-            yield f"saved: {self.saved}; python {self.saved}/repeat.py shows it again"
+            again = f"; python {self.saved}/repeat.py shows it again" if self.repeats else ""
+            yield f"saved: {self.saved}{again}"
 
     def to_json(self) -> dict[str, object]:
         """The result as plain values; what is not finite is text."""

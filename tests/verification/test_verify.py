@@ -228,29 +228,6 @@ def test_lower_precisions(precision: str) -> None:
     assert not tk.verify(exe, net(), rtol=1e-6, atol=1e-6)
 
 
-def test_control_flow_is_compared_as_a_whole() -> None:
-    mod = tk.script.from_source(
-        """
-@tk.script.ir_module
-class M:
-    @R.function
-    def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")):
-        if c:
-            y = R.exp(x)
-        else:
-            y = R.neg(x)
-        return y
-"""
-    )
-    exe = tk.compile(mod, TARGET, debug=True)
-    given = [np.ones(2, "float32"), np.array(True)]
-    found = tk.verify(exe, mod, given)
-    assert found.ok and found.compared == 0
-    assert "main has control flow: only its outputs are compared" in found.notes
-    with pytest.raises(UserError, match="control flow"):
-        tk.verify(exe, mod, given, reference="onnxruntime")
-
-
 def test_outputs_that_are_inputs_or_constants() -> None:
     def build(g: Any, x: Any) -> Any:
         g.also = x
