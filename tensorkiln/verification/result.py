@@ -131,10 +131,11 @@ class Verification:
         for o in self.outputs:
             yield f"  output {o.name} {o.dtype} {list(o.shape)}: {o.difference}"
         if self.first is not None:
-            yield f"first node that diverges, of {self.compared} compared:"
+            yield f"first node that diverges, of {self.compared} values compared:"
             yield from self.first.lines()
+            yield from _to_do(self.first, bool(self.saved))
         elif self.worst is not None:
-            yield f"worst of {self.compared} nodes compared:"
+            yield f"nearest to its limit, of {self.compared} values compared:"
             yield from self.worst.lines()
         yield from (f"note: {note}" for note in self.notes)
         if self.saved:
@@ -152,6 +153,17 @@ class Verification:
             node = getattr(self, name)
             out[name] = None if node is None else _plain(asdict(node))
         return {**out, "notes": list(self.notes), "saved": self.saved}
+
+
+def _to_do(first: NodeReport, is_saved: bool) -> Iterator[str]:
+    """What helps next, by who is at fault."""
+    if first.fault == "passes":
+        name = first.passed or "every pass"
+        yield f"  next         KILN_DUMP=folder writes the model before and after {name}"
+    elif first.fault == "import":
+        yield "  next         compare the node's attributes with what its importer makes of them"
+    if not is_saved:
+        yield "  next         output=folder (--output folder) writes a script that repeats it"
 
 
 def _plain(value: object) -> object:

@@ -201,20 +201,20 @@ def test_values_are_shown() -> None:
         class M:
             @R.function(attrs={
                 "outer": True,
-                "kept": ((0, "exp", "z"), (1, "exp", "y_1"), (2, "", "y_2")),
+                "kept": ((0, "exp", "z"), (1, "exp", "y"), (2, "", "y")),
             })
             def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")):
                 if c:
                     y_and_kept: R.Tuple(R.Tensor((2,), "float32"), R.Object) = M.main_part0(x)
                     y_0 = y_and_kept[0]
                     y_1 = y_and_kept[1]
-                    y = y_0
+                    y_2 = y_0
                     kept = R.call_packed("kiln_kept_values", R.prim_value(0), (y_1, y_0), R.Object)
-                    y2 = y
+                    y = y_2
                 else:
-                    y2 = x
-                kept = R.call_packed("kiln_kept_values", R.prim_value(2), (y2,), R.Object)
-                return y2
+                    y = x
+                kept_1 = R.call_packed("kiln_kept_values", R.prim_value(2), (y,), R.Object)
+                return y
 
             @R.function(attrs={"private": True})
             def main_part0(

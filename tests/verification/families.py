@@ -64,7 +64,7 @@ _MORE: dict[tuple[str, str], Case] = {
         sizes={"H": 9, "W": 11},
     ),
     ("cpu", "tree_leaves"): Case(forest(11, "int32", 6, 3), (70, 6), V3),
-    ("cpu", "coupled"): Case(lambda g, x: g.coupled(g.sigmoid(x), classes=3), (20000, 3), V3),
+    ("cpu", "coupled"): Case(lambda g, x: g.coupled(g.sigmoid(x), classes=3), (2000, 3), V3),
     ("opencl", "conv2d_transposed"): Case(_transposed, (1, 4, 7, 9), {"kind": "opencl"}),
     ("cuda", "conv2d_transposed"): Case(_transposed, (1, 4, 7, 9), {"kind": "cuda"}),
     ("cuda", "gpu_tensor_cores"): Case(

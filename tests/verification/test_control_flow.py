@@ -198,7 +198,6 @@ def test_a_step_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         w.line(f"{{ kiln_tensor *t = kiln_tensor_of(&{out}); ((int64_t *)t->data)[0] += 1; }}")
 
     monkeypatch.setitem(calls._OPERATORS, "nonzero", emit)
-    monkeypatch.setenv("KILN_CACHE", "0")
     mod = DYNAMIC()
     found = tk.verify(tk.compile(mod, TARGET, debug=True), mod, [X])
     assert found.first is not None and found.first.fault == "host", str(found)

@@ -117,7 +117,7 @@ def test_a_network_agrees(network: str) -> None:
     assert found and found.exit_code == 0 and found.first is None
     assert found.worst is not None and found.compared >= 8
     assert 0 < (found.worst.local.times or 0) < 0.5
-    assert "agrees with the model" in str(found) and "worst of" in str(found)
+    assert "agrees with the model" in str(found) and "nearest to its limit, of" in str(found)
 
 
 @pytest.mark.parametrize("after", EARLY)

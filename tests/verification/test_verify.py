@@ -173,7 +173,7 @@ def test_text_and_json() -> None:
     found = tk.verify(spoiled(), net())
     text = str(found)
     assert "main for llvm x86-64-v3 diverges from the model (float64)" in text
-    assert "first node that diverges, of 4 compared:" in text
+    assert "first node that diverges, of 4 values compared:" in text
     assert "at fault     the kernel" in text and "class softmax_rows" in text
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["ok"] is False and plain["first"]["kernel"] == "softmax"
