@@ -1,25 +1,35 @@
-"""The attribute `kept` of graph functions whose kernels' results are returned too
-(`transform/relax/keep_values.py`): rows of the number of a result, its kernel, its names."""
+"""The attribute `kept` of graph functions whose kernels' results are known besides
+(`transform/relax/keep_values.py`): rows of a number, a kernel, and the names of a value.
+
+The number is that of a result. An outer function shows its values while it runs: it calls the
+function named `KEPT_VALUES` with the number of the first row and a tuple of the values of that row
+and those after it. Each library has a function of this name that does nothing; one that is
+registered takes its place (`call_packed`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tensorkiln.ir.attrs import Attrs
+
+KEPT_VALUES = "kiln_kept_values"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Result `output` of a function is what `kernel` computes; `names` are those that graph passes
-    have for the value, the first one its own and the others of reshapes of it."""
+    """Result `output` of a function is what `kernel` computes, or a step of the host if that is
+    empty; `names` are those that graph passes have for the value, the first one its own and the
+    others of reshapes of it."""
 
     output: int
     kernel: str
     names: tuple[str, ...]
 
 
-def kept_of(attrs: Attrs) -> tuple[Kept, ...]:
+def kept_of(attrs: Mapping[str, Any]) -> tuple[Kept, ...]:
     """The rows of a function's attribute `kept`; none without it."""
     return tuple(Kept(row[0], row[1], tuple(row[2:])) for row in attrs.get("kept", ()))
 

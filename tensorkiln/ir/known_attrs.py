@@ -67,9 +67,16 @@ def _rows(value: object) -> bool:
 
 
 def _kept(value: object) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(row, tuple) and len(row) > 2 and type(row[0]) is int and all(map(_text, row[1:]))
-        for row in value
+    return (
+        isinstance(value, tuple)
+        and all(
+            isinstance(row, tuple)
+            and len(row) > 2
+            and type(row[0]) is int
+            and isinstance(row[1], str)  # empty: a step of the host
+            and all(map(_text, row[2:]))
+            for row in value
+        )
     )
 
 

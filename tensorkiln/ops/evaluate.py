@@ -8,8 +8,10 @@ Python numbers and strings, and functions Python callables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -77,7 +79,9 @@ def evaluate(
     module = program if isinstance(program, IRModule) else IRModule((program,))
     f = _pick(module, function)
     _require_inputs(f, inputs)
-    run = _Run(module, DType(dtype) if dtype else None, dict(symbols or {}), packed or {}, watch)
+    run = Evaluation(
+        module, DType(dtype) if dtype else None, dict(symbols or {}), packed or {}, watch
+    )
     return _flat(run.function(f, [run.promote(inputs[p.name], p.type) for p in f.params], {}, {}))
 
 
@@ -90,14 +94,8 @@ class Steps:
     """
 
     def __init__(self, module: IRModule, f: Function, inputs: Mapping[str, Any], dtype: str):
-        _require_inputs(f, inputs)
-        self.function = f
-        self.values: Values = {}
-        self._env: Env = {}
-        self._run = _Run(module, DType(dtype), {}, {})
-        for p in f.params:
-            self.values[p] = self.promote(inputs[p.name])
-            match_value(p.name, p.type, self.values[p], self._env, self._run.precision)
+        self._run = Evaluation(module, DType(dtype))
+        self.values, self._env = self._run.start(f, inputs)
 
     def promote(self, value: Any) -> Any:
         """An array as this evaluation holds it: floats in its dtype."""
@@ -110,12 +108,6 @@ class Steps:
     def operand(self, v: Value) -> Result:
         """The value of an operand."""
         return self._run.value(v, self.values, self._env)
-
-    def operator(self, call: Call) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-        """The operator of a call, with its attributes, as a function of arrays."""
-        op = get(call.op)
-        attrs = op.complete(self._run.attrs(call.attrs, self._env))
-        return lambda args: np.asarray(op.numpy(args, attrs))
 
 
 def _require_inputs(f: Function, inputs: Mapping[str, Any]) -> None:
@@ -156,7 +148,7 @@ def _flat(value: Result) -> list[Any]:
 class _Closure:
     """A function together with the values and the symbols that it captured."""
 
-    run: _Run
+    run: Evaluation
     function: Function
     values: Values = field(default_factory=dict)
     env: Env = field(default_factory=dict)
@@ -166,12 +158,37 @@ class _Closure:
 
 
 @dataclass(slots=True)
-class _Run:
+class Evaluation:
+    """The evaluation of functions of a module; arguments are those of `evaluate`.
+
+    `bound` is asked for the value of every binding: a subclass that has another value for one
+    overrides it. `path` says where the evaluation is within outer functions, from the outside:
+    branches taken, iterations (from 0) and calls.
+    """
+
     module: IRModule
     precision: DType | None
-    symbols: dict[str, int]
-    packed: Packed
+    symbols: dict[str, int] = field(default_factory=dict)
+    packed: Packed = field(default_factory=dict)
     watch: Watch | None = None
+    path: list[str] = field(default_factory=list)
+
+    def start(self, f: Function, inputs: Mapping[str, Any]) -> tuple[Values, Env]:
+        """The values of the parameters of `f`, and of symbols, for inputs by name. UserError as
+        `evaluate`."""
+        _require_inputs(f, inputs)
+        values: Values = {}
+        env: Env = {}
+        for p in f.params:
+            values[p] = self.promote(inputs[p.name], p.type)
+            match_value(p.name, p.type, values[p], env, self.precision)
+        return values, env
+
+    @contextmanager
+    def _within(self, where: str) -> Iterator[None]:
+        self.path.append(where)
+        yield
+        self.path.pop()
 
     def promote(self, value: Any, t: Type | None = None) -> Any:
         """Convert an input, a constant or a result of Python code to a value of this run: float
@@ -222,6 +239,7 @@ class _Run:
         return self.body(f, values, env)
 
     def body(self, body: Function | Body, values: Values, env: Env) -> Result:
+        """The result of bindings, which are added to `values`."""
         for b in body.bindings:
             values[b.var] = found = self.bound(b, values, env)
             if self.watch is not None:
@@ -229,6 +247,7 @@ class _Run:
         return self.value(body.result, values, env)
 
     def value(self, v: Value, values: Values, env: Env) -> Result:
+        """The value of an operand."""
         match v:
             case RVar():
                 return values[v]
@@ -263,14 +282,16 @@ class _Run:
     # ---- bindings ----------------------------------------------------------------------------
 
     def bound(self, b: Binding, values: Values, env: Env) -> Result:
+        """What a binding computes of `values`, and of the symbols `env`."""
         match b.value:
             case Call() as call:
                 return self._call(call, b.var.type, values, env)
             case TupleItem(value, index):
                 return self.value(value, values, env)[index]
             case If(cond, then, orelse):
-                chosen = then if _truth(self.value(cond, values, env)) else orelse
-                return self.body(chosen, dict(values), dict(env))
+                truth = _truth(self.value(cond, values, env))
+                with self._within(f"{'then' if truth else 'else'} of {b.var.name}"):
+                    return self.body(then if truth else orelse, dict(values), dict(env))
             case Lambda(function):
                 return _Closure(self, function, dict(values), dict(env))
             case MatchCast(value, t):
@@ -289,11 +310,21 @@ class _Run:
         if own is not None:
             return own(self, call, args, t, env)
         attrs = self.attrs(call.attrs, env)
+        if call.op == "bitcast":  # of the bits of the operand's own type
+            args = [_in_own_type(v, a) for v, a in zip(call.args, args, strict=True)]
+            attrs = call.attrs
         if call.op in DYNAMIC:
             op = DYNAMIC[call.op]
             return op.numpy(args, op.complete(dict(attrs)))
         plain = get(call.op)
-        return plain.numpy([a for a in args if isinstance(a, np.ndarray)], plain.complete(attrs))
+        found = plain.numpy([a for a in args if isinstance(a, np.ndarray)], plain.complete(attrs))
+        return self.promote(found) if call.op == "bitcast" else found
+
+    def operator(self, call: Call, env: Env) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+        """The operator of a call, with its attributes, as a function of arrays."""
+        op = get(call.op)
+        attrs = op.complete(self.attrs(call.attrs, env))
+        return lambda args: np.asarray(op.numpy(args, attrs))
 
     def _call_function(
         self, f: AnyFunction, call: Call, args: list[Result], t: Type, env: Env
@@ -303,7 +334,10 @@ class _Run:
             shared = env if f.is_primitive else {}
             if f.external:
                 args = [a for a, v in zip(args, call.args, strict=True) if _is_operand(v)]
-            return self.function(f, args, {}, shared)
+            if f.is_primitive:
+                return self.function(f, args, {}, shared)
+            with self._within(f.name):
+                return self.function(f, args, {}, shared)
         run = self._kernel(f.name, call.span)
         outs = self._new_outputs(t, env)
         run(*(a for a, v in zip(args, call.args, strict=True) if _is_operand(v)), *outs)
@@ -366,8 +400,11 @@ class _Run:
 
     def _while_loop(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
         cond, body, *state = args
-        while _truth(cond(*state)):
-            given = self.promote(body(*state))
+        for i in count():
+            with self._within(f"iteration {i} of {call.span or 'a loop'}"):
+                if not _truth(cond(*state)):
+                    break
+                given = self.promote(body(*state))
             state = [given] if len(state) == 1 else list(given)
         return state[0] if len(state) == 1 else tuple(state)
 
@@ -385,12 +422,18 @@ class _Run:
         return Attrs.of(**out)
 
 
-_IMPURE: dict[str, Callable[[_Run, Call, list[Result], Type, Env], Result]] = {
-    "call_packed": _Run._call_packed,
-    "call_dps_packed": _Run._call_dps_packed,
-    "call_tir_inplace": _Run._call_tir_inplace,
-    "while_loop": _Run._while_loop,
+_IMPURE: dict[str, Callable[[Evaluation, Call, list[Result], Type, Env], Result]] = {
+    "call_packed": Evaluation._call_packed,
+    "call_dps_packed": Evaluation._call_dps_packed,
+    "call_tir_inplace": Evaluation._call_tir_inplace,
+    "while_loop": Evaluation._while_loop,
 }
+
+
+def _in_own_type(v: Value, given: Result) -> Result:
+    """A tensor in the type that `v` has where nothing is evaluated in another precision."""
+    is_tensor = isinstance(v.type, TensorType) and isinstance(given, np.ndarray)
+    return given.astype(v.type.dtype.name) if is_tensor else given  # type: ignore[union-attr]
 
 
 def _truth(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,22 @@ from tensorkiln.artifact.metadata import KeptInfo, KernelInfo
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest, require
 from tensorkiln.executable import Debug, Executable
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Function, RVar, Tuple, Value
+from tensorkiln.ir.relax import (
+    Binding,
+    Bound,
+    Call,
+    Function,
+    If,
+    ObjectType,
+    RVar,
+    ShapeType,
+    TensorType,
+    Tuple,
+    TupleType,
+    Type,
+    Value,
+)
+from tensorkiln.ir.visit_graph import bindings_in
 from tensorkiln.measure.inputs import numpy_type, random_inputs
 from tensorkiln.ops.evaluate import Steps, evaluate
 from tensorkiln.passes import pass_name
@@ -25,11 +41,13 @@ from tensorkiln.runtime.device import Devices
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import devices_of
 from tensorkiln.target.kinds import KINDS
+from tensorkiln.transform.relax.keep_values import keep_values
 from tensorkiln.transform.relax.name_values import name_values
 from tensorkiln.verification.bounds import epsilon
 from tensorkiln.verification.compiled import (
     Compiled,
     FusedGroup,
+    Ran,
     group_of,
     opened,
     with_debug,
@@ -37,20 +55,23 @@ from tensorkiln.verification.compiled import (
 from tensorkiln.verification.onnx_runtime import onnx_values
 from tensorkiln.verification.reference import (
     NO_DIFFERENCE,
+    NOT_COMPUTED,
     OTHER_SHAPE,
     Compared,
     Difference,
+    Key,
     Tolerance,
+    Walk,
     difference,
     walk,
 )
-from tensorkiln.verification.repeat import repeat_files, save
+from tensorkiln.verification.repeat import SCRIPT, repeat_files, save
 from tensorkiln.verification.result import NodeReport, OutputReport, Verification
 
 Array = npt.NDArray[Any]
 Inputs = Sequence[Any] | Mapping[str, Any] | Array | None
 REFERENCES = ("float64", "onnxruntime")
-# Where a function has control flow, its operators are not followed: relative, and to the output's
+# Of functions with control flow of which inner values are not known: relative, and to the output's
 # largest magnitude.
 _WHOLE = {"float32": (1e-3, 1e-4), "float16": (0.0, 1e-2), "bfloat16": (0.0, 5e-2)}
 
@@ -104,7 +125,7 @@ def verify(
     arrays = _inputs(source, inputs, dims or {}, seed)
     product = 0.0 if source.target.precision == "float32" else epsilon(source.target.precision)
     tolerance = Tolerance(rtol, atol, product)
-    run = _Run(source, mod, f, arrays, tolerance, reference, model, freeze)
+    run = _Run(source, mod, f, arrays, tolerance, reference, model, freeze, output is not None)
     found = run.result()
     return found if output is None else save(found, output)
 
@@ -215,13 +236,19 @@ class _Run:
     reference: str
     model: Any
     freeze: Mapping[str, int] | None
+    saves: bool
 
     def result(self) -> Verification:
         """The result, with the files of `output`."""
+        is_outer = self.f.is_outer or self.source.info.kind == "outer"
+        if is_outer and self.reference != "float64":
+            raise UserError(
+                f"{self.f.name} has control flow, of which {self.reference} is no reference",
+                code="unsupported",
+                hint='reference="float64"',
+            )
         count = len(_fields(self.f.result))
         values = self.source.run(self.arrays)
-        if self.f.is_outer or self.source.info.kind == "outer":
-            return self._whole(values)
         notes: list[str] = []
         kept = self.source
         inner = values
@@ -229,18 +256,26 @@ class _Run:
             again = self._compiled_again(notes)
             if again is not None:
                 kept, inner = again, again.run(self.arrays)
-                apart = [i for i in range(count) if values[i].tobytes() != inner[i].tobytes()]
+                outputs = values.outputs if is_outer else values.outputs[:count]
+                pairs = enumerate(zip(outputs, inner.outputs, strict=False))
+                apart = [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()]
                 if apart:
-                    names = ", ".join(kept.info.outputs[i].name for i in apart)
+                    names = ", ".join(self._output_names(len(outputs))[i] for i in apart)
                     notes.append(
                         f"compiled again, it computes another {names}: it was compiled otherwise "
                         "or changed since"
                     )
+        if is_outer and not kept.info.kept:
+            return self._whole(values.outputs, notes)
         numbered = name_values(self.mod)
         f = numbered[self.f.name]
         assert isinstance(f, Function)
-        compared = _Compared(self, kept, numbered, f, inner, values)
-        return compared.result(notes)
+        return _Compared(self, kept, numbered, f, inner, values, is_outer).result(notes)
+
+    def _output_names(self, count: int) -> list[str]:
+        """The names of outputs; those of the fields of an outer function's tuple are numbered."""
+        names = [o.name for o in self.source.info.outputs]
+        return names if len(names) >= count else [f"{names[0]}{i}" for i in range(count)]
 
     def params(self, f: Function) -> dict[str, Array]:
         """The inputs by the names of parameters."""
@@ -268,30 +303,13 @@ class _Run:
         notes.append("inner values are those of the same module compiled again, with debug=True")
         return with_debug(self.source, made)
 
-    def _whole(self, values: Sequence[Array]) -> Verification:
-        """The result for a function with control flow: of its outputs alone."""
-        if self.reference != "float64":
-            raise UserError(
-                f"{self.f.name} has control flow, of which {self.reference} is no reference",
-                code="unsupported",
-                hint='reference="float64"',
-            )
+    def _whole(self, values: Sequence[Array], notes: Sequence[str]) -> Verification:
+        """The result for a function with control flow of which only outputs are known."""
         want = evaluate(self.mod, self.params(self.f), dtype="float64", function=self.f.name)
+        reports = self.output_reports(values, _leaves(want, self.f))
         relative, absolute = _WHOLE[self.source.target.precision]
         rule = self.tolerance
         text = f"{absolute:g} x the largest + {relative:g} x |reference|"
-        reports = []
-        names = [o.name for o in self.source.info.outputs]
-        if len(names) != len(want):  # one output that is a tuple
-            names = [f"{names[0]}{i}" for i in range(len(want))]
-        for name, a, b in zip(names, values, map(np.asarray, want), strict=True):
-            size = np.abs(b.astype(np.float64))
-            top = float(size[np.isfinite(size)].max(initial=0.0))
-            may = absolute * top + relative * size
-            if rule.is_given:
-                may = rule.of(b, None, a.dtype.name)
-            found = difference(a, b, may) if a.shape == b.shape else OTHER_SHAPE
-            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
         return Verification(
             not any(r.difference.is_too_much for r in reports),
             self.f.name,
@@ -300,69 +318,121 @@ class _Run:
             rule.rule() if rule.is_given else text,
             tuple(reports),
             0,
-            notes=(f"{self.f.name} has control flow: only its outputs are compared",),
+            notes=(
+                f"{self.f.name} has control flow: without debug only its outputs are compared",
+                *notes,
+            ),
         )
+
+    def output_reports(self, values: Sequence[Array], want: Sequence[Array]) -> list[OutputReport]:
+        """The outputs of a function with control flow, beside a reference of which errors add up
+        from the inputs on."""
+        relative, absolute = _WHOLE[self.source.target.precision]
+        if len(values) != len(want):
+            raise UserError(
+                f"the library returns {len(values)} output(s), the model {len(want)}",
+                code="other-model",
+                hint="model is what the library was compiled from",
+            )
+        reports = []
+        for name, a, b in zip(self._output_names(len(want)), values, want, strict=True):
+            size = np.abs(b.astype(np.float64))
+            top = float(size[np.isfinite(size)].max(initial=0.0))
+            may = absolute * top + relative * size
+            if self.tolerance.is_given:
+                may = self.tolerance.of(b, None, a.dtype.name)
+            found = difference(a, b, may) if a.shape == b.shape else OTHER_SHAPE
+            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
+        return reports
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A value of the model that is known: item `at` of event number `event`."""
+
+    event: int
+    at: int
+    kept: KeptInfo
+    array: Array
 
 
 @dataclass(slots=True)
 class _Compared:
-    """The values of a straight-line function, compared. `kept` is what has inner values, `inner`
-    its outputs for the inputs; `values` those of what is verified; `f` has numbered values."""
+    """The values of a function, compared. `kept` is what has inner values, `inner` what it gave for
+    the inputs; `values` what is verified gave; `f` has numbered values. A straight-line function
+    computes each value once; an outer one as often as its branches and loops ask for it."""
 
     run: _Run
     kept: Compiled
     mod: IRModule
     f: Function
-    inner: Sequence[Array]
-    values: Sequence[Array]
+    inner: Ran
+    values: Ran
+    is_outer: bool
 
     def result(self, notes: list[str]) -> Verification:
         """The result of the comparison."""
         run, rule = self.run, self.run.tolerance
         inputs = run.params(self.f)
-        own = self._own()
-        number = {b.var.name: i for i, b in enumerate(self.f.bindings)}
-        rows = {number[n]: k for k in self.kept.info.kept for n in k.names if n in number}
-        have = {n: self.inner[k.output] for n, k in rows.items()}
-        if rows:
-            have = {**{n: self.inner[i] for i, n in own.items()}, **have}
-        else:
-            have = {n: self.values[i] for i, n in own.items()}
+        own = {} if self.is_outer else self._own()
+        rows = self._rows()
+        names = {b.var.name for b in self._bindings()}
+        have: dict[str, list[Array]] = {
+            name: [] for k in self.kept.info.kept for name in k.names if name in names
+        }
+        for (name, _), row in rows.items():
+            have.setdefault(name, []).append(row.array)
+        outputs = (self.inner if rows else self.values).outputs
+        have = {**{n: [outputs[i]] for i, n in own.items()}, **have}
         # Whether errors that added up are too large matters where they decide.
-        decide = not rows or self.kept is not run.source or run.reference == "onnxruntime"
-        found = walk(self.mod, self.f, inputs, have, rule, local=False, bounds=decide)
-        whole = {c.number: c for c in found if c.number in have}
-        theirs = self._onnxruntime(whole, have)
-        accumulated = {n: theirs.get(n, c.difference or NO_DIFFERENCE) for n, c in whole.items()}
-        judged: dict[int, Compared] = whole
-        if rows:
-            steps = walk(self.mod, self.f, inputs, have, rule)
-            judged = {c.number: c for c in steps if c.number in have}
-        compared = [n for n in judged if n in rows]
-        decides = (
-            theirs
-            if run.reference == "onnxruntime"
-            else {n: judged[n].difference or NO_DIFFERENCE for n in compared}
+        theirs_decide = run.reference == "onnxruntime"
+        decide = not rows or self.kept is not run.source or theirs_decide
+        whole = walk(
+            self.mod, self.f, inputs, have, rule, local=False, bounds=decide, arrays=theirs_decide
         )
-        bad = [n for n in sorted(decides) if decides[n].is_too_much and n in rows]
-        reports = self._outputs(own, accumulated, rows)
+        theirs = self._onnxruntime(whole, have)
+        accumulated = {c.key: theirs.get(c.key, c.difference) for c in whole.compared}
+        judged = walk(self.mod, self.f, inputs, have, rule) if rows else whole
+        compared = [c for c in judged.compared if c.key in rows]
+        decides = theirs if theirs_decide else {c.key: c.difference for c in compared}
+        bad = [c for c in compared if c.key in decides and decides[c.key].is_too_much]
         first = worst = None
         files: dict[str, bytes | str | Path] = {}
         if compared:
-            top = max(compared, key=lambda n: (judged[n].difference or NO_DIFFERENCE).times or 0)
-            worst = self._node(judged[top], rows[top], accumulated[top])
+            top = max(compared, key=lambda c: c.difference.times or 0)
+            worst = self._node(top, rows[top.key], accumulated.get(top.key, NOT_COMPUTED))
         if bad:
-            n = bad[0]
-            first = self._first(judged[n], rows[n], accumulated[n])
-            files = repeat_files(
-                self.kept, self.mod, self.f, inputs, have, judged[n], rows[n], rule
-            )
+            row = rows[bad[0].key]
+            # Once more, for the arrays of this place.
+            at = walk(self.mod, self.f, inputs, have, rule, arrays=True, until=bad[0].key)
+            first = self._first(at, row, accumulated.get(bad[0].key, NOT_COMPUTED))
+            again = self.inner.events[: row.event]
+            time = sum(e.rows[0] == self.inner.events[row.event].rows[0] for e in again)
+            place = (row.kept.output - row.at, row.at, time) if self.is_outer else None
+            if run.saves:
+                dtype = row.array.dtype.name
+                files = repeat_files(
+                    self.kept, self.mod, self.f, inputs, at, row.kept, dtype, rule, place
+                )
+                if SCRIPT not in files:
+                    notes.append("code of this target cannot be exported: no script repeats it")
+        elif self.is_outer:
+            first = self._other_way(judged, rows)
+        if self.is_outer:
+            reports = self._outer_outputs(judged, whole)
+            if first is None and whole.more:
+                notes.append(
+                    "in float64 from the inputs on, the model takes another branch or number of "
+                    "iterations: a condition is nearer to its limit than what rounding adds up to"
+                )
+        else:
+            reports = self._outputs(own, {n: accumulated[n, 0] for n in own.values()}, rows)
         outputs_fit = not any(r.difference.is_too_much for r in reports)
-        ok = not bad and outputs_fit
-        if not bad and rows and not outputs_fit:
-            notes.append("no node of what was compiled again diverges")
+        if first is None and rows and not outputs_fit:
+            again_text = " of what was compiled again" if self.kept is not run.source else ""
+            notes.append(f"no node{again_text} diverges")
         return Verification(
-            ok,
+            first is None and outputs_fit,
             run.f.name,
             _target_text(run.source),
             run.reference,
@@ -375,32 +445,86 @@ class _Compared:
             files=files,
         )
 
-    def _own(self) -> dict[int, int]:
-        """Of each output of the model that a binding computes, the binding's number."""
-        number = {b.var: i for i, b in enumerate(self.f.bindings)}
+    def _rows(self) -> dict[Key, _Row]:
+        """What is known of the model's values, in order of time."""
+        names = {b.var.name for b in self._bindings()}
+        times: Counter[str] = Counter()
+        rows: dict[Key, _Row] = {}
+        for number, event in enumerate(self.inner.events):
+            for at, (k, array) in enumerate(zip(event.rows, event.values, strict=True)):
+                for name in names.intersection(k.names):
+                    rows[name, times[name]] = _Row(number, at, k, array)
+                    times[name] += 1
+        return rows
+
+    def _bindings(self) -> Iterator[Binding]:
+        """All bindings that a run may come to."""
+        others = self.mod.functions if self.is_outer else (self.f,)
+        for f in (g for g in others if isinstance(g, Function)):
+            yield from bindings_in(f.bindings)
+
+    def _other_way(self, judged: Walk, rows: Mapping[Key, _Row]) -> NodeReport | None:
+        """The first value that one of both has computed and the other has not, where all that both
+        have computed agrees: the host took another branch, or another number of iterations."""
+        named = {b.var.name: b for b in self._bindings()}
+        if judged.results is None:
+            c = judged.compared[-1]
+            kept = next(k for k in self.kept.info.kept if c.key[0] in k.names)
+            nothing = _Row(0, 0, kept, np.zeros(0, "float32"))
+            t = c.binding.var.type
+            if isinstance(t, TensorType):
+                shape = [n or 0 for n in t.static_shape() or ()]
+                nothing = replace(nothing, array=np.zeros(shape, numpy_type(t.dtype.name)))
+            return replace(self._node(c, nothing, NO_DIFFERENCE), fault="host")
+        done = {c.key for c in judged.compared}
+        for key, row in rows.items():
+            if key not in done:
+                c = Compared(key, named[key[0]], (), (named[key[0]],), NOT_COMPUTED)
+                return replace(self._node(c, row, NOT_COMPUTED), fault="host")
+        return None
+
+    def _outer_outputs(self, judged: Walk, whole: Walk) -> list[OutputReport]:
+        """The outputs beside the reference. They must be those of the steps that were compared;
+        what errors have added up to is not judged, since it may have changed what was run."""
+        given = self.values.outputs
+        want = _leaves(whole.results or (), self.f)
+        if self.kept is not self.run.source and not whole.more:
+            return self.run.output_reports(given, want)
+        reports = []
+        names = self.run._output_names(len(given))
+        ran = _leaves(judged.results or (), self.f)
+        for i, (name, a) in enumerate(zip(names, given, strict=True)):
+            found = NOT_COMPUTED
+            if i < len(want) and want[i].shape == a.shape:
+                found = difference(a, want[i], None)
+            if i < len(ran):
+                may = self.run.tolerance.of(ran[i], None, a.dtype.name)
+                host = difference(a, ran[i], may) if ran[i].shape == a.shape else OTHER_SHAPE
+                found = host if host.is_too_much else found
+            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
+        return reports
+
+    def _own(self) -> dict[int, str]:
+        """Of each output of the model that a binding computes, the binding's name."""
+        bound = {b.var for b in self.f.bindings}
         fields = enumerate(_fields(self.f.result))
-        return {i: number[v] for i, v in fields if isinstance(v, RVar) and v in number}
+        return {i: v.name for i, v in fields if isinstance(v, RVar) and v in bound}
 
     def _outputs(
-        self, own: Mapping[int, int], accumulated: Mapping[int, Difference], rows: Mapping[int, Any]
+        self, own: Mapping[int, str], accumulated: Mapping[str, Difference], rows: Mapping[Key, Any]
     ) -> list[OutputReport]:
         """Each output of what is verified, beside the reference."""
-        whole: dict[int, Difference] = {}
-        for i, n in own.items():
-            whole[i] = accumulated[n]
+        whole = {i: accumulated[n] for i, n in own.items()}
         if rows and self.kept is not self.run.source:
             inputs, rule = self.run.params(self.f), self.run.tolerance
-            have = {n: self.values[i] for i, n in own.items()}
-            found = {
-                c.number: c.difference
-                for c in walk(self.mod, self.f, inputs, have, rule, local=False)
-                if c.difference
-            }
-            whole = {i: found.get(n) or NO_DIFFERENCE for i, n in own.items()}
+            have = {n: [self.values.outputs[i]] for i, n in own.items()}
+            again = walk(self.mod, self.f, inputs, have, rule, local=False)
+            found = {c.key[0]: c.difference for c in again.compared}
+            whole = {i: found[n] for i, n in own.items()}
         params = dict(zip(self.f.params, self.run.arrays, strict=True))
         reports = []
         for i, v in enumerate(_fields(self.f.result)):
-            have_i, info = self.values[i], self.run.source.info.outputs[i]
+            have_i, info = self.values.outputs[i], self.run.source.info.outputs[i]
             if i not in whole:  # an input or a constant
                 want = params[v] if isinstance(v, RVar) else v.array  # type: ignore[union-attr]
                 may = self.run.tolerance.of(want, None, have_i.dtype.name)
@@ -409,63 +533,73 @@ class _Compared:
         return reports
 
     def _onnxruntime(
-        self, whole: Mapping[int, Compared], have: Mapping[int, Array]
-    ) -> dict[int, Difference]:
+        self, whole: Walk, have: Mapping[str, Sequence[Array]]
+    ) -> dict[Key, Difference]:
         """Of each value that ONNX Runtime computes too, the difference from that."""
         if self.run.reference != "onnxruntime":
             return {}
         run = self.run
         theirs = onnx_values(run.model, run.freeze, self.f, run.arrays)
         rule = replace(run.tolerance, times=2 * run.tolerance.times)
-        found = {}
-        for n, want in theirs.items():
-            if n in have and want.size == have[n].size:
-                given = have[n].reshape(want.shape)
-                may = whole[n].may
+        allowed = {c.key[0]: c.may for c in whole.compared}
+        found: dict[Key, Difference] = {}
+        for name, want in theirs.items():
+            if name in have and want.size == have[name][0].size:
+                given = have[name][0].reshape(want.shape)
+                may = allowed[name]
                 may = may.reshape(want.shape) if may is not None else None
-                found[n] = difference(given, want, rule.of(want, may, given.dtype.name))
+                found[name, 0] = difference(given, want, rule.of(want, may, given.dtype.name))
         return found
 
     # ---- one node --------------------------------------------------------------------------
 
-    def _node(self, c: Compared, row: KeptInfo, accumulated: Difference) -> NodeReport:
-        """The report of a value that a kernel computes."""
-        kernel = self.kept.kernels.get(row.kernel, KernelInfo(row.kernel))
+    def _node(self, c: Compared, row: _Row, accumulated: Difference) -> NodeReport:
+        """The report of a value that a kernel, or a step of the host, computes."""
+        kernel = self.kept.kernels.get(row.kept.kernel, KernelInfo(row.kept.kernel))
         call = c.binding.value
-        array = self.inner[row.output]
         return NodeReport(
             call.span if isinstance(call, Call) else "",
-            call.op if isinstance(call, Call) else "",
+            _operator(call),
             c.binding.var.name,
-            array.dtype.name,
-            array.shape,
-            row.kernel,
+            row.array.dtype.name,
+            row.array.shape,
+            row.kept.kernel,
             kernel.kernel_class,
             kernel.target_key,
-            tuple(_spans(self.f, c.since)),
-            c.difference or NO_DIFFERENCE,
+            tuple(_spans(c.since)),
+            c.difference,
             accumulated,
+            c.path,
         )
 
-    def _first(self, c: Compared, row: KeptInfo, accumulated: Difference) -> NodeReport:
-        """The report of the first value that diverges, with who is at fault: of kernels between
-        the values of the model that are known, the first that does not compute its group."""
+    def _first(self, at: Walk, row: _Row, accumulated: Difference) -> NodeReport:
+        """The report of the first value that diverges, at which `at` ends, with who is at fault: of
+        kernels between the values of the model that are known, the first that does not compute its
+        group."""
+        c = at.compared[-1]
         found = self._node(c, row, accumulated)
-        if not (c.difference and c.difference.is_too_much):
+        if not c.difference.is_too_much:
             return replace(found, fault="import")
+        if not row.kept.kernel:
+            return replace(found, fault="host")
         debug = self.kept.debug(self.run.mod)
         if debug is None:
             return found
-        numbers = {b.var.name for b in self.f.bindings}
-        kept = self.kept.info.kept
-        before = kept[: kept.index(row)]
-        between = [k for k in before if not numbers.intersection(k.names)]
-        for k in (*between, row):
-            group = group_of(debug.fused, k.names[0])
+        event = self.inner.events[row.event]
+        known = {v.name: a for v, a in at.values.items() if isinstance(a, np.ndarray)}
+        known |= {k.names[0]: a for k, a in zip(event.rows, event.values, strict=True)}
+        names = {b.var.name for b in self._bindings()}
+        between = (
+            (k, a)
+            for k, a in zip(event.rows[: row.at], event.values, strict=False)
+            if not names.intersection(k.names)
+        )
+        for k, array in (*between, (row.kept, row.array)):
+            group = next(filter(None, (group_of(debug.fused, n) for n in k.names)), None)
             if group is None:
                 continue
-            fault = self._fault(group, self.inner[k.output])
-            if fault == "kernel" or k is row:
+            fault = self._fault(group, array, known)
+            if fault == "kernel" or k is row.kept:
                 kernel = self.kept.kernels.get(k.kernel, KernelInfo(k.kernel))
                 found = replace(
                     found,
@@ -480,23 +614,21 @@ class _Compared:
             found = replace(found, passed=self._passed(debug, c))
         return found
 
-    def _fault(self, group: FusedGroup, have: Array) -> str:
+    def _fault(self, group: FusedGroup, have: Array, known: Mapping[str, Array]) -> str:
         """Whether the kernel computes its group, of the values that it was given."""
         try:
-            operands = self._operands(group)
+            operands = self._operands(group, known)
             if operands is None:
                 return ""
-            last = len(group.function.bindings) - 1
+            last = group.function.bindings[-1].var.name
             rule = self.run.tolerance
-            *_, end = walk(group.module, group.function, operands, {last: have}, rule)
+            found = walk(group.module, group.function, operands, {last: [have]}, rule)
         except (TensorkilnError, ValueError):
             return ""
-        return "kernel" if end.difference and end.difference.is_too_much else "passes"
+        return "kernel" if found.compared[-1].difference.is_too_much else "passes"
 
-    def _operands(self, group: FusedGroup) -> dict[str, Array] | None:
+    def _operands(self, group: FusedGroup, known: Mapping[str, Array]) -> dict[str, Array] | None:
         """What the kernel of a group was given, by the names of the group's parameters."""
-        known = {k.names[0]: self.inner[k.output] for k in self.kept.info.kept}
-        known |= self.run.params(self.f)
         caller = group.caller
         inputs = {}
         for p in caller.params:
@@ -522,21 +654,21 @@ class _Compared:
         }
 
     def _passed(self, debug: Debug, c: Compared) -> str:
-        """The pass after which the module's value of that name is another."""
-        want = self._value(self.mod, c.binding.var.name)
+        """The pass after which the module's value is another."""
+        want = self._value(self.mod, c.key)
         if want is None:
             return ""
-        error = c.difference.absolute if c.difference else 0.0
+        error = c.difference.absolute
         mod = self.run.mod
         for p in debug.passes:
-            if isinstance(p, LowerGroups):
+            if isinstance(p, LowerGroups) or p is keep_values:
                 break
             try:
                 new = p(mod)
                 if new is mod:
                     continue
                 mod = new
-                found = self._value(mod, c.binding.var.name)
+                found = self._value(mod, c.key)
             except TensorkilnError:
                 return ""
             if found is None:
@@ -551,35 +683,67 @@ class _Compared:
                 return pass_name(p)
         return ""
 
-    def _value(self, mod: IRModule, name: str) -> Array | None:
-        """The value called `name` in a run of a module in float64."""
+    def _value(self, mod: IRModule, key: Key) -> Array | None:
+        """A value in a run of a module in float64, where the same way is taken."""
         found: list[Array] = []
+        name, time = key
 
         def watch(b: Binding, value: Any) -> None:
-            if b.var.name == name and isinstance(value, np.ndarray):
+            # What a function returns has the same name where it is called.
+            if b.var.name != name or not isinstance(value, np.ndarray):
+                return
+            if not found or found[-1] is not value:
                 found.append(value)
+            if len(found) > time:
                 raise _FoundError
 
         f = mod[self.f.name]
         assert isinstance(f, Function)
         with suppress(_FoundError):
             evaluate(mod, self.run.params(f), dtype="float64", function=self.f.name, watch=watch)
-        return found[0] if found else None
+        return found[time] if len(found) > time else None
 
 
 class _FoundError(Exception):
     """Ends an evaluation that has reached the value that it was for."""
 
 
-def _spans(f: Function, numbers: Sequence[int]) -> Iterator[str]:
+def _operator(value: Bound) -> str:
+    if isinstance(value, Call):
+        return value.op or str(getattr(value.callee, "name", ""))
+    return "branch" if isinstance(value, If) else ""
+
+
+def _spans(bindings: Sequence[Binding]) -> Iterator[str]:
     """The nodes of bindings, each once."""
     seen = set()
-    for n in numbers:
-        value = f.bindings[n].value
-        span = (value.span if isinstance(value, Call) else "") or f.bindings[n].var.name
+    for b in bindings:
+        span = (b.value.span if isinstance(b.value, Call) else "") or b.var.name
         if span not in seen:
             seen.add(span)
             yield span
+
+
+def _leaves(values: Sequence[Any], f: Function) -> list[Array]:
+    """The tensors and numbers of a flat result of `f`, as `arrays_of` gives those of a library."""
+    types = list(_flat_types(f.result.type))
+    if len(types) != len(values):
+        types = [ObjectType()] * len(values)
+    out: list[Array] = []
+    for v, t in zip(values, types, strict=True):
+        if isinstance(t, ShapeType):
+            out += [np.asarray(int(n)) for n in v]
+        elif isinstance(v, np.ndarray | bool | int | float):
+            out.append(np.asarray(v))
+    return out
+
+
+def _flat_types(t: Type) -> Iterator[Type]:
+    if isinstance(t, TupleType):
+        for x in t.fields:
+            yield from _flat_types(x)
+    else:
+        yield t
 
 
 def _target_text(source: Compiled) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
+from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, KernelInfo
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.executable import Debug, Executable
 from tensorkiln.inspectors.library import inspect_library
-from tensorkiln.ir.kept import kept_of
+from tensorkiln.ir.kept import KEPT_VALUES, kept_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef
 from tensorkiln.measure.inputs import arrays_of
 from tensorkiln.pipeline import placed_on, plan_for
+from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Devices
 from tensorkiln.runtime.load import load_module
+from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.module import Module
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
@@ -41,6 +45,22 @@ class FusedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """Values that are known from one place at one time: a row for each, in order of time."""
+
+    rows: tuple[KeptInfo, ...]
+    values: tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run gave: the outputs, and what is known of inner values, in order of time."""
+
+    outputs: list[Array]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """A graph function that was compiled. `path` is the library's, empty for an Executable."""
 
@@ -52,10 +72,24 @@ class Compiled:
     path: str = ""
     executable: Executable | None = None
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """All outputs for these inputs, in order."""
+    def run(self, inputs: Sequence[Array]) -> Ran:
+        """The outputs for these inputs, those that are only there to be looked at too, and inner
+        values."""
         call = self.module.create_executor(self.devices)[self.info.name]
-        return [np.array(a) for a in arrays_of(call(*inputs))]
+        if self.info.kind == "graph":
+            outputs = [np.array(a) for a in arrays_of(call(*inputs))]
+            kept = self.info.kept
+            return Ran(outputs, (Event(kept, tuple(outputs[k.output] for k in kept)),))
+        with _shown() as events:
+            outputs = [np.array(a) for a in arrays_of(call(*inputs))]
+        rows = {k.output: k for k in self.info.kept}
+        return Ran(
+            outputs,
+            tuple(
+                Event(tuple(rows[i] for i in range(first, first + len(values))), values)
+                for first, values in events
+            ),
+        )
 
     def debug(self, model: IRModule) -> Debug | None:
         """The module of fused groups, and the passes that made it of `model`: as `compile`
@@ -74,7 +108,7 @@ class Compiled:
         f = model.get(self.info.name)
         if not isinstance(f, Function):
             return None
-        made = [(k.output, k.names) for k in kept_of(f.attrs)]
+        made = [(k.output, k.names) for k in kept_of(f.attrs)]  # kernels have other names by now
         same = made == [(k.output, k.names) for k in self.info.kept]
         return Debug(model, passes) if same else None
 
@@ -87,6 +121,27 @@ class Compiled:
             return trace_of(Group(group.function, group.function.name, own), own)
         except TensorkilnError:
             return ""
+
+
+_shown_lock = ProcessLock(threading.RLock)
+
+
+@contextmanager
+def _shown() -> Iterator[list[tuple[int, tuple[Array, ...]]]]:
+    """What outer functions that this thread runs show: numbers of first rows, and values."""
+    events: list[tuple[int, tuple[Array, ...]]] = []
+    thread = threading.get_ident()
+
+    def show(first: int, values: Sequence[Any]) -> None:
+        if threading.get_ident() == thread:
+            events.append((int(first), tuple(np.array(a) for a in arrays_of(tuple(values)))))
+
+    with _shown_lock:  # functions are registered for the whole process
+        register_function(KEPT_VALUES, show)
+        try:
+            yield events
+        finally:
+            unregister_function(KEPT_VALUES)
 
 
 def opened(given: object, function: str, devices: Devices) -> Compiled:

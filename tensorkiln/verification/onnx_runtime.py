@@ -19,9 +19,9 @@ Array = npt.NDArray[Any]
 
 def onnx_values(
     model: Any, freeze: Mapping[str, int] | None, f: Function, inputs: Sequence[Array]
-) -> dict[int, Array]:
+) -> dict[str, Array]:
     """What ONNX Runtime computes of each value of the model that is a binding of `f`, the imported
-    function: by the binding's number. No graph is optimised before.
+    function: by the binding's name there. No graph is optimised before.
 
     Raises UserError: `missing-package`, and `unsupported` for a model that is none of ONNX or that
     ONNX Runtime does not run.
@@ -44,7 +44,7 @@ def onnx_values(
     module, values = imported_values(model, freeze)
     main = module[f.name]
     assert isinstance(main, Function) and len(main.bindings) == len(f.bindings)
-    number = {b.var: i for i, b in enumerate(main.bindings)}
+    number = {b.var: own.var.name for b, own in zip(main.bindings, f.bindings, strict=True)}
     named = {name: number[v] for name, v in values.items() if v in number}
     proto = onnx.ModelProto()
     if isinstance(model, str | Path):

@@ -1,21 +1,34 @@
-"""The reference of `tk.verify`: a graph function in float64, operator by operator, beside what was
-computed of it."""
+"""The reference of `tk.verify`: a graph function in float64, binding by binding and along the
+branches and iterations that are taken, beside what was computed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tensorkiln import ops
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Bound, Call, Function, RVar, TensorType, TupleItem
-from tensorkiln.ir.visit_graph import variables
+from tensorkiln.ir.relax import (
+    IMPURE_OPS,
+    Binding,
+    Bound,
+    Call,
+    Function,
+    RVar,
+    TensorType,
+    TupleItem,
+    Value,
+)
+from tensorkiln.ir.visit_graph import bindings_in, variables
 from tensorkiln.measure.inputs import numpy_type
-from tensorkiln.ops.evaluate import Steps
+from tensorkiln.ops.evaluate import Evaluation
+from tensorkiln.ops.match_value import Env
 from tensorkiln.verification.bounds import TIMES, Epsilon, Floats, epsilon, rounding
 
 Array = npt.NDArray[Any]
@@ -82,7 +95,14 @@ class Difference:
         """Whether the value diverges."""
         return self.times is not None and self.times > 1
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether one of both is not there: `have` and `want` are NaN, which agree otherwise."""
+        return math.isnan(self.have) and math.isnan(self.want)
+
     def __str__(self) -> str:
+        if self.is_missing:
+            return "only one of both computes it"
         place = f" at {list(self.at)}" if self.at else ""
         part = "" if self.times is None else f" ({self.times:.3g} x the tolerance)"
         return (
@@ -92,6 +112,7 @@ class Difference:
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0, (), 0.0, 0.0, 0.0)
+NOT_COMPUTED = Difference(np.inf, np.inf, (), np.nan, np.nan, np.inf)
 OTHER_SHAPE = Difference(np.inf, np.inf, (), np.inf, 0.0, np.inf)
 
 
@@ -122,98 +143,219 @@ def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference
     )
 
 
+Key = tuple[str, int]  # the name of a value, and how often it was computed before
+Have = Mapping[str, Sequence[Array]]  # what was compiled of values, by name, in order of time
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Binding number `number` of a function: the reference `want`, in float64, what it `may` be off
-    by, and the numbers of the bindings that were evaluated since the values of `have` that it
-    depends on."""
+    """A value that was computed, and the reference.
 
-    number: int
+    `since` are the bindings that were evaluated since the known values that it depends on. `path`
+    is where in an outer function it was (`Evaluation.path`). `want` is the reference, in float64,
+    and `may` what it may be off by, where these were asked for.
+    """
+
+    key: Key
     binding: Binding
-    want: Array
-    may: Floats | None
-    since: tuple[int, ...]
-    difference: Difference | None
+    path: tuple[str, ...]
+    since: tuple[Binding, ...]
+    difference: Difference
+    want: Array | None = None
+    may: Floats | None = None
+
+
+@dataclass(slots=True)
+class Walk:
+    """What `walk` found: every value of `have` that the function computes, compared in order, and
+    its results, None if it did not reach the end. At its end, `values` are those that bindings may
+    read there. `more` says, of names that `have` has another number of values of, how many more."""
+
+    compared: list[Compared] = field(default_factory=list)
+    results: list[Any] | None = None
+    values: dict[RVar, Any] = field(default_factory=dict)
+    more: dict[str, int] = field(default_factory=dict)
+
+    def value(self, v: RVar) -> Array:
+        """A tensor in the type that the model says."""
+        kind = v.type.dtype.name if isinstance(v.type, TensorType) else ""
+        array = np.asarray(self.values[v])
+        return array.astype(numpy_type(kind)) if kind else array
 
 
 def walk(
     mod: IRModule,
     f: Function,
     inputs: Mapping[str, Any],
-    have: Mapping[int, Array],
+    have: Have,
     tolerance: Tolerance,
     *,
     local: bool = True,
     bounds: bool = True,
-) -> Iterator[Compared]:
-    """Evaluate the bindings of `f`, and compare those of whose numbers `have` has an array; others
-    have no `difference`.
+    arrays: bool = False,
+    until: Key | None = None,
+) -> Walk:
+    """Evaluate `f` and what it calls, and compare the values that `have` has.
 
-    With `local`, later bindings read what `have` has: errors do not add up, and each is that of the
-    operators `since`. Without it they read the reference itself. Without `bounds`, nothing is said
-    of what is tolerated, which takes most of the time. `inputs` are by parameter.
+    With `local`, later bindings read what `have` has: errors do not add up, each is that of the
+    operators `since`, and branches and iterations are those that were run. Without it they read the
+    reference itself. It ends at the value `until`; with `local`, where `have` should have one more
+    value of a name and has not: another way was taken. Without it, at ten times as many, since a
+    loop may not end. Without `bounds`, nothing is said of what is tolerated,
+    which takes most of the time. With `arrays`, references and tolerances are kept, which take
+    memory. `inputs` are by parameter.
     """
-    steps = Steps(mod, f, inputs, "float64")
-    errors: dict[RVar, Floats | None] = {}
-    since: dict[RVar, frozenset[int]] = {}
-    for number, b in enumerate(f.bindings):
-        want, may = _value(steps, b, errors, tolerance, bounds)
-        region = frozenset((number,)).union(*(since.get(v, ()) for v in variables(b.value)))
-        found: Difference | None = None
-        given = have.get(number)
-        if given is not None:
-            given = given.reshape(np.shape(want)) if given.size == np.size(want) else given
-            if given.shape != np.shape(want):
-                found, given = OTHER_SHAPE, None
-            else:
-                allowed = tolerance.of(want, may, given.dtype.name) if bounds else None
-                found = difference(given, want, allowed)
-        yield Compared(number, b, want, may, tuple(sorted(region)), found)
-        if given is not None and local:
-            kind = np.asarray(want).dtype
-            steps.values[b.var] = steps.promote(given.astype(kind))
-            errors[b.var], since[b.var] = None, frozenset()
-        else:
-            steps.values[b.var] = want
-            errors[b.var], since[b.var] = may, region if local else frozenset()
+    found = Walk()
+    run = _Walking(
+        mod,
+        DType("float64"),
+        have=have,
+        tolerance=tolerance,
+        local=local,
+        bounds=bounds,
+        arrays=arrays,
+        until=until,
+        found=found,
+    )
+    values, env = run.start(f, inputs)
+    found.values = values
+    try:
+        results = run.body(f, values, env)
+    except _EndError:
+        return found
+    found.results = list(_flat(results))
+    left = {name: len(arrays) - run.times.get(name, 0) for name, arrays in have.items()}
+    found.more = {name: n for name, n in left.items() if n}
+    return found
 
 
-def _value(
-    steps: Steps,
-    b: Binding,
-    errors: Mapping[RVar, Floats | None],
-    tolerance: Tolerance,
-    bounds: bool,
-) -> tuple[Any, Floats | None]:
-    """The value of a binding, and what it may be off by."""
-    value, t = b.value, b.var.type
-    if isinstance(value, Call) and value.op == "bitcast":
-        return _bitcast(steps, value, t), None
-    want = steps.value(value, t)
-    if not bounds or not isinstance(want, np.ndarray):
-        return want, None
-    if not isinstance(value, Call) or not value.op or not isinstance(t, TensorType):
-        return want, _alias_error(value, errors, want)
-    args = [steps.operand(a) for a in value.args]
-    if not all(isinstance(a, np.ndarray) for a in args):
-        return want, None
-    own = [errors.get(a) if isinstance(a, RVar) else None for a in value.args]
-    eps = epsilon(t.dtype.name)
-    op = ops.get(value.op)
-    most = tolerance.product if op.pattern in ("contraction", "opaque") else 0.0
-    return want, rounding(op, steps.operator(value), args, own, want, Epsilon(eps, max(eps, most)))
+class _EndError(Exception):
+    """Ends a walk."""
 
 
-def _alias_error(value: Bound, errors: Mapping[RVar, Floats | None], want: Array) -> Floats | None:
-    source = value.value if isinstance(value, TupleItem) else value
-    error = errors.get(source) if isinstance(source, RVar) else None
-    return error if error is None or error.shape == want.shape else None
+@dataclass(slots=True)
+class _Walking(Evaluation):
+    """The evaluation that `walk` makes. `times` is how often a value of each name was computed."""
+
+    have: Have = field(default_factory=dict)
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    local: bool = True
+    bounds: bool = True
+    arrays: bool = False
+    until: Key | None = None
+    found: Walk = field(default_factory=Walk)
+    times: dict[str, int] = field(default_factory=dict)
+    errors: dict[RVar, Floats | None] = field(default_factory=dict)
+    since: dict[RVar, dict[int, Binding]] = field(default_factory=dict)  # in order of time
+    steps: int = 0
+
+    def bound(self, b: Binding, values: dict[RVar, Any], env: Env) -> Any:
+        """The value of a binding for those that follow it."""
+        want, may = self._value(b, values, env)
+        # Counted now: within its own value, a recursive function has computed it again.
+        name = b.var.name
+        key = name, self.times.get(name, 0)
+        self.times[name] = key[1] + 1
+        region = self._region(b)
+        known = self.have.get(name)
+        if known is None:
+            self.errors[b.var], self.since[b.var] = may, region if self.local else {}
+            return want
+        is_missing = key[1] >= len(known)
+        if is_missing and not self.local:
+            self.found.more[name] = len(known) - key[1] - 1
+            if key[1] > 1000 + 10 * len(known):
+                raise _EndError
+            self.errors[b.var], self.since[b.var] = may, {}
+            return want
+        given = None if is_missing else known[key[1]]
+        error, given = self._compared(given, want, may)
+        same = (want, may) if self.arrays else (None, None)
+        self.found.compared.append(
+            Compared(
+                key, b, tuple(self.path), tuple(region[i] for i in sorted(region)), error, *same
+            )
+        )
+        if key == self.until or is_missing:
+            self.found.values = values
+            raise _EndError
+        if given is not None and self.local:
+            self.errors[b.var], self.since[b.var] = None, {}
+            return self.promote(given.astype(np.asarray(want).dtype))
+        self.errors[b.var], self.since[b.var] = may, region if self.local else {}
+        return want
+
+    def _region(self, b: Binding) -> dict[int, Binding]:
+        """The bindings since known values, with `b` itself."""
+        inner = {x.var for x in bindings_in((b,))}
+        region: dict[int, Binding] = {}
+        for v in variables(b.value):
+            if v not in inner:
+                region |= self.since.get(v, {})
+        self.steps += 1
+        return {**region, self.steps: b}
+
+    def _compared(
+        self, given: Array | None, want: Any, may: Floats | None
+    ) -> tuple[Difference, Array | None]:
+        """The difference, and what was compiled in the shape of the model's value."""
+        if given is None:
+            return NOT_COMPUTED, None
+        given = given.reshape(np.shape(want)) if given.size == np.size(want) else given
+        if given.shape != np.shape(want):
+            return OTHER_SHAPE, None
+        allowed = self.tolerance.of(want, may, given.dtype.name) if self.bounds else None
+        return difference(given, want, allowed), given
+
+    def _value(self, b: Binding, values: dict[RVar, Any], env: Env) -> tuple[Any, Floats | None]:
+        """The value of a binding, and what it may be off by."""
+        value, t = b.value, b.var.type
+        taken = self._result_of_others(b)
+        if taken is not None:
+            return taken, None
+        want = Evaluation.bound(self, b, values, env)
+        if not self.bounds or not isinstance(want, np.ndarray):
+            return want, None
+        if isinstance(value, Call) and value.op in _EXACT:
+            return want, None
+        if not isinstance(value, Call) or not isinstance(t, TensorType) or not _is_operator(value):
+            return want, self._alias_error(value, want)
+        args = [self.value(a, values, env) for a in value.args]
+        if not all(isinstance(a, np.ndarray) for a in args):
+            return want, None
+        own = [self._error(a, x) for a, x in zip(value.args, args, strict=True)]
+        eps = epsilon(t.dtype.name)
+        op = ops.get(value.op)
+        most = self.tolerance.product if op.pattern in ("contraction", "opaque") else 0.0
+        may = rounding(op, self.operator(value, env), args, own, want, Epsilon(eps, max(eps, most)))
+        return want, may
+
+    def _result_of_others(self, b: Binding) -> Array | None:
+        """What a function of the host gave, which is not called again for the reference."""
+        if not isinstance(b.value, Call) or b.value.op not in _OF_HOST:
+            return None
+        known = self.have.get(b.var.name, ())
+        at = self.times.get(b.var.name, 0)
+        return self.promote(known[at]) if at < len(known) else None
+
+    def _error(self, v: Value, x: Array) -> Floats | None:
+        """What an operand may be off by."""
+        error = self.errors.get(v) if isinstance(v, RVar) else None
+        return error if error is None or error.shape == x.shape else None
+
+    def _alias_error(self, value: Bound, want: Array) -> Floats | None:
+        source = value.value if isinstance(value, TupleItem) else value
+        return self._error(source, want) if isinstance(source, RVar) else None
 
 
-def _bitcast(steps: Steps, call: Call, t: object) -> Array:
-    """The bits of a value are those of its own type, not of float64."""
-    (x,) = call.args
-    assert isinstance(x.type, TensorType) and isinstance(t, TensorType)
-    array = np.asarray(steps.operand(x)).astype(numpy_type(x.type.dtype.name))
-    op = ops.get(call.op)
-    return np.asarray(steps.promote(op.numpy([array], op.complete(call.attrs))))
+_EXACT = ("bitcast",)
+_OF_HOST = ("call_packed", "call_dps_packed")
+
+
+def _is_operator(call: Call) -> bool:
+    """Whether a call is of an operator whose rounding `bounds` knows."""
+    return bool(call.op) and call.op not in ops.DYNAMIC and call.op not in IMPURE_OPS
+
+
+def _flat(value: Any) -> list[Any]:
+    return [x for part in value for x in _flat(part)] if isinstance(value, tuple) else [value]

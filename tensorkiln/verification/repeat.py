@@ -16,21 +16,30 @@ import numpy.typing as npt
 from tensorkiln.artifact.metadata import KeptInfo
 from tensorkiln.base.folders import write_files
 from tensorkiln.base.trust import private_temporary
+from tensorkiln.ir.kept import KEPT_VALUES
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Constant, Function, RVar, TensorType, Tuple, Value
-from tensorkiln.ir.visit_graph import map_bound
+from tensorkiln.ir.relax import (
+    Binding,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    Tuple,
+    Value,
+)
+from tensorkiln.ir.visit_graph import bindings_in, map_bound, values_in, variables
 from tensorkiln.verification.compiled import Compiled
-from tensorkiln.verification.reference import Compared, Tolerance, walk
+from tensorkiln.verification.reference import Compared, Tolerance, Walk
 from tensorkiln.verification.result import Verification
 
 Array = npt.NDArray[Any]
 Files = dict[str, bytes | str | Path]
-LIBRARY = "library.so"
+LIBRARY, SCRIPT = "library.so", "repeat.py"
 
 
 def save(found: Verification, folder: str | Path) -> Verification:
     """Write the report and what else there is to a folder; the result names it."""
-    done = replace(found, saved=str(folder) if found.files else "")
+    done = replace(found, saved=str(folder) if found.files else "", repeats=SCRIPT in found.files)
     report = {"report.txt": f"{done}\n", "report.json": json.dumps(done.to_json(), indent=1) + "\n"}
     files: Files = {**found.files, **report}
     make = files.pop(LIBRARY, None)
@@ -51,15 +60,21 @@ def repeat_files(
     mod: IRModule,
     f: Function,
     inputs: Mapping[str, Array],
-    have: Mapping[int, Array],
-    c: Compared,
+    at: Walk,
     row: KeptInfo,
+    dtype: str,
     tolerance: Tolerance,
+    shown: tuple[int, int, int] | None,
 ) -> Files:
-    """The files that show the fault of a node again: the library, its inputs, the node's inputs
-    with what it should compute of them, the node as a program, and the script."""
-    node, operands = _node_alone(mod, f, inputs, have, c)
-    may = tolerance.of(c.want, c.may, have[c.number].dtype.name)
+    """The files that show the fault of the node at which a walk ends again, a value that was
+    computed as `dtype`: the library, its inputs, the node's inputs with what it should compute of
+    them, the node as a program, and the script. A value that is no output is `shown` by an outer
+    function: the number of the first row of the call, the value's place in it, and how often that
+    call was made before."""
+    c = at.compared[-1]
+    assert c.want is not None
+    node, operands = _node_alone(mod, at, c)
+    may = tolerance.of(c.want, c.may, dtype)
     expected = {"expected": np.asarray(c.want), "tolerance": np.broadcast_to(may, c.want.shape)}
     names = dict(zip((p.name for p in f.params), (p.name for p in kept.info.inputs), strict=True))
     order = [names[p.name] for p in f.params]
@@ -67,8 +82,13 @@ def repeat_files(
     text = _SCRIPT.format(
         function=kept.info.name,
         output=row.output,
+        what=f"its output {row.output}" if shown is None else "a value that it shows",
+        by=f"kernel\n             {row.kernel}"
+        if row.kernel
+        else "a step of the\n             host",
+        shown=shown,
+        name=KEPT_VALUES,
         value=row.names[0],
-        kernel=row.kernel,
         inputs=order,
         operands=list(operands),
         types={
@@ -77,35 +97,28 @@ def repeat_files(
         },
         target=json.dumps(kept.target.to_json()),
     )
-    return {
-        LIBRARY: _library(kept),
-        "inputs.npz": _npz(arrays),
-        "node.npz": _npz({**operands, **expected}),
-        "node.py": node,
-        "repeat.py": text,
-    }
+    files: Files = {"inputs.npz": _npz(arrays), "node.npz": _npz({**operands, **expected})}
+    if node:
+        files["node.py"] = node
+    library = _library(kept)
+    return files if library is None else {**files, LIBRARY: library, SCRIPT: text}
 
 
-def _library(kept: Compiled) -> bytes | Path:
+def _library(kept: Compiled) -> bytes | Path | None:
+    """The library; None for code that is only in memory."""
     if kept.executable is None:
         return Path(kept.path)
+    if kept.target.kind == "llvmjit":
+        return None
     with private_temporary("kiln-verify-") as place:
         return kept.executable.export_library(Path(place) / LIBRARY).read_bytes()
 
 
-def _node_alone(
-    mod: IRModule,
-    f: Function,
-    inputs: Mapping[str, Array],
-    have: Mapping[int, Array],
-    c: Compared,
-) -> tuple[str, dict[str, Array]]:
+def _node_alone(mod: IRModule, at: Walk, c: Compared) -> tuple[str, dict[str, Array]]:
     """The bindings that compute a value since those that are known, as the text of a module whose
-    parameters are these and the constants, and an array for each."""
-    own = [f.bindings[n] for n in c.since]
-    inside = {b.var for b in own}
-    number = {b.var: i for i, b in enumerate(f.bindings)}
-    given = {p: inputs[p.name] for p in f.params}
+    parameters are these and the constants, and an array for each. No text if they read something
+    other than tensors, or call functions."""
+    inside = {b.var for b in bindings_in(c.since)}
     params: dict[int, RVar] = {}
     arrays: dict[str, Array] = {}
 
@@ -116,33 +129,16 @@ def _node_alone(
             return v
         if id(v) not in params:
             p = params[id(v)] = RVar(f"x{len(params)}", v.type)
-            if isinstance(v, Constant):
-                arrays[p.name] = v.array
-            elif v in given:
-                arrays[p.name] = given[v]
-            else:
-                arrays[p.name] = _known(mod, f, inputs, have, number[v])
+            arrays[p.name] = v.array if isinstance(v, Constant) else at.value(v)
         return params[id(v)]
 
-    bindings = [Binding(b.var, map_bound(b.value, operand)) for b in own]
-    result = c.binding.var
-    alone = Function("main", tuple(params.values()), tuple(bindings), result)
+    reads = {v for b in c.since for v in variables(b.value)} - inside
+    calls = any(isinstance(v, GlobalRef) for b in c.since for v in values_in(b.value))
+    if calls or not all(isinstance(at.values.get(v), np.ndarray) for v in reads):
+        return "", {}
+    bindings = [Binding(b.var, map_bound(b.value, operand)) for b in c.since]
+    alone = Function("main", tuple(params.values()), tuple(bindings), c.binding.var)
     return IRModule((alone,), "node").script(), arrays
-
-
-def _known(
-    mod: IRModule, f: Function, inputs: Mapping[str, Array], have: Mapping[int, Array], number: int
-) -> Array:
-    """What was compiled of a binding, in the type that the model says."""
-    t = f.bindings[number].var.type
-    assert isinstance(t, TensorType)
-    array = have[number]
-    shape = next(
-        np.shape(c.want)
-        for c in walk(mod, f, inputs, {}, Tolerance(), bounds=False)
-        if c.number == number
-    )
-    return array.reshape(shape)
 
 
 def _is_odd(a: Array) -> bool:
@@ -159,11 +155,10 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
 
 _SCRIPT = '''"""Repeats a fault that tk.verify found; the exit code is 1 if it is still there.
 
-library.so   what was compiled; with the inputs in inputs.npz, its output {output} is what kernel
-             {kernel} computes
+library.so   what was compiled; with the inputs in inputs.npz, {what} is what {by} computes
 node.npz     what the kernel was given (x0, x1, ...), what it should compute of that, and what it
              may be off by
-node.py      the node by itself, with these parameters
+node.py      the node by itself, with these parameters, where it reads tensors only
 """
 
 import sys
@@ -178,6 +173,8 @@ INPUTS = {inputs}
 OPERANDS = {operands}
 TYPES = {types}  # of arrays that NumPy stores as bits
 TARGET = r"""{target}"""
+# Of a value that is no output: the number of the call that shows it, which of its values, when
+SHOWN = {shown}
 
 
 def load(file, names):
@@ -219,7 +216,17 @@ def in_library():
     library = tk.runtime.load_module(HERE / "library.so")
     call = tk.runtime.Executor(library)["{function}"]
     given = load("inputs.npz", [f"input{{i}}" for i in range(len(INPUTS))])
-    return flat(call(*given))[{output}]
+    if SHOWN is None:
+        return flat(call(*given))[{output}]
+    calls = []
+
+    def show(number, values):
+        if number == SHOWN[0]:
+            calls.append(np.array(values[SHOWN[1]]))
+
+    tk.runtime.register_function("{name}", show)
+    call(*given)
+    return calls[SHOWN[2]]
 
 
 def alone():
@@ -230,7 +237,8 @@ def alone():
 
 found = differs("{value} in the library", in_library())
 try:
-    differs("the node compiled by itself", alone())
+    if (HERE / "node.py").exists():
+        differs("the node compiled by itself", alone())
 except tk.runtime.DeviceError as error:
     print(f"the node compiled by itself: {{error}}")
 sys.exit(found)

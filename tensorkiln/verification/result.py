@@ -30,12 +30,14 @@ class NodeReport:
     `nodes` are all that were computed since values that are known of what was compiled: the
     kernel's, unless graph passes hid what is between several kernels. `local` compares with these
     nodes evaluated on the compiled values that they read, so errors do not add up; `accumulated`
-    with the reference of the whole model. `schedule` is the trace of the kernel's schedule, where
-    there is one.
+    with the reference of the whole model. `path` says where in a function with control flow the
+    value was computed: branches taken, iterations (from 0), calls. `schedule` is the trace of the
+    kernel's schedule, where there is one.
 
     `fault` says, of a node that diverges, who is at fault: `kernel`, whose code does not compute
     its operators; `passes`, which made other operators of the model's (`passed` names the pass, if
-    it is known); `import`, where only ONNX Runtime disagrees; empty if that is not known.
+    it is known); `import`, where only ONNX Runtime disagrees; `host`, the steps between kernels of
+    a function with control flow; empty if that is not known.
     """
 
     node: str
@@ -49,6 +51,7 @@ class NodeReport:
     nodes: tuple[str, ...]
     local: Difference
     accumulated: Difference
+    path: tuple[str, ...] = ()
     schedule: str = field(default="", repr=False)
     fault: str = ""
     passed: str = ""
@@ -58,7 +61,12 @@ class NodeReport:
         where = f" on {self.device}" if self.device else ""
         yield f"  node         {self.node or self.value} ({self.operator})"
         yield f"  value        {self.dtype} {list(self.shape)}, {self.value} in graph passes"
-        yield f"  kernel       {self.kernel or 'unknown'}, class {self.kernel_class or '-'}{where}"
+        if self.kernel:
+            yield f"  kernel       {self.kernel}, class {self.kernel_class or '-'}{where}"
+        else:
+            yield "  kernel       none: a step of the host"
+        if self.path:
+            yield f"  in           {', '.join(self.path)}"
         if len(self.nodes) > 1:
             more = len(self.nodes) - _MOST
             shown = ", ".join(self.nodes[:_MOST]) + (f" and {more} more" if more > 0 else "")
@@ -67,6 +75,11 @@ class NodeReport:
         yield f"  accumulated  {self.accumulated}"
         if self.fault == "kernel":
             yield "  at fault     the kernel: its operators, evaluated on its operands, differ"
+        elif self.fault == "host" and self.local.is_missing:
+            yield "  at fault     the steps between kernels: they take another branch, or another"
+            yield "               number of iterations, than the conditions that they computed say"
+        elif self.fault == "host":
+            yield "  at fault     a step between kernels, which the host runs"
         elif self.fault == "import":
             yield "  at fault     the model's import, or the reference: the operators that were"
             yield "               imported agree with the kernel"
@@ -96,6 +109,7 @@ class Verification:
     worst: NodeReport | None = None
     notes: tuple[str, ...] = ()
     saved: str = ""
+    repeats: bool = field(default=False, repr=False)
     files: Mapping[str, bytes | str | Path] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -117,14 +131,16 @@ class Verification:
         for o in self.outputs:
             yield f"  output {o.name} {o.dtype} {list(o.shape)}: {o.difference}"
         if self.first is not None:
-            yield f"first node that diverges, of {self.compared} compared:"
+            yield f"first node that diverges, of {self.compared} values compared:"
             yield from self.first.lines()
+            yield from _to_do(self.first, bool(self.saved))
         elif self.worst is not None:
-            yield f"worst of {self.compared} nodes compared:"
+            yield f"nearest to its limit, of {self.compared} values compared:"
             yield from self.worst.lines()
         yield from (f"note: {note}" for note in self.notes)
         if self.saved:
-            yield f"saved: {self.saved}; python {self.saved}/repeat.py shows it again"
+            again = f"; python {self.saved}/repeat.py shows it again" if self.repeats else ""
+            yield f"saved: {self.saved}{again}"
 
     def to_json(self) -> dict[str, object]:
         """The result as plain values; what is not finite is text."""
@@ -137,6 +153,17 @@ class Verification:
             node = getattr(self, name)
             out[name] = None if node is None else _plain(asdict(node))
         return {**out, "notes": list(self.notes), "saved": self.saved}
+
+
+def _to_do(first: NodeReport, is_saved: bool) -> Iterator[str]:
+    """What helps next, by who is at fault."""
+    if first.fault == "passes":
+        name = first.passed or "every pass"
+        yield f"  next         KILN_DUMP=folder writes the model before and after {name}"
+    elif first.fault == "import":
+        yield "  next         compare the node's attributes with what its importer makes of them"
+    if not is_saved:
+        yield "  next         output=folder (--output folder) writes a script that repeats it"
 
 
 def _plain(value: object) -> object:

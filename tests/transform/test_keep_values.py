@@ -9,11 +9,11 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.relax import Function
 from tensorkiln.pipeline import minimal_relax_passes
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.keep_values import keep_values
 from tests.transform.graphs import check_text, graph, rand
+from tests.verification.programs import PROGRAMS
 from tests.verification.test_planted import NETWORKS
 
 V3 = {"kind": "llvm", "mcpu": "x86-64-v3"}
@@ -138,24 +138,105 @@ def test_a_pipeline_without_groups_is_refused() -> None:
     assert e.value.code == "not-lowered"
 
 
-def test_functions_with_control_flow_stay() -> None:
-    mod = tk.script.from_source(
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_outer_functions_show_values(name: str) -> None:
+    """Each once: what functions that they call return, and what steps of the host give. Results are
+    the same, to the bit, and a second run of the pass changes nothing."""
+    program = PROGRAMS[name]
+    mod = program.make()
+    plain = tk.compile(mod, TARGETS["llvm"])
+    debug = tk.compile(mod, TARGETS["llvm"], debug=True)
+    assert debug.debug is not None and debug.outer is not None
+    fused = debug.debug.fused
+    assert keep_values(fused) is fused
+    info = next(f for f in debug.outer.infos if f.name == "main")
+    assert [k.output for k in info.kept] == list(range(len(info.kept)))
+    names = [n for k in info.kept for n in k.names]
+    if name != "calls":  # which calls one function in two places
+        assert len(set(names)) == len(names)
+    kernels = {k.symbol for k in debug.kernels}
+    assert {k.kernel for k in info.kept if k.kernel} <= kernels
+    assert {k.symbol: k.kernel_class for k in plain.kernels}.items() <= {
+        k.symbol: k.kernel_class for k in debug.kernels
+    }.items()
+
+
+def test_public_functions_that_outer_ones_call() -> None:
+    """They return what kernels compute, too, wherever they are called from."""
+    program = PROGRAMS["calls"]
+    exe = tk.compile(program.make(), TARGETS["llvm"], debug=True)
+    x = np.ones(4, "float32")
+    y, inner = exe.create_executor()["twice"](x)
+    np.testing.assert_allclose(np.asarray(inner), np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(y), np.full(4, 0.25), rtol=1e-6)
+
+
+def test_values_are_shown() -> None:
+    check_text(
+        keep_values,
         """
-@tk.script.ir_module
-class M:
-    @R.function
-    def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")):
-        if c:
-            y = R.exp(x)
-        else:
-            y = R.neg(x)
-        return y
-"""
+        @tk.script.ir_module
+        class M:
+            @R.function(attrs={"outer": True})
+            def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")):
+                if c:
+                    y = M.main_part0(x)
+                else:
+                    y = x
+                return y
+
+            @R.function(attrs={"private": True})
+            def main_part0(x: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+                z = M.exp(x)
+                y = M.exp(z)
+                return y
+
+            @R.function(attrs={"primitive": True})
+            def exp(p0: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+                y = R.exp(p0)
+                return y
+        """,
+        """
+        @tk.script.ir_module
+        class M:
+            @R.function(attrs={
+                "outer": True,
+                "kept": ((0, "exp", "z"), (1, "exp", "y"), (2, "", "y")),
+            })
+            def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")):
+                if c:
+                    y_and_kept: R.Tuple(R.Tensor((2,), "float32"), R.Object) = M.main_part0(x)
+                    y_0 = y_and_kept[0]
+                    y_1 = y_and_kept[1]
+                    y_2 = y_0
+                    kept = R.call_packed("kiln_kept_values", R.prim_value(0), (y_1, y_0), R.Object)
+                    y = y_2
+                else:
+                    y = x
+                kept_1 = R.call_packed("kiln_kept_values", R.prim_value(2), (y,), R.Object)
+                return y
+
+            @R.function(attrs={"private": True})
+            def main_part0(
+                x: R.Tensor((2,), "float32"),
+            ) -> R.Tuple(R.Tensor((2,), "float32"), R.Tensor((2,), "float32")):
+                z = M.exp(x)
+                z_kept = M.keep_identity(z)
+                y = M.exp(z)
+                return (y, z_kept)
+
+            @R.function(attrs={"primitive": True})
+            def exp(p0: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+                y = R.exp(p0)
+                return y
+
+            @R.function(attrs={"primitive": True})
+            def keep_identity(p0: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+                y = R.identity(p0)
+                return y
+
+            @R.function(attrs={"outer": True})
+            def kiln_kept_values(first: R.Prim("int64"), values: R.Object):
+                return values
+        """,
     )
-    exe = tk.compile(mod, TARGETS["llvm"], debug=True)
-    assert exe.debug is not None
-    found = exe.debug.fused["main"]
-    assert isinstance(found, Function) and "kept" not in found.attrs
-    x = np.ones(2, "float32")
-    y = exe.create_executor()["main"](x, np.array(True))
-    np.testing.assert_allclose(np.asarray(y), np.exp(x), rtol=1e-6)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tensorkiln.ir.expr import FloatImm, IntImm, binary
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Constant, Function
+from tensorkiln.ir.relax import Binding, Bound, Call, Constant, Function, If, Lambda
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import map_stmt
 from tensorkiln.passes import Pass, pass_name
@@ -71,23 +71,36 @@ class SpoiledOperator:
     at: int
     name: str = field(default="", compare=False)
     span: str = field(default="", compare=False)
+    _count: int = field(default=-1, compare=False, repr=False)
 
     def __call__(self, mod: IRModule) -> IRModule:
-        count = -1
+        self._count = -1
+        new = tuple(
+            replace(f, bindings=self._changed(f.bindings))
+            if isinstance(f, Function) and not f.is_primitive
+            else f
+            for f in mod.functions
+        )
+        return mod.with_functions(new)
 
-        def changed(f: Function) -> Function:
-            nonlocal count
-            bindings = []
-            for b in f.bindings:
-                if isinstance(b.value, Call) and b.value.op == self.op:
-                    count += 1
-                    if count == self.at:
-                        self.name, self.span = b.var.name, b.value.span
-                        b = Binding(b.var, replace(b.value, callee=self.other))
-                bindings.append(b)
-            return replace(f, bindings=tuple(bindings))
+    def _changed(self, bindings: Sequence[Binding]) -> tuple[Binding, ...]:
+        return tuple(Binding(b.var, self._bound(b)) for b in bindings)
 
-        return mod.map_graphs(changed)
+    def _bound(self, b: Binding) -> Bound:
+        value = b.value
+        if isinstance(value, If):
+            then = replace(value.then, bindings=self._changed(value.then.bindings))
+            orelse = replace(value.orelse, bindings=self._changed(value.orelse.bindings))
+            return If(value.cond, then, orelse)
+        if isinstance(value, Lambda):
+            f = value.function
+            return Lambda(replace(f, bindings=self._changed(f.bindings)))
+        if isinstance(value, Call) and value.op == self.op:
+            self._count += 1
+            if self._count == self.at:
+                self.name, self.span = b.var.name, value.span
+                return replace(value, callee=self.other)
+        return value
 
 
 def passes_with(spoil: Pass, after: str, target: Target) -> list[Pass]:

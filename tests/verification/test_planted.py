@@ -20,8 +20,9 @@ from tensorkiln.target import Target
 from tensorkiln.transform.relax.name_values import name_values
 from tensorkiln.verification import Verification
 from tests.codegen.opencl.device import device
-from tests.schedule.test_policies_checked import CASES
+from tests.cuda.networks import let_run
 from tests.transform.graphs import graph
+from tests.verification.families import DECOMPOSED, RUN_HERE, cases, families
 from tests.verification.faults import (
     SpoiledConstant,
     SpoiledKernel,
@@ -116,7 +117,7 @@ def test_a_network_agrees(network: str) -> None:
     assert found and found.exit_code == 0 and found.first is None
     assert found.worst is not None and found.compared >= 8
     assert 0 < (found.worst.local.times or 0) < 0.5
-    assert "agrees with the model" in str(found) and "worst of" in str(found)
+    assert "agrees with the model" in str(found) and "nearest to its limit, of" in str(found)
 
 
 @pytest.mark.parametrize("after", EARLY)
@@ -146,34 +147,50 @@ def _group_of(exe: tk.Executable, name: str) -> set[str]:
     return found
 
 
-def _family_cases() -> dict[str, str]:
-    """Of each class of kernels the first case."""
-    found: dict[str, str] = {}
-    for name, (_, _, kind) in CASES.items():
-        found.setdefault(kind, name)
-    return found
-
-
-FAMILIES = _family_cases()
-# `images` moves tensors of symbolic sizes; the other two are made from classifiers of ONNX-ML.
-WITHOUT_CASE = {"images", "tree_leaves", "coupled"}
+# Emulated, it takes seconds.
+SLOW = {("cuda", "gpu_attention"), ("cuda", "gpu_attention_tensor_cores"), ("cuda", "gpu_wgmma")}
+FAMILIES = cases()
 
 
 def test_every_family_has_a_case() -> None:
-    on_cpu = {f.op_class for f in TABLE if "cpu" in f.devices}
-    assert on_cpu - set(FAMILIES) == WITHOUT_CASE
+    assert set(FAMILIES) == set(families())
+    assert {d for f in TABLE for d in f.devices} == {*RUN_HERE, "webgpu"}
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_a_fault_in_a_kernel(kind: str) -> None:
-    """The graphs of tests/schedule/test_policies_checked.py: right, and with a kernel spoiled."""
-    build, shape, _ = CASES[FAMILIES[kind]]
-    mod = graph(build, x=tuple(d if isinstance(d, int) else 2 for d in shape))
-    sound = tk.verify(tk.compile(mod, TARGET, debug=True), mod)
-    assert sound, str(sound)
+@pytest.mark.parametrize(
+    ("on", "kind"),
+    [pytest.param(*k, marks=pytest.mark.conformance if k in SLOW else ()) for k in FAMILIES],
+)
+def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
+    """Right, and with a kernel spoiled."""
+    case = FAMILIES[on, kind]
+    kind = DECOMPOSED.get((on, kind), kind)
+    mod, target = case.module(), case.asked()
+    if on == "opencl":
+        device()  # skips where there is none
+    sound = tk.compile(mod, target, debug=True)
     spoil = SpoiledKernel(lambda f: f.op_class == kind)
-    exe = tk.compile(mod, TARGET, tir_pipeline=tir_with(spoil, TARGET), debug=True)
-    _assert_kernel(tk.verify(exe, mod), spoil.name, kind)
+    spoiled = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
+    if on == "cuda":
+        let_run(sound, watch=False)
+    found = tk.verify(sound, mod, dims=case.dims())
+    assert found and found.compared, str(found)
+    if on == "cuda":
+        let_run(spoiled, watch=False)
+    _assert_kernel(tk.verify(spoiled, mod, dims=case.dims()), spoil.name, kind)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("on", ["c", "llvmjit"])
+@pytest.mark.parametrize("kind", [kind for on, kind in FAMILIES if on == "cpu"])
+def test_a_fault_in_a_kernel_as_c_or_in_memory(on: str, kind: str) -> None:
+    case = FAMILIES["cpu", kind]
+    mod, target = case.module(), Target({**case.target, "kind": on})
+    spoil = SpoiledKernel(lambda f: f.op_class == kind)
+    exe = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
+    found = tk.verify(exe, mod, dims=case.dims())
+    name = f"{mod.name}_kernel_{spoil.name}" if on == "c" else spoil.name
+    _assert_kernel(found, name, kind)
 
 
 def _assert_kernel(found: Verification, kernel: str, kind: str) -> None:
@@ -182,24 +199,6 @@ def _assert_kernel(found: Verification, kernel: str, kind: str) -> None:
     assert (first.kernel, first.kernel_class) == (kernel, kind), str(found)
     assert (first.fault, first.passed) == ("kernel", ""), str(found)
     assert first.schedule
-
-
-@pytest.mark.parametrize(
-    ("network", "kind"),
-    [
-        ("separable", "gpu_windows"),
-        ("separable", "gpu_contraction"),
-        ("transformer", "gpu_attention"),
-        pytest.param("transformer", "gpu_layer_norm", marks=pytest.mark.conformance),
-        pytest.param("transformer", "gpu_softmax", marks=pytest.mark.conformance),
-    ],
-)
-def test_a_fault_in_a_kernel_of_opencl(network: str, kind: str) -> None:
-    device()  # skips where there is none
-    mod, target = NETWORKS[network](), Target("opencl")
-    spoil = SpoiledKernel(lambda f: f.op_class == kind)
-    exe = tk.compile(mod, target, tir_pipeline=tir_with(spoil, target), debug=True)
-    _assert_kernel(tk.verify(exe, mod), spoil.name, kind)
 
 
 # ---- networks of the zoo -----------------------------------------------------------------------
@@ -285,18 +284,21 @@ def long() -> IRModule:
 
 
 TARGETS = {"llvm": TARGET, "c": Target({"kind": "c", "mcpu": "x86-64-v3"})}
+TARGETS |= {kind: Target(kind) for kind in ("opencl", "cuda")}
 
 
-@pytest.mark.parametrize("target", [*TARGETS, "opencl"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_one_operator_of_500(target: str, tmp_path: Path) -> None:
     if target == "opencl":
         device()  # skips where there is none
-    asked = TARGETS.get(target) or Target("opencl")
+    asked = TARGETS[target]
     mod = long()
     assert len(name_values(mod)["main"].bindings) == 500  # type: ignore[union-attr]
     spoil = SpoiledOperator("tanh", "sigmoid", 77)
     passes = passes_with(spoil, "eliminate_dead_code", asked)
     exe = tk.compile(mod, asked, relax_pipeline=passes, debug=True)
+    if target == "cuda":
+        let_run(exe, watch=False)
     for compiled in (exe, exe.export_library(tmp_path / "net.so")):
         found = tk.verify(compiled, mod, seed=3)
         assert found.first is not None, str(found)
@@ -306,4 +308,6 @@ def test_one_operator_of_500(target: str, tmp_path: Path) -> None:
         assert found.first.node in ("node tanh", "node add")
         assert (found.first.local.absolute, found.compared > 124) > (0.1, False)
     sound = tk.compile(mod, asked, debug=True)
+    if target == "cuda":
+        let_run(sound, watch=False)
     assert tk.verify(sound, mod, seed=3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo
 from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     implied_sizes,
@@ -19,6 +19,7 @@ from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_
 from tensorkiln.codegen.outer.scope import type_sizes
 from tensorkiln.codegen.outer.types import type_text
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type
 from tensorkiln.ir.text.printer import printed_names
@@ -117,7 +118,8 @@ def _info(f: Function, spelled: Mapping[object, str]) -> FunctionInfo:
     symbols: dict[Var, str] = {}
     inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]
     result = _param("result", f.result.type, symbols, shown)
-    return FunctionInfo(f.name, "outer", tuple(inputs), (replace(result, role="out"),))
+    kept = tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs))
+    return FunctionInfo(f.name, "outer", tuple(inputs), (replace(result, role="out"),), kept=kept)
 
 
 def _param(name: str, t: Type, symbols: dict[Var, str], shown: Mapping[object, str]) -> ParamInfo:

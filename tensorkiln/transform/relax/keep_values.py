@@ -1,25 +1,37 @@
-"""Return what every kernel computes, beside the function's results: for `compile(debug=True)`."""
+"""Return what every kernel computes, beside the function's results, or show it while an outer
+function runs: for `compile(debug=True)`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import IntImm
+from tensorkiln.ir.kept import KEPT_VALUES, Kept, kept_of
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
+    AnyTensorType,
     Binding,
     Bound,
     Call,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    ObjectType,
+    PrimType,
+    PrimValue,
     RVar,
     TensorType,
     Tuple,
     TupleItem,
     TupleType,
+    Type,
     Value,
 )
 from tensorkiln.ir.visit_graph import substitute
@@ -39,20 +51,27 @@ def keep_values(mod: IRModule) -> IRModule:
     A row of `kept` is the number of a result, the kernel, and the names of the value: its own, and
     those of reshapes of it. A result is copied to row-major memory by a kernel of its own, right
     after it is computed, so kernels, their schedules and the places of values are as without this
-    pass. What parts of devices compute goes through the function that calls them. Outer functions,
-    and graph functions that only they call, stay as they are.
+    pass. What parts of devices compute goes through the function that calls them.
+
+    Outer functions show values while they run, those that their graph functions return and those of
+    host steps, by calls of the function `kiln_kept_values` (`ir/kept.py`), which is added. Raises
+    UserError (code `name-clash`) if the module has a function of this name.
     """
     parts = parts_of(mod)
+    if any("kept" in f.attrs for f in (*mod.unplanned, *mod.outers)):
+        return mod
     keep = _Keep(parts, set(mod))
-    done = {}
-    if not any("kept" in f.attrs for f in mod.unplanned):
-        done = {f.name: keep.part(f) for f in parts.values()}
-    for f in mod.unplanned:
-        if f.name not in parts and not (f.is_private or f.is_outer or "kept" in f.attrs):
-            done[f.name] = keep.function(f)
+    done = {f.name: keep.part(f) for f in parts.values()}
+    done |= {f.name: keep.function(f) for f in mod.unplanned if f.name not in parts}
+    done |= {f.name: keep.outer(f) for f in mod.outers}
     same = all(done.get(f.name, f) is f for f in mod.functions)
-    kept = tuple(done.get(f.name, f) for f in mod.functions)
-    return mod if same else mod.with_functions((*kept, *keep.copies))
+    if same:
+        return mod
+    added: list[Function] = keep.copies
+    if keep.shown:
+        done = {name: keep.with_rows(f) for name, f in done.items()}
+        added = [*added, _nothing_kept(mod)]
+    return mod.with_functions((*(done.get(f.name, f) for f in mod.functions), *added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +89,9 @@ class _Keep:
     taken: set[str]
     copies: list[Function] = field(default_factory=list)
     added: dict[str, list[_Kept]] = field(default_factory=dict)  # to the results of each part
+    # Of functions that outer ones may call: how many results each had, has now, and which are kept.
+    results: dict[str, tuple[int, int, tuple[Kept, ...]]] = field(default_factory=dict)
+    shown: list[Kept] = field(default_factory=list)  # by outer functions
 
     def part(self, f: Function) -> Function:
         """A part that returns what its kernels compute after its own results."""
@@ -92,19 +114,103 @@ class _Keep:
             if k.value not in results:
                 results.append(k.value)
             rows.append((results.index(k.value), k.kernel, *k.names))
-        more = len(results) - len(_fields(f.result))
-        attrs = {**f.attrs, "kept": tuple(rows)}
+        own = len(_fields(f.result))
+        more = len(results) - own
+        self.results[f.name] = own, len(results), kept_of({"kept": rows})
+        attrs = dict(f.attrs)
+        if not f.is_private:
+            attrs["kept"] = tuple(rows)
         if "output_names" in f.attrs:
             named = {at: names[0] for at, _, *names in rows}
-            own = len(results) - more
             attrs["output_names"] = (
                 *f.attrs["output_names"],
                 *(named[at] for at in range(own, len(results))),
             )
         if "result_devices" in f.attrs:
             attrs["result_devices"] = (*f.attrs["result_devices"], *(HOST,) * more)
-        result = Tuple(tuple(results))
+        result = Tuple(tuple(results)) if more else f.result
         return replace(f, bindings=tuple(bindings), result=result, attrs=Attrs.of(**attrs))
+
+    def outer(self, f: Function) -> Function:
+        """An outer function that shows its values."""
+        before = len(self.shown)
+        bindings = self._showing(f.bindings)
+        return f if len(self.shown) == before else replace(f, bindings=bindings)
+
+    def with_rows(self, f: Function) -> Function:
+        """A public outer function with the rows that `shown` has of all of them: it may call any
+        other."""
+        if not f.is_outer or f.is_private:
+            return f
+        rows = tuple((k.output, k.kernel, *k.names) for k in self.shown)
+        return replace(f, attrs=Attrs.of(**{**f.attrs, "kept": rows}))
+
+    def _showing(self, bindings: Sequence[Binding]) -> tuple[Binding, ...]:
+        out: list[Binding] = []
+        items: dict[Value, dict[int, str]] = {}
+        for b in bindings:
+            if isinstance(b.value, TupleItem):
+                items.setdefault(b.value.value, {})[b.value.index] = b.var.name
+        returned = set[Value]()  # by functions whose values are shown
+        for b in bindings:
+            if _callee(b.value) in self.results:
+                returned.add(b.var)
+                names = items.get(b.var, {})
+                if not isinstance(b.var.type, TupleType):
+                    names = {0: b.var.name}
+                out += self._call_showing(b, names)
+                continue
+            out.append(Binding(b.var, self._nested(b.value)))
+            made = isinstance(b.value, Call | If | TupleItem)
+            known = isinstance(b.value, TupleItem) and b.value.value in returned
+            if made and not known and isinstance(b.var.type, TensorType | AnyTensorType):
+                out.append(self._show([Kept(0, "", (b.var.name,))], [b.var]))
+        return tuple(out)
+
+    def _nested(self, value: Bound) -> Bound:
+        """The right side of a binding whose own bindings show their values."""
+        if isinstance(value, If):
+            then, orelse = (
+                replace(body, bindings=self._showing(body.bindings))
+                for body in (value.then, value.orelse)
+            )
+            return replace(value, then=then, orelse=orelse)
+        if isinstance(value, Lambda):
+            f = value.function
+            return Lambda(replace(f, bindings=self._showing(f.bindings)))
+        return value
+
+    def _call_showing(self, b: Binding, names: Mapping[int, str]) -> list[Binding]:
+        """The call of a function that returns more, and a call that shows it. `names` are those of
+        the function's own results, by their numbers, here."""
+        own, count, rows = self.results[_callee(b.value)]
+        is_tuple = isinstance(b.var.type, TupleType)
+        types: tuple[Type, ...] = b.var.type.fields if is_tuple else (b.var.type,)  # type: ignore[union-attr]
+        # Sizes of what is kept may be symbols of the function that is called.
+        types += (ObjectType(),) * (count - own)
+        out = [b]
+        items = [b.var]
+        if is_tuple or count > own:
+            whole = RVar(f"{b.var.name}_and_kept", TupleType(types))
+            items = [RVar(f"{b.var.name}_{i}", t) for i, t in enumerate(types)]
+            out = [Binding(whole, b.value)]
+            out += [Binding(v, TupleItem(whole, i)) for i, v in enumerate(items)]
+            out.append(Binding(b.var, Tuple(tuple(items[:own])) if is_tuple else items[0]))
+        kept = [replace(k, names=_also(k.names, names.get(k.output))) for k in rows]
+        values = [items[k.output] for k in rows]
+        for i, name in names.items():
+            if all(name not in k.names for k in kept):  # a parameter, or a constant
+                kept.append(Kept(0, "", (name,)))
+                values.append(items[i])
+        return [*out, self._show(kept, values)]
+
+    def _show(self, rows: Sequence[Kept], values: Sequence[Value]) -> Binding:
+        """A call of `KEPT_VALUES`."""
+        first = len(self.shown)
+        self.shown += [replace(k, output=i) for i, k in enumerate(rows, first)]
+        args = (PrimValue(IntImm(first)), Tuple(tuple(values)))
+        call = Call("call_packed", args, Attrs.of(name=KEPT_VALUES))
+        return Binding(RVar("kept", ObjectType()), call)
 
     def _kept(self, f: Function, results: Sequence[Value]) -> tuple[list[Binding], list[_Kept]]:
         """The bindings of a function with copies of what kernels compute, and the copies; a value
@@ -157,6 +263,23 @@ class _Keep:
         made = RVar(f"{v.name}_kept", y.type)
         bindings.append(Binding(made, Call(GlobalRef(name), (v,))))
         return made
+
+
+def _nothing_kept(mod: IRModule) -> Function:
+    """The function that outer functions call with their values if no other is registered."""
+    if KEPT_VALUES in mod:
+        raise UserError(
+            f"a function is called {KEPT_VALUES!r}, the name by which compile(debug=True) shows "
+            "values",
+            code="name-clash",
+            hint="rename it",
+        )
+    first, values = RVar("first", PrimType(INT64)), RVar("values", ObjectType())
+    return Function(KEPT_VALUES, (first, values), (), values, Attrs.of(outer=True))
+
+
+def _also(names: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+    return names if name is None or name in names else (*names, name)
 
 
 def _with_more(b: Binding, more: Sequence[_Kept]) -> Binding:
