@@ -32,7 +32,7 @@ def library(
 
 
 def compare(
-    model: Path,
+    model: Path | IRModule,
     feeds: Inputs,
     command: str | None,
     folder: Path,
@@ -42,7 +42,8 @@ def compare(
     """Asserts that a model as C, compiled by `command` with `flags`, gives LLVM's results within
     `of_scale` of the largest; returns the largest difference as a part of that."""
     started = time.perf_counter()
-    module, native = tk.frontend.from_onnx(str(model)), tk.Target("native")
+    module = model if isinstance(model, IRModule) else tk.frontend.from_onnx(str(model))
+    name, native = model.stem if isinstance(model, Path) else "a graph", tk.Target("native")
     want_from = library(module, native, folder / "llvm.so", None)
     link = compiler(command, *flags) if command else None
     have_from = library(module, native.replace(kind="c"), folder / "c.so", link)
@@ -52,7 +53,7 @@ def compare(
         have = [load(have_from)(*inputs) for inputs in feeds]
     worst = max(distance(a, b, of_scale) for a, b in zip(have, want, strict=True))
     taken = time.perf_counter() - started
-    print(f"{model.stem}, {command or 'zig'}: off LLVM {worst:.3g} of scale, {taken:.0f} s")
+    print(f"{name}, {command or 'zig'}: off LLVM {worst:.3g} of scale, {taken:.0f} s")
     return worst
 
 

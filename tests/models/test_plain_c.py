@@ -13,6 +13,7 @@ for package in ("torch", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason=f"{package} is not installed: no model can be checked")
 
 import tensorkiln as tk
+from tensorkiln.ir.module import IRModule
 from tensorkiln.kernels.table import TABLE
 from tensorkiln.schedule import choose
 from tests.codegen.c_like.in_32_bits import require_32_bits, run_in_32_bits
@@ -21,14 +22,18 @@ from tests.models.library import load
 from tests.models.plain_c import OF_SCALE, SANITIZERS, compare, distance, library
 from tests.models.test_models import BIG, BIG_SHAPES, FAST, SHAPES, fetch, random_inputs
 from tests.schedule.groups import groups_of
+from tests.transform.graphs import arguments
+from tests.verification.families import cases
 from tests.zoo.registry import NETWORKS, inputs
 
 QUICK = ("mlp", "mobilenetv2", "bert_2")
 OTHERS = tuple(name for name in (*FAST, *BIG) if name not in QUICK)
-# With QUICK, they use every family of schedules but those of NOWHERE.
+# With QUICK, they use every family of schedules but those of NOWHERE, of which there are graphs.
 FAMILIES = ("resnet18", "light_bvlc_alexnet", "light_inception_v1", "convnext_small", "gpt2_2")
-# None of these models multiplies matrices that are large, or both computed, outside of attention.
-NOWHERE = {"linear_strassen", "strassen_parts", "matmul_packed"}
+NOWHERE = (
+    *("conv2d_dilated", "conv2d_transposed", "coupled", "images", "linear_strassen"),
+    *("matmul_packed", "pool_rows", "scatter", "strassen_parts", "top_k", "tree_leaves"),
+)
 EVERY_SHAPE = {**SHAPES, **BIG_SHAPES}
 
 
@@ -87,11 +92,26 @@ def test_under_sanitizers(name: str, tmp_path: Path) -> None:
     compare(fetch(name), feeds, "gcc", tmp_path, *SANITIZERS)
 
 
+def classes(module: IRModule, target: tk.Target) -> set[str]:
+    """The classes of a module's kernels."""
+    groups = groups_of(module, target)
+    return {choose._scheduled(group, target, False)[0].op_class for group in groups}
+
+
 @pytest.mark.slow
 @pytest.mark.conformance
-def test_families_of_schedules_under_sanitizers() -> None:
+@pytest.mark.parametrize("kind", NOWHERE)
+def test_graphs_under_sanitizers(kind: str, tmp_path: Path) -> None:
+    case = cases()["cpu", kind]
+    module = case.module()
+    assert kind in classes(module, tk.Target("native").replace(kind="c"))
+    compare(module, [list(arguments(module, **case.dims()).values())], "gcc", tmp_path, *SANITIZERS)
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+def test_every_family_of_schedules_is_under_sanitizers() -> None:
     target, used = tk.Target("native").replace(kind="c"), set[str]()
     for name in (*QUICK, *FAMILIES):
-        for group in groups_of(tk.frontend.from_onnx(str(fetch(name))), target):
-            used.add(choose._scheduled(group, target, False)[0].op_class)
-    assert {f.op_class for f in TABLE if "cpu" in f.devices} - used == NOWHERE
+        used |= classes(tk.frontend.from_onnx(str(fetch(name))), target)
+    assert {f.op_class for f in TABLE if "cpu" in f.devices} - used == set(NOWHERE)
