@@ -1,4 +1,4 @@
-"""`python -m bench.results`: bench/RESULTS.md out of bench/results.jsonl and bench/remarks.md, and from
+"""`python -m bench.results`: bench/RESULTS.md out of bench/results.jsonl and bench/remarks.md; from
 the same records docs/speed.md and the README's table (bench/speed_page.py).
 
 Everything in it was measured; each row names its machine and run. Nothing is measured here.

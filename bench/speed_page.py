@@ -1,6 +1,7 @@
 """docs/speed.md and the table of the README: the main figures of bench/RESULTS.md.
 
-`python -m bench.results` writes them with that page, from the same records; nothing is measured here.
+`python -m bench.results` writes them with that page, from the same records; nothing is measured
+here.
 """
 
 from __future__ import annotations
@@ -18,33 +19,35 @@ BEGIN, END = "<!-- Written by `python -m bench.results`: -->\n", "<!-- Until her
 
 _HEAD = """# Speed
 
-Written by `python -m bench.results` from the records in `bench/results.jsonl`; do not edit. The tables
-are a part of [all measurements](../bench/RESULTS.md), where each row names its run: date, time and
-commit.
+Written by `python -m bench.results` from the records in `bench/results.jsonl`; do not edit. The
+tables are a part of [all measurements](../bench/RESULTS.md), where each row names its run: date,
+time and commit.
 
 ## How it was measured
 
 - **What**: the time of one inference, called from Python with NumPy arrays, in milliseconds. The
   networks have random weights. Preparing, loading and the first call are not part of it.
-- **Beside whom**: ONNX Runtime, OpenVINO, torch.compile, IREE and TVM (untuned: tuning takes hours a
-  model), as their packages come, on the same inputs and the same number of threads. Results are compared
-  first; an engine with other results has no time.
-- **How**: all engines of a row take turns in one process, so that what else the machine does hits all
-  of them, with a pause before each turn, in which the threads of the one before go to sleep. The tables
-  show least times; medians are in [all measurements](../bench/RESULTS.md).
-- **Where**: machines with two processors. Other processors, and more threads, were not
-  measured. To measure your own model on your own machine: `kiln bench model.onnx --compare`
-  ([measure speed](howto/measure.md)).
+- **Beside whom**: ONNX Runtime, OpenVINO, torch.compile, IREE and TVM (untuned: tuning takes
+  hours a model), as their packages come, on the same inputs and the same number of threads.
+  Results are compared first; an engine with other results has no time.
+- **How**: all engines of a row take turns in one process, so that what else the machine does hits
+  all of them, with a pause before each turn, in which the threads of the one before go to sleep.
+  The tables show least times; medians are in [all measurements](../bench/RESULTS.md).
+- **Where**: machines with two processors. Other processors, and more threads, were not measured.
+  To measure your own model on your own machine: `kiln bench model.onnx --compare` ([measure
+  speed](howto/measure.md)).
 
-The ratio is our time by that of the fastest other engine of the row: below 1 Tensorkiln is faster. Not
-all engines were measured on all machines, so a row names the fastest of those that were.
+The ratio is our time by that of the fastest other engine of the row: below 1 Tensorkiln is
+faster. Not all engines were measured on all machines, so a row names the fastest of those that
+were.
 """
 
 
 def summary(records: list[Record]) -> list[str]:
     """A row per machine, precision and number of threads: the geometric mean of the ratios."""
     lines = [
-        "| processor | precision | threads | networks | our time / fastest other engine's | slower in |",
+        "| processor | precision | threads | networks | our time / fastest other engine's "
+        "| slower in |",
         "|---|---|--:|--:|--:|---|",
     ]
     for (machine, kind, threads), group in _groups(records):
@@ -52,9 +55,8 @@ def summary(records: list[Record]) -> list[str]:
         if ratios:
             slower = ", ".join(name for name, value in ratios.items() if value > 1) or "none"
             mean = geometric_mean([*ratios.values()])
-            lines.append(
-                f"| {processor(machine)} | {kind} | {threads} | {len(ratios)} | {mean:.2f} | {slower} |"
-            )
+            head = f"| {processor(machine)} | {kind} | {threads} | {len(ratios)}"
+            lines.append(f"{head} | {mean:.3f} | {slower} |")
     return lines
 
 
@@ -76,19 +78,23 @@ def speed_page(records: list[Record]) -> str:
         parts += [f"## {processor(machine)}\n", *_latencies(records, machine), ""]
     parts += [
         "## What else was measured\n",
-        "[All measurements](../bench/RESULTS.md) also has compile time and memory, memory of a run, time",
-        "to load, cost of a call, errors of lower precisions, firmware, devices, each kernel against the",
-        "limits of the machine, and what is left on the table, and why.",
+        "[All measurements](../bench/RESULTS.md) also has compile time and memory, memory of a",
+        "run, time to load, cost of a call, errors of lower precisions, firmware, devices, each kernel",
+        "against the limits of the machine, and what is left on the table, and why.",
     ]
     return "\n".join(parts) + "\n"
 
 
 def _latencies(records: list[Record], machine: str) -> Iterator[str]:
-    """A row per network and precision: ours, the fastest other engine's and the ratio, by threads."""
+    """A row per network and precision: ours, the best other engine's and the ratio, by threads."""
     here = [r for r in records if r["kind"] == "latency" and r["machine"] == machine]
     counts = sorted({r["threads"] for r in here})
     heads = [f"{head}, {n} thread{'s' * (n > 1)}" for n in counts for head in ("ms", "best other")]
-    yield "| network | precision | " + " | ".join(f"{h} | ratio" if "best" in h else h for h in heads) + " |"
+    yield (
+        "| network | precision | "
+        + " | ".join(f"{h} | ratio" if "best" in h else h for h in heads)
+        + " |"
+    )
     yield "|---|---|" + "--:|---|--:|" * len(counts)
     rows: dict[tuple[str, str], dict[int, Record]] = {}
     for r in here:

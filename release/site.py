@@ -143,10 +143,10 @@ def _is_source(file: Path) -> bool:
 _PYTHON = """# Python
 
 The public names, from their docstrings. `import tensorkiln as tk` costs little: each name is
-imported when it is first used. [Call a model](../howto/call.md) and [errors](../errors.md) say what
-all of them have in common. The words of scripts are [operators](../operators.md) and those of
-[graphs](../graphs.md) and of [tensor programs](../tensor-programs.md); how programs are scheduled is
-in [all primitives](../primitives.md).
+imported when it is first used. [Call a model](../howto/call.md) and [errors](../errors.md) say
+what all of them have in common. The words of scripts are [operators](../operators.md) and those
+of [graphs](../graphs.md) and of [tensor programs](../tensor-programs.md); how programs are
+scheduled is in [all primitives](../primitives.md).
 """
 
 
@@ -201,14 +201,14 @@ def _directive(name: str, place: str, level: int = 2) -> str:
 
 _C = """# C
 
-From the comments of the headers, which `kiln compile --headers` writes. `kiln_host.h` is for programs
-that open libraries by path; what it gives access to are the functions of `kiln.h`, which every library
-exports. The header of a model, with a plain function for each of the model's, is
-[made for it](../howto/hosts.md#one-model-linked-in). [C, C++ and Rust](../howto/hosts.md) shows all of
-them at work; for C++ there is [kiln.hpp](../../tensorkiln/hosts/kiln.hpp) on top of these, with
-[kiln_tensor.hpp](../../tensorkiln/hosts/kiln_tensor.hpp) and
-[kiln_value.hpp](../../tensorkiln/hosts/kiln_value.hpp), and for Rust
-[a crate](../../examples/rust_host).
+From the comments of the headers, which `kiln compile --headers` writes. `kiln_host.h` is for
+programs that open libraries by path; what it gives access to are the functions of `kiln.h`, which
+every library exports. The header of a model, with a plain function for each of the model's, is
+[made for it](../howto/hosts.md#one-model-linked-in). [C, C++ and Rust](../howto/hosts.md) shows
+all of them at work; for C++ there is [kiln.hpp](../../tensorkiln/hosts/kiln.hpp) on top of these,
+with [kiln_tensor.hpp](../../tensorkiln/hosts/kiln_tensor.hpp) and
+[kiln_value.hpp](../../tensorkiln/hosts/kiln_value.hpp), and for Rust [a
+crate](../../examples/rust_host).
 """
 _GUARDED = re.compile(r"#ifdef __cplusplus\n.*?#endif\n", re.S)
 _RULE = re.compile(r"/\* -{3,} (.*?) -+$", re.M)
@@ -236,7 +236,7 @@ def header_items(text: str) -> Iterator[tuple[str, str]]:
         if (rule := _RULE.match(comment)) and "\n" in comment:
             yield rule[1], comment
         first = at
-        while lines[at] and not lines[at].startswith("/*") or not _is_outside(lines[first:at]):
+        while (lines[at] and not lines[at].startswith("/*")) or not _is_outside(lines[first:at]):
             at += 1
         code = "\n".join(lines[first:at])
         at += not code and not lines[at]  # a blank line
@@ -285,7 +285,9 @@ def on_files(files: Any, config: Any) -> Any:
 
     files.remove(files.get_file_from_path("README.md"))
     for here, text in made_pages().items():
-        level = InclusionLevel.NOT_IN_NAV if here.startswith("source/") else InclusionLevel.UNDEFINED
+        level = (
+            InclusionLevel.NOT_IN_NAV if here.startswith("source/") else InclusionLevel.UNDEFINED
+        )
         files.append(File.generated(config, here, content=text, inclusion=level))
     return files
 
