@@ -201,7 +201,7 @@ report-test: .venv/has-dev
 # A warning, such as of a link or an anchor that leads nowhere, is an error.
 FETCH ?=
 docs: .venv/has-docs
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	$(BIN)/python -m release.site $(if $(FETCH),--fetch)
 
 # An environment with NumPy for each Python that is on PATH, for the tests of the runtime's wheel.

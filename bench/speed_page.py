@@ -79,8 +79,8 @@ def speed_page(records: list[Record]) -> str:
     parts += [
         "## What else was measured\n",
         "[All measurements](../bench/RESULTS.md) also has compile time and memory, memory of a",
-        "run, time to load, cost of a call, errors of lower precisions, firmware, devices, each kernel",
-        "against the limits of the machine, and what is left on the table, and why.",
+        "run, time to load, cost of a call, errors of lower precisions, firmware, devices, each",
+        "kernel against the limits of the machine, and what is left on the table, and why.",
     ]
     return "\n".join(parts) + "\n"
 

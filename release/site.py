@@ -22,10 +22,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FRONT_ENDS = "<!-- The front page of the site ends here. -->"
-# Documents outside of docs/ -> their pages. docs/README.md is an index, as the navigation is.
+# Documents that are pages of another name on the site, where README.md would be a front page.
 MOVED = {
     "README.md": "index.md",
-    "docs/README.md": "index.md",
+    "docs/README.md": "pages.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
     "CHANGELOG.md": "project/changelog.md",
@@ -98,8 +98,6 @@ def made_pages() -> dict[str, str]:
         "reference/c.md": relinked(c_page(), "docs/reference/c.md", "reference/c.md"),
     }
     for origin, here in MOVED.items():
-        if origin == "docs/README.md":
-            continue
         texts[origin] = _read(origin).partition(FRONT_ENDS)[0]
         made[here] = relinked(texts[origin], origin, here)
     for origin, text in texts.items():
@@ -280,7 +278,7 @@ def c_page() -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are made, and leave out the index of docs/."""
+    """Add the pages that are made; docs/README.md is one of them."""
     from mkdocs.structure.files import File, InclusionLevel
 
     files.remove(files.get_file_from_path("README.md"))
