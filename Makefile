@@ -202,7 +202,7 @@ report-test: .venv/has-dev
 FETCH ?=
 docs: .venv/has-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	$(BIN)/python -m release.site $(if $(FETCH),--fetch)
+	$(BIN)/python -m release.website $(if $(FETCH),--fetch)
 
 # An environment with NumPy for each Python that is on PATH, for the tests of the runtime's wheel.
 PYTHONS ?= 3.11 3.12 3.13 3.14

@@ -15,7 +15,7 @@ import pytest
 
 from bench import results, speed_page
 from bench.store import load
-from release import site
+from release import website
 
 ROOT = Path(__file__).resolve().parents[1]
 NAV = re.findall(
@@ -29,12 +29,12 @@ NAV = re.findall(
 def pages() -> dict[str, str]:
     """All pages of the site by their paths, as Markdown with the links that they have there."""
     here = {
-        name: site.relinked(
+        name: website.relinked(
             (ROOT / "docs" / name).read_text(encoding="utf-8"), f"docs/{name}", name
         )
-        for name in site.docs_pages()
+        for name in website.docs_pages()
     }
-    made = site.made_pages()
+    made = website.made_pages()
     assert not here.keys() & made.keys()
     return here | made
 
@@ -73,7 +73,7 @@ def test_links_and_anchors_lead_somewhere(pages: dict[str, str]) -> None:
     known = {path: anchors(text) for path, text in pages.items()}
     dead = []
     for path, text in pages.items():
-        for link in site.links(text):
+        for link in website.links(text):
             target, _, anchor = link.partition("#")
             if "://" in link or target.endswith(".svg"):
                 continue
@@ -88,7 +88,7 @@ def test_links_of_the_repository_have_anchors() -> None:
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     dead = []
     for file in files:
-        for link in site.links(file.read_text(encoding="utf-8")):
+        for link in website.links(file.read_text(encoding="utf-8")):
             target, _, anchor = link.partition("#")
             if "://" in link or not anchor:
                 continue
@@ -100,7 +100,7 @@ def test_links_of_the_repository_have_anchors() -> None:
 
 def test_the_front_page_begins_the_readme(pages: dict[str, str]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert site.FRONT_ENDS in readme
+    assert website.FRONT_ENDS in readme
     assert pages["index.md"].startswith("# Tensorkiln\n") and "make test" not in pages["index.md"]
 
 
@@ -129,8 +129,8 @@ def test_the_reference_has_every_function_of_the_headers(pages: dict[str, str]) 
             re.M,
         )
     )
-    assert len(defined) > 30 and defined >= site.INTERNAL
-    assert {name for name in defined if f"{name}(" not in text} == site.INTERNAL
+    assert len(defined) > 30 and defined >= website.INTERNAL
+    assert {name for name in defined if f"{name}(" not in text} == website.INTERNAL
     declared = set(re.findall(r"^[a-z][\w *]*\b(kiln_\w+)\(", read["crt/kiln.h"], re.M))
     assert len(declared) > 40
     assert {name for name in declared if f"{name}(" not in text} == set()
@@ -155,10 +155,10 @@ def test_figures_of_speed_are_those_of_the_results() -> None:
 
 def test_external_links_are_listed_and_not_fetched() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "release.site"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "release.website"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0
-    count = len(site.external_links())
+    count = len(website.external_links())
     assert done.stdout.endswith(
         f"{count} external links, none of them fetched (--fetch asks for each)\n"
     )

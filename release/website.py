@@ -5,8 +5,8 @@ repository. On the site each such link leads to a page as well: of a document ou
 (`MOVED`), or of a source, which is a page with its text. The front page is how the README begins.
 The references of Python and C are written from the docstrings and from the headers.
 
-    python -m release.site            the external links of the pages; nothing is fetched
-    python -m release.site --fetch    asks for each of them, and fails if one does not answer
+    python -m release.website            the external links of the pages; nothing is fetched
+    python -m release.website --fetch    asks for each of them, and fails if one does not answer
 """
 
 from __future__ import annotations
