@@ -7,7 +7,7 @@ BIN := .venv/bin
 SETUP := Makefile pyproject.toml setup.py
 
 .PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
-  firmware hosts report-test analyze clean help
+  firmware hosts report-test analyze docs clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -39,6 +39,7 @@ help:
 	@echo "                  each runs REPEATS times"
 	@echo "make analyze      crt and generated C under gcc's and clang's analyzers and cppcheck"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
+	@echo "make docs         the site, into build/site, with every link and anchor checked; FETCH=1 asks for external ones too"
 	@echo "make pythons      NumPy for every Python on PATH from 3.11 on, which the runtime's wheel is then tested with"
 	@echo "make release-check  whether this checkout can be released, and its files in dist/"
 	@echo "make clean        remove .venv and caches of tools"
@@ -196,6 +197,12 @@ analyze: .venv/analyzers
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev
 	REQUIRE_CHROMIUM=1 $(BIN)/python -m pytest -q tests/report
+
+# A warning, such as of a link or an anchor that leads nowhere, is an error.
+FETCH ?=
+docs: .venv/has-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m release.website $(if $(FETCH),--fetch)
 
 # An environment with NumPy for each Python that is on PATH, for the tests of the runtime's wheel.
 PYTHONS ?= 3.11 3.12 3.13 3.14

@@ -1,4 +1,5 @@
-"""`python -m bench.results`: bench/RESULTS.md out of bench/results.jsonl and bench/remarks.md.
+"""`python -m bench.results`: bench/RESULTS.md out of bench/results.jsonl and bench/remarks.md; from
+the same records docs/speed.md and the README's table (bench/speed_page.py).
 
 Everything in it was measured; each row names its machine and run. Nothing is measured here.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench import compile_time, convolutions, devices, loading, memory, overhead
+from bench import compile_time, convolutions, devices, loading, memory, overhead, speed_page
 from bench.gpu import table as gpu
 from bench.report import (
     best_peer,
@@ -230,4 +231,4 @@ def write(path: Path = RESULTS) -> Path:
 
 
 if __name__ == "__main__":
-    print(write())
+    print(write(), *speed_page.write(load()))

@@ -37,10 +37,10 @@ def version(root: Path) -> str:
 
 def index_readme(text: str) -> str:
     """A page for the index, where links to other files of the repository lead nowhere: each becomes
-    its words and, unless they say it, the file."""
+    its words and, unless they say it, the file. A picture becomes the words that stand for it."""
 
     def words(link: re.Match[str]) -> str:
-        name, target = link.groups()
-        return name if target in name else f"{name} (`{target}`)"
+        picture, name, target = link.groups()
+        return name if picture or target in name else f"{name} (`{target}`)"
 
-    return re.sub(r"\[([^]\n]+)\]\((?!https?://|#)([^)\s]+)\)", words, text)
+    return re.sub(r"(!?)\[([^]\n]+)\]\((?!https?://|#)([^)\s]+)\)", words, text)

@@ -30,7 +30,8 @@ _TOOLS = "nm|objcopy|objdump|readelf|strip"
 # By name, as in the table of CONTRIBUTING.md.
 CAPABILITIES = {
     "AArch64": Capability(
-        "`apt-get install qemu-user libc6-arm64-cross`", "no qemu-aarch64|no C library in"
+        "`apt-get install qemu-user libc6-arm64-cross`",
+        "no qemu-aarch64|no C library in|qemu-aarch64 is not installed",
     ),
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
@@ -51,6 +52,9 @@ CAPABILITIES = {
         "a machine of that kind",
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
         "llvmlite assembles for|namespaces, tmpfs|/proc is Linux's|no fcntl",
+    ),
+    "MkDocs": Capability(
+        "`pip install -e .[docs]`", "(mkdocs|material|mkdocstrings) is not installed"
     ),
     "no GPU of NVIDIA": Capability("a machine without one", "a GPU's own driver"),
     "OpenCL": Capability(

@@ -2,8 +2,8 @@
 
 A block is skipped only by a comment `<!-- not run: why -->` on the line before it. One after
 `<!-- needs: tool -->` is left out where the tool, or package of Python, is missing, and then the
-page is reported as skipped when the rest of it has run. Blocks of C, C++ and Rust are files; their
-first line names them.
+page is reported as skipped when the rest of it has run. Blocks of C, C++ and Rust, and Dockerfiles,
+are files; their first line names them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCK = re.compile(
     r"```(?P<kind>\w+)\n(?P<text>.*?)```",
     re.S,
 )
-FILES = ("c", "cpp", "rust")
+FILES = ("c", "cpp", "rust", "dockerfile")
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def test_the_metadata(release: Release) -> None:
         ("see [Targets](docs/targets.md).", "see Targets (`docs/targets.md`)."),
         ("[examples/c_host](examples/c_host) does", "examples/c_host does"),
         ("[a](https://x.org/b) and [c](#d)", "[a](https://x.org/b) and [c](#d)"),
+        ("![Boxes.](docs/images/a.svg)", "Boxes."),
         ("x[0](y", "x[0](y"),
     ],
 )
