@@ -16,8 +16,8 @@ class Progress:
 
     A compile calls `phase(name, total)` when a phase begins, `advance()` for each of its `total`
     items, `note(text)` for what the user should know, and `finish()` once at the end. `phases`
-    records the name of each finished phase and its duration in seconds, in order. `clock` returns
-    seconds.
+    records the name of each finished phase and its duration in seconds, in order, and `notes` the
+    notes. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -28,6 +28,7 @@ class Progress:
         self.done = 0
         self.total = 0
         self.phases: list[tuple[str, float]] = []
+        self.notes: list[str] = []
 
     def phase(self, name: str, total: int = 0) -> None:
         """Begin a phase and end the former; `total` is its number of items, 0 if unknown."""
@@ -43,6 +44,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show one line that the user should know."""
+        self.notes.append(text)
         self._show_note(text)
 
     def finish(self) -> None:

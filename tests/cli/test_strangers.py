@@ -56,6 +56,7 @@ CALLS: dict[str, list[list[str]]] = {
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
+    "completion": [],
 }
 LINES = [line for lines in CALLS.values() for line in lines]
 
