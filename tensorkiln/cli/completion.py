@@ -19,6 +19,7 @@ _KINDS: dict[object, str] = {
     options.source: "file",
     options.path: "file",
     options.folder: "folder",
+    options.folder_or_stdout: "folder",
     options.array: "array",
     options.target: "target",
     options.external: "external",

@@ -10,7 +10,6 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import ConstantInfo
@@ -23,15 +22,14 @@ from tensorkiln.cli.library_report import SHOWN, report_text, some
 from tensorkiln.cli.model_report import model_text
 from tensorkiln.cli.options import (
     STDIO,
+    folder_or_stdout,
     inspector,
     is_folder,
-    option,
     plain_file,
     refuse_together,
     source,
     word,
 )
-from tensorkiln.cli.options import folder as folder_name
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 from tensorkiln.frontend.onnx.summary import is_model, summary_of
@@ -80,14 +78,6 @@ _SUFFIXES = {
 }
 
 
-def _extracted(text: str) -> Path | str:
-    """the name of a file or folder"""
-    return text if text == STDIO else folder_name(text)
-
-
-extracted = option(_extracted)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln inspect`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -123,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--extract",
-        type=extracted,
+        type=folder_or_stdout,
         metavar="DIR",
         help="write all artifacts, and what inspectors say of them, into a folder; - writes the "
         "bytes of the one that --artifact names to standard output",

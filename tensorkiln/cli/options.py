@@ -145,6 +145,11 @@ def _source(text: str) -> Path:
     return Path(text)
 
 
+def _folder_or_stdout(text: str) -> Path | str:
+    """the name of a folder, or - for standard output"""
+    return STDIO if text == STDIO else _source(text)
+
+
 def _word(text: str) -> str:
     """a name"""
     if not text or "\0" in text:
@@ -155,6 +160,7 @@ def _word(text: str) -> str:
 # What is told apart here is completed in its own way, see `cli.completion`.
 path, word = option(_path), option(_word)  # a file that is written; what only the user knows
 folder, source = option(_path), option(_source)  # a folder that is written; a file that is read
+folder_or_stdout = option(_folder_or_stdout)
 target, external, inspector, array = (option(_word) for _ in range(4))
 
 

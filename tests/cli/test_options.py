@@ -75,15 +75,12 @@ def accepted(kind: str, text: str) -> bool:
         return False
     if kind.startswith("bytes"):
         return re.fullmatch(r"[0-9]{1,40}[KMGTkmgt]?", text) is not None
+    names = ("empty", "zero byte", "long", "half a pair")
     bad = {
         "a name": ("empty", "zero byte"),
-        "the name of a file or folder": ("empty", "zero byte", "long", "half a pair", "dash"),
-        "the name of a file, or - for standard input": (
-            "empty",
-            "zero byte",
-            "long",
-            "half a pair",
-        ),
+        "the name of a file or folder": (*names, "dash"),
+        "the name of a file, or - for standard input": names,
+        "the name of a folder, or - for standard output": names,
     }
     return text not in [TEXTS[name] for name in bad[kind]]
 
@@ -91,6 +88,7 @@ def accepted(kind: str, text: str) -> bool:
 LEAST = {
     name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")
 }
+LEAST["completion"] = ["bash"]
 LEAST["new-project"] = ["x", "--output=y"]
 
 
