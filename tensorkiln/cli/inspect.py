@@ -161,7 +161,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         weights = Weights(files_of(chosen))
         rows = weights.called(args.weight)
         if args.json:
-            screen.document({"path": subject.path, "weights": [_weight(weights, r) for r in rows]})
+            screen.document(
+                {
+                    "path": subject.path,
+                    "kind": subject.kind,
+                    "weights": [_weight(weights, r) for r in rows],
+                }
+            )
         for row in () if args.json else rows:
             screen.shown(show_weight(weights, row), "report")
     elif args.json:
