@@ -115,7 +115,7 @@ class Screen:
         """Write the document, if JSON was asked for."""
         if self.json and self._document is not None:
             whole = {"command": self.command, "version": VERSION, **self._document}
-            print(json_text(_plain(self.named(whole)), indent=1, allow_nan=False))
+            print(json_text(self.named(_plain(whole)), indent=1, allow_nan=False))
 
     def named(self, value: Any) -> Any:
         """`value`, or a copy of it in which files have the names by which people know them."""
