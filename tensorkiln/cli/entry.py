@@ -16,6 +16,7 @@ from typing import Any
 from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
+from tensorkiln.base.interrupts import HeldInterrupts
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
 from tensorkiln.cli.screen import (
@@ -44,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "targets": "what can be compiled for, or what one target means.",
     "completion": "a script by which a shell completes the words of this command line.",
 }
+_WITHOUT_NUMPY = ("targets", "completion")
 
 
 def make_parser(only: str | None = None) -> Parser:
@@ -62,7 +64,12 @@ def make_parser(only: str | None = None) -> Parser:
 
 
 def _module(command: str) -> Any:
-    return importlib.import_module(f"tensorkiln.cli.{command.replace('-', '_')}")
+    """The module of a command. An interrupt is raised when it has been imported: NumPy, interrupted
+    while it is loaded, raises ImportError instead."""
+    with HeldInterrupts():
+        if command not in _WITHOUT_NUMPY:
+            importlib.import_module("numpy")
+        return importlib.import_module(f"tensorkiln.cli.{command.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
