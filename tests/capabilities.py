@@ -82,6 +82,7 @@ CAPABILITIES = {
     ),
     "root": Capability("`sudo`", "only root|this user has no group|no access lists here"),
     "Rust": Capability("`apt-get install rustc cargo`", "(rustc|cargo) is not installed"),
+    "shells": Capability("`apt-get install zsh fish`", "(bash|zsh|fish) is not installed"),
     "user namespaces": Capability(
         "`sysctl kernel.unprivileged_userns_clone=1`", "no user namespace"
     ),

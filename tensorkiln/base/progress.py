@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import plugin
-from tensorkiln.base.terminal import is_terminal
+from tensorkiln.base.terminal import is_terminal, width_of
 
 
 class Progress:
@@ -16,8 +16,8 @@ class Progress:
 
     A compile calls `phase(name, total)` when a phase begins, `advance()` for each of its `total`
     items, `note(text)` for what the user should know, and `finish()` once at the end. `phases`
-    records the name of each finished phase and its duration in seconds, in order. `clock` returns
-    seconds.
+    records the name of each finished phase and its duration in seconds, in order, and `notes` the
+    notes. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -28,6 +28,7 @@ class Progress:
         self.done = 0
         self.total = 0
         self.phases: list[tuple[str, float]] = []
+        self.notes: list[str] = []
 
     def phase(self, name: str, total: int = 0) -> None:
         """Begin a phase and end the former; `total` is its number of items, 0 if unknown."""
@@ -43,6 +44,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show one line that the user should know."""
+        self.notes.append(text)
         self._show_note(text)
 
     def finish(self) -> None:
@@ -77,12 +79,20 @@ class Progress:
         pass
 
 
+_NAME = 22  # characters that the names of phases have, where there is room
+
+
+def _fitted(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 class PlainProgress(Progress):
     """One line per phase, for logs."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter):
         super().__init__(clock)
         self._stream = stream
+        self._wide = _NAME  # characters of a phase's name
 
     def _line(self, text: str) -> None:
         self._stream.write(text + "\n")
@@ -94,10 +104,13 @@ class PlainProgress(Progress):
     def _show_closed(self) -> None:
         name, seconds = self.phases[-1]
         count = f"{self.done}/{self.total}" if self.total else (str(self.done) if self.done else "")
-        self._line(f"  {name:<22} {count:>9} {seconds:8.2f} s")
+        self._line(self._row(name, count, seconds))
 
     def _show_finish(self) -> None:
-        self._line(f"  {'total':<22} {'':>9} {self.elapsed():8.2f} s")
+        self._line(self._row("total", "", self.elapsed()))
+
+    def _row(self, name: str, count: str, seconds: float) -> str:
+        return f"  {_fitted(name, self._wide):<{self._wide}} {count:>9} {seconds:8.2f} s"
 
 
 class TtyProgress(PlainProgress):
@@ -107,6 +120,8 @@ class TtyProgress(PlainProgress):
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter):
         super().__init__(stream, clock)
+        self._width = width_of(stream) or 80
+        self._wide = max(8, min(_NAME, self._width - 1 - len(self._row("", "", 0)) + _NAME))
         self._drawn = 0.0
 
     def _line(self, text: str) -> None:
@@ -115,8 +130,8 @@ class TtyProgress(PlainProgress):
     def _draw(self, item: str) -> None:
         self._drawn = self._clock()
         count = f"{self.done}/{self.total}" if self.total else ""
-        text = f"  {self.name:<22} {count:>9} {self._drawn - self._phase_started:8.2f} s  {item}"
-        self._stream.write(f"\r\x1b[K{text[:79]}")
+        row = self._row(self.name, count, self._drawn - self._phase_started)
+        self._stream.write(f"\r\x1b[K{_fitted(f'{row}  {item}', self._width - 1)}")
         self._stream.flush()
 
     def _show_phase(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 from typing import TextIO
 
 
@@ -26,5 +26,14 @@ def wants_colour(stream: TextIO, choice: str = "auto") -> bool:
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns of the terminal; 0 (no limit) if `stream` is not a terminal."""
-    return shutil.get_terminal_size().columns if stream.isatty() else 0
+    """Columns of the terminal, or what COLUMNS says of it; 0 (no limit) if `stream` is not a
+    terminal, and 80 if it does not know."""
+    if not stream.isatty():
+        return 0
+    said = os.environ.get("COLUMNS", "")
+    if re.fullmatch("[0-9]{1,6}", said) and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # a stream that is no file, or closed
+        return 80

@@ -22,6 +22,7 @@ from tensorkiln.cli.options import (
     add_dim,
     add_optimize,
     add_precision,
+    add_quiet,
     add_seconds,
     add_target,
     option,
@@ -29,6 +30,7 @@ from tensorkiln.cli.options import (
     plain_file,
     refuse_together,
     sizes,
+    source,
     stderr_progress,
 )
 from tensorkiln.cli.screen import Screen
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln bench`."""
-    parser.add_argument("subject", type=path, help="a library made by kiln, or an ONNX model")
-    parser.add_argument("--model", type=path, help="the model a library was made from")
+    parser.add_argument("subject", type=source, help="a library made by kiln, or an ONNX model")
+    parser.add_argument("--model", type=source, help="the model a library was made from")
     parser.add_argument(
         "--threads",
         type=option(whole(0, available_cpus())),
@@ -71,10 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_precision(parser)
     add_optimize(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Measure and print; exit code 1 if results differ from those of ONNX Runtime."""
     subject = plain_file(args.subject)
     model = None if args.model is None else plain_file(args.model)
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             library = Path(folder) / (subject.stem + ".so")
             executable = _compile(subject, library, args)
             if args.profile is not None:
-                _write_profile(executable, args.profile, request)
+                _write_profile(executable, args.profile, request, args.quiet)
             peer = str(subject.resolve()) if args.compare else ""
             why = "--compare was not given"
             answer = compare_fresh(
@@ -115,17 +117,14 @@ def run(args: argparse.Namespace) -> int:
             require_package("onnxruntime", "--model")
             request = replace(request, model=str(model.resolve()))
         answer = compare_fresh(request)
-    if args.json:
-        print(json.dumps({"subject": str(subject), **answer.to_json()}, indent=1))
-    else:
-        Screen(args.color).report(answer_text(answer))
+    screen.answer(lambda: {"subject": subject, **answer.to_json()}, lambda: answer_text(answer))
     return 1 if answer.agrees is False else 0
 
 
 def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable:
     import tensorkiln as tk
 
-    progress = stderr_progress()
+    progress = stderr_progress(args.quiet)
     made = tk.compile(
         model,
         tk.Target(args.target or "native"),
@@ -138,14 +137,15 @@ def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable
     return made
 
 
-def _write_profile(executable: Executable, path: Path, request: Request) -> None:
+def _write_profile(executable: Executable, path: Path, request: Request, quiet: bool) -> None:
     from tensorkiln.measure.kernels import time_kernels
     from tensorkiln.measure.trace import trace_of
 
     each = min(0.05, request.seconds / max(1, len(executable.kernels)))
     times = time_kernels(executable, each, max(1, request.threads), request.dims)
     atomic_write(path, json.dumps(trace_of(executable, times), indent=1))
-    print(f"{path}: {len(times)} kernels", file=sys.stderr)
+    if not quiet:
+        print(f"{path}: {len(times)} kernels", file=sys.stderr)
 
 
 def answer_text(answer: Answer) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import byte_count
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import refuse_together
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 
@@ -30,10 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove what was not used for longest, until less than SIZE (such as 500M) is left",
     )
     parser.add_argument("--clear", action="store_true", help="remove everything")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Remove what was asked for, and print what is there now."""
     refuse_together({"--prune": args.prune is not None, "--clear": args.clear})
     cache = user_cache()
@@ -41,26 +40,31 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("there is no cache: KILN_CACHE=0 turns it off", code="no-cache")
     if refusal := cache.refusal():
         raise UserError(refusal, code="no-cache")
-    entries, _ = cache.usage()
-    freed = cache.prune(args.prune or 0) if args.clear or args.prune is not None else 0
-    left, size = cache.usage()
-    if args.json:
-        report = {
-            "folder": str(cache.root),
-            "entries": left,
+    before, _ = cache.usage()
+    removes = args.clear or args.prune is not None
+    freed = cache.prune(args.prune or 0) if removes else 0
+    entries, size = cache.usage()
+    removed = before - entries
+
+    def text() -> str:
+        rows = [
+            ("folder", str(cache.root)),
+            ("entries", str(entries)),
+            ("size", f"{size_text(size)} of at most {size_text(cache.limit)}"),
+        ]
+        if removes:
+            rows.append(("removed", f"{removed} entries, {size_text(freed)}"))
+        return columns(rows, indent="")
+
+    screen.answer(
+        lambda: {
+            "folder": cache.root,
+            "entries": entries,
             "bytes": size,
             "limit": cache.limit,
-            "removed": entries - left,
+            "removed": removed,
             "freed": freed,
-        }
-        print(json.dumps(report, indent=1))
-        return 0
-    rows = [
-        ("folder", str(cache.root)),
-        ("entries", str(left)),
-        ("size", f"{size_text(size)} of at most {size_text(cache.limit)}"),
-    ]
-    if args.clear or args.prune is not None:
-        rows.append(("removed", f"{entries - left} entries, {size_text(freed)}"))
-    print(columns(rows, indent=""))
+        },
+        text,
+    )
     return 0

@@ -9,14 +9,13 @@ types: of all that there are, or of those that the model has.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import Issue, UserError
 from tensorkiln.base.text import listed
-from tensorkiln.cli.options import add_target, path, plain_file, refuse_together, word
+from tensorkiln.cli.options import add_target, external, plain_file, refuse_together, source
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
@@ -27,12 +26,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln check`."""
-    parser.add_argument("model", nargs="?", type=path, help="an ONNX file")
+    parser.add_argument(
+        "model", nargs="?", type=source, help="an ONNX file, or - for standard input"
+    )
     add_target(parser)
     parser.add_argument(
         "--external",
         metavar="NAME",
-        type=word,
+        type=external,
         action="append",
         default=[],
         help="also list what this external code generator refuses, and why (repeatable)",
@@ -47,16 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print which dimensions are symbolic, what makes them so, and where they end",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print the issues; exit code 0 if there are none, else 1. With --table, print the table."""
     given = {"--target": args.target, "--external": args.external, "--dims": args.dims}
     for name, value in given.items():
         refuse_together({"--table": args.table, name: bool(value)})
     if args.table:
-        return _print_coverage(args)
+        return _show_coverage(args, screen)
     if args.model is None:
         raise UserError(
             "check needs a model",
@@ -82,43 +82,41 @@ def run(args: argparse.Namespace) -> int:
     if args.external and not issues:
         refused = refusals(tk.frontend.from_onnx(model), target, args.external)
     dims = tk.explain_dims(model) if args.dims and not issues else None
-    if args.json:
-        report = {
-            "model": str(model),
-            "target": target.to_json(),
-            "ok": not issues,
-            "issues": [issue.to_json() for issue in issues],
-            "absent": list(absent),
-        }
-        if dims is not None:
-            report["dims"] = dims.to_json()
-        if args.external:
-            report["refused"] = [asdict(r) for r in refused]
-        print(json.dumps(report, indent=1))
-    else:
-        screen = Screen(args.color)
-        screen.report(issue_table(str(model), issues))
-        for name in absent:
-            print(f"checked without the weights in {name!r}, which is not there")
-        if dims is not None:
-            screen.report(str(dims))
-        elif args.dims:
-            print("dimensions are known only of what can be compiled")
-        if args.external and not issues:
-            screen.report(refusal_table(args.external, refused))
+    report = {
+        "model": model,
+        "target": target.to_json(),
+        "ok": not issues,
+        "issues": [issue.to_json() for issue in issues],
+        "absent": absent,
+    }
+    parts = [issue_table(str(model), issues)]
+    parts += [f"checked without the weights in {name!r}, which is not there" for name in absent]
+    if dims is not None:
+        report["dims"] = dims.to_json()
+        parts.append(str(dims))
+    elif args.dims:
+        parts.append("dimensions are known only of what can be compiled")
+    if args.external:
+        report["refused"] = [asdict(r) for r in refused]
+        parts += [] if issues else [refusal_table(args.external, refused)]
+    screen.answer(lambda: report, lambda: "\n".join(parts))
     return 1 if issues else 0
 
 
-def _print_coverage(args: argparse.Namespace) -> int:
+def _show_coverage(args: argparse.Namespace, screen: Screen) -> int:
     from tensorkiln.frontend.onnx.coverage import recorded, rows, rows_of
 
     model = None if args.model is None else plain_file(args.model)
     found = rows() if model is None else rows_of(model)
-    if args.json:
-        report = {"onnx": recorded()["onnx"], "operators": [row.to_json() for row in found]}
-        print(json.dumps(report if model is None else {"model": str(model), **report}, indent=1))
-    else:
-        Screen(args.color).report(coverage_table(found, recorded()["onnx"]))
+    version = recorded()["onnx"]
+    screen.answer(
+        lambda: {
+            **({} if model is None else {"model": model}),
+            "onnx": version,
+            "operators": [row.to_json() for row in found],
+        },
+        lambda: coverage_table(found, version),
+    )
     return 0
 
 

@@ -19,8 +19,11 @@ from tensorkiln.cli.options import (
     add_model,
     add_optimize,
     add_precision,
+    add_quiet,
     add_target,
     add_workspace,
+    external,
+    folder,
     path,
     plain_file,
     refuse_together,
@@ -29,6 +32,8 @@ from tensorkiln.cli.options import (
     word,
     writable_parent,
 )
+from tensorkiln.cli.screen import Screen
+from tensorkiln.cli.stdin import NAME
 
 if TYPE_CHECKING:
     from tensorkiln.target import Target
@@ -58,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what C entries and the header begin with; default: the output's name",
     )
     parser.add_argument(
-        "--keep", metavar="DIR", type=path, help="also write every artifact to this folder"
+        "--keep", metavar="DIR", type=folder, help="also write every artifact to this folder"
     )
     parser.add_argument(
         "--weights",
@@ -68,14 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--headers",
         metavar="DIR",
-        type=path,
+        type=folder,
         help="also write the library's C header and those for hosts in C and C++ to this folder",
     )
     add_workspace(parser)
     parser.add_argument(
         "--external",
         metavar="NAME",
-        type=word,
+        type=external,
         action="append",
         default=[],
         help="use this external code generator, too (repeatable: the first one that can)",
@@ -105,10 +110,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="functions also return what each kernel computes, for kiln verify",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compile, export, and print where the files are."""
     import tensorkiln as tk
     from tensorkiln.codegen.host.function import c_name
@@ -120,6 +125,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("weights", "headers"):  # these are about the library, which is not made
         refuse_together({f"--{name}": getattr(args, name), "--format mlf": as_archive})
     suffix = ".tar" if as_archive else ".so"
+    if args.output is None and str(model) in screen.names:
+        raise UserError(
+            f"a model from {NAME} has no name, after which the output could be called",
+            code="missing-argument",
+            hint=f"-o net{suffix}",
+        )
     output = args.output or Path(model.with_suffix(suffix).name)
     writable_parent(output, folder=as_archive and not output.suffix)
     freeze = sizes(args.freeze, "--freeze")
@@ -154,15 +165,32 @@ def run(args: argparse.Namespace) -> int:
     if args.headers is not None:
         write_headers(args.headers, {f"{executable.name}.h": executable.header()})
     progress.finish()
+    seconds = time.perf_counter() - started
+    written = [output, *([weights_beside(output)] if args.weights == "beside" else ())]
+    sizes_of = {file: bytes_of(file) for file in written}
     if not args.quiet:
-        seconds = time.perf_counter() - started
-        size = size_text(bytes_of(output))
-        print(f"{output}: {size}, {_machines(target)}, {seconds:.1f} s", file=sys.stderr)
-        if args.weights == "beside":
-            beside = weights_beside(output)
-            print(f"{beside}: {size_text(beside.stat().st_size)}", file=sys.stderr)
+        about = f", {_machines(target)}, {seconds:.1f} s"
+        for file, size in sizes_of.items():
+            print(f"{file}: {size_text(size)}{about}", file=sys.stderr)
+            about = ""
         if args.keep is not None:
             print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
+    screen.document(
+        {
+            "model": model,
+            "output": output,
+            "format": args.format or "library",
+            "name": name,
+            "target": target.to_json(),
+            "bytes": sizes_of,
+            "artifacts": len(executable.artifacts),
+            "keep": args.keep,
+            "headers": args.headers,
+            "seconds": seconds,
+            "phases": dict(progress.phases),
+            "notes": progress.notes,
+        }
+    )
     return 0
 
 

@@ -7,82 +7,83 @@ tensorkiln; 130 interrupted; 141 the reader of standard output has closed it (12
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from types import ModuleType
+from typing import Any
 
-import tensorkiln
 from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
-from tensorkiln.cli import (
-    bench,
-    cache,
-    check,
-    compile,
-    demo,
-    explain,
-    inspect,
-    new_project,
-    run,
-    targets,
-    verify,
-)
-from tensorkiln.cli.options import Parser
+from tensorkiln.base.interrupts import HeldInterrupts
+from tensorkiln.base.version import VERSION
+from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
 from tensorkiln.cli.screen import (
     ReaderGone,
-    add_colour,
+    Screen,
+    add_output_options,
     print_error,
     standard_streams,
 )
+from tensorkiln.cli.stdin import standard_input
 
 WRONG, UNSUPPORTED, BUG, INTERRUPTED, CUT = 2, 3, 4, 130, 141
 
-# Name on the command line -> the module that implements it.
-COMMANDS: dict[str, ModuleType] = {
-    "demo": demo,
-    "compile": compile,
-    "run": run,
-    "inspect": inspect,
-    "new-project": new_project,
-    "check": check,
-    "verify": verify,
-    "bench": bench,
-    "explain": explain,
-    "targets": targets,
-    "cache": cache,
+# Name on the command line -> what it does. The module of that name implements it; it is imported
+# only if the command is called, so that `kiln --help` and completions take no time.
+COMMANDS: dict[str, str] = {
+    "demo": "ResNet-18 compiled, exported, run in a fresh process, held against ONNX Runtime.",
+    "compile": "a model becomes one shared library, or an archive to build firmware from.",
+    "run": "calls a compiled library once.",
+    "inspect": "what a library, a model, a container or a folder holds; nothing of it is run.",
+    "new-project": "a project that builds firmware from an archive in Model Library Format.",
+    "check": "every node of a model that cannot be compiled, at once, and whether the target can.",
+    "verify": "where a compiled model begins to differ from the model, node by node.",
+    "bench": "latency and throughput of a library or a model, on request beside ONNX Runtime's.",
+    "explain": "what the compiler does with a model, as one page to look at.",
+    "targets": "what can be compiled for, or what one target means.",
+    "cache": "how much the kernel cache holds; removes what was not used for longest.",
+    "completion": "a script by which a shell completes the words of this command line.",
 }
+_WITHOUT_NUMPY = ("targets", "cache", "completion")
 
 
-def make_parser() -> Parser:
-    """The parser of the whole command line."""
+def make_parser(only: str | None = None) -> Parser:
+    """The parser of the whole command line; with `only`, of that command's arguments alone."""
     parser = Parser(
         prog="kiln", description="Compiles models into self-contained native libraries."
     )
-    parser.add_argument("--version", action="version", version=f"kiln {tensorkiln.__version__}")
+    parser.add_argument("--version", action="version", version=f"kiln {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        line = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
+    for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line)
-        module.add_arguments(sub)
-        add_colour(sub)
+        if only in (None, name):
+            _module(name).add_arguments(sub)
+            add_output_options(sub)
     return parser
+
+
+def _module(command: str) -> Any:
+    """The module of a command. An interrupt is raised when it has been imported: NumPy, interrupted
+    while it is loaded, raises ImportError instead."""
+    with HeldInterrupts():
+        if command not in _WITHOUT_NUMPY:
+            importlib.import_module("numpy")
+        return importlib.import_module(f"tensorkiln.cli.{command.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kiln` with `argv` (default: the process's arguments) and return the exit code."""
-    colour = "auto"
+    words = [*(sys.argv[1:] if argv is None else argv)]
     with standard_streams():
+        screen = Screen(json=_asks_for_json(words), command=_command(words))
         try:
             try:
-                args = make_parser().parse_args(argv)
-                colour = args.color
-                return _run(args)
+                return _run(words, screen)
             finally:
                 sys.stdout.flush()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # while the answer is written
             print("kiln: interrupted", file=sys.stderr)
             return INTERRUPTED
         except ReaderGone as cut:
@@ -90,39 +91,74 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(error, BrokenPipeError):
                 return CUT
             reason = error.strerror or str(error)
-            print_error(f"kiln: error: cannot write to standard output: {reason}", colour)
+            print_error(f"kiln: error: cannot write to standard output: {reason}", screen.choice)
             return WRONG
 
 
-def _run(args: argparse.Namespace) -> int:
-    """Run a command and return its exit code. Every exception becomes a message and an exit code,
-    except that of a closed standard output, which is raised."""
+def _command(words: Sequence[str]) -> str:
+    """The command that is named, empty if there is none: no option before it takes a value."""
+    return next((w for w in words if not w.startswith("-")), "")
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    """Whether the answer is to be JSON, which is known even of words that cannot be parsed."""
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def _run(words: Sequence[str], screen: Screen) -> int:
+    """Parse the words, run the command and return its exit code; `screen` has its answer, or its
+    error. Every exception becomes a message and an exit code, except that of a closed standard
+    output, and that of wrong usage."""
     try:
-        read_config()  # a bad variable fails here, with its own message
-        for sentence in unknown_variables():
-            print(f"kiln: {sentence}", file=sys.stderr)
-        if refusal := untold_refusal():
-            print(f"kiln: warning: {refusal}", file=sys.stderr)
-        code: int = COMMANDS[args.command].run(args)
-        return code
+        with screen.only_documents():
+            code = _called(words, screen)
     except ReaderGone:
         raise
+    except WrongUsage as usage:
+        screen.fail(UserError(usage.message, code="usage", hint=usage.hint))
+        screen.write_document()
+        raise
+    except KeyboardInterrupt:
+        print("kiln: interrupted", file=sys.stderr)
+        screen.fail(UserError("interrupted", code="interrupted"))
+        code = INTERRUPTED
     except Exception as error:
-        return _report(error, args.color)
+        code = _report(error, screen)
+    screen.write_document()
+    return code
 
 
-def _report(error: Exception, colour: str) -> int:
+def _called(words: Sequence[str], screen: Screen) -> int:
+    try:
+        args = make_parser(screen.command).parse_args(words)
+    except TargetsAsked:
+        args = make_parser("targets").parse_args(["targets"])
+    screen.configure(args.color)
+    read_config()  # a bad variable fails here, with its own message
+    for sentence in unknown_variables():
+        print(f"kiln: {sentence}", file=sys.stderr)
+    if refusal := untold_refusal():
+        print(f"kiln: warning: {refusal}", file=sys.stderr)
+    with standard_input(args, screen):
+        code: int = _module(args.command).run(args, screen)
+    if screen.json and not screen.answered:
+        raise InternalError(f"kiln {args.command} gave no document")
+    return code
+
+
+def _report(error: Exception, screen: Screen) -> int:
     """Print one message for `error`, or with KILN_DEBUG its traceback, and return the exit code."""
     if isinstance(error, MemoryError):
         error = UserError("out of memory", code="out-of-memory", hint=str(error))
     if _debug() >= 1:
         traceback.print_exception(error)
     elif isinstance(error, TensorkilnError) and not isinstance(error, InternalError):
-        print_error(f"kiln: error: {error}", colour)
+        print_error(f"kiln: error: {screen.named(str(error))}", screen.choice)
     else:
         kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
-        print_error(f"kiln: internal error: {kind}{error}", colour)
+        print_error(f"kiln: internal error: {kind}{error}", screen.choice)
         print("  KILN_DEBUG=1 shows where; please report it with that", file=sys.stderr)
+    screen.fail(error)
     if isinstance(error, UnsupportedError):
         return UNSUPPORTED
     return WRONG if isinstance(error, UserError) else BUG

@@ -15,27 +15,30 @@ from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
     add_dim,
     add_model,
+    add_quiet,
     add_target,
+    folder,
     is_folder,
-    path,
     plain_file,
     sizes,
     stderr_progress,
 )
+from tensorkiln.cli.screen import Screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln explain`."""
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", type=path, default=Path("report"), help="folder; default: report"
+        "-o", "--output", type=folder, default=Path("report"), help="folder; default: report"
     )
     add_dim(parser, ", for times and memory; default 1")
     parser.add_argument("--no-times", action="store_true", help="measure nothing")
     add_target(parser)
+    add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compile, gather the data, write the page, and print where it is."""
     import tensorkiln as tk
 
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if os.path.lexists(args.output) and not is_folder(args.output):
         raise UserError(f"{str(args.output)!r} is not a folder", code="cannot-write")
     freeze, dims = sizes(args.freeze, "--freeze"), sizes(args.dim, "--dim")
-    progress = stderr_progress()
+    progress = stderr_progress(args.quiet)
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None)
     progress.phase("compile and measure")
@@ -53,5 +56,19 @@ def run(args: argparse.Namespace) -> int:
     progress.phase("write page")
     page = report.save(args.output)
     progress.finish()
-    print(f"{page}: {size_text(page.stat().st_size)}", file=sys.stderr)
+    size = page.stat().st_size
+    if not args.quiet:
+        print(f"{page}: {size_text(size)}", file=sys.stderr)
+    screen.document(
+        {
+            "model": model,
+            "page": page,
+            "bytes": size,
+            "target": target.to_json(),
+            "kernels": [
+                {"name": k.name, "nodes": k.nodes, "micros": None if args.no_times else k.micros}
+                for k in report.story.kernels
+            ],
+        }
+    )
     return 0

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.errors import UserError
@@ -19,7 +20,16 @@ from tensorkiln.base.text import size_text
 from tensorkiln.cli.archive_report import archive_text
 from tensorkiln.cli.library_report import SHOWN, report_text, some
 from tensorkiln.cli.model_report import model_text
-from tensorkiln.cli.options import is_folder, path, plain_file, refuse_together, word
+from tensorkiln.cli.options import (
+    STDIO,
+    folder_or_stdout,
+    inspector,
+    is_folder,
+    plain_file,
+    refuse_together,
+    source,
+    word,
+)
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 from tensorkiln.frontend.onnx.summary import is_model, summary_of
@@ -74,10 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument(
         "file",
-        type=path,
+        type=source,
         metavar="FILE",
         help="a library, an ONNX model, a container, a folder of --keep, an archive in Model "
-        "Library Format, .a, .tar, or any one file",
+        "Library Format, .a, .tar, or any one file; - for standard input",
     )
     parser.add_argument(
         "--list", action="store_true", help="name every artifact, and the inspectors of each"
@@ -91,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as",
         dest="inspector",
-        type=word,
+        type=inspector,
         metavar="INSPECTOR",
         help="show it this way: disassemble, hexdump, weights, ...; --list names them",
     )
@@ -103,70 +113,117 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--extract",
-        type=path,
+        type=folder_or_stdout,
         metavar="DIR",
-        help="write all artifacts, and what inspectors say of them, into a folder",
+        help="write all artifacts, and what inspectors say of them, into a folder; - writes the "
+        "bytes of the one that --artifact names to standard output",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read all weights and artifacts, and check every hash"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, with everything")
     parser.add_argument("--all", action="store_true", help="leave nothing out of tables")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print what the options ask for."""
-    one = {"--list": args.list, "--weight": args.weight, "--json": args.json}
+    one = {"--list": args.list, "--weight": args.weight, "--verify": args.verify}
     refuse_together({**one, "--extract": args.extract})
-    for name, value in one.items():
+    to_stdout = args.extract == STDIO
+    for name, value in {**one, "--json": args.json, "--extract -": to_stdout}.items():
         refuse_together({"--as": args.inspector, name: value})
+    refuse_together({"--json": args.json, "--extract -": to_stdout})
     if _is_plain_model(args):
-        return _show_model(args)
+        return _show_model(args, screen)
     subject = open_subject(args.file if is_folder(args.file) else plain_file(args.file))
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
-    screen = Screen(args.color)
     if args.verify:
-        print(f"{args.file}: {_verified(subject)}")
+        said = _verified(subject)
+        screen.answer(
+            lambda: {"path": subject.path, "kind": subject.kind, "verified": said},
+            lambda: f"{subject.path}: {said}",
+        )
+    elif to_stdout:
+        screen.raw(_only(subject, chosen))
     elif args.extract is not None:
         texts = extract(chosen, inspectors, args.extract, only=args.inspector, warn=_warn)
-        print(f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)")
-    elif args.json:
-        print(json.dumps(_json(subject, chosen, inspectors), indent=1))
-    elif args.list:
-        screen.report(_list_text(chosen, inspectors), cut=True)
+        screen.answer(
+            lambda: {
+                "path": subject.path,
+                "kind": subject.kind,
+                "folder": args.extract,
+                "artifacts": [a.name for a in files_of(chosen)],
+                "texts": texts,
+            },
+            lambda: f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)",
+        )
     elif args.weight:
         weights = Weights(files_of(chosen))
-        for row in weights.called(args.weight):
+        rows = weights.called(args.weight)
+        if args.json:
+            screen.document(
+                {
+                    "path": subject.path,
+                    "kind": subject.kind,
+                    "weights": [_weight(weights, r) for r in rows],
+                }
+            )
+        for row in () if args.json else rows:
             screen.shown(show_weight(weights, row), "report")
+    elif args.json:
+        screen.document(_json(subject, chosen, inspectors))
+    elif args.list:
+        screen.report(_list_text(chosen, inspectors))
     elif args.artifact or args.inspector:
         _show(subject, chosen, inspectors, args, screen)
     elif subject.kind == "library":
         text = report_text(inspect_library(args.file), args.all)
-        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
+        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}")
     elif subject.kind == "model":
         text = archive_text(open_model_library(args.file))
-        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
+        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}")
     elif subject.kind == "file" and subject.itself is not None:
         _print(inspectors.choose(subject.itself), subject.itself, screen)
     else:
-        screen.report(_inside_text(subject, inspectors, args.all), cut=True)
+        screen.report(_inside_text(subject, inspectors, args.all))
     return 0
 
 
 def _is_plain_model(args: argparse.Namespace) -> bool:
     """Whether the file is an ONNX model, and no inspector of its bytes is asked for."""
-    asked = (args.list, args.weight, args.extract, args.artifact, args.inspector, args.verify)
+    asked = (
+        args.list and not args.json,
+        args.weight,
+        args.extract,
+        args.artifact,
+        args.inspector,
+        args.verify,
+    )
     return is_model(args.file) and args.file.is_file() and not any(asked)
 
 
-def _show_model(args: argparse.Namespace) -> int:
+def _show_model(args: argparse.Namespace, screen: Screen) -> int:
     model = summary_of(plain_file(args.file))
-    if args.json:
-        print(json.dumps({"kind": "onnx", **model.to_json()}, indent=1))
-    else:
-        Screen(args.color).report(model_text(model, args.all), cut=True)
+    screen.answer(lambda: {"kind": "onnx", **model.to_json()}, lambda: model_text(model, args.all))
     return 0
+
+
+def _only(subject: Subject, chosen: ArtifactSet) -> Iterable[bytes | memoryview]:
+    """The bytes of the only artifact. UserError (code `conflict`) if there are several."""
+    files = files_of(chosen)
+    if len(files) != 1:
+        raise UserError(
+            f"{len(files)} artifacts cannot be written to standard output",
+            code="conflict",
+            where=subject.path,
+            hint="--artifact NAME chooses one; --list names them",
+        )
+    return [files[0].view]
+
+
+def _weight(weights: Weights, row: ConstantInfo) -> dict[str, object]:
+    """A constant and its statistics as plain values."""
+    return {**asdict(row), "bytes": weights.packed(row).size, **asdict(weights.statistics(row))}
 
 
 def _verified(subject: Subject) -> str:
@@ -254,7 +311,7 @@ def _show(
             _warn(f"{what} is left out: {error}")
             continue
         shown += 1
-        screen.report(f"# {what}", cut=True)
+        screen.report(f"# {what}")
         screen.shown(itertools.chain([first], pieces), row.language)
     if refused is not None and not shown:
         raise refused

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.cli.options import plain_file, sizes
+from tensorkiln.cli.options import STDIO, plain_file, sizes
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.measure.inputs import arrays_of, random_inputs
 
@@ -110,8 +112,8 @@ def given_inputs(
 
 
 def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:
-    """Arrays by input name, from texts `x.npy` (for the inputs in order) and `name=x.npy`. Pickled
-    arrays are refused.
+    """Arrays by input name, from texts `x.npy` (for the inputs in order) and `name=x.npy`, where
+    `-` stands for standard input. Pickled arrays are refused.
 
     Raises UserError for unknown or repeated names, too many files, files that are no arrays.
     """
@@ -129,13 +131,14 @@ def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array
             raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
         if name in found:
             raise UserError(f"input {name!r} is given twice")
-        found[name] = _load_npy(plain_file(Path(file)))
+        found[name] = _load_npy(Path(file) if file == STDIO else plain_file(Path(file)))
     return found
 
 
 def _load_npy(path: Path) -> Array:
     try:
-        loaded = np.load(path, allow_pickle=False)
+        given = io.BytesIO(sys.stdin.buffer.read()) if path == Path(STDIO) else path
+        loaded = np.load(given, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read array {str(path)!r}: {reason}") from None

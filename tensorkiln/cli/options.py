@@ -20,6 +20,19 @@ from tensorkiln.base.progress import Progress, make_progress
 T = TypeVar("T")
 # What `--dim` and `--freeze` take: the sizes of ONNX and DLPack are int64.
 MOST = 2**63 - 1
+STDIO = "-"  # standard input, or output, in the place of a file
+
+
+class WrongUsage(SystemExit):
+    """The words of the command line cannot be parsed, as was already told on standard error."""
+
+    def __init__(self, said: str):
+        super().__init__(2)
+        self.message, _, self.hint = said.partition("\n  hint: ")
+
+
+class TargetsAsked(Exception):
+    """`--target help`: whatever else is on the command line, the targets are listed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,8 +55,11 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def error(self, message: str, hint: str = "") -> NoReturn:
-        """Print the usage and the message to standard error, and exit with code 2."""
-        super().error(f"{message}\n  hint: {hint}" if hint else message)
+        """Print the usage and the message to standard error, and exit with code 2 (WrongUsage)."""
+        said = f"{message}\n  hint: {hint}" if hint else message
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {said}", file=sys.stderr)
+        raise WrongUsage(said)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -65,6 +81,18 @@ class _Once(argparse.Action):
             first, second = str(given[self.dest]), str(values)
             raise argparse.ArgumentError(self, f"given twice: {first!r} and {second!r}")
         setattr(namespace, self.dest, values)
+
+
+class _Target(_Once):
+    """As `_Once`; the value `help` lists the targets, before what is missing is asked for."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Called by argparse for each use of the option."""
+        if values == "help":
+            raise TargetsAsked
+        super().__call__(parser, namespace, values, option_string)
 
 
 def option(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -97,6 +125,16 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 def _path(text: str) -> Path:
     """the name of a file or folder"""
+    if text == STDIO:
+        raise argparse.ArgumentTypeError(
+            f"expected {_path.__doc__}, got '-': not written to standard output; "
+            "./- is a file of that name"
+        )
+    return _source(text)
+
+
+def _source(text: str) -> Path:
+    """the name of a file, or - for standard input"""
     if not text:
         raise ValueError
     try:
@@ -107,6 +145,11 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _folder_or_stdout(text: str) -> Path | str:
+    """the name of a folder, or - for standard output"""
+    return STDIO if text == STDIO else _source(text)
+
+
 def _word(text: str) -> str:
     """a name"""
     if not text or "\0" in text:
@@ -114,7 +157,11 @@ def _word(text: str) -> str:
     return text
 
 
-path, word = option(_path), option(_word)
+# What is told apart here is completed in its own way, see `cli.completion`.
+path, word = option(_path), option(_word)  # a file that is written; what only the user knows
+folder, source = option(_path), option(_source)  # a folder that is written; a file that is read
+folder_or_stdout = option(_folder_or_stdout)
+target, external, inspector, array = (option(_word) for _ in range(4))
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -122,9 +169,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        type=word,
-        help="native (default: this CPU), llvm (x86-64 baseline), or JSON text; see kiln targets",
+        action=_Target,
+        type=target,
+        help="native (default: this CPU), llvm (x86-64 baseline), a tag such as raspberrypi/4b, or "
+        "JSON text; help lists all",
     )
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add `--quiet`, of commands that show progress."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +201,7 @@ def add_optimize(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model file and `--freeze`."""
-    parser.add_argument("model", type=path, help="an ONNX file")
+    parser.add_argument("model", type=source, help="an ONNX file, or - for standard input")
     parser.add_argument(
         "--freeze",
         metavar="DIM=N",

@@ -1,21 +1,26 @@
-"""Standard output for people: colours, and lines cut to the width of the terminal.
+"""Standard output: with colours and folded to the terminal's width for people, or as one document.
 
 Tables, reports and listings are coloured here, source text by Pygments if it is installed. Output
-that does not go to a terminal is not cut, and has no colours unless they are asked for.
+that does not go to a terminal is not folded, and has no colours unless they are asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from json import dumps as json_text
 from typing import Any, TextIO, cast
 
+from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.terminal import wants_colour, width_of
+from tensorkiln.base.version import VERSION
+from tensorkiln.cli.fold import fold
 
 _MOST = 1 << 21  # characters that are coloured by Pygments, which takes seconds for more
 _BOLD, _RED, _CYAN, _YELLOW, _GREY, _PLAIN = (
@@ -34,8 +39,11 @@ _ZEROS = re.compile(r"(?<![0-9a-f])00(?:  ?00)*(?![0-9a-f])")
 _CONTROL = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
-def add_colour(parser: argparse.ArgumentParser) -> None:
-    """Add `--color`, which every command has."""
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` and `--color`, which every command has."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of text"
+    )
     parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -46,35 +54,127 @@ def add_colour(parser: argparse.ArgumentParser) -> None:
 
 
 class Screen:
-    """Standard output, with colours as `choice` (auto, always, never) and the terminal allow."""
+    """What a command answers, on standard output.
 
-    def __init__(self, choice: str = "auto"):
-        self.painted = wants_colour(sys.stdout, choice)
+    For people: reports and listings, in colours as `choice` (auto, always, never) and the terminal
+    allow. For programs (`json`): the document that the command has given, which `write_document`
+    writes when the command has ended, so that an error afterwards takes its place.
+
+    `names`: path -> the name by which people know that file.
+    """
+
+    def __init__(self, choice: str = "auto", *, json: bool = False, command: str = ""):
+        self.json, self.command = json, command
         self.width = width_of(sys.stdout)
+        self.names: dict[str, str] = {}
+        self._document: dict[str, object] | None = None
+        self.configure(choice)
 
-    def report(self, text: str, *, cut: bool = False) -> None:
-        """Print a report: headings, and tables that are indented. With `cut`, lines longer than the
-        terminal's width are cut, and end in `…`."""
-        text = self._fitted(text) if cut else text
+    def configure(self, choice: str) -> None:
+        """Have colours as `choice` says from here on."""
+        self.choice, self.painted = choice, wants_colour(sys.stdout, choice)
+
+    @contextmanager
+    def only_documents(self) -> Iterator[None]:
+        """If the answer is a document, what plugins print meanwhile goes to standard error."""
+        before = sys.stdout
+        try:
+            sys.stdout = sys.stderr if self.json else before
+            yield
+        finally:
+            sys.stdout = before
+
+    @property
+    def answered(self) -> bool:
+        """Whether the command has given a document."""
+        return self._document is not None
+
+    def answer(self, data: Callable[[], Mapping[str, object]], text: Callable[[], str]) -> None:
+        """Answer with `data` as a document, or with `text` as a report."""
+        if self.json:
+            self.document(data())
+        else:
+            self.report(text())
+
+    def document(self, data: Mapping[str, object]) -> None:
+        """Answer with `data`; nothing where the answer is for people."""
+        if self.json:
+            self._document = dict(data)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, which is already told on standard error."""
+        if not isinstance(error, TensorkilnError):
+            error = InternalError(f"{type(error).__name__}: {error}")
+        fields = ("code", "message", "where", "hint")
+        said: dict[str, object] = {name: getattr(error, name) for name in fields}
+        if isinstance(error, UnsupportedError):
+            said["issues"] = [issue.to_json() for issue in error.issues]
+        self._document = {"error": said}
+
+    def write_document(self) -> None:
+        """Write the document, if JSON was asked for."""
+        if self.json and self._document is not None:
+            whole = {"command": self.command, "version": VERSION, **self._document}
+            print(json_text(self.named(_plain(whole)), indent=1, allow_nan=False))
+
+    def named(self, value: Any) -> Any:
+        """`value`, or a copy of it in which files have the names by which people know them."""
+        if isinstance(value, str):
+            for path, name in self.names.items():
+                value = value.replace(path, name)
+            return value
+        if self.names and isinstance(value, Mapping):
+            return {self.named(k): self.named(v) for k, v in value.items()}
+        if self.names and isinstance(value, list | tuple):
+            return [self.named(v) for v in value]
+        return value
+
+    def report(self, text: str) -> None:
+        """Print a report: headings, and tables that are indented."""
+        text = self._fitted(self.named(text))
         print(paint_report(text) if self.painted else text)
 
     def shown(self, pieces: Iterable[str], language: str = "") -> None:
         """Print the text of an inspector in the colours of its language. Without a language, the
-        text is a table, whose lines are cut to the terminal's width."""
+        text is a table."""
+        is_table = language in ("", "report")
+        if is_table and self.width:  # how a column is folded depends on all of its rows
+            pieces = ["".join(pieces)]
         for i, piece in enumerate(pieces):
-            text = piece.translate(_CONTROL) if self.width else piece
-            if language in ("", "report"):
-                text = self._fitted(text)
+            text = self.named(piece).translate(_CONTROL) if self.width else self.named(piece)
+            if is_table:
+                text = self._fitted(text, table=not language)
             if self.painted:
                 text = paint_source(text, language) if language else paint_table(text, head=i == 0)
             sys.stdout.write(text)
 
-    def _fitted(self, text: str) -> str:
+    def raw(self, content: Iterable[bytes | memoryview]) -> None:
+        """Write bytes as they are. UserError (code `terminal`) if standard output is a terminal,
+        whose cursor and title they could move and set."""
+        if sys.stdout.isatty():
+            raise UserError(
+                "bytes are not written to a terminal", code="terminal", hint="add > FILE, or | less"
+            )
+        sys.stdout.flush()
+        for piece in content:
+            cast(_Watched, sys.stdout).write_bytes(piece)
+
+    def _fitted(self, text: str, *, table: bool = False) -> str:
         if not self.width:
             return text
-        most = max(20, self.width)
-        lines = text.translate(_CONTROL).split("\n")
-        return "\n".join(x if len(x) <= most else f"{x[: most - 1]}…" for x in lines)
+        return fold(text.translate(_CONTROL), max(20, self.width), table=table)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it: infinities and NaN, for which it has no numbers, as `"inf"`, `"-inf"`
+    and `"nan"`; paths as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, os.PathLike) else value
 
 
 def print_error(sentence: str, choice: str) -> None:
@@ -111,6 +211,13 @@ class _Watched:
         except UnicodeEncodeError:  # from names of files, and arguments of the command line
             said = text.encode(self._stream.encoding, "backslashreplace")
             return self._stream.write(said.decode(self._stream.encoding))
+
+    def write_bytes(self, content: bytes | memoryview) -> None:
+        """Write bytes to the stream's buffer; errors are treated as in `write`."""
+        try:
+            self._stream.buffer.write(content)
+        except OSError as error:
+            self._drop(error)
 
     def flush(self) -> None:
         """Flush the stream; errors are treated as in `write`."""

@@ -1,55 +1,54 @@
 """kiln targets: what can be compiled for, or what one target means.
 
-Without an argument: kinds with their options, processors, tags. With the name of a kind, a tag,
-JSON text or "native": its canonical form and what follows from it. Other words search the tags.
+Without an argument: kinds and tags, a line each; with --all also options of kinds and processors.
+With the name of a kind, a tag, JSON text or "native": its canonical form and what follows from it.
+Other words search the tags.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.text import size_text
-from tensorkiln.cli.options import path, plain_file, refuse_together, word
+from tensorkiln.cli.options import plain_file, refuse_together, source, target
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 from tensorkiln.target import Target, require_codegen
 from tensorkiln.target.isa import ISAS
-from tensorkiln.target.kinds import KINDS
+from tensorkiln.target.kinds import KINDS, Kind
 from tensorkiln.target.tags import TAGS, Tag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln targets`."""
     parser.add_argument(
-        "target", nargs="?", type=word, help="native, a kind, a tag, JSON text, or a word"
+        "target", nargs="?", type=target, help="native, a kind, a tag, JSON text, or a word"
     )
-    parser.add_argument("--tag", type=word, help="explain one tag")
-    parser.add_argument("--tags-file", type=path, help="a TOML file of tags to read first")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--tag", type=target, help="explain one tag")
+    parser.add_argument(
+        "--all", action="store_true", help="also list the options of kinds, and all processors"
+    )
+    parser.add_argument("--tags-file", type=source, help="a TOML file of tags to read first")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print the list of targets, the tags that were found, or the facts of one target."""
     refuse_together({"--tag": args.tag, "TARGET": args.target})
     if args.tags_file:
         Target.load_tags(plain_file(args.tags_file))
     text = args.tag or args.target
+    text = None if text == "help" else text  # as for --target
+    refuse_together({"--all": args.all, "a target": text})
     found = [] if args.tag or text is None else _search(text)
     if text is None:
-        data, lines = _listing(), _listing_text
+        screen.answer(_listing, lambda: _listing_text(args.all))
     elif found:
-        data, lines = {"tags": _rows(found)}, lambda: _tags_text(found)
+        screen.answer(lambda: {"tags": _rows(found)}, lambda: _tags_text(found))
     else:
-        target = Target({"tag": args.tag}) if args.tag else Target(text)
-        data, lines = _facts(target), lambda: _facts_text(target)
-    if args.json:
-        print(json.dumps(data, indent=1))
-    else:
-        Screen(args.color).report(lines())
+        one = Target({"tag": args.tag}) if args.tag else Target(text)
+        screen.answer(lambda: _facts(one), lambda: _facts_text(one))
     return 0
 
 
@@ -68,23 +67,26 @@ def _listing() -> dict[str, object]:
     }
 
 
-def _listing_text() -> str:
-    parts = []
-    for kind in KINDS.values():
+def _listing_text(everything: bool) -> str:
+    kinds = [("native", "this machine's CPU"), *((k.name, _about(k)) for k in KINDS.values())]
+    parts = ["kinds", columns(kinds)]
+    for kind in KINDS.values() if everything else ():
         rows = [(option.name, option.doc) for option in kind.options]
-        without = "" if kind.has_codegen or kind.composite else " (no code generator yet)"
-        parts.append(f"{kind.name}: {kind.doc}{without}\n{columns(rows)}".rstrip())
-    for isa in ISAS.values():
-        parts.append(f"{isa.arch} processors\n{_wrapped(isa.cpus)}")
-    vendors: dict[str, list[str]] = {}
-    for tag in TAGS.all():
-        vendor, _, name = tag.name.partition("/")
-        vendors.setdefault(vendor, []).append(name)
-    for vendor, names in vendors.items():
-        parts.append(f"tags {vendor}/\n{_wrapped(dict.fromkeys(names))}")
-    parts.append("kiln targets native       explains this machine, or any tag or kind")
-    parts.append("kiln targets WORD         searches the tags")
-    return "\n".join(parts)
+        parts += [f"options of {kind.name}", columns(rows)] if rows else []
+    for isa in ISAS.values() if everything else ():
+        parts += [f"processors of {isa.arch}", f"    {' '.join(isa.cpus)}"]
+    parts += ["tags", _tags_text(TAGS.all())]
+    asked = [
+        ("kiln targets NAME", "explains native, a kind, a tag or JSON text"),
+        ("kiln targets WORD", "searches the tags: graviton, cortex-m4"),
+        ("kiln targets --all", "also lists options of kinds, and processors"),
+    ]
+    return "\n".join([*parts, "more", columns(asked)])
+
+
+def _about(kind: Kind) -> str:
+    without = "" if kind.has_codegen or kind.composite else " (no code generator yet)"
+    return f"{kind.doc}{without}"
 
 
 # -- tags --------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def _rows(tags: Iterable[Tag]) -> dict[str, object]:
     }
 
 
-def _tags_text(tags: list[Tag]) -> str:
+def _tags_text(tags: Sequence[Tag]) -> str:
     return columns([(tag.reference, tag.about) for tag in tags])
 
 
@@ -166,7 +168,8 @@ def _facts_text(target: Target) -> str:
     if not needs:
         rows.append(("needs", "nothing beyond the architecture's baseline"))
         return columns(rows)
-    return f"{columns(rows)}\n  needs, beyond the architecture's baseline\n{_wrapped(needs)}"
+    rows.append(("needs", f"beyond the architecture's baseline: {' '.join(needs)}"))
+    return columns(rows)
 
 
 def _unsupported(target: Target) -> str | None:
@@ -177,14 +180,3 @@ def _unsupported(target: Target) -> str | None:
         issue = error.issues[0]
         return f"{issue.message} ({issue.hint})"
     return None
-
-
-def _wrapped(names: Iterable[str]) -> str:
-    return textwrap.fill(
-        " ".join(names),
-        96,
-        initial_indent="    ",
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )

@@ -7,7 +7,6 @@ it was made by `kiln compile --debug`; of others only the outputs.
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from tensorkiln.base.config import whole
@@ -16,14 +15,17 @@ from tensorkiln.cli.library import given_inputs, graph_function
 from tensorkiln.cli.options import (
     add_dim,
     add_precision,
+    add_quiet,
     add_target,
+    array,
     dims,
+    folder,
     number,
     option,
-    path,
     plain_file,
     refuse_together,
     sizes,
+    source,
     stderr_progress,
     word,
 )
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln verify`."""
-    parser.add_argument("subject", type=path, help="a library made by kiln, or an ONNX model")
-    parser.add_argument("--model", type=path, help="the model a library was made from")
+    parser.add_argument("subject", type=source, help="a library made by kiln, or an ONNX model")
+    parser.add_argument("--model", type=source, help="the model a library was made from")
     parser.add_argument(
         "--freeze",
         metavar="DIM=N",
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--input",
-        type=word,
+        type=array,
         metavar="[NAME=]X.npy",
         action="append",
         default=[],
@@ -75,15 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        type=path,
+        type=folder,
         help="write the report, and the first node that diverges, with a script, to this folder",
     )
     add_target(parser)
     add_precision(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compare and print; exit code 1 if what was compiled diverges."""
     import tensorkiln as tk
 
@@ -117,10 +119,7 @@ def run(args: argparse.Namespace) -> int:
         function=args.function,
         output=args.output,
     )
-    if args.json:
-        print(json.dumps({"subject": str(subject), **found.to_json()}, indent=1))
-    else:
-        Screen(args.color).report(str(found))
+    screen.answer(lambda: {"subject": subject, **found.to_json()}, lambda: str(found))
     code: int = found.exit_code
     return code
 
@@ -128,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 def _compile(args: argparse.Namespace, freeze: dict[str, int]) -> Executable:
     import tensorkiln as tk
 
-    progress = stderr_progress()
+    progress = stderr_progress(args.quiet)
     made = tk.compile(
         args.subject,
         tk.Target(args.target or "native"),

@@ -208,7 +208,8 @@ def _kind(name: str, where: str) -> Kind:
             f"unknown kind {name!r}",
             code="unknown-kind",
             where=where,
-            hint=hint or f"known kinds: {', '.join(KINDS)}",
+            hint=hint
+            or f"known kinds: {', '.join(KINDS)}; `kiln targets WORD` searches tags and processors",
         )
     return kind
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from tensorkiln.base.progress import PlainProgress, Progress, TtyProgress, make_progress
 
 
@@ -73,3 +75,20 @@ def test_choice() -> None:
     stream.isatty = lambda: True  # type: ignore[method-assign]
     assert type(make_progress(stream)) is TtyProgress
     assert type(make_progress(stream, "plain")) is PlainProgress
+
+
+def test_tty_lines_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is longer is cut where it says so: a line that wraps could not be redrawn."""
+    for width in (40, 60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        clock, stream = Clock(), io.StringIO()
+        stream.isatty = lambda: True  # type: ignore[method-assign]
+        progress = TtyProgress(stream, clock)
+        progress.phase("a phase of a rather long name", total=100)
+        clock.now += 1
+        progress.advance(99, "conv" * 60)
+        progress.finish()
+        lines = stream.getvalue().replace("\n", "\r\x1b[K").split("\r\x1b[K")
+        assert max(map(len, lines)) < width
+        assert any(line.endswith("…") for line in lines)
+        assert [line.split()[-1] for line in lines if line][-2:] == ["s", "s"]

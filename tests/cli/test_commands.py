@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.cli import main
+from tensorkiln.cli.entry import COMMANDS
 from tensorkiln.target import Target
 from tests.cli import fakes
 
@@ -49,6 +52,30 @@ def test_version_and_help(output: Any) -> None:
     assert text.startswith("kiln ")
     for name in ("demo", "compile", "run", "inspect", "check", "verify", "bench", "targets"):
         assert f"    {name} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_the_module_says(command: str) -> None:
+    module = importlib.import_module(f"tensorkiln.cli.{command.replace('-', '_')}")
+    assert (module.__doc__ or "").splitlines()[0] == f"kiln {command}: {COMMANDS[command]}"
+
+
+def test_help_is_fast() -> None:
+    """`kiln --help` and `--version` import nothing large, nor the modules of commands."""
+    for option in ("--help", "--version"):
+        script = (
+            "import sys\n"
+            "from tensorkiln.cli import main\n"
+            f"try: main([{option!r}])\n"
+            "except SystemExit: pass\n"
+            "print(*sorted(sys.modules), file=sys.stderr)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        modules = set(done.stderr.split())
+        assert not modules & {"numpy", "llvmlite", "onnx", "tensorkiln.target", "tensorkiln.ir"}
+        assert {name for name in modules if name.startswith("tensorkiln.cli.")} <= {
+            f"tensorkiln.cli.{name}" for name in ("entry", "fold", "options", "screen", "stdin")
+        }
 
 
 @pytest.mark.parametrize(
@@ -194,7 +221,7 @@ def test_inspect_json(compiler: fakes.FakeCompiler, output: Any) -> None:
 
 
 def test_targets(output: Any) -> None:
-    assert main(["targets"]) == 0
+    assert main(["targets", "--all"]) == 0
     text = output().out
     assert "l2_bytes" in text
     assert "neoverse-n1" in text

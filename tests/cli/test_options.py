@@ -35,6 +35,7 @@ TEXTS = {
     "surrogate": "a\udce9",
     "half a pair": "\ud800",
     "empty": "",
+    "dash": "-",
 }
 
 
@@ -74,18 +75,20 @@ def accepted(kind: str, text: str) -> bool:
         return False
     if kind.startswith("bytes"):
         return re.fullmatch(r"[0-9]{1,40}[KMGTkmgt]?", text) is not None
-    assert kind in ("a name", "the name of a file or folder"), kind
-    bad = (
-        ("empty", "zero byte")
-        if kind == "a name"
-        else ("empty", "zero byte", "long", "half a pair")
-    )
-    return text not in [TEXTS[name] for name in bad]
+    names = ("empty", "zero byte", "long", "half a pair")
+    bad = {
+        "a name": ("empty", "zero byte"),
+        "the name of a file or folder": (*names, "dash"),
+        "the name of a file, or - for standard input": names,
+        "the name of a folder, or - for standard output": names,
+    }
+    return text not in [TEXTS[name] for name in bad[kind]]
 
 
 LEAST = {
     name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")
 }
+LEAST["completion"] = ["bash"]
 LEAST["new-project"] = ["x", "--output=y"]
 
 
@@ -125,7 +128,7 @@ def test_values(command: str, action: argparse.Action, capsys: pytest.CaptureFix
         return
     assert kind != "None", f"{command} {name_of(action)}: say what it takes, by type= or choices="
     for what, text in TEXTS.items():
-        if not action.option_strings and text.startswith("-"):
+        if not action.option_strings and text.startswith("-") and text != "-":
             continue  # an option
         said = refusal(call(command, action, text), capsys)
         assert bool(said) != accepted(kind, text), (what, said)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from examples.make_mlp import make_mlp
 from tensorkiln.cli import main
 from tensorkiln.cli.entry import COMMANDS
+from tests.cli.test_options import arguments, kind_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,15 +29,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and its library."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "good.onnx").write_bytes(make_mlp().SerializeToString())
-    argv = ["compile", str(folder / "good.onnx"), "-o", str(folder / "good.so"), "-q"]
-    assert main(argv) == 0
+    argv = ["compile", str(folder / "good.onnx"), "-q"]
+    assert main([*argv, "-o", str(folder / "good.so")]) == 0
+    archive = ["--format", "mlf", "--freeze", "batch=1", "--target", "c"]
+    assert main([*argv, "-o", str(folder / "good.tar"), *archive]) == 0
     return folder
 
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in, with links to what was made."""
-    for name in ("good.onnx", "good.so"):
+    for name in ("good.onnx", "good.so", "good.tar"):
         (tmp_path / name).symlink_to(made / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -57,6 +61,7 @@ CALLS: dict[str, list[list[str]]] = {
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
     "cache": [],
+    "completion": [],
 }
 LINES = [line for lines in CALLS.values() for line in lines]
 
@@ -160,15 +165,28 @@ def kiln(
     )
 
 
+# What each command prints; those that write files say with --json what they have written.
 PRINTS = [
     ["targets"],
     ["run", "good.so", "--random", "--dim", "batch=1"],
+    ["inspect", "good.so"],
+    ["inspect", "good.so", "--artifact", "weights.json", "--extract", "-"],
     ["check", "good.onnx", "--target", "llvm"],
+    ["verify", "good.onnx", "--dim", "batch=1", "-q"],
+    ["bench", "good.so", "--seconds", "0.001", "--dim", "batch=1"],
+    ["compile", "good.onnx", "-o", "new.so", "-q", "--json"],
+    ["explain", "good.onnx", "-o", "page", "-q", "--no-times", "--json"],
+    ["new-project", "good.tar", "-o", "project", "-q", "--json"],
+    ["completion", "bash"],
     ["--help"],
 ]
 
 
-@pytest.mark.parametrize("line", PRINTS, ids=lambda line: line[0])
+def test_all_that_print_are_here() -> None:
+    assert {line[0] for line in PRINTS} == {*COMMANDS, "--help"} - {"demo"}  # which takes too long
+
+
+@pytest.mark.parametrize("line", PRINTS, ids=" ".join)
 def test_streams(here: Path, line: list[str]) -> None:
     full = kiln(*line, shell="> /dev/full")
     assert full.returncode == 2, full.stderr
@@ -179,10 +197,58 @@ def test_streams(here: Path, line: list[str]) -> None:
     assert (closed.returncode, closed.stderr.count("standard output")) == (2, 1), closed.stderr
     nobody = kiln(*line, shell="| true; exit ${PIPESTATUS[0]}")
     assert (nobody.returncode in (0, 141), nobody.stderr) == (True, "")
-    for others in ("<&- 2>&-", "2> /dev/full"):
+    for others in ("<&- 2>&-", "2> /dev/full") if line in PRINTS[:2] else ():
         fine = kiln(*line, shell=others)
         assert (fine.returncode, fine.stderr) == (0, ""), fine.stderr
         assert fine.stdout
+
+
+# What each argument that names a file to be written follows, by command and argument.
+WRITES = {
+    ("demo", "--folder"): "demo --seconds 0.001",
+    ("compile", "--output"): "compile good.onnx -q",
+    ("compile", "--keep"): "compile good.onnx -q -o new.so",
+    ("compile", "--headers"): "compile good.onnx -q -o new.so",
+    ("run", "--output-dir"): "run good.so --random --dim batch=1",
+    ("inspect", "--extract"): "inspect good.so",
+    ("new-project", "--output"): "new-project good.tar -q",
+    ("verify", "--output"): "verify good.onnx -q --dim batch=1",
+    ("bench", "--profile"): "bench good.onnx -q --dim batch=1 --seconds 0.001",
+    ("explain", "--output"): "explain good.onnx -q --no-times",
+}
+
+
+def test_all_that_write_are_here() -> None:
+    kinds = ("the name of a file or folder", "the name of a folder, or - for standard output")
+    writes = {(c, max(a.option_strings, key=len)) for c, a in arguments() if kind_of(a) in kinds}
+    assert writes == set(WRITES)
+
+
+@pytest.mark.parametrize("place", ["good.so/x", "/proc/none", "/dev/null/x", "good.so", "folder"])
+@pytest.mark.parametrize(("command", "option"), WRITES)
+def test_where_nothing_can_be_written(
+    command: str, option: str, place: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "folder").mkdir()
+    (here / "folder" / "mine").touch()
+    action = next(a for c, a in arguments() if c == command and option in a.option_strings)
+    is_file = command in ("compile", "bench") and action.metavar != "DIR"
+    if (place == "folder" and not is_file) or (place == "good.so" and is_file):
+        return  # may be fine
+    if option == "--output" and is_file and place.startswith("/"):
+        place += ".so"  # other suffixes are refused by name
+    if command == "demo":
+        pytest.importorskip("onnxruntime")
+    before = (here / "good.so").read_bytes()
+    for json in ([], ["--json"]):
+        line = [*WRITES[command, option].split(), option, place, *json]
+        assert main(line) == 2, line
+        out, err = capsys.readouterr()
+        one_message(err)
+        assert place in err
+        assert out == "" or json
+    assert (here / "good.so").read_bytes() == before
+    assert [p.name for p in (here / "folder").iterdir()] == ["mine"]
 
 
 def test_work_goes_on_when_nobody_reads_of_it(here: Path) -> None:
@@ -329,3 +395,28 @@ def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
     if process.returncode == 130:
         assert err.splitlines()[-1].endswith("kiln: interrupted")
         assert set(here.iterdir()) <= {*before, here / "kept"}
+
+
+@pytest.mark.parametrize("line", PRINTS[:-1], ids=" ".join)
+@pytest.mark.parametrize("json", [False, True])
+def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Path) -> None:
+    """One word, or done by then; with --json a document in either case."""
+    argv = [*line, *(["--json"] if json and "--json" not in line and line[-1] != "-" else ())]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorkiln.cli", *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE": "0"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(0.2)  # at any moment
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), err
+    assert "Traceback" not in err
+    if process.returncode == 130:
+        assert err.splitlines()[-1].endswith("kiln: interrupted")
+        if "--json" in argv and out:  # not if it came while the document was written
+            assert loads(out)["error"]["code"] == "interrupted"

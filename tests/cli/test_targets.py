@@ -10,8 +10,10 @@ import pytest
 
 from tensorkiln.cli import main
 from tensorkiln.target import Target
+from tensorkiln.target.isa import ISAS
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
+from tests.cli.test_options import commands
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +24,42 @@ def forget_loaded() -> Iterator[None]:
 
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets"]) == 0
-    text = capsys.readouterr().out
-    for kind in KINDS.values():
-        assert f"{kind.name}: {kind.doc}" in text
-    words = set(text.split())
-    for tag in TAGS.all():
-        assert tag.name.partition("/")[2] in words
+    short = capsys.readouterr().out
+    assert main(["targets", "--all"]) == 0
+    whole = capsys.readouterr().out
+    for text in (short, whole):
+        rows = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  "))
+        for kind in KINDS.values():
+            assert rows[kind.name].startswith(kind.doc)
+        for tag in TAGS.all():
+            assert rows[tag.reference] == tag.about
+    assert set(short.splitlines()) < set(whole.splitlines())
+    words = set(whole.split())
+    assert words >= {cpu for isa in ISAS.values() for cpu in isa.cpus}
+    assert words >= {option.name for kind in KINDS.values() for option in kind.options}
+    assert main(["targets", "--all", "llvm"]) == 2
     assert main(["targets", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["tags"]["aws/c4.xlarge:1"]["source"].startswith("https://docs.aws.amazon.com")
     assert data["kinds"]["cuda"]["arch"]
     assert set(data["kinds"]) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [c for c, p in commands().items() if any(a.dest == "target" for a in p._actions)],
+)
+def test_target_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It lists the targets, whatever else is missing."""
+    word = ["help"] if command == "targets" else ["--target", "help"]
+    assert main([command, *word]) == 0
+    listed = capsys.readouterr().out
+    assert main(["targets"]) == 0
+    assert capsys.readouterr().out == listed
+    assert main([command, "--json", *word]) == 0
+    assert set(TAGS.names()) & {
+        t.partition(":")[0] for t in json.loads(capsys.readouterr().out)["tags"]
+    }
 
 
 def test_search(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +117,7 @@ def test_tags_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--tag", "llvm"], "unknown tag 'llvm'"),
         (["nvidia/tsela-v100"], "'nvidia/tesla-v100'"),
         (["qwertyuiop"], "unknown kind"),
+        (["qwertyuiop"], "`kiln targets WORD` searches tags"),
     ],
 )
 def test_unknown(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,234 @@
+"""kiln completion: what the shells complete, asked of the shells."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.cli import main
+from tensorkiln.cli.completion import SHELLS
+from tensorkiln.external.plugins import known_externals
+from tensorkiln.target.tags import TAGS
+from tests.cli.test_options import commands
+
+ESCAPE = re.compile(r"\x1b(\[[?\d;]*[A-Za-z]|\][^\x07]*\x07|[=>()][A-Z0-9]?)")
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the script of each shell, by its name."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for shell in SHELLS:
+        command = [sys.executable, "-m", "tensorkiln.cli", "completion", shell]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        (folder / shell).write_text(done.stdout)
+    return folder
+
+
+def need(shell: str) -> str:
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed")
+    return found
+
+
+# A file that is completed by the shell itself is `<files>`, a folder `<folders>`.
+def in_bash(script: Path, lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """What bash offers for the last word of each line, whose words are given as bash has them."""
+    calls = [f"source {shlex.quote(str(script))}", 'compopt() { answer="<$2>"; }']
+    for words in lines:
+        calls.append(f"COMP_WORDS=({' '.join(map(shlex.quote, words))})")
+        calls.append("COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); answer=''; _kiln")
+        calls.append('printf "%s\\t" "${COMPREPLY[@]}" $answer; echo')
+    text = "\n".join(calls)
+    done = subprocess.run([need("bash"), "-c", text], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return [
+        [{"<default>": "<files>", "<dirnames>": "<folders>"}.get(w, w) for w in line.split("\t")]
+        for line in done.stdout.splitlines()
+    ]
+
+
+def in_fish(script: Path, lines: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
+    """What fish offers; the folder has `a-file` and `a-folder`, by which files are known."""
+    calls = [f"source {shlex.quote(str(script))}"]
+    for words in lines:
+        line = " ".join(words)
+        calls.append(f"complete -C {shlex.quote(line)}; echo =end=")
+    done = subprocess.run(
+        [need("fish"), "--no-config", "-c", "\n".join(calls)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+    )
+    assert done.stderr == ""
+    found = []
+    for text in done.stdout.split("=end=\n")[:-1]:
+        words = [line.partition("\t")[0] for line in text.splitlines()]
+        if "a-folder/" in words:
+            words = ["<files>" if "a-file" in words else "<folders>"]
+        found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_everything_is_completed(shell: str, scripts: Path, tmp_path: Path) -> None:
+    """Each command, option and value that the parsers have."""
+    (tmp_path / "a-file").touch()
+    (tmp_path / "a-folder").mkdir()
+    lines: list[list[str]] = [["kiln", ""], ["kiln", "new"], ["kiln", "--color", ""]]
+    wanted: list[set[str]] = [set(commands()), {"new-project"}, set()]
+    for name, parser in commands().items():
+        for action in parser._actions:
+            for option in action.option_strings:
+                # of a whole short option, fish offers those that may follow it: -hq
+                lines.append(["kiln", name, option if option.startswith("--") else "-"])
+                wanted.append({option})
+                if action.nargs == 0:
+                    continue
+                lines.append(["kiln", name, option, ""])
+                wanted.append(values_of(action))
+            if not action.option_strings:
+                lines.append(["kiln", name, ""])
+                wanted.append(values_of(action))
+    if shell == "bash":
+        found = in_bash(scripts / "bash", lines)
+    else:
+        found = in_fish(scripts / "fish", lines, tmp_path)
+    for line, words, want in zip(lines, found, wanted, strict=True):
+        assert set(words) >= want, (line, words)
+        if want & {"<files>", "<folders>"}:
+            assert set(words) - {""} == want, (line, words)
+
+
+def values_of(action: argparse.Action) -> set[str]:
+    """What of the values of an argument a shell must offer."""
+    if action.choices:
+        return set(map(str, action.choices))
+    if action.dest in ("target", "tag"):
+        return {"native", "llvm", "help", *(tag.name for tag in TAGS.all())}
+    if action.dest == "external":
+        return set(known_externals())
+    if action.dest == "inspector":
+        return {"weights", "hexdump", "disassemble"}
+    kind = str(getattr(action.type, "__doc__", ""))
+    if action.metavar == "DIR" or action.dest in ("folder", "output_dir"):
+        return {"<folders>"}
+    if action.dest == "output" and "folder" in str(action.help):
+        return {"<folders>"}
+    return {"<files>"} if "file" in kind or action.dest == "input" else set()
+
+
+BASH = [
+    # words as bash splits them, what is offered
+    (["kiln", "compile", "--optimize", "=", ""], ["speed", "size"]),
+    (["kiln", "compile", "--optimize", "=", "si"], ["size"]),
+    (["kiln", "compile", "m.onnx", "--target", "=", "nvidia/t4"], ["nvidia/t4"]),
+    (["kiln", "compile", "--output", "=", "x"], ["<files>"]),
+    (["kiln", "compile", "--freeze", "batch", "=", "1"], []),
+    (["kiln", "run", "--input", "image", "=", "x"], ["<files>"]),
+    (["kiln", "run", "--input", "=", "image", "=", "x"], ["<files>"]),
+    (["kiln", "compile", "--debug", "--opt"], ["--optimize"]),
+    (["kiln", "nonsense", ""], []),
+    (["kiln", "nonsense", "--"], []),
+    (["kiln", "--ver"], ["--version"]),
+]
+
+
+def test_words_that_bash_splits(scripts: Path) -> None:
+    found = in_bash(scripts / "bash", [words for words, _ in BASH])
+    for (words, want), have in zip(BASH, found, strict=True):
+        assert [w for w in have if w] == want, words
+
+
+def typed(argv: list[str], setup: str, keys: str, folder: Path) -> str:
+    """The line that an interactive shell has after `keys`; `setup` binds Ctrl-T to print it."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        argv,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", "PS1": "", "HOME": str(folder)},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        os.write(ours, f"{setup}; printf '<<%s>>' ready\n".encode())
+        assert shown(ours) == "ready"
+        os.write(ours, f"{keys}\x14".encode())
+        return shown(ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def shown(terminal: int) -> str:
+    """The next text that is printed between << and >>, the commands that print it aside."""
+    text = ""
+    while not (found := re.search(r"<<([^<>%$\x00-\x1f]*)>>", ESCAPE.sub("", text))):
+        assert select.select([terminal], [], [], 60)[0], text
+        text += os.read(terminal, 1 << 16).decode(errors="replace")
+    return found[1]
+
+
+KEYS = [
+    ("kiln ins\t", "kiln inspect "),
+    ("kiln inspect ml\t", "kiln inspect mlp.onnx "),
+    ("kiln compile mlp.onnx --opt\tsi\t", "kiln compile mlp.onnx --optimize size "),
+    ("kiln compile --target=nvidia/tes\tv\t", "kiln compile --target=nvidia/tesla-v100 "),
+    ("kiln compile --target nvidia/tes\tv\t", "kiln compile --target nvidia/tesla-v100 "),
+    ("kiln compile --keep a-fo\t", "kiln compile --keep a-folder/"),
+    ("kiln compile --output=a-folder/n\t", "kiln compile --output=a-folder/net.so "),
+    ("kiln run --input image=a-folder/n\t", "kiln run --input image=a-folder/net.so "),
+    ("kiln new-project mlp.onnx --template=z\t", "kiln new-project mlp.onnx --template=zephyr "),
+]
+
+
+@pytest.mark.parametrize(("keys", "line"), KEYS, ids=[line for _, line in KEYS])
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_keys(shell: str, keys: str, line: str, scripts: Path, tmp_path: Path) -> None:
+    """The line as it is after a key for completion."""
+    (tmp_path / "mlp.onnx").touch()
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "a-folder" / "net.so").touch()
+    script = shlex.quote(str(scripts / shell))
+    if shell == "bash":
+        argv = [need("bash"), "--norc", "--noprofile", "-i"]
+        setup = f'source {script}; bind -x \'"\\C-t": printf "<<%s>>" "$READLINE_LINE"\''
+    else:
+        argv = [need("zsh"), "-f", "-i"]
+        setup = (
+            f"autoload -Uz compinit; compinit -u -D; source {script}; "
+            'show() { print -rn -- "<""<$BUFFER>"">" }; zle -N show; bindkey "^T" show'
+        )
+    found = typed(argv, setup, keys, tmp_path).rstrip()
+    assert found in (line.rstrip(), line.rstrip().replace("--optimize ", "--optimize="))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts_are_correct(shell: str, scripts: Path) -> None:
+    done = subprocess.run([need(shell), "-n", str(scripts / shell)], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_as_a_document(scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shell"] == "bash" and found["script"] == (scripts / "bash").read_text()

@@ -1,0 +1,205 @@
+"""`--json`: one document on standard output, of every command, with the fields of docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.version import VERSION
+from tensorkiln.cli import main, targets
+from tests.cli.calls import CALLS, LINES, make_files
+from tests.cli.test_options import LEAST, commands
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    make_files(folder)
+    return folder
+
+
+@pytest.fixture
+def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fields() -> dict[str, tuple[set[str], set[str]]]:
+    """By command the fields that docs/cli.md says a document always has, and the others."""
+    table = PAGE.partition("| command | always |")[2].partition("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[2:]:
+        command, always, others = (cell.strip() for cell in line.strip("|").split("|"))
+        always = re.sub(r"\(.*?\)", "", always)  # what is within a field
+        found[command.strip("`")] = (names(always), names(others))
+    found["demo"] = (
+        found["demo"][0] - {"bench", "subject"} | found["bench"][0] - {"subject"},
+        set(),
+    )
+    return found
+
+
+def names(cell: str) -> set[str]:
+    return {name for name in re.findall(r"`([^`]+)`", cell) if not name.startswith("-")}
+
+
+def document(text: str) -> dict[str, Any]:
+    """The only document in a text, of strict JSON."""
+
+    def refuse(word: str) -> object:
+        raise AssertionError(f"{word} is not JSON")
+
+    found = json.loads(text, parse_constant=refuse)
+    assert list(found)[:2] == ["command", "version"] and found["version"] == VERSION
+    return dict(found)
+
+
+def test_all_commands_are_here() -> None:
+    assert set(CALLS) == set(commands()) == set(fields())
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_documents(here: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if line[0] == "demo" or "--compare" in line:
+        pytest.importorskip("onnxruntime")
+    code = main([*line, "--json"])
+    out, err = capsys.readouterr()
+    assert code == (1 if "unsupported.onnx" in line else 0), err
+    found = document(out)
+    assert found["command"] == line[0] and "error" not in found
+    always, others = fields()[line[0]]
+    have = set(found) - {"command", "version"}
+    assert always <= have <= always | others
+    assert "{" not in err
+    if "--quiet" in line:
+        assert err == ""
+
+
+@pytest.mark.parametrize("command", commands())
+def test_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [command, *LEAST.get(command, []), "--jsom", "--json"]
+    with pytest.raises(SystemExit) as left:
+        main(line)
+    out, err = capsys.readouterr()
+    found = document(out)
+    assert (left.value.code, found["command"]) == (2, command)
+    assert found["error"] == {
+        "code": "usage",
+        "message": "unknown argument(s): --jsom",
+        "where": "",
+        "hint": "did you mean '--json'?",
+    }
+    assert "usage: kiln" in err and "--jsom" in err
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["--json"], ["inspekt", "--json"], ["run", "--json", "--", "--json", "-x"]):
+        with pytest.raises(SystemExit):
+            main(line)
+        assert document(capsys.readouterr().out)["error"]["code"] == "usage"
+    assert main(["run", "--", "--json"]) == 2  # the name of a file
+    assert capsys.readouterr() == ("", "kiln: error: no such file: '--json'\n")
+
+
+# A call of each command that ends in an error of its own.
+WRONG = {
+    "demo": "--folder mlp.onnx",
+    "compile": "none.onnx",
+    "run": "none.so --random",
+    "inspect": "none.so",
+    "new-project": "none.tar -o project",
+    "check": "none.onnx",
+    "verify": "none.onnx",
+    "bench": "none.onnx",
+    "explain": "none.onnx",
+    "targets": "--tag none/none",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_errors(here: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [command, *WRONG[command].split()]
+    if command == "demo":
+        pytest.importorskip("onnxruntime")
+    plain = main(line)
+    said = capsys.readouterr().err
+    assert main([*line, "--json"]) == plain == 2
+    out, err = capsys.readouterr()
+    error = document(out)["error"]
+    assert err == said
+    where = f"{error['where']}: " if error["where"] else ""
+    hint = f"\n  hint: {error['hint']}" if error["hint"] else ""
+    assert err == f"kiln: error: {where}{error['message']}{hint}\n"
+    assert error["code"] not in ("error", "internal-error")
+
+
+RAISED: list[tuple[Callable[[], BaseException], int, str]] = [
+    (lambda: UserError("bad", code="bad-thing", where="x.onnx", hint="try"), 2, "bad-thing"),
+    (lambda: UnsupportedError([Issue("operator", "n1", "Loop", "no Loop")]), 3, "unsupported"),
+    (lambda: InternalError("kernel k1"), 4, "internal-error"),
+    (lambda: ZeroDivisionError("oops"), 4, "internal-error"),
+    (lambda: MemoryError(), 2, "out-of-memory"),
+    (lambda: KeyboardInterrupt(), 130, "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("make", "code", "name"), RAISED)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_commands_raise(
+    make: Callable[[], BaseException],
+    code: int,
+    name: str,
+    late: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An error after the answer takes its place: there is one document."""
+
+    def run(args: Any, screen: Any) -> int:
+        print("a plugin says something")
+        if late:
+            screen.document({"ok": True})
+        raise make()
+
+    monkeypatch.setattr(targets, "run", run)
+    assert main(["targets", "--json"]) == code
+    out, err = capsys.readouterr()
+    found = document(out)
+    assert set(found) == {"command", "version", "error"}
+    assert found["error"]["code"] == name
+    assert ("issues" in found["error"]) == (code == 3)
+    assert "a plugin says something" in err and "kiln: " in err
+
+
+def test_what_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"x": [float("inf"), -float("inf"), float("nan"), 1.5], "path": Path("a"), "t": (1, 2)}
+
+    def run(args: Any, screen: Any) -> int:
+        screen.document(values)
+        return 0
+
+    monkeypatch.setattr(targets, "run", run)
+    assert main(["targets", "--json"]) == 0
+    found = document(capsys.readouterr().out)
+    assert found["x"] == ["inf", "-inf", "nan", 1.5]
+    assert (found["path"], found["t"]) == ("a", [1, 2])
+
+
+def test_a_command_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(targets, "run", lambda args, screen: 0)
+    assert main(["targets", "--json"]) == 4
+    assert document(capsys.readouterr().out)["error"]["code"] == "internal-error"
