@@ -18,6 +18,7 @@ from tensorkiln.assemble import assemble
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
+from tensorkiln.base.origin import ModelSource, Origin, sha256_of
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
@@ -38,6 +39,7 @@ from tensorkiln.external import (
     emit_externals,
     in_memory_dependencies,
     settled_dependencies,
+    uses_of,
 )
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
@@ -47,6 +49,7 @@ from tensorkiln.kernel_code import kernel_code
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
+from tensorkiln.passes.step import pass_name
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import (
     Target,
@@ -460,6 +463,7 @@ def compile(
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     weights = model_weights(mod)
+    made_from = mod.source or ModelSource("module", sha256_of(mod.script().encode()))
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
     fused = None
@@ -488,6 +492,21 @@ def compile(
     if plan.has_hooked_kernels:  # whose code generators may have made such artifacts, too
         declared += in_memory_dependencies(made.emitted.artifacts)
         dependencies = settled_dependencies(declared, policy)
+    uses = uses_of(mod, declared, [*emitted.artifacts, *made.emitted.artifacts])
+    origin = Origin(
+        replace(made_from, freeze=()),
+        given_options(
+            freeze=dict(made_from.freeze or freeze or {}) or None,
+            precision=precision,
+            optimize=optimize,
+            relax_pipeline=relax_pipeline,
+            tir_pipeline=tir_pipeline,
+            system_lib_prefix=system_lib_prefix,
+            externals=[e if isinstance(e, str) else e.name for e in externals],
+            debug=debug,
+        ),
+        uses,
+    )
     progress.phase("pack weights")
     executable = assemble(
         mod,
@@ -500,6 +519,7 @@ def compile(
         system_lib_prefix,
         dependencies,
         made.devices,
+        origin,
     )
     executable = replace(
         executable,
@@ -509,6 +529,27 @@ def compile(
     )
     _note_weights(executable, progress)
     return executable
+
+
+def given_options(**options: object) -> dict[str, object]:
+    """The options of a compile that are not their defaults, as JSON values: passes by their names,
+    as dumps have them. None of them is a path."""
+    found: dict[str, object] = {}
+    for name, value in options.items():
+        if name.endswith("_pipeline"):
+            if value == "auto":
+                continue
+            passes = value if isinstance(value, str) else _listed_passes(value)
+            found[name] = "none" if passes is None else passes
+        elif value not in (None, False, []):
+            found[name] = value
+    return found
+
+
+def _listed_passes(pipeline: object) -> list[str] | None:
+    if pipeline is None:
+        return None
+    return [pass_name(p) for p in (pipeline if isinstance(pipeline, Sequence) else [pipeline])]
 
 
 def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:

@@ -80,9 +80,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "trace.arguments": (lambda v: tk.trace(tk.compile(FIXED, "llvm"), v), ()),
     "trace.function": (lambda v: tk.trace(tk.compile(FIXED, "llvm"), function=v), ()),
     "trace.devices": (
-        lambda v: tk.trace(
-            tk.compile(FIXED, "llvm"), np.zeros((1, 784), np.float32), devices=v
-        ),
+        lambda v: tk.trace(tk.compile(FIXED, "llvm"), np.zeros((1, 784), np.float32), devices=v),
         (None, {}),
     ),
     "verify": (lambda v: tk.verify(v, FIXED), ()),

@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorkiln.base.errors import Issue, UserError
 from tensorkiln.base.files import plain_path
+from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
@@ -150,7 +151,8 @@ def _script(path: Path) -> IRModule:
         raise UserError("no such file", code="missing-file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot be read: {error}", code="missing-file", where=str(path)) from error
-    return from_source(text, file=str(path))
+    hashed = ModelSource("script", sha256_of(text.encode()))
+    return replace(from_source(text, file=str(path)), source=hashed)
 
 
 def _examples(given: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:

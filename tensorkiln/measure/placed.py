@@ -95,9 +95,7 @@ def trace(
     return tuple(_rows(executable, plans, numbers, seen))
 
 
-def _call(
-    module: Module, name: str, kind: str, arguments: Sequence[Any], devices: Devices
-) -> None:
+def _call(module: Module, name: str, kind: str, arguments: Sequence[Any], devices: Devices) -> None:
     model = LoadedModel(module, module.create_executor(devices), None)
     model[name](*arguments)
 
@@ -109,7 +107,7 @@ def _reporting(exe: Executable) -> Executable:
         "kiln_launch(f, __VA_ARGS__); } while (0)\n"
     )
     head = _DECLARED + (launch if accelerators(exe.target) else "")
-    before = f'{_HEADER}({_CALL}, __func__, SYMBOL, 0)'
+    before = f"{_HEADER}({_CALL}, __func__, SYMBOL, 0)"
     source = f"""{_DECLARED}
 __attribute__((visibility("default"))) void (*{_HOOK})(int, const char *, const char *, int64_t);
 
@@ -134,7 +132,7 @@ def _changed(a: Artifact, plan: bytes) -> Artifact:
     if a.name == "host/imports.c":  # each kernel of a loader is a call of this function
         report = (
             f"{_DECLARED}#define kiln_import_kernel(loader, key, ...) do {{ "
-            f'{_HEADER}({_IMPORT}, loader, key, 0); kiln_import_kernel(loader, key, __VA_ARGS__); '
+            f"{_HEADER}({_IMPORT}, loader, key, 0); kiln_import_kernel(loader, key, __VA_ARGS__); "
             "} while (0)\n"
         )
         include = '#include "loader.h"\n'
