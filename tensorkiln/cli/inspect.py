@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
+from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.archive_report import archive_text
@@ -24,6 +25,7 @@ from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 from tensorkiln.frontend.onnx.summary import is_model, summary_of
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
+from tensorkiln.inspectors.components import contents_of
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.registry import unknown_inspector
@@ -39,6 +41,7 @@ examples:
   kiln inspect net.so --as weights                  all weights with statistics
   kiln inspect net.so --weight conv1.weight         one of them with its histogram
   kiln inspect artifacts --artifact conv2d_relu.s   one kernel's assembly
+  kiln inspect net.so --spdx                        software in it and that it needs, licenses
   kiln inspect net.so --extract inside              everything as files
 """
 # Ending of an artifact's name -> what the file is for.
@@ -111,12 +114,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="read all weights and artifacts, and check every hash"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with everything")
+    parser.add_argument(
+        "--spdx",
+        action="store_true",
+        help="print what it embeds and needs, with licenses, as a document of SPDX 2.3",
+    )
     parser.add_argument("--all", action="store_true", help="leave nothing out of tables")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the options ask for."""
-    one = {"--list": args.list, "--weight": args.weight, "--json": args.json}
+    one = {"--list": args.list, "--weight": args.weight, "--json": args.json, "--spdx": args.spdx}
     refuse_together({**one, "--extract": args.extract})
     for name, value in one.items():
         refuse_together({"--as": args.inspector, name: value})
@@ -131,6 +139,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.extract is not None:
         texts = extract(chosen, inspectors, args.extract, only=args.inspector, warn=_warn)
         print(f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)")
+    elif args.spdx:
+        print(json.dumps(contents_of(subject).spdx(read_config().source_date), indent=1))
     elif args.json:
         print(json.dumps(_json(subject, chosen, inspectors), indent=1))
     elif args.list:
@@ -142,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.artifact or args.inspector:
         _show(subject, chosen, inspectors, args, screen)
     elif subject.kind == "library":
-        text = report_text(inspect_library(args.file), args.all)
+        text = report_text(inspect_library(args.file), args.all, contents_of(subject).components)
         screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
     elif subject.kind == "model":
         text = archive_text(open_model_library(args.file))
@@ -367,11 +377,23 @@ def _names(rows: Iterable[Inspector]) -> str:
     return ", ".join(dict.fromkeys(row.name for row in rows))
 
 
+def _components(subject: Subject) -> dict[str, object]:
+    """The key `components` of what can say what it embeds and needs."""
+    try:
+        found = contents_of(subject).components
+    except UserError as error:
+        if error.code not in ("no-components", "bad-artifact"):
+            raise
+        return {}
+    return {"components": [c.to_json() for c in found]}
+
+
 def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict[str, object]:
     """The output of `--json` as plain values; for a library with the fields of its report."""
     report = inspect_library(subject.path).to_json() if subject.kind == "library" else {}
     return {
         **report,
+        **_components(subject),
         "path": subject.path,
         "kind": subject.kind,
         "artifacts": [
