@@ -546,7 +546,7 @@ def given_options(**options: object) -> dict[str, object]:
     return found
 
 
-def _listed_passes(pipeline: object) -> list[str] | None:
+def _listed_passes(pipeline: Any) -> list[str] | None:
     if pipeline is None:
         return None
     return [pass_name(p) for p in (pipeline if isinstance(pipeline, Sequence) else [pipeline])]

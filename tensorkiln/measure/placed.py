@@ -79,14 +79,14 @@ def trace(
         raise UserError(f"no function is called {name!r}", code="unknown-function", hint=hint)
     seen = list[tuple[int, str, str, int]]()
 
-    @_FUNCTION
     def report(what: int, first: bytes, second: bytes, number: int) -> None:
         seen.append((what, first.decode(), second.decode(), number))
 
+    callback = _FUNCTION(report)
     module = _reporting(executable).jit()
     try:
         hook = ctypes.c_void_p.in_dll(module.library.dll, _HOOK)
-        hook.value = ctypes.cast(report, ctypes.c_void_p).value
+        hook.value = ctypes.cast(callback, ctypes.c_void_p).value
         _call(module, name, known[name].kind, arguments, devices)
         hook.value = None
         numbers = {d.number: d.target_key for d in module.library.devices}
