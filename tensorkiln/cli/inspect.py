@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.components import Component
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.config import read_config
@@ -152,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.artifact or args.inspector:
         _show(subject, chosen, inspectors, args, screen)
     elif subject.kind == "library":
-        text = report_text(inspect_library(args.file), args.all, contents_of(subject).components)
+        text = report_text(inspect_library(args.file), args.all, _software(subject))
         screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
     elif subject.kind == "model":
         text = archive_text(open_model_library(args.file))
@@ -377,23 +378,23 @@ def _names(rows: Iterable[Inspector]) -> str:
     return ", ".join(dict.fromkeys(row.name for row in rows))
 
 
-def _components(subject: Subject) -> dict[str, object]:
-    """The key `components` of what can say what it embeds and needs."""
+def _software(subject: Subject) -> tuple[Component, ...]:
+    """What a subject embeds and needs; nothing if it does not say so."""
     try:
-        found = contents_of(subject).components
+        return contents_of(subject).components
     except UserError as error:
         if error.code not in ("no-components", "bad-artifact"):
             raise
-        return {}
-    return {"components": [c.to_json() for c in found]}
+        return ()
 
 
 def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict[str, object]:
     """The output of `--json` as plain values; for a library with the fields of its report."""
     report = inspect_library(subject.path).to_json() if subject.kind == "library" else {}
+    software = _software(subject)
     return {
         **report,
-        **_components(subject),
+        **({"components": [c.to_json() for c in software]} if software else {}),
         "path": subject.path,
         "kind": subject.kind,
         "artifacts": [

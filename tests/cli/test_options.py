@@ -196,6 +196,7 @@ TAKEN = {
     "KILN_COMPILE_JOBS": ("zero", "one"),
     "KILN_PROGRESS": (),
     "KILN_VERIFY_WEIGHTS": ("zero", "one"),
+    "SOURCE_DATE_EPOCH": ("zero", "one"),
 }
 
 

@@ -274,7 +274,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "no JSON": (
         101,
         "'{path}' is not a Tensorkiln library: its metadata is not JSON",
-        lambda raw: raw.replace(b'"format": 4,', b'"format": 1:'),
+        lambda raw: raw.replace(b'"format": 2,', b'"format": 1:'),
     ),
     "no functions": (
         101,
@@ -284,7 +284,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "newer metadata": (
         102,
         "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 4",
-        lambda raw: raw.replace(b'"format": 4,', b'"format": 9,'),
+        lambda raw: raw.replace(b'"format": 2,', b'"format": 9,'),
     ),
     "newer interface": (
         102,

@@ -81,7 +81,7 @@ def test_damaged_files_never_crash_the_reader(
 
 
 def test_a_newer_library_says_so(library: Path, tmp_path: Path) -> None:
-    raw = library.read_bytes().replace(b'"format": 4,', b'"format": 9,')
+    raw = library.read_bytes().replace(b'"format": 2,', b'"format": 9,')
     (tmp_path / "new.so").write_bytes(raw)
     with pytest.raises(
         UserError, match="has metadata version 9, this Tensorkiln reads versions 1 to 4"
