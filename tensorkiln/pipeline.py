@@ -18,7 +18,7 @@ from tensorkiln.assemble import assemble
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
-from tensorkiln.base.origin import ModelSource, Origin, sha256_of
+from tensorkiln.base.origin import Origin
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
@@ -49,7 +49,6 @@ from tensorkiln.kernel_code import kernel_code
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
-from tensorkiln.passes.step import pass_name
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import (
     Target,
@@ -463,7 +462,7 @@ def compile(
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     weights = model_weights(mod)
-    made_from = mod.source or ModelSource("module", sha256_of(mod.script().encode()))
+    made_from = mod.source
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
     fused = None
@@ -494,9 +493,9 @@ def compile(
         dependencies = settled_dependencies(declared, policy)
     uses = uses_of(mod, declared, [*emitted.artifacts, *made.emitted.artifacts])
     origin = Origin(
-        replace(made_from, freeze=()),
+        replace(made_from, freeze=()) if made_from else None,
         given_options(
-            freeze=dict(made_from.freeze or freeze or {}) or None,
+            freeze=dict((made_from.freeze if made_from else ()) or freeze or {}) or None,
             precision=precision,
             optimize=optimize,
             relax_pipeline=relax_pipeline,
@@ -532,24 +531,15 @@ def compile(
 
 
 def given_options(**options: object) -> dict[str, object]:
-    """The options of a compile that are not their defaults, as JSON values: passes by their names,
-    as dumps have them. None of them is a path."""
+    """The options of a compile that are not their defaults, as JSON values: a pipeline that
+    has a name by it. None of them is a path."""
     found: dict[str, object] = {}
     for name, value in options.items():
-        if name.endswith("_pipeline"):
-            if value == "auto":
-                continue
-            passes = value if isinstance(value, str) else _listed_passes(value)
-            found[name] = "none" if passes is None else passes
-        elif value not in (None, False, []):
+        if name.endswith("_pipeline") and (value == "auto" or not isinstance(value, str)):
+            continue  # passes of the caller's have no name; without any, the module is what is left
+        if value not in (None, False, []):
             found[name] = value
     return found
-
-
-def _listed_passes(pipeline: Any) -> list[str] | None:
-    if pipeline is None:
-        return None
-    return [pass_name(p) for p in (pipeline if isinstance(pipeline, Sequence) else [pipeline])]
 
 
 def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 class ModelSource:
     """A model's hash. `kind` is `onnx`, whose `sha256` is that of the file's bytes, and `weights`
     those of the files of its external data that were read, by the names that the model has for
-    them; `script`, that of a script's file; or `module`, that of the text of a module
-    (`mod.script()`), which has the hashes of large constants in it. `freeze` are the sizes that the
-    import gave to symbolic dimensions; in metadata they are an option."""
+    them; `script`, that of a script's file; or `torch`, that of the text of the imported module
+    (`mod.script()`), which has the hashes of large constants in it. A module that a caller made has
+    none: what passes leave of it is a module, too, and both compile to equal bytes. `freeze` are
+    the sizes that the import gave to symbolic dimensions; in metadata they are an option."""
 
     kind: str
     sha256: str

@@ -56,7 +56,8 @@ def from_torch(
     `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
-    return torch.from_torch(module, example_inputs, kwargs, **options)
+    made = torch.from_torch(module, example_inputs, kwargs, **options)
+    return replace(made, source=ModelSource("torch", sha256_of(made.script().encode())))
 
 
 def import_model(
