@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tensorkiln.ir.module import IRModule
     from tensorkiln.library.export import export_library
     from tensorkiln.library.load import load_artifacts
+    from tensorkiln.measure.placed import trace
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
     from tensorkiln.report.dims import explain_dims
@@ -64,6 +65,7 @@ _PUBLIC = {
     "opencl": "tensorkiln.runtime.device:opencl",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
+    "trace": "tensorkiln.measure.placed:trace",
     "verify": "tensorkiln.verification:verify",
 }
 
@@ -97,6 +99,7 @@ __all__ = [
     "opencl",
     "runtime",
     "script",
+    "trace",
     "verify",
 ]
 

@@ -18,6 +18,7 @@ from tensorkiln.artifact.metadata import (
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.origin import NO_ORIGIN, Origin
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
@@ -54,14 +55,15 @@ def assemble(
     system_lib_prefix: str | None = None,
     dependencies: Sequence[ExternalDependency] = (),
     devices: HostDevices = NO_DEVICES,
+    origin: Origin = NO_ORIGIN,
 ) -> Executable:
     """Return the Executable made of the kernels' `code`, an entry file, a header and the weights.
 
     `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
     to read, such as the text of `mod`; nothing is derived from them. `dependencies` are what else
-    the library needs (`external/dependencies.py`). With `system_lib_prefix` the
-    names of C entries begin with it instead of the library's name: with `"net_"`, `main` is
-    `net_main`.
+    the library needs (`external/dependencies.py`), and `origin` what it is made from. With
+    `system_lib_prefix` the names of C entries begin with it instead of the library's name: with
+    `"net_"`, `main` is `net_main`.
     Raises UserError for a module without public functions and for public names that cannot be
     symbols of the library.
     """
@@ -89,6 +91,7 @@ def assemble(
         tuple(dependencies),
         tuple(arena.constants),
         _device_infos(target, devices),
+        origin,
     )
     loaded = any(is_embedded(group) for group in code.artifacts.groups())
     text = devices.text(mod, plans)

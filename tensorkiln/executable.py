@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.bundle import bundled_sources, with_sources
+from tensorkiln.artifact.components import Component, components, set_metadata
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError, require
@@ -340,6 +341,11 @@ class Executable:
             return export_model_library_format(self, path, bundle)
         require(name, str, "name")
         return export_model_library_format({name: self}, path, bundle)
+
+    def components(self) -> tuple[Component, ...]:
+        """The software that a library of this embeds and needs, with licenses: `kiln inspect` reads
+        the same from a library, where it also sees what a linker of the caller's has added."""
+        return components(set_metadata(self.artifacts))
 
     def _compiled(self, name: str, bundle: Mapping[str, str | Path]) -> CompiledModel:
         from tensorkiln.mlf.export import CompiledModel

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
+from tensorkiln.artifact.c_library import RUNTIME_CALLS, SYSTEM_SYMBOLS
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.host.devices import DeviceFunction, HostDevices
@@ -20,7 +21,6 @@ from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.kernel_cache import KernelCache
-from tensorkiln.link.stubs import RUNTIME_CALLS, SYSTEM_SYMBOLS
 from tensorkiln.target import Target, cpu_target, hooks_of
 from tensorkiln.target.capability import archs_of
 from tensorkiln.target.kinds import KINDS

@@ -18,6 +18,7 @@ from tensorkiln.assemble import assemble
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
+from tensorkiln.base.origin import Origin
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
@@ -38,6 +39,7 @@ from tensorkiln.external import (
     emit_externals,
     in_memory_dependencies,
     settled_dependencies,
+    uses_of,
 )
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
@@ -460,6 +462,7 @@ def compile(
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     weights = model_weights(mod)
+    made_from = mod.source
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
     mod = with_names_for_c(mod)
     fused = None
@@ -488,6 +491,21 @@ def compile(
     if plan.has_hooked_kernels:  # whose code generators may have made such artifacts, too
         declared += in_memory_dependencies(made.emitted.artifacts)
         dependencies = settled_dependencies(declared, policy)
+    uses = uses_of(mod, declared, [*emitted.artifacts, *made.emitted.artifacts])
+    origin = Origin(
+        replace(made_from, freeze=()) if made_from else None,
+        given_options(
+            freeze=dict((made_from.freeze if made_from else ()) or freeze or {}) or None,
+            precision=precision,
+            optimize=optimize,
+            relax_pipeline=relax_pipeline,
+            tir_pipeline=tir_pipeline,
+            system_lib_prefix=system_lib_prefix,
+            externals=[e if isinstance(e, str) else e.name for e in externals],
+            debug=debug,
+        ),
+        uses,
+    )
     progress.phase("pack weights")
     executable = assemble(
         mod,
@@ -500,6 +518,7 @@ def compile(
         system_lib_prefix,
         dependencies,
         made.devices,
+        origin,
     )
     executable = replace(
         executable,
@@ -509,6 +528,18 @@ def compile(
     )
     _note_weights(executable, progress)
     return executable
+
+
+def given_options(**options: object) -> dict[str, object]:
+    """The options of a compile that are not their defaults, as JSON values: a pipeline that
+    has a name by it. None of them is a path."""
+    found: dict[str, object] = {}
+    for name, value in options.items():
+        if name.endswith("_pipeline") and (value == "auto" or not isinstance(value, str)):
+            continue  # passes of the caller's have no name; without any, the module is what is left
+        if value not in (None, False, []):
+            found[name] = value
+    return found
 
 
 def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:

@@ -76,6 +76,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         (None, "text"),
     ),
     "load_model_library_format": (tk.load_model_library_format, ()),
+    "trace": (tk.trace, ()),
+    "trace.arguments": (lambda v: tk.trace(tk.compile(FIXED, "llvm"), v), ()),
+    "trace.function": (lambda v: tk.trace(tk.compile(FIXED, "llvm"), function=v), ()),
+    "trace.devices": (
+        lambda v: tk.trace(tk.compile(FIXED, "llvm"), np.zeros((1, 784), np.float32), devices=v),
+        (None, {}),
+    ),
     "verify": (lambda v: tk.verify(v, FIXED), ()),
     "verify.model": (lambda v: tk.verify(tk.compile(FIXED, "llvm"), v), ()),
     "verify.inputs": (lambda v: tk.verify(tk.compile(FIXED, "llvm"), FIXED, v), (None,)),

@@ -3,8 +3,8 @@ its code.
 
 Every added key raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
 `dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
-of functions; a library without it is still of format 2. A reader takes every format up to its own,
-and refuses later ones.
+of functions, format 4 `model`, `options` and `uses`; a library without them is still of an earlier
+format. A reader takes every format up to its own, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tensorkiln.artifact.dependency import dependency_rows, read_dependency
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.origin import NO_ORIGIN, USES, ModelSource, Origin, Use
 from tensorkiln.base.schema import MOST, Dim, Reader
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +166,17 @@ class Metadata:
     dependencies: tuple[ExternalDependency, ...] = ()
     constants: tuple[ConstantInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # empty: the host alone
+    origin: Origin = NO_ORIGIN
 
     def to_json(self) -> dict[str, object]:
         """Return JSON values, in the order they are printed."""
         out: dict[str, object] = {
-            "format": FORMAT if any(f.kept for f in self.functions) else 2,
+            "format": self._format,
             "library": self.library,
             "prefix": self.prefix,
             "compiler": {"name": "tensorkiln", "version": self.compiler_version},
             "target": dict(self.target),
+            **_origin_json(self.origin),
             "kernels": [_kernel_json(kernel) for kernel in self.kernels],
             "artifacts": [_artifact_json(artifact) for artifact in self.artifacts],
             "dependencies": dependency_rows(self.dependencies),
@@ -185,6 +188,12 @@ class Metadata:
         if self.devices:
             out["devices"] = [asdict(device) for device in self.devices]
         return out
+
+    @property
+    def _format(self) -> int:
+        if self.origin != NO_ORIGIN:
+            return 4
+        return 3 if any(f.kept for f in self.functions) else 2
 
     def to_bytes(self) -> bytes:
         """Return the JSON text, ASCII without spaces; equal for equal metadata."""
@@ -224,6 +233,7 @@ class Metadata:
             dependencies=tuple(map(read_dependency, reader.rows("dependencies"))),
             constants=tuple(_constant(row) for row in reader.rows("constants")),
             devices=_devices(reader),
+            origin=_origin(reader),
         )
 
 
@@ -344,6 +354,21 @@ def _kernel_json(kernel: KernelInfo) -> dict[str, object]:
     return out
 
 
+def _origin_json(origin: Origin) -> dict[str, object]:
+    """The keys of format 4 that say something."""
+    out: dict[str, object] = {}
+    if model := origin.model:
+        out["model"] = {"kind": model.kind, "sha256": model.sha256}
+        if model.weights:
+            rows = [{"name": name, "sha256": digest} for name, digest in model.weights]
+            out["model"] = {"kind": model.kind, "sha256": model.sha256, "weights": rows}
+    if origin.options:
+        out["options"] = dict(origin.options)
+    if origin.uses:
+        out["uses"] = [asdict(use) for use in origin.uses]
+    return out
+
+
 def _constant_json(constant: ConstantInfo) -> dict[str, object]:
     return {**asdict(constant), "shape": list(constant.shape)}
 
@@ -375,6 +400,21 @@ def _params(row: Reader, key: str, role: str) -> tuple[ParamInfo, ...]:
         )
         for p in row.rows(key)
     )
+
+
+def _origin(row: Reader) -> Origin:
+    model = None
+    if not row.is_null("model"):
+        m = row.child("model")
+        weights = tuple((w.get("name", str), w.get("sha256", str)) for w in m.rows("weights"))
+        model = ModelSource(m.get("kind", str), m.get("sha256", str), weights)
+    uses = []
+    for u in row.rows("uses"):
+        use = Use(u.get("short_name", str), u.get("how", str), u.get("why", str))
+        if use.how not in USES:
+            raise u.wrong(f"{use.how!r:.80}, expected one of {', '.join(USES)}", "how")
+        uses.append(use)
+    return Origin(model, row.get("options", dict, {}), tuple(uses))
 
 
 def _devices(row: Reader) -> tuple[DeviceInfo, ...]:

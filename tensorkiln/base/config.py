@@ -39,6 +39,7 @@ class Config:
     progress: str = "auto"
     verify_weights: bool = False
     cc: str = ""
+    source_date: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,12 @@ KNOBS: tuple[Knob, ...] = (
         "verify_weights",
         _flag,
         "1 reads all weights of a library when it is opened, and holds them against their hash",
+    ),
+    Knob(
+        "SOURCE_DATE_EPOCH",
+        "source_date",
+        whole(0, 253402300799),
+        "seconds since 1970 that a list of licenses (SPDX) calls the time of its creation",
     ),
     Knob("CC", "cc", _text, "C compiler that links instead of the packaged one"),
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from tensorkiln.base.errors import UserError, nearest
 
 UNSTATED = "NOASSERTION"
+RUNTIME_LICENSE = "Apache-2.0"  # of Tensorkiln, whose C sources are in every library
 # Short identifiers of the SPDX list in common use. One that is missing here can be written as
 # `LicenseRef-<identifier>` until it is added.
 _IDENTIFIERS = """

@@ -8,17 +8,9 @@ from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import byte_count
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
-from tensorkiln.cli.options import refuse_together
+from tensorkiln.cli.options import option, refuse_together
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
-
-
-def _size(text: str) -> int:
-    try:
-        return byte_count(text)
-    except ValueError:
-        message = f"{text!r}: expected {byte_count.__doc__}"
-        raise argparse.ArgumentTypeError(message) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune",
         metavar="SIZE",
-        type=_size,
+        type=option(byte_count),
         help="remove what was not used for longest, until less than SIZE (such as 500M) is left",
     )
     parser.add_argument("--clear", action="store_true", help="remove everything")

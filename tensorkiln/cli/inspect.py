@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.components import Component
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.weights_check import verify_library
+from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.archive_report import archive_text
@@ -34,6 +37,7 @@ from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 from tensorkiln.frontend.onnx.summary import is_model, summary_of
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
+from tensorkiln.inspectors.components import contents_of
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.registry import unknown_inspector
@@ -49,6 +53,7 @@ examples:
   kiln inspect net.so --as weights                  all weights with statistics
   kiln inspect net.so --weight conv1.weight         one of them with its histogram
   kiln inspect artifacts --artifact conv2d_relu.s   one kernel's assembly
+  kiln inspect net.so --spdx                        software in it and that it needs, licenses
   kiln inspect net.so --extract inside              everything as files
 """
 # Ending of an artifact's name -> what the file is for.
@@ -121,17 +126,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read all weights and artifacts, and check every hash"
     )
+    parser.add_argument(
+        "--spdx",
+        action="store_true",
+        help="print what it embeds and needs, with licenses, as a document of SPDX 2.3",
+    )
     parser.add_argument("--all", action="store_true", help="leave nothing out of tables")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print what the options ask for."""
     one = {"--list": args.list, "--weight": args.weight, "--verify": args.verify}
+    one["--spdx"] = args.spdx
     refuse_together({**one, "--extract": args.extract})
     to_stdout = args.extract == STDIO
     for name, value in {**one, "--json": args.json, "--extract -": to_stdout}.items():
         refuse_together({"--as": args.inspector, name: value})
     refuse_together({"--json": args.json, "--extract -": to_stdout})
+    refuse_together({"--json": args.json, "--spdx": args.spdx})
     if _is_plain_model(args):
         return _show_model(args, screen)
     subject = open_subject(args.file if is_folder(args.file) else plain_file(args.file))
@@ -157,6 +169,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             },
             lambda: f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)",
         )
+    elif args.spdx:
+        print(json.dumps(contents_of(subject).spdx(read_config().source_date), indent=1))
     elif args.weight:
         weights = Weights(files_of(chosen))
         rows = weights.called(args.weight)
@@ -177,7 +191,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     elif args.artifact or args.inspector:
         _show(subject, chosen, inspectors, args, screen)
     elif subject.kind == "library":
-        text = report_text(inspect_library(args.file), args.all)
+        text = report_text(inspect_library(args.file), args.all, _software(subject))
         screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}")
     elif subject.kind == "model":
         text = archive_text(open_model_library(args.file))
@@ -424,11 +438,23 @@ def _names(rows: Iterable[Inspector]) -> str:
     return ", ".join(dict.fromkeys(row.name for row in rows))
 
 
+def _software(subject: Subject) -> tuple[Component, ...]:
+    """What a subject embeds and needs; nothing if it does not say so."""
+    try:
+        return contents_of(subject).components
+    except UserError as error:
+        if error.code not in ("no-components", "bad-artifact"):
+            raise
+        return ()
+
+
 def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict[str, object]:
     """The output of `--json` as plain values; for a library with the fields of its report."""
     report = inspect_library(subject.path).to_json() if subject.kind == "library" else {}
+    software = _software(subject)
     return {
         **report,
+        **({"components": [c.to_json() for c in software]} if software else {}),
         "path": subject.path,
         "kind": subject.kind,
         "artifacts": [

@@ -60,19 +60,24 @@ def output_names(function: FunctionInfo, count: int) -> list[str]:
     return names if len(names) == count else [f"{names[0]}{i}" for i in range(count)]
 
 
-def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Array]], int]:
+def open_function(
+    path: Path, name: str = "main", sha256: str | None = None
+) -> tuple[Callable[..., list[Array]], int]:
     """Load the library and bind `name` to this CPU: (a function that takes and returns NumPy
-    arrays, the number of threads that it runs on)."""
-    (call,), threads = open_streams(path, name, 1)
+    arrays, the number of threads that it runs on). With `sha256`, another file than that is refused
+    before any code of it runs."""
+    (call,), threads = open_streams(path, name, 1, sha256)
     return call, threads
 
 
-def open_streams(path: Path, name: str, count: int) -> tuple[list[Callable[..., list[Array]]], int]:
+def open_streams(
+    path: Path, name: str, count: int, sha256: str | None = None
+) -> tuple[list[Callable[..., list[Array]]], int]:
     """As `open_function`, `count` times: functions of one library, which share its weights, each
     with an executor of its own."""
     import tensorkiln as tk
 
-    library = tk.runtime.load_module(path)
+    library = tk.runtime.load_module(path, sha256=sha256)
 
     def bound() -> Callable[..., list[Array]]:
         function = tk.runtime.Executor(library)[name]

@@ -3,11 +3,14 @@ sizes, memory, compiler version."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from tensorkiln.artifact.components import Component
 from tensorkiln.artifact.metadata import FunctionInfo, PoolInfo
 from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.origin import Origin
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.tables import columns, dims_text
@@ -17,13 +20,17 @@ SHOWN = 10  # kernels listed without --all
 _TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> its label
 
 
-def report_text(report: LibraryReport, everything: bool = False) -> str:
-    """The report as text; `everything`: with all kernels."""
+def report_text(
+    report: LibraryReport, everything: bool = False, components: Sequence[Component] = ()
+) -> str:
+    """The report as text, with all kernels if `everything`. `components` are what it embeds and
+    needs."""
     meta = report.metadata
     target = meta.target
     facts = [
         ("library", f"{report.path} ({meta.library})"),
         ("compiler", f"tensorkiln {meta.compiler_version}"),
+        *model_facts(meta.origin),
         ("target", target_text(target)),
         *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
@@ -36,9 +43,24 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
         ("exports", f"{len(report.exports)} symbols"),
     ]
     parts = [columns(facts), *(_function_text(f, target) for f in meta.functions)]
+    if components:
+        rows = [(c.how, f"{c.name} {c.version}".rstrip(), c.license, c.why) for c in components]
+        parts.append("software\n" + columns(rows))
     if report.kernels:
         parts.append(_kernels_text(report, everything))
     return "\n".join(parts)
+
+
+def model_facts(origin: Origin) -> list[tuple[str, str]]:
+    """What a library was made from, and with which options."""
+    facts = []
+    if origin.model is not None:
+        facts.append(("model", f"{origin.model.kind}, SHA-256 {origin.model.sha256}"))
+        facts += [("weights file", f"{n}, SHA-256 {digest}") for n, digest in origin.model.weights]
+    if origin.options:
+        listed = (f"{k}={json.dumps(v)}" for k, v in origin.options.items())
+        facts.append(("options", ", ".join(listed)))
+    return facts
 
 
 def target_text(target: Mapping[str, object]) -> str:

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=option(whole(0, 2**64 - 1)), help="seed of the random values; default 0"
     )
     add_dim(parser, " of random inputs")
+    parser.add_argument(
+        "--sha256",
+        type=word,
+        metavar="HEX",
+        help="refuse any other file, before anything of it runs",
+    )
     parser.add_argument("--output-dir", type=folder, help="write each output there as NAME.npy")
 
 
@@ -54,7 +60,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     library = plain_file(args.library)
     function = graph_function(library, args.function)
     given = given_inputs(function, args, needs="" if args.random else "--random")
-    call, threads = open_function(library, args.function)
+    call, threads = open_function(library, args.function, args.sha256 or None)
     started = time.perf_counter()
     outputs = call(*(given[tensor.name] for tensor in function.inputs))
     seconds = time.perf_counter() - started

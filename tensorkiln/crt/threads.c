@@ -86,6 +86,17 @@ static int tree_quota(const char *root, const char *group, int version)
     }
 }
 
+/* Whether the controller "cpu" is in a list such as "cpuacct,cpu". */
+static int lists_cpu(const char *names)
+{
+    for (const char *at = names; at != NULL; at = (strchr)(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, "cpu", 3) == 0 && (at[3] == 0 || at[3] == ','))
+            return 1;
+    }
+    return 0;
+}
+
 /* Lines of /proc/self/cgroup read "0::/group" (version 2) or "4:cpu,cpuacct:/group". */
 static int cgroup_quota(void)
 {
@@ -105,7 +116,7 @@ static int cgroup_quota(void)
         *group++ = 0;
         if (*names == 0)
             least = smaller(least, tree_quota(CGROUP_TREE, group, 2));
-        else if (strncmp(names, "cpu,", 4) == 0 || strcmp(names, "cpu") == 0)
+        else if (lists_cpu(names))
             least = smaller(least, tree_quota(CGROUP_TREE "/cpu", group, 1));
     }
     return least;

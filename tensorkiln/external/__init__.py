@@ -11,6 +11,7 @@ from tensorkiln.external.dependencies import (
     declared_dependencies,
     in_memory_dependencies,
     settled_dependencies,
+    uses_of,
 )
 from tensorkiln.external.emit import Emitted, checked, emit_externals, with_key
 from tensorkiln.external.external import External
@@ -34,5 +35,6 @@ __all__ = [
     "in_memory_dependencies",
     "settled_dependencies",
     "symbols",
+    "uses_of",
     "with_key",
 ]

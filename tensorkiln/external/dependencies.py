@@ -15,8 +15,10 @@ from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.licenses import LicensePolicy
+from tensorkiln.base.licenses import RUNTIME_LICENSE, LicensePolicy
+from tensorkiln.base.origin import Use
 from tensorkiln.base.text import listed
+from tensorkiln.base.version import VERSION
 from tensorkiln.external.external import External
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.known_attrs import DEPENDENCIES
@@ -28,6 +30,10 @@ from tensorkiln.ir.visit_graph import bindings_in
 
 # A declaration: its place, for messages, and what is needed there.
 Declared = tuple[str, ExternalDependency]
+# What every library embeds, as the policy sees it.
+RUNTIME = ExternalDependency(
+    "tensorkiln-runtime", "pkg:pypi/tensorkiln", "url", VERSION, RUNTIME_LICENSE
+)
 _MOST_NODES = 3  # of the model, in a message
 
 
@@ -66,6 +72,11 @@ def _of_calls(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
             for e in (x for root in stmt_exprs(s) for x in walk(root)):
                 if isinstance(e, CallExtern):
                     yield from ((f.name, d) for d in e.dependencies)
+    yield from _of_packed(mod)
+
+
+def _of_packed(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
+    """Dependencies of calls in graphs: of functions that the host provides."""
     for g in (f for f in mod.functions if isinstance(f, Function)):
         for b in bindings_in(g.bindings):
             if isinstance(b.value, Call):
@@ -83,23 +94,50 @@ def _nodes(mod: IRModule) -> Mapping[str, str]:
     return {name: f" ({listed(found, _MOST_NODES)})" for name, found in spans.items()}
 
 
+def uses_of(
+    mod: IRModule, declared: Sequence[Declared], artifacts: Iterable[Artifact | InMemoryArtifact]
+) -> tuple[Use, ...]:
+    """How each dependency of `declared` is used, sorted by name; its first declaration says why.
+    `artifacts` are those that external code generators made."""
+    asked = {d.short_name for place, d in _of_packed(mod)}
+    loaded = {a.codegen_id for a in artifacts if a.loader not in ("native", "llvmjit")}
+    loaded -= {a.codegen_id for a in artifacts if a.loader in ("native", "llvmjit")}
+    found: dict[str, Use] = {}
+    for place, d in declared:
+        if d.build_time:
+            how = "build"
+        elif d.libraries:
+            how = "linked"
+        elif d.short_name in asked or place.startswith("artifact "):
+            how = "host"
+        elif any(place.startswith(f"external {name!r},") for name in loaded):
+            how = "host"  # its loader
+        else:
+            how = "embedded"
+        found.setdefault(d.short_name, Use(d.short_name, how, place))
+    return tuple(use for _, use in sorted(found.items()))
+
+
 def settled_dependencies(
     declared: Sequence[Declared], policy: LicensePolicy
 ) -> tuple[ExternalDependency, ...]:
     """Return each dependency once, sorted by name.
 
     Raises UserError: code `dependency-clash`, naming both places, if two of one name differ;
-    `license-refused`, naming the place, if the policy does not permit a license.
+    `license-refused`, naming the place, if the policy does not permit a license, that of the
+    runtime which is part of every library included.
     """
     found = merge_dependencies(declared)
-    for place, d in declared if policy else ():
+    for place, d in [*declared, ("its C runtime (crt/)", RUNTIME)] if policy else ():
         reason = policy.reason(d.license)
         if reason:
             raise UserError(
                 f"dependency {d.short_name!r} has the license {d.license!r}, {reason}",
                 code="license-refused",
                 where=place,
-                hint="compile without what needs it"
+                hint="every library has it: allow its license, too"
+                if d is RUNTIME
+                else "compile without what needs it"
                 if d.license != "NOASSERTION"
                 else "state its license where it is declared",
             )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorkiln.base.errors import Issue, UserError
 from tensorkiln.base.files import plain_path
+from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
@@ -55,7 +56,8 @@ def from_torch(
     `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
-    return torch.from_torch(module, example_inputs, kwargs, **options)
+    made = torch.from_torch(module, example_inputs, kwargs, **options)
+    return replace(made, source=ModelSource("torch", sha256_of(made.script().encode())))
 
 
 def import_model(
@@ -150,7 +152,8 @@ def _script(path: Path) -> IRModule:
         raise UserError("no such file", code="missing-file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot be read: {error}", code="missing-file", where=str(path)) from error
-    return from_source(text, file=str(path))
+    hashed = ModelSource("script", sha256_of(text.encode()))
+    return replace(from_source(text, file=str(path)), source=hashed)
 
 
 def _examples(given: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tensorkiln.base.origin import ModelSource
 from tensorkiln.base.text import listed
 from tensorkiln.ir.known_kernel import KernelKey, KnownKernel, Rewrite, step_of
 from tensorkiln.ir.relax import Function
@@ -21,12 +22,14 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
     same object if it changed nothing.
 
     `kernel_keys` has, by name, what kernels were made from, where that is known: a function loses
-    its key when it is changed other than by `map_bodies`.
+    its key when it is changed other than by `map_bodies`. `source` is what an importer has read the
+    module from; one whose functions were changed has none.
     """
 
     functions: tuple[AnyFunction, ...] = ()
     name: str = field(default="model", compare=False)
     kernel_keys: Mapping[str, KernelKey] = field(default_factory=dict, compare=False)
+    source: ModelSource | None = field(default=None, compare=False)
     _by_name: dict[str, AnyFunction] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

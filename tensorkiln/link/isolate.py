@@ -25,11 +25,11 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.audit import clash
 from tensorkiln.link.rename import rename_symbols
-from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 
 OTHER = "kiln_of_"
 ADDON = "addon "  # begins the owner of an addon

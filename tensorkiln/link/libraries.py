@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
 from tensorkiln.artifact.elf import elf_of, read_elf
 from tensorkiln.base.errors import UserError
-from tensorkiln.link.stubs import STUB_LIBRARIES
 
 # `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/stubs.py).
 _ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)

@@ -18,6 +18,7 @@ from tensorkiln.artifact.artifact import (
     write_at,
     write_content,
 )
+from tensorkiln.artifact.c_library import SYSTEM_SYMBOLS
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.weights_check import hash_of_pieces
@@ -31,7 +32,6 @@ from tensorkiln.base.tools import ToolFailure
 from tensorkiln.link.audit import audit_symbols, audit_weights
 from tensorkiln.link.isolate import isolate
 from tensorkiln.link.libraries import found_libraries, symbols_of_libraries
-from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
     LINK_FLAGS,

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
-from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
+from tensorkiln.link.stubs import make_stubs
 from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
 
 GLIBC = "2.17"  # the oldest glibc that linked libraries run on

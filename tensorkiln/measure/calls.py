@@ -19,6 +19,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
+from tensorkiln.codegen.host.devices import DEVICE_TABLE
 from tensorkiln.codegen.host.function import HostFunction
 from tensorkiln.codegen.host.run_c import prototypes
 from tensorkiln.executable import Executable
@@ -54,28 +55,42 @@ def around_calls(
     exe: Executable, before: str, after: str, head: str = "", files: Mapping[str, str] = {}
 ) -> Executable:
     """A copy of `exe` whose host code runs the C statements `before` and `after` around each call
-    of a kernel.
+    of a kernel, those of host steps (branches, loops) included.
 
     In both, `SYMBOL` is replaced by the kernel's name as a C string. `head` is C text that precedes
-    them in `entry.c`, such as declarations; `files` are further C files. Raises UnsupportedError
-    for a module with control flow, which runs as host steps without a call plan.
+    them in `entry.c`, and what launches device functions there, such as declarations; `files` are
+    further C files. Raises UnsupportedError for target llvmjit, whose host code is an object.
     """
-    if exe.outer is not None:
-        raise UnsupportedError("functions of host steps (branches, loops) have no call plan")
-    declared = prototypes(exe.functions)
-    symbols = dict.fromkeys(call.symbol for f in exe.functions for call in f.calls)
+    found = [a for a in exe.artifacts if a.name == "host/entry.c" and isinstance(a, Artifact)]
+    if not found:
+        raise UnsupportedError(
+            "host code of target llvmjit is compiled already", hint="a target of kind llvm"
+        )
+    (entry,) = found
+    functions = host_functions(exe)
+    declared = prototypes(functions)
+    symbols = dict.fromkeys(call.symbol for f in functions for call in f.calls)
     macros = [_macro(s, before, after) for s in symbols]  # C expands no macro in itself
-    entry = exe.artifacts["entry.c"]
     text = entry.text()
-    if text.count(declared) != 1:
-        raise InternalError("entry.c does not declare its kernels as it should")
-    text = text.replace(declared, "\n".join([declared, head, *macros, ""]))
+    if declared:
+        if text.count(declared) != 1:
+            raise InternalError("entry.c does not declare its kernels as it should")
+        text = text.replace(declared, f"{declared}\n{head}\n")
+        at = text.index(declared) + len(declared)
+        devices = text.find(DEVICE_TABLE, at)  # behind the kernels that launch device functions
+        at = text.index("\n};\n", devices) + 4 if devices >= 0 else text.index(head, at) + len(head)
+        text = "\n".join([text[:at], *macros, text[at:]])
     changed = dataclasses.replace(entry, content=text.encode())
     kept = [changed if a is entry else a for a in exe.artifacts]
     kept += [Artifact("host", "native", name, c.encode()) for name, c in files.items()]
     return dataclasses.replace(
-        exe, artifacts=ArtifactSet(tuple(kept), exe.artifacts.imports), _loaded=None
+        exe, artifacts=ArtifactSet(tuple(kept), exe.artifacts.imports), _loaded=None, _model=None
     )
+
+
+def host_functions(exe: Executable) -> tuple[HostFunction, ...]:
+    """All functions with a call plan: the public ones, then those that host steps call."""
+    return (*exe.functions, *(exe.outer.helpers if exe.outer else ()))
 
 
 def _macro(symbol: str, before: str, after: str) -> str:

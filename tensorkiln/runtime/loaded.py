@@ -180,6 +180,7 @@ class LoadedFunction:
         self.executor = executor
         self.info = info
         self.name = info.name
+        self._limited: dict[int, LoadedFunction] = {}
         self._function: Callable[..., Any] | TensorFunction = executor[info.name]
         self._names = tuple(p.name for p in info.outputs)
         on_host = not any(p.device for p in (*info.inputs, *info.outputs))
@@ -241,9 +242,33 @@ class LoadedFunction:
             return Outputs(made, self._names)
         return made
 
+    def with_threads(self, threads: int) -> LoadedFunction:
+        """This function with at most so many threads for a call, the calling one included, 0 being
+        the library's number: `f.with_threads(1)(x)`. Other calls are not affected. The first
+        request for a number makes an Executor, with memory of its own, which is kept.
+
+        Raises UnsupportedError for a tensor program, which runs outside of executors.
+        """
+        _require_executor(self.info)
+        executor = self.executor.with_threads(threads)
+        count = int(threads)
+        found = self._limited.get(count)
+        if found is None:
+            found = self._limited.setdefault(count, LoadedFunction(executor, self.info))
+        return found
+
     def __repr__(self) -> str:
         """Name, inputs and outputs."""
         return f"<{self.info.kind} function {signature_text(self.info)}>"
+
+
+def _require_executor(info: FunctionInfo) -> None:
+    if info.kind == "tensor":
+        raise UnsupportedError(
+            f"{info.name} is a tensor program: it runs with its library's number of threads",
+            where="with_threads",
+            hint="module.set_num_threads(n), of all calls of the library",
+        )
 
 
 def _merged(info: FunctionInfo, given: Mapping[Any, Any], named: dict[str, Any]) -> dict[str, Any]:
@@ -321,6 +346,8 @@ class LoadedModel:
         self._functions: dict[str, LoadedFunction] = {}
         self._entry: LoadedFunction | None = None
         self._num_threads = 0
+        self._limited: dict[int, LoadedModel] = {}
+        self._is_limited = False  # made by `with_threads`
         entry = entry_of(self.functions)
         if entry is not None:
             self.__doc__ = described(self.functions[entry])
@@ -362,10 +389,30 @@ class LoadedModel:
         self.executor.set_num_threads(threads)
         self._num_threads = threads
 
+    def with_threads(self, threads: int) -> LoadedModel:
+        """The same functions with at most so many threads for a call, the calling one included, 0
+        being the library's number: `f.with_threads(1)(x)`. Calls of this object are not affected,
+        and both may be called at once. The first request for a number makes an Executor, with
+        memory of its own, which is kept. Tensor programs, which run outside of executors, are
+        refused there (UnsupportedError).
+        """
+        executor = self.executor.with_threads(threads)
+        count = int(threads)
+        found = self._limited.get(count)
+        if found is None:
+            options = None if self._options is None else {**self._options, "num_threads": count}
+            made = LoadedModel(self.module, executor, options)
+            made._is_limited = True
+            found = self._limited.setdefault(count, made)
+        found._num_threads = count
+        return found
+
     def __getitem__(self, name: str) -> LoadedFunction:
         """A function by name; FunctionLookupError with the nearest name for an unknown one."""
         found = self._functions.get(name) if is_a(name, str) else None
         if found is None:
+            if self._is_limited:
+                _require_executor(self.module.info(name))
             found = LoadedFunction(self.executor, self.module.info(name))
             self._functions[name] = found
         return found

@@ -150,6 +150,18 @@ class Module:
         """Threads that a call may use, the calling thread included."""
         return int(self.library.dll.kiln_get_num_threads())
 
+    def use_pool(self, parallel_for: Any) -> None:
+        """Let parallel loops of all calls of this library run on a thread pool of the caller's.
+
+        `parallel_for` is the C function `void (kiln_body body, void *closure, int64_t n, int
+        threads)` of kiln.h: a function of a ctypes library, or its address. It is called without
+        the interpreter lock, by several threads at once. None returns to the built-in pool. What it
+        belongs to must stay loaded until another one is set and no call that began before is
+        running; a function of ctypes is kept alive. Raises ArgumentTypeError for anything else, a
+        function of Python among them: it would take the interpreter lock in each loop.
+        """
+        self.library.use_pool(parallel_for)
+
     def close(self, *, wait: bool = False) -> None:
         """Unload the library. Executors and functions of it raise UserErrors from then on.
 
@@ -212,6 +224,7 @@ class Executor:
         self.module = _module_of(lib)
         asked = self.module.assigned(devices)
         numbered = self.module.by_number(asked, fallback)
+        self._asked, self._fallback = devices, fallback
         self._memory = ExecutorMemory(self.module.library, numbered)
         rows, used = self.module.library.devices or (None,), self._memory.devices
         self.devices = tuple(
@@ -220,6 +233,8 @@ class Executor:
         )
         self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
         self._states: dict[str, FunctionState] = {}
+        self._limited: dict[int, Executor] = {}
+        self._graphs = graphs
         if graphs is not False:
             self.set_graphs(graphs)
 
@@ -349,6 +364,7 @@ class Executor:
             )
         with self.module.library.using:
             self._memory.set_graphs(on)
+        self._graphs = on
 
     @property
     def graph_counts(self) -> Mapping[str, int]:
@@ -362,6 +378,23 @@ class Executor:
         """Set how many threads a call may use, the caller included; 0: the library's number."""
         set_threads = self.module.library.dll.kiln_executor_set_num_threads
         set_threads(self._memory.handle, thread_count(threads))
+
+    def with_threads(self, threads: int) -> Executor:
+        """The Executor of the same functions on the same devices whose calls use at most so many
+        threads, the caller included; 0: the library's number. The first request for a number makes
+        it, with memory of its own, and it is kept. Settings of streams are not taken over.
+
+        Raises ArgumentTypeError, ArgumentValueError for what is no number of threads.
+        """
+        count = thread_count(threads)
+        found = self._limited.get(count)
+        if found is None:
+            made = self.module.create_executor(
+                self._asked, fallback=self._fallback, graphs=self._graphs
+            )
+            found = self._limited.setdefault(count, made)
+        found.set_num_threads(count)  # again, since it could have been changed meanwhile
+        return found
 
     @property
     def workspace_bytes(self) -> int:

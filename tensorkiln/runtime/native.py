@@ -21,9 +21,10 @@ from tensorkiln.artifact.metadata import (
     read_functions,
 )
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.device import Device
 from tensorkiln.runtime.dlopen import load_file, unload_file
-from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
+from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, error_for
 from tensorkiln.runtime.fallback import Candidates, open_first
 from tensorkiln.runtime.fast_call import FastCalls, python_function
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
@@ -48,6 +49,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_call": (_I, (_I, _P, _I)),
     "kiln_set_num_threads": (None, (_I,)),
     "kiln_get_num_threads": (_I, ()),
+    "kiln_use_pool": (None, (_P,)),
 }
 
 
@@ -109,6 +111,16 @@ _LONG = frozenset(
         "kiln_set_module",
     }
 )
+
+
+class _PoolApi(ctypes.Structure):
+    """`kiln_pool_api` in kiln.h."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("parallel_for", ctypes.c_void_p),
+    ]
 
 
 class _Payload(ctypes.Union):
@@ -373,6 +385,7 @@ class NativeLibrary:
         self._drop = weakref.finalize(self, self.unloading.run)
         self._drop.atexit = False  # other threads may be in the code; the process ends anyway
         self.calls = FastCalls(self.dll, self.check)
+        self._pools: list[tuple[_PoolApi | None, object]] = []
 
     def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
         """Declare the C functions, and raise unless this processor can run the library."""
@@ -384,6 +397,29 @@ class NativeLibrary:
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` after the library is unloaded."""
         self.unloading.after.append(function)
+
+    def use_pool(self, parallel_for: Any) -> None:
+        """See `Module.use_pool`."""
+        address: int | None
+        if parallel_for is None:
+            address = None
+        elif isinstance(parallel_for, _ctypes.CFuncPtr):
+            address = ctypes.cast(parallel_for, ctypes.c_void_p).value
+        elif is_a(parallel_for, int) and not is_a(parallel_for, bool) and parallel_for > 0:
+            address = int(parallel_for)
+        else:
+            raise ArgumentTypeError(
+                "a pool is a C function, of a ctypes library or by its address, or None; received "
+                f"{type(parallel_for).__name__}",
+                code="argument-kind",
+                hint="parallel_for of kiln_pool_api in kiln.h says what it does",
+            )
+        pool = None
+        if address is not None:
+            pool = _PoolApi(1, ctypes.sizeof(_PoolApi), address)
+        self.dll.kiln_use_pool(None if pool is None else ctypes.byref(pool))
+        # C keeps the address of the struct; a call that began before may use the former one still.
+        self._pools.append((pool, parallel_for))
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()

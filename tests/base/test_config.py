@@ -35,6 +35,7 @@ def test_every_knob_sets_its_field() -> None:
         "KILN_PROGRESS": ("plain", "plain"),
         "KILN_VERIFY_WEIGHTS": ("1", True),
         "CC": ("gcc -m64", "gcc -m64"),
+        "SOURCE_DATE_EPOCH": ("1700000000", 1700000000),
     }
     assert set(texts) == {knob.variable for knob in KNOBS}
     assert {knob.field for knob in KNOBS} == {field.name for field in dataclasses.fields(Config)}

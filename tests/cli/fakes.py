@@ -118,7 +118,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
         "check": compiler.check,
         "cpu": lambda: "cpu",
         "runtime": SimpleNamespace(
-            load_module=lambda path: SimpleNamespace(num_threads=1), Executor=executor
+            load_module=lambda path, sha256=None: SimpleNamespace(num_threads=1), Executor=executor
         ),
     }
     for name, value in names.items():

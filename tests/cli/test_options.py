@@ -199,6 +199,7 @@ TAKEN = {
     "KILN_COMPILE_JOBS": ("zero", "one"),
     "KILN_PROGRESS": (),
     "KILN_VERIFY_WEIGHTS": ("zero", "one"),
+    "SOURCE_DATE_EPOCH": ("zero", "one"),
 }
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.artifact.c_library import RUNTIME_CALLS
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.script import R, T, from_source, ir_module
 
 RNG = np.random.default_rng(5)

@@ -312,6 +312,11 @@ def test_default_number_of_threads(program: Path) -> None:
     assert one.stdout == "1\n"
 
 
+def _v1(group: str, quota: str, period: str) -> dict[str, str]:
+    """The files of a group of version 1."""
+    return {f"cpu/{group}/cpu.cfs_quota_us": quota, f"cpu/{group}/cpu.cfs_period_us": period}
+
+
 QUOTAS = [
     ("no cgroups", {}, None),
     ("version 2", {"list": "0::/a/b\n", "a/b/cpu.max": "150000 100000\n"}, 1),
@@ -336,6 +341,37 @@ QUOTAS = [
         },
         None,
     ),
+    # CentOS 7 lists its controllers in this order.
+    ("version 1, other order", {"list": "4:cpuacct,cpu:/a", **_v1("a", "300000", "100000")}, 3),
+    ("version 1, of a parent", {"list": "4:cpu:/a/b", **_v1("a", "200000", "100000")}, 2),
+    (
+        "version 1, the least counts",
+        {"list": "4:cpu:/a/b", **_v1("a", "400000", "100000"), **_v1("a/b", "600000", "100000")},
+        4,
+    ),
+    # In a container without a namespace of its own the list has the host's path.
+    ("version 1, mounted", {"list": "4:cpu:/docker/1f", **_v1(".", "200000", "100000")}, 2),
+    ("version 2, mounted", {"list": "0::/docker/1f", "cpu.max": "200000 100000"}, 2),
+    (
+        "both versions",
+        {"list": "4:cpu:/a\n0::/a", **_v1("a", "500000", "100000"), "a/cpu.max": "max 100000"},
+        5,
+    ),
+    ("other controllers", {"list": "4:cpuset:/a\n5:cpuacct:/a", **_v1("a", "1", "1")}, None),
+    ("no period", {"list": "4:cpu:/a", "cpu/a/cpu.cfs_quota_us": "200000"}, None),
+    ("no quota", {"list": "4:cpu:/a", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+    ("quota of 0", {"list": "4:cpu:/a", **_v1("a", "0", "100000")}, None),
+    ("period of 0", {"list": "4:cpu:/a", **_v1("a", "100000", "0")}, None),
+    ("text", {"list": "4:cpu:/a", **_v1("a", "many", "100000")}, None),
+    ("empty", {"list": "", "cpu.max": "100000 100000"}, None),
+    ("empty files", {"list": "0::/a\n4:cpu:/a", "a/cpu.max": "", **_v1("a", "", "")}, None),
+    ("one number", {"list": "0::/a", "a/cpu.max": "200000"}, None),
+    ("negative", {"list": "0::/a", "a/cpu.max": "-200000 100000"}, None),
+    ("too large", {"list": "0::/a", "a/cpu.max": f"{10**30} 100000"}, None),
+    ("more than there are", {"list": "0::/a", "a/cpu.max": "3000000 100000"}, None),
+    ("no newline", {"list": "0::/a", "a/cpu.max": "200000 100000"}, 2),
+    ("a long path", {"list": "0::/" + "x" * 3900, "cpu.max": "200000 100000"}, 2),
+    ("a list without end", {"list": "1:name=x:/y\n" * 2000, "cpu.max": "1 1"}, None),
     ("garbage", {"list": "what\n:::\n0:\n0::/a\n", "a/cpu.max": "no number"}, None),
 ]
 

@@ -113,7 +113,9 @@ def test_a_call_of_a_c_function_is_in_its_function() -> None:
 def test_a_policy_that_permits_changes_nothing(tmp_path: Path) -> None:
     mine = [external(dependencies=(ONE,))]
     plain = tk.compile(network(), externals=mine)
-    policed = tk.compile(network(), externals=mine, allow_licenses=["MIT"], deny_licenses=["ISC"])
+    policed = tk.compile(
+        network(), externals=mine, allow_licenses=["MIT", "Apache-2.0"], deny_licenses=["ISC"]
+    )
     assert plain.artifacts == policed.artifacts
 
 

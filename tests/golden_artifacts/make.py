@@ -18,6 +18,7 @@ Those of number 2 are the same with a manifest 2, which ends with a hash of itse
 the weights in their libraries; metadata, containers and link plans are of version 1 still.
 Those of number 3 have metadata 2: library-3.so and all that is of the same compile need external
 software, in every field of it. kept-3.so has metadata 3: it also returns what its kernels compute.
+Those of number 4 have metadata 4: they say what they were made from.
 Archives in Model Library Format (model_library.py) have the number of that format:
 
     mlf-8.tar.xz      two models
@@ -45,7 +46,7 @@ from tests.golden_artifacts import model_library
 from tests.golden_artifacts.model_library import listing
 
 HERE = Path(__file__).parent
-VERSION = 3
+VERSION = 4
 NEEDED = tuple(
     ExternalDependency(*row)
     for row in (

@@ -75,7 +75,7 @@ def test_dependencies_of_libraries(name: str, version: int) -> None:
     assert inspect_library(path).metadata.dependencies == needed
     lib = tk.runtime.load_module(path)
     assert lib.get_external_dependencies() == needed
-    assert lib.metadata["format"] == (2 if version >= 3 else 1)
+    assert lib.metadata["format"] == {3: 2, 4: 4}.get(version, 1)
     lib.close()
 
 
@@ -214,10 +214,10 @@ def test_newer_metadata(tmp_path: Path) -> None:
     path = tmp_path / "newer.so"
     path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
     with pytest.raises(
-        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 3"
+        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 4"
     ):
         tk.runtime.load_module(path)
-    with pytest.raises(UserError, match="format 9; this version reads 1 to 3"):
+    with pytest.raises(UserError, match="format 9; this version reads 1 to 4"):
         inspect_library(path)
 
 

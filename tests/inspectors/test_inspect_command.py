@@ -55,7 +55,7 @@ def test_an_artifact_in_each_way(forms: Forms, capsys: Any) -> None:
     header = inspect(capsys, forms.folder, "--artifact", "mlp.h")
     assert header == artifacts["mlp.h"].text()
     shown = inspect(capsys, forms.library, "--artifact", "host/metadata.json")
-    assert shown.startswith('{\n  "format": 2,\n')
+    assert shown.startswith('{\n  "format": 4,\n')
     assert json.loads(shown)["library"] == "mlp"
     dump = inspect(capsys, forms.library, "--artifact", "weights.json", "--as", "hexdump")
     assert dump.startswith("00000000  5b 0a 7b")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.measure.calls import around_calls, time_calls
 from tensorkiln.script import R
 from tests.transform.graphs import graph, rand
@@ -54,5 +54,13 @@ class Branching:
 
 
 def test_host_steps_have_no_call_plan() -> None:
-    with pytest.raises(UnsupportedError, match="no call plan"):
-        around_calls(tk.compile(Branching, "native"), "", "")
+    exe = tk.compile(Branching, "native")
+    with pytest.raises(UserError, match="no graph function is called 'main'"):
+        time_calls(exe, {"c": np.array(True), "x": X[0, :4]})
+    text = around_calls(exe, "here++", "", "static int here;").artifacts["entry.c"].text()
+    assert text.count("here++") == 2  # but what they call has
+
+
+def test_code_that_is_compiled_already() -> None:
+    with pytest.raises(UnsupportedError, match="llvmjit"):
+        around_calls(tk.compile(Branching, "llvmjit"), "", "")

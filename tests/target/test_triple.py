@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.artifact.c_library import STUB_LIBRARIES
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
-from tensorkiln.link.stubs import STUB_LIBRARIES
 from tensorkiln.link.toolchain import linux_arch
 from tensorkiln.pipeline import asked_target, plan_for
 from tensorkiln.target import Target

@@ -119,7 +119,7 @@ def test_what_is_returned(target: str) -> None:
 
 def test_metadata_has_the_rows(tmp_path: object) -> None:
     mod = graph(lambda g, x: g.relu(g.linear(x, rand(4, 3))), x=(2, 4))
-    for debug, number in ((False, 2), (True, 3)):
+    for debug, number in ((False, 2), (True, 4)):
         exe = tk.compile(mod, TARGETS["llvm"], debug=debug)
         path = exe.export_library(f"{tmp_path}/net{debug}.so")
         metadata = tk.runtime.load_module(path).metadata

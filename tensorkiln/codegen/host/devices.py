@@ -141,11 +141,12 @@ class HostDevices:
                 f"{f'weights_{n}' if parts else 'NULL'}, {self.weights_bytes.get(key, 0)}}},"
             )
         body = "\n".join(rows)
-        lines.append(f"static const kiln_device_target devices[] = {{\n{body}\n}};\n")
+        lines.append(f"{DEVICE_TABLE}{body}\n}};\n")
         return "\n".join(lines)
 
 
 NO_DEVICES = HostDevices({}, {})
+DEVICE_TABLE = "static const kiln_device_target devices[] = {\n"  # the end of `HostDevices.text`
 _BITS = {8: "KILN_BITS8", 16: "KILN_BITS16", 32: "KILN_BITS32", 64: "KILN_BITS64"}
 
 

@@ -6,6 +6,7 @@ Files are parsed by our own bounds-checked reader (`wire.py`); no code from a mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,12 @@ def from_onnx(
     Raises UserError if the file is not an ONNX model, if external data is missing or `freeze` is
     wrong; raises one UnsupportedError that lists every node that is malformed or not supported.
     """
-    importer = Importer(load(model, [Path(r) for r in external_roots]), freeze)
+    source = load(model, [Path(r) for r in external_roots])
+    importer = Importer(source, freeze)
     module = importer.run()
     if module is None:
         raise UnsupportedError(importer.issues)
-    return module
+    return replace(module, source=source.source(freeze))
 
 
 def imported_values(

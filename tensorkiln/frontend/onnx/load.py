@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.frontend.onnx.proto import MODEL, Model
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, map_path
 from tensorkiln.frontend.onnx.wire import WireError, decode
@@ -22,6 +23,12 @@ class ParsedModel:
     where: str
     files: ExternalFiles
     file_name: str = ""  # without its suffix; empty for a model in memory
+    data: bytes | memoryview = b""  # the whole file
+
+    def source(self, freeze: Mapping[str, int] | None) -> ModelSource:
+        """The hashes of the model and of the files of weights that were read until now."""
+        sizes = tuple((name, int(size)) for name, size in (freeze or {}).items())
+        return ModelSource("onnx", sha256_of(self.data), self.files.hashes(), sizes)
 
 
 def load(model: Any, roots: Sequence[Path] = ()) -> ParsedModel:
@@ -88,7 +95,7 @@ def _source(
         raise UserError(
             "not an ONNX model: it holds no graph", code="bad-model", where=where, hint=hint
         )
-    return ParsedModel(model, where, ExternalFiles(folder, roots))
+    return ParsedModel(model, where, ExternalFiles(folder, roots), data=data)
 
 
 def _looks_like(head: bytes) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
+from tensorkiln.base.origin import sha256_of
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.narrow import FORMATS, Format, Narrow, packed_size, unpacked
 from tensorkiln.frontend.onnx.proto import TensorProto
@@ -115,6 +116,10 @@ class ExternalFiles:
                 hint="the file is cut short or belongs to another model; export or copy it again",
             )
         return data[offset : offset + length]
+
+    def hashes(self) -> tuple[tuple[str, str], ...]:
+        """The SHA-256 of each file that was mapped until now, by its name in the model, sorted."""
+        return tuple((name, sha256_of(data)) for name, data in sorted(self._maps.items()))
 
     def _map(self, location: str) -> memoryview:
         if location not in self._maps:

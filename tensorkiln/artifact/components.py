@@ -1,0 +1,246 @@
+"""What a compiled model embeds and needs: each piece of software with its license.
+
+Nothing of this is stored. Metadata says what was compiled (compiler, devices, dependencies and
+their use), and the ELF file what was linked: the list is read from both, and costs no byte.
+
+    embedded  tensorkiln-runtime: the C sources of crt/ in every library
+    linked    the C library; libraries of dependencies; any other file that it needs (DT_NEEDED)
+    opened    drivers of devices (dlopen)
+    embedded, linked, host, build   the external dependencies
+
+What is generated from a model is the model's, and no component.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from tensorkiln.artifact.artifact import Artifact
+from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.artifact.c_library import LOADERS, STUB_LIBRARIES, SYSTEM_SYMBOLS
+from tensorkiln.artifact.elf import Elf, elf_of
+from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.artifact.mlf.metadata import Model
+from tensorkiln.artifact.sections import METADATA
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.licenses import RUNTIME_LICENSE, UNSTATED
+from tensorkiln.base.origin import Use
+
+RUNTIME = "tensorkiln-runtime"
+_GLIBC_LICENSE = "LGPL-2.1-or-later"
+_GCC_LICENSE = "GPL-3.0-or-later WITH GCC-exception-3.1"
+# Drivers by the kind of device: name, file, license. The OpenCL loader may be any vendor's.
+DRIVERS: Mapping[str, tuple[str, str, str]] = {
+    "cuda": ("nvidia-driver", "libcuda.so.1", "LicenseRef-NVIDIA-driver"),
+    "opencl": ("opencl-loader", "libOpenCL.so.1", UNSTATED),
+}
+# Files of glibc, also those that only other linkers name.
+_GLIBC_FILES = frozenset(
+    {*STUB_LIBRARIES, *(loader for loader, _ in LOADERS.values()), "librt.so.1", "libutil.so.1"}
+)
+# Functions that compilers add to what they compile: of libgcc and compiler-rt, and start files.
+_HELPER = re.compile(
+    r"__(u?(div|mod|divmod)[hsdt]i[34]|(mul|neg|cmp|ucmp|ashl|ashr|lshr|ffs|clz|ctz|popcount|parity|"
+    r"bswap)[sdt]i[234]|(add|sub|mul|div|neg|pow|extend|trunc|fix|fixuns|float|floatun|eq|ne|lt|le|gt|"
+    r"ge|unord)([hsdtx]f|[bhsdtx]f[sdti]+)[2i3]?)"
+)
+_START_FILES = ("frame_dummy", "__do_global_dtors_aux")
+_OF_LINKERS = ("_GLOBAL_OFFSET_TABLE_", "_TLS_MODULE_BASE_")
+_SHOWN = 6  # functions in `why`
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A piece of software: `version` is empty if it is not known, `license` an expression of SPDX,
+    `how` one of USES (base/origin.py), `why` what needs it, `files` names of libraries that must be
+    there, or of the parts that are embedded, and `url` where to get it."""
+
+    name: str
+    version: str
+    license: str
+    how: str
+    why: str
+    files: tuple[str, ...] = ()
+    url: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON values."""
+        return {**asdict(self), "files": list(self.files)}
+
+
+def components(metadata: Metadata, objects: Sequence[Elf] = ()) -> tuple[Component, ...]:
+    """The components of a library, sorted by how and name. `objects` is the shared library, or the
+    relocatable objects of a static one; without any, of artifacts that nobody linked, what they
+    will need follows from the metadata alone.
+
+    Raises UserError (code `bad-library`) for damaged objects.
+    """
+    linked = _Linked(objects)
+    found = [_runtime(metadata, linked)]
+    if objects:
+        system, foreign = linked.divided()
+        if system or any(name in _GLIBC_FILES for name in linked.needed):
+            found.append(_glibc(linked, system))
+        found += _compiler(linked)
+    else:
+        foreign = ()
+        why = "the C runtime: memory, threads, files"
+        found.append(Component("glibc", ">=2.17", _GLIBC_LICENSE, "linked", why))
+    kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
+    for name, file, license_ in (DRIVERS[kind] for kind in kinds if kind in DRIVERS):
+        found.append(Component(name, "", license_, "opened", "code for devices", (file,)))
+    found += _dependencies(metadata, linked, foreign)
+    known = {file for c in found for file in c.files}
+    for file in linked.needed:
+        if file not in known and file not in _GLIBC_FILES:
+            found.append(_unknown(file, foreign))
+    return tuple(sorted(found, key=lambda c: (_ORDER.index(c.how), c.name)))
+
+
+_ORDER = ("embedded", "linked", "opened", "host", "build")
+
+
+class _Linked:
+    """What ELF files need and have: `needed` are DT_NEEDED, in order."""
+
+    def __init__(self, objects: Sequence[Elf]):
+        self.is_shared = bool(objects) and not objects[0].relocatable
+        self.needed = tuple(dict.fromkeys(n for elf in objects for n in elf.needed()))
+        self.symbols, undefined = set[str](), dict[str, None]()
+        self.comments, names = "", b""
+        for elf in objects:
+            self.symbols |= {s.name for s in elf.symbols() if s.is_defined}
+            for s in elf.symbols(dynamic=not elf.relocatable):
+                if s.name and not s.is_defined and not s.is_weak and s.name not in _OF_LINKERS:
+                    undefined[s.name] = None
+            for name in (".comment", ".dynstr"):
+                section = elf.section(name)
+                if section is not None and name == ".comment":
+                    self.comments += bytes(elf.content(section)[:4096]).decode("ascii", "replace")
+                elif section is not None:
+                    names += bytes(elf.content(section))
+        self.undefined = tuple(n for n in undefined if n not in self.symbols)
+        found = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
+        self.glibc = ".".join(map(str, max(found))) if found else "2.17"
+
+    def divided(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The undefined symbols of the C library, and those of others."""
+        others = [n for n in self.needed if n not in _GLIBC_FILES]
+        if self.is_shared and not others:  # whatever the caller's linker found there
+            return self.undefined, ()
+        system = tuple(n for n in self.undefined if n in SYSTEM_SYMBOLS)
+        return system, tuple(n for n in self.undefined if n not in SYSTEM_SYMBOLS)
+
+
+def _runtime(metadata: Metadata, linked: _Linked) -> Component:
+    parts = ["crt"]
+    kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
+    if kinds:
+        parts += ["crt/device", *(f"crt/{kind}" for kind in kinds)]
+    why = "kiln_call, kiln_open, ...: calls, tensors, threads"
+    version = metadata.compiler_version
+    return Component(RUNTIME, version, RUNTIME_LICENSE, "embedded", why, tuple(parts))
+
+
+def archive_components(
+    models: Mapping[str, Model], own: Sequence[str], version: str
+) -> tuple[Component, ...]:
+    """The components of an archive in Model Library Format, sorted by how and name: Tensorkiln's
+    own files (paths `own`), what the objects need of the C library, and the dependencies, embedded
+    where their sources are in the archive. The program that is built of it links the rest."""
+    found = dict[str, Component]()
+    if own:
+        why = "headers and templates of projects"
+        found["Tensorkiln"] = Component(
+            "Tensorkiln", version, RUNTIME_LICENSE, "embedded", why, tuple(own)
+        )
+    needed = sorted({name for m in models.values() for name in m.undefined_symbols})
+    system = [name for name in needed if name in SYSTEM_SYMBOLS]
+    if system:
+        found["libc"] = Component("libc", "", UNSTATED, "linked", _listed(system))
+    for model in models.values():
+        for d in model.external_dependencies:
+            bundled = model.bundled.get(d.short_name)
+            how = "build" if d.build_time else "linked"
+            files, why = d.libraries, f"model {model.model_name}"
+            if bundled is not None:
+                how, files = "embedded", (bundled.path,)
+            found.setdefault(
+                d.short_name,
+                Component(d.short_name, d.version_spec, d.license, how, why, files, d.url),
+            )
+    return tuple(sorted(found.values(), key=lambda c: (_ORDER.index(c.how), c.name)))
+
+
+def _glibc(linked: _Linked, symbols: Sequence[str]) -> Component:
+    files = tuple(sorted(n for n in linked.needed if n in _GLIBC_FILES))
+    version = f">={linked.glibc}"
+    return Component("glibc", version, _GLIBC_LICENSE, "linked", _listed(symbols), files)
+
+
+def _compiler(linked: _Linked) -> Iterable[Component]:
+    """What a compiler driver has put into the file: the packaged linker adds nothing."""
+    version = next(iter(re.findall(r"GCC: \([^)]*\) ([\d.]+)", linked.comments)), "")
+    helpers = sorted(n for n in linked.symbols if _HELPER.fullmatch(n))
+    if helpers:
+        yield Component("libgcc", version, _GCC_LICENSE, "embedded", _listed(helpers))
+    if any(n in linked.symbols for n in _START_FILES):
+        files = ("crtbeginS.o", "crtendS.o")
+        why = "the compiler that linked it adds them"
+        yield Component("gcc-start-files", version, _GCC_LICENSE, "embedded", why, files)
+        if "_init" in linked.symbols:
+            files = ("crti.o", "crtn.o")
+            yield Component("glibc-start-files", "", _GLIBC_LICENSE, "embedded", why, files)
+
+
+def _dependencies(
+    metadata: Metadata, linked: _Linked, foreign: Sequence[str]
+) -> Iterable[Component]:
+    uses = {u.short_name: u for u in metadata.origin.uses}
+    for d in metadata.dependencies:
+        plain = "build" if d.build_time else "linked" if d.libraries else "embedded"
+        use = uses.get(d.short_name, Use(d.short_name, plain, "metadata does not say"))
+        how = use.how
+        if how == "embedded" and not linked.is_shared and foreign:
+            how = "linked"  # by the program that this is linked into
+        yield Component(d.short_name, d.version_spec, d.license, how, use.why, d.libraries, d.url)
+
+
+def _unknown(file: str, foreign: Sequence[str]) -> Component:
+    name = re.sub(r"\.so[.\d]*\Z", "", file)
+    return Component(name, "", UNSTATED, "linked", _listed(foreign), (file,))
+
+
+def _listed(symbols: Sequence[str]) -> str:
+    more = len(symbols) - _SHOWN
+    tail = f", ... and {more} more" if more > 0 else ""
+    return ", ".join(sorted(symbols)[:_SHOWN]) + tail
+
+
+# -- metadata of what is no library ------------------------------------------------------------
+
+
+def set_metadata(artifacts: ArtifactSet) -> Metadata:
+    """The metadata of a whole compile, from its entry file. Raises UserError (code `bad-artifact`)
+    where there is none."""
+    for a in artifacts:
+        if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.c":
+            found = re.search(r"static const char metadata\[\] =\n((?:    \".*\"\n?)+);", a.text())
+            if found:
+                return Metadata.from_bytes(_unquoted(found[1]), a.name)
+        if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.o":
+            elf = elf_of(a.view, a.name)
+            section = elf.section(METADATA)
+            if section is not None:
+                return Metadata.from_bytes(elf.content(section), a.name)
+    raise UserError("no entry file with metadata: these are not all artifacts", code="bad-artifact")
+
+
+def _unquoted(lines: str) -> bytes:
+    """The bytes of C string literals, one per line, as `quote` (codegen/host/header.py) writes
+    them."""
+    text = "".join(line.strip().rstrip(";")[1:-1] for line in lines.splitlines())
+    whole = re.sub(r"\\([0-7]{3}|.)", lambda m: chr(int(m[1], 8)) if len(m[1]) == 3 else m[1], text)
+    return whole.encode("latin-1")
