@@ -256,6 +256,7 @@ def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
     return answer
 
 
+_MOST_NOTES = 3  # of nodes without the kernel that is fast for them
 _ANSWERS = {
     "relax_codegen": "a list of External",
     "relax_pipeline": "a pass, a list of passes or a pipeline's name",
@@ -527,6 +528,7 @@ def compile(
         debug=Debug(fused, plan.relax) if debug and fused else None,
     )
     _note_weights(executable, progress)
+    _note_reasons(executable, progress)
     return executable
 
 
@@ -587,6 +589,18 @@ def _note_weights(executable: Executable, progress: Progress) -> None:
     small = cpu_target(executable.target).optimize == "size"
     hint = "" if small else "; --optimize size, or compile(optimize='size'), keeps them small"
     progress.note(f"{found.note}{hint}")
+
+
+def _note_reasons(executable: Executable, progress: Progress) -> None:
+    """Say which nodes have no kernel of the family that is fast for them, and why."""
+    slow = []
+    for row in executable.placement():
+        more = f" and {len(row.nodes) - 1} more" if len(row.nodes) > 1 else ""
+        slow += [f"{row.nodes[0]}{more}: {why}" for why in row.reasons if why.startswith("no ")]
+    for text in slow[:_MOST_NOTES]:
+        progress.note(text)
+    if len(slow) > _MOST_NOTES:
+        progress.note(f"{len(slow) - _MOST_NOTES} more of these: Executable.placement()")
 
 
 def asked_target(target: Target | str | dict[str, object] | None) -> Target:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+import tensorkiln as tk
+from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
 from tensorkiln.ops.evaluate import evaluate
@@ -336,3 +339,22 @@ def test_why_a_product_stays_in_float32(reason: str) -> None:
 def test_products_without_quantised_operands_have_no_reason() -> None:
     before = graph(product(left=(), right=lambda g: rand(12, 7)), x=FLOAT)
     assert match_integer(before) is before
+
+
+def test_compile_notes_products_that_stay_in_float32() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = g.dequantize(x, c(0.1), at(0))
+        for before, after in pairwise((12, 12, 12, 20, 28, 36, 44)):
+            y = g.linear(y, rand(before, after))
+            y = g.dequantize(g.quantize(y, c(0.1), at(0)), c(0.1), at(0))
+        return y
+
+    progress = Progress()
+    tk.compile(graph(build, x=ROWS), progress=progress)
+    reason = "no integer kernel: its right side is not dequantised"
+    assert progress.notes == [
+        f"node linear and 1 more: {reason}",
+        f"node linear: {reason}",
+        f"node linear: {reason}",
+        "2 more of these: Executable.placement()",
+    ]
