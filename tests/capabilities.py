@@ -22,7 +22,7 @@ class Capability:
 
 
 _PACKAGES = (
-    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnxruntime|onnxruntime.quantization|onnxscript|"
+    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|onnxruntime|onnxruntime.quantization|onnxscript|"
     "islpy|llvmlite|pip|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"

@@ -427,10 +427,11 @@ def _devices(row: Reader) -> tuple[DeviceInfo, ...]:
     return tuple(found)
 
 
-def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
+def _function(row: Reader, default: str | None = None) -> FunctionInfo:
+    kind = row.get("kind", str, default)
     return FunctionInfo(
         name=row.get("name", str),
-        kind=row.get("kind", str, kind),
+        kind=kind,
         inputs=_params(row, "inputs", "in"),
         outputs=_params(row, "outputs", "out"),
         symbols=_symbols(row),
@@ -441,12 +442,12 @@ def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
             PoolInfo(p.get("name", str), p.size("bytes"), p.number("align"))
             for p in row.rows("pools")
         ),
-        kept=_kept(row),
+        kept=_kept(row, kind),
     )
 
 
-def _kept(row: Reader) -> tuple[KeptInfo, ...]:
-    count, is_graph = len(row.rows("outputs")), row.get("kind", str) == "graph"
+def _kept(row: Reader, kind: str) -> tuple[KeptInfo, ...]:
+    count, is_graph = len(row.rows("outputs")), kind == "graph"
     found = []
     for k in row.rows("kept"):
         info = KeptInfo(k.number("output"), k.get("kernel", str), k.texts("names"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import pty
@@ -11,8 +12,8 @@ import select
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,13 @@ ESCAPE = re.compile(r"\x1b(\[[?\d;]*[A-Za-z]|\][^\x07]*\x07|[=>()][A-Z0-9]?)")
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the script of each shell, by its name."""
+    """A folder with the script of each shell, by its name, with the tags of this process: other
+    tests may have added some."""
     folder = tmp_path_factory.mktemp("scripts")
     for shell in SHELLS:
-        command = [sys.executable, "-m", "tensorkiln.cli", "completion", shell]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        (folder / shell).write_text(done.stdout)
+        with redirect_stdout(io.StringIO()) as out:
+            assert main(["completion", shell]) == 0
+        (folder / shell).write_text(out.getvalue())
     return folder
 
 

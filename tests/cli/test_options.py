@@ -64,6 +64,8 @@ def accepted(kind: str, text: str) -> bool:
     """Whether a kind of argument takes a text, said here once more and otherwise."""
     if kind == "choice":
         return False  # no text above is one
+    if kind.startswith("a number of bytes"):
+        return re.fullmatch(r"[0-9]{1,40}[KMGTkmgt]?", text) is not None
     if kind.startswith(("a whole number", "a number")):
         low, high = (float(word) for word in kind.rpartition("from ")[2].split(" to "))
         plain = text.isascii() and text.strip() == text and "_" not in text
@@ -147,7 +149,7 @@ def test_said_twice(
 ) -> None:
     """The same twice is once; two values are one too many, but for options that may be repeated."""
     first, second = ("0.5", "1.0") if kind_of(action).startswith("a number") else ("a", "b")
-    if kind_of(action).startswith("a whole"):
+    if kind_of(action).startswith(("a whole", "a number of bytes")):
         first, second = "1", "2"
     if kind_of(action).startswith("NAME"):
         first, second = "a=1", "b=2"

@@ -177,6 +177,7 @@ PRINTS = [
     ["compile", "good.onnx", "-o", "new.so", "-q", "--json"],
     ["explain", "good.onnx", "-o", "page", "-q", "--no-times", "--json"],
     ["new-project", "good.tar", "-o", "project", "-q", "--json"],
+    ["cache"],
     ["completion", "bash"],
     ["--help"],
 ]
@@ -397,20 +398,33 @@ def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
         assert set(here.iterdir()) <= {*before, here / "kept"}
 
 
+# Says when the command line begins: before that, and after it, an interrupt is Python's.
+WITHIN = """
+import os, signal, sys
+from tensorkiln.cli import main
+os.write(2, b"up ")
+code = main()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.exit(code)
+"""
+
+
 @pytest.mark.parametrize("line", PRINTS[:-1], ids=" ".join)
 @pytest.mark.parametrize("json", [False, True])
 def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Path) -> None:
     """One word, or done by then; with --json a document in either case."""
     argv = [*line, *(["--json"] if json and "--json" not in line and line[-1] != "-" else ())]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tensorkiln.cli", *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE": "0"},
+        [sys.executable, "-c", WITHIN, *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE_DIR": str(here / "cache")},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(0.2)  # at any moment
+    assert process.stderr is not None
+    assert os.read(process.stderr.fileno(), 3) == b"up "
+    time.sleep(0.1)  # at any moment
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -418,5 +432,5 @@ def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Pat
     assert "Traceback" not in err
     if process.returncode == 130:
         assert err.splitlines()[-1].endswith("kiln: interrupted")
-        if "--json" in argv and out:  # not if it came while the document was written
+        if "--json" in argv and out.endswith("}\n"):  # else it came while this was written
             assert loads(out)["error"]["code"] == "interrupted"

@@ -12,10 +12,11 @@ from tensorkiln.codegen.c_like.code import (
     PRODUCT,
     SUM,
     Code,
+    call,
     infix,
     prefix,
 )
-from tensorkiln.codegen.c_like.types import as_mask, choose, select
+from tensorkiln.codegen.c_like.types import as_mask, cast, choose, select
 from tensorkiln.codegen.c_like.writer import Expressions, TextWriter
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import (
@@ -132,9 +133,16 @@ def _select(w: TextWriter, e: Select) -> str:
     if e.cond.dtype.lanes == 1:
         if e.dtype.is_bool and e.dtype.lanes > 1:
             y = as_mask(w, y, w.mask_bits(e.b), w.mask_bits(e.a), e.dtype.lanes)
-        if all(isinstance(v, IntImm) for v in (e.a, e.b)) and e.dtype.bits == 64:
-            x = prefix(f"({w.type(e.dtype)})", x)
-        return choose(w, z, x, y)
+        is_number = e.dtype.is_int and not e.dtype.is_bool
+        if is_number and isinstance(e.a, IntImm) and isinstance(e.b, IntImm):
+            # Literals alone are of the type that the language finds for them.
+            if w.dialect.only_words:
+                x = x if e.dtype.is_unsigned else call(w.type(e.dtype), x)
+            elif e.dtype.bits == 64:
+                x = cast(w, x, e.dtype)
+        chosen = choose(w, z, x, y)
+        promoted = is_number and e.dtype.bits < 32 and e.dtype.lanes == 1
+        return cast(w, chosen, e.dtype) if promoted and not w.dialect.only_words else chosen
     if e.dtype.is_bool:
         bits, lanes = w.mask_bits(e.a), e.dtype.lanes
         z, y = (as_mask(w, v, w.mask_bits(p), bits, lanes) for v, p in ((z, e.cond), (y, e.b)))
