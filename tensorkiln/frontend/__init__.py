@@ -85,11 +85,11 @@ def import_model(
     if path is not None and suffix == ".py":
         _refuse_options("a script", example_inputs=example_inputs, freeze=freeze)
         return _script(path)
-    if _is_of(model, "torch"):
+    if is_of(model, "torch"):
         positional, named = _examples(example_inputs)
         return from_torch(model, positional, named, freeze=freeze)
     data = isinstance(model, bytes | bytearray | memoryview)
-    if data or path is not None or _is_of(model, "onnx"):
+    if data or path is not None or is_of(model, "onnx"):
         _refuse_options("an ONNX model", example_inputs=example_inputs)
         if suffix in _NOT_MODELS:
             raise UserError(
@@ -138,7 +138,7 @@ def _refuse_options(what: str, **options: object) -> None:
             )
 
 
-def _is_of(model: object, package: str) -> bool:
+def is_of(model: object, package: str) -> bool:
     """Whether a class of the model is one of the package's, which may not be installed."""
     return any(c.__module__.partition(".")[0] == package for c in type(model).__mro__)
 

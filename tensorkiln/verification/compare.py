@@ -153,7 +153,13 @@ def _module(model: Any, freeze: Mapping[str, int] | None) -> IRModule:
         if freeze:
             raise UserError("freeze is for ONNX models", code="conflict")
         return model if isinstance(model, IRModule) else IRModule((model,))
-    if type(model).__module__.partition(".")[0] == "torch":
+    if frontend.is_of(model, "torch"):
+        if not hasattr(model, "graph_signature"):  # a module, which has no example inputs
+            raise UserError(
+                f"a torch module such as {type(model).__name__} has no inputs to be exported with",
+                code="bad-model",
+                hint="pass torch.export.export(module, example_inputs), or what from_torch gave",
+            )
         if freeze:
             raise UserError("freeze is for ONNX models", code="conflict")
         return frontend.from_torch(model)

@@ -280,6 +280,24 @@ def test_failures_of_torch(
     assert not recwarn.list
 
 
+class Halves(torch.nn.Module):
+    """Refuses odd sizes, as networks do that halve a picture and join it with itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(nn.functional.max_pool2d(x, 2), scale_factor=2) + x
+
+
+def test_sizes_that_torch_suggests() -> None:
+    options: dict[str, Any] = {"dynamic_shapes": ({3: Dim("w", min=4)},)}
+    with pytest.raises(UserError, match="torch cannot export Halves") as caught:
+        from_torch(Halves(), (torch.ones(1, 1, 8, 8),), **options)
+    assert caught.value.hint.startswith("torch suggests _w = Dim('_w'")
+    assert "w = 2*_w; this error's __cause__" in caught.value.hint
+    assert "oo" not in caught.value.hint and "Suggested" not in str(caught.value)
+    options = {"dynamic_shapes": ({3: 2 * Dim("_w", min=2)},)}
+    assert from_torch(Halves(), (torch.ones(1, 1, 8, 8),), **options)["main"]
+
+
 @pytest.mark.slow
 def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) -> None:
     pytest.importorskip("onnxscript")

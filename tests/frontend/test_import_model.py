@@ -96,6 +96,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "freeze of a module": (lambda d: from_source(SCRIPT), FROZEN, "freeze= is of no use for an IR"),
     "freeze of a script": (lambda d: written(d / "a.py"), FROZEN, "freeze= is of no use for a s"),
     "torch without example": (lambda d: Net(), {}, "example_inputs|input"),
+    "freeze, a text": (
+        lambda d: saved(d / "a.onnx"),
+        {"freeze": "batch=1"},
+        "freeze is a str, expected a Mapping",
+    ),
     "nothing": (lambda d: None, {}, "expected a model, received NoneType"),
     "number": (lambda d: 5, {}, "expected a model, received int"),
     "array": (lambda d: X, {}, "expected a model, received ndarray"),

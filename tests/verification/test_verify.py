@@ -115,6 +115,21 @@ def test_another_model() -> None:
         tk.verify(5, net())  # type: ignore[arg-type]
 
 
+def test_a_torch_module_without_inputs() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Twice(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x + x
+
+    exe = tk.compile(Twice(), TARGET, example_inputs=torch.ones(3))
+    for module in (Twice(), torch.nn.ReLU()):
+        with pytest.raises(UserError, match=f"module such as {type(module).__name__}") as e:
+            tk.verify(exe, module)
+        assert "torch.export.export(module, example_inputs)" in e.value.hint
+    assert tk.verify(exe, torch.export.export(Twice(), (torch.ones(3),))).ok
+
+
 def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     mod = tk.frontend.from_onnx(mlp())

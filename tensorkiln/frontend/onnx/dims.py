@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove, simplify
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import (
     Expr,
@@ -49,6 +49,8 @@ class Dims:
     """
 
     def __init__(self, freeze: Mapping[str, int] | None = None) -> None:
+        if freeze is not None:
+            require(freeze, Mapping, "freeze")
         self.freeze = dict(freeze or {})
         self.vars: dict[str, Var] = {}
         self.assumed: list[Expr] = []

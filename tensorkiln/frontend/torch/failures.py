@@ -13,7 +13,15 @@ from tensorkiln.base.errors import Issue, TensorkilnError, UnsupportedError, Use
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _NODE = re.compile(r"translating node %(\S+)")
-_ADVICE = ("Caused by:", "For more", "For extended", "The error above", "(Refer to")
+_ADVICE = (
+    "Caused by:",
+    "For more",
+    "For extended",
+    "Suggested fixes:",
+    "The error above",
+    "(Refer to",
+)
+_FIXES = re.compile(r"^Suggested fixes:\n((?:[ \t]+\S.*\n?)+)", re.MULTILINE)
 _FIXED = re.compile(
     r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)"
 )
@@ -52,8 +60,19 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
     return UserError(
         f"torch cannot export {name}: {at}{type(cause).__name__}: {said}",
         code="export-failed",
-        hint="this error's __cause__ has the full message",
+        hint="; ".join(
+            filter(None, (_fixes(texts[-1]), "this error's __cause__ has the full message"))
+        ),
     ), cause
+
+
+def _fixes(text: str) -> str:
+    """What torch would write for the sizes, such as `h = 8*_h`, in one line; or ""."""
+    found = _FIXES.search(text)
+    if found is None:
+        return ""
+    fixes = ", ".join(line.strip() for line in found[1].splitlines())
+    return f"torch suggests {fixes.replace(', max=oo', '').replace('max=oo', '')}"
 
 
 def _without_advice(text: str) -> list[str]:
