@@ -39,6 +39,15 @@ _HINTS: dict[int, str] = {
 }
 
 
+def names_beside(path: Path) -> list[str]:
+    """The names in the folder of a path, for a hint at one that is meant; none if it cannot be
+    read."""
+    try:
+        return [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return []
+
+
 def plain_path(path: str | os.PathLike[str]) -> Path:
     """Return `path` as a Path. Raises UserError (code `bad-path`) for empty text, text with a zero
     byte or that the file system's encoding cannot represent, bytes, and anything but a path."""

@@ -13,8 +13,8 @@ from typing import Any
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import FORMAT
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
-from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import open_plain, plain_path
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.files import names_beside, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, MAX_NAMES, parse_json
 from tensorkiln.base.mapped import file_state
 
@@ -59,6 +59,7 @@ _OTHERS = {
     ".tar": "unpack it; tk.load_artifacts(tk.ArtifactSet.load(folder))",
     ".a": "it is linked into a program",
     ".o": "it is linked into a program",
+    ".onnx": "a model is compiled: tk.compile",
 }
 
 
@@ -117,7 +118,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
                 sections = _sections(file, raw)
                 text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
-        raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
+        hint = nearest(file.name, names_beside(file))
+        raise UserError(f"no such file: {str(file)!r}", code="no-file", hint=hint) from None
     except ValueError:  # a path with a zero byte or a lone surrogate
         raise UserError(f"{str(file)!r} is not a valid path", code="no-file") from None
     except OSError as error:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln import frontend
-from tensorkiln.artifact.metadata import KeptInfo, KernelInfo
+from tensorkiln.artifact.metadata import KeptInfo, KernelInfo, ParamInfo
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest, require
 from tensorkiln.executable import Debug, Executable
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,
@@ -177,18 +178,33 @@ def _function(mod: IRModule, source: Compiled) -> Function:
             code="other-model",
             hint=f"it has: {', '.join(names) or 'none'}",
         )
-    have = [p.dtype for p in source.info.inputs]
-    want = [p.tensor.dtype.name for p in f.params if hasattr(p.type, "dtype")]
+    want = [p for p in f.params if hasattr(p.type, "dtype")]
     outputs, results = len(source.info.outputs), len(_fields(f.result))
-    fits = have == want and (outputs >= results or source.info.kind != "graph")
+    fits = len(want) == len(source.info.inputs) and all(map(_is_like, source.info.inputs, want))
+    fits = fits and (outputs >= results or source.info.kind != "graph")
     if not fits or (not source.info.kept and source.info.kind == "graph" and outputs != results):
+        have = ", ".join(f"{p.dtype}{p.shape_text}" for p in source.info.inputs)
+        takes = ", ".join(str(p.type) for p in want)
         raise UserError(
-            f"the library takes {', '.join(have) or 'nothing'} and returns {outputs} output(s), "
-            f"the model takes {', '.join(want) or 'nothing'} and returns {results}",
+            f"the library takes {have or 'nothing'} and returns {outputs} output(s), "
+            f"the model takes {takes or 'nothing'} and returns {results}",
             code="other-model",
             hint="model is what the library was compiled from",
         )
     return f
+
+
+def _is_like(p: ParamInfo, var: RVar) -> bool:
+    """Whether a library's parameter can be a model's: of its type, rank and known sizes."""
+    if p.dtype != var.tensor.dtype.name:
+        return False
+    if p.shape is None or not isinstance(var.type, TensorType):
+        return True
+    sizes = [int_value(d) for d in var.type.shape]
+    return len(sizes) == len(p.shape) and all(
+        size is None or not isinstance(d, int) or size == d
+        for size, d in zip(sizes, p.shape, strict=True)
+    )
 
 
 def _inputs(source: Compiled, given: Inputs, dims: Mapping[str, int], seed: int) -> list[Array]:

@@ -107,7 +107,12 @@ def test_wrong_arguments(options: dict[str, Any], code: str, words: str) -> None
 
 def test_another_model() -> None:
     exe = tk.compile(net(), TARGET, debug=True)
-    for other in (graph(lambda g, x, y: g.add(x, y), x=(4, 6), y=(4, 6)),):
+    others = [
+        graph(lambda g, x, y: g.add(x, y), x=(4, 6), y=(4, 6)),  # more inputs
+        graph(lambda g, x: g.relu(x), x=(4, 6, 1)),  # another rank
+        graph(lambda g, x: g.relu(x), x=(4, 7)),  # another size
+    ]
+    for other in others:
         with pytest.raises(UserError) as e:
             tk.verify(exe, other)
         assert e.value.code == "other-model"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.files import names_beside
 from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.frontend.onnx.proto import MODEL, Model
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, map_path
@@ -67,10 +68,8 @@ def _read(path: Path) -> memoryview:
     try:
         return map_path(path)
     except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise UserError(
-            "no such file", code="missing-file", where=where, hint=nearest(path.name, beside)
-        ) from None
+        hint = nearest(path.name, names_beside(path))
+        raise UserError("no such file", code="missing-file", where=where, hint=hint) from None
     except ValueError:  # a zero byte, or half of a surrogate pair
         raise UserError("not a valid path", code="missing-file", where=where) from None
     except OSError as error:
