@@ -497,8 +497,6 @@ def compile(
         replace(made_from, freeze=()) if made_from else None,
         given_options(
             freeze=dict((made_from.freeze if made_from else ()) or freeze or {}) or None,
-            precision=precision,
-            optimize=optimize,
             relax_pipeline=relax_pipeline,
             tir_pipeline=tir_pipeline,
             system_lib_prefix=system_lib_prefix,
@@ -534,7 +532,8 @@ def compile(
 
 def given_options(**options: object) -> dict[str, object]:
     """The options of a compile that are not their defaults, as JSON values: a pipeline that
-    has a name by it. None of them is a path."""
+    has a name by it. None of them is a path. Those that the target says, precision and optimize,
+    are not among them."""
     found: dict[str, object] = {}
     for name, value in options.items():
         if name.endswith("_pipeline") and (value == "auto" or not isinstance(value, str)):

@@ -39,7 +39,7 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """All that metadata says of where a library is from. `options` are those of `compile` that
-    differ from their defaults and can change its bytes, as JSON values."""
+    differ from their defaults, can change its bytes, and are not in the target, as JSON values."""
 
     model: ModelSource | None = None
     options: Mapping[str, object] = field(default_factory=dict)

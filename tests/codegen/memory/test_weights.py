@@ -403,7 +403,7 @@ def test_no_winograd_is_no_contradiction() -> None:
 
 
 def test_the_page_of_a_compile_says_it() -> None:
-    large, _ = record(larger(128), Target(V3), {}, seconds=0)
-    small, _ = record(larger(128), Target({**V3, "optimize": "size"}), {}, seconds=0)
+    large, _ = record(larger(128), "net", Target(V3), {}, seconds=0)
+    small, _ = record(larger(128), "net", Target({**V3, "optimize": "size"}), {}, seconds=0)
     assert any(note.startswith("weights take") for note in large.notes)
     assert not any(note.startswith("weights take") for note in small.notes)
