@@ -500,7 +500,7 @@ def compile(
             relax_pipeline=relax_pipeline,
             tir_pipeline=tir_pipeline,
             system_lib_prefix=system_lib_prefix,
-            externals=[e if isinstance(e, str) else e.name for e in externals],
+            externals=list(dict.fromkeys(f.external for f in mod.externals)),
             debug=debug,
         ),
         uses,
