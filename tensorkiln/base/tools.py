@@ -34,7 +34,8 @@ def run_tool(
 ) -> str:
     """Run `command` in `folder` and return what it wrote to stdout and stderr. A `umask` of -1
     keeps that of this process. Raises ToolFailure if the command fails or takes longer than
-    `seconds`, UserError (code `no-tool`) if there is no such program."""
+    `seconds`, UserError (code `no-tool`) if there is no such program, KeyboardInterrupt if an
+    interrupt ended it."""
     say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
     try:
         done = subprocess.run(
@@ -51,6 +52,8 @@ def run_tool(
         raise UserError(f"no such compiler or linker: {command[0]!r}", code="no-tool") from error
     except subprocess.TimeoutExpired:
         raise ToolFailure(command, f"it did not finish within {seconds} s", 1) from None
+    if done.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt  # the user's, who meant this process as well
     if done.returncode != 0:
         raise ToolFailure(command, done.stderr or done.stdout, done.returncode)
     return done.stdout + done.stderr
