@@ -213,8 +213,9 @@ pythons: .venv/has-dev
 	    install -q --disable-pip-version-check $(PIP_ARGS) numpy && echo "python$$v" || exit 1; \
 	done
 
-# Nothing is sent; nothing is fetched but NumPy for other Pythons.
-release-check: .venv/has-dev pythons
+# Nothing is sent; nothing is fetched but what tests need, and NumPy for other Pythons. No release has a
+# kernel of more instructions than the last.
+release-check: .venv/has-dev pythons compare
 	$(BIN)/python -m release.check
 
 clean:
