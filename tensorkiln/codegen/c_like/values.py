@@ -58,6 +58,9 @@ def _binary(w: TextWriter, e: Binary) -> str:
         plain = _index(w, e)
         if plain is not None:
             return plain
+    if e.op == "bitxor" and isinstance(e.a, IntImm) and isinstance(e.b, IntImm):
+        # clang takes `2 ^ 2` for a power that somebody meant.
+        return w.dialect.integer(e.a.value ^ e.b.value, e.dtype)
     x, y = w.value(e.a), w.value(e.b)
     number = int_value(e.b.a if isinstance(e.b, Broadcast) else e.b)
     return arithmetic.binary(w, e.op, x, y, dtype, number=number)

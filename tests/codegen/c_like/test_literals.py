@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import numpy as np
@@ -39,6 +40,7 @@ def test_constants_wrap_around_as_their_type_does(dtype: str) -> None:
         rows[-1] = (rows[-1][0], int(difference > np.array(x).astype(dtype)))
     rows += [(f"{a} << T.{dtype}(20)", x << 20) for a, x in forms(dtype)]
     rows += [(f"-({a})", -x) for a, x in forms(dtype)]
+    rows += [(f"{a} ^ {b}", x ^ y) for (a, x), (b, y) in product(forms(dtype), repeat=2)]
     lines = "".join(f"    p[{i}] = {text}\n" for i, (text, _) in enumerate(rows))
     head = f'@T.prim_func\ndef f(n: T.int32, p: T.Buffer(({len(rows)},), "{dtype}")):\n'
     found = np.zeros(len(rows), dtype)
@@ -46,3 +48,29 @@ def test_constants_wrap_around_as_their_type_does(dtype: str) -> None:
     bits = np.dtype(dtype).itemsize * 8
     for (text, value), got in zip(rows, found, strict=True):
         assert int(got) % (1 << bits) == value % (1 << bits), (dtype, text)
+
+
+def source(target: dict[str, object], *lines: str, dtype: str = "int32") -> str:
+    """What a kernel with these lines is printed as."""
+    body = "".join(f"        {line}\n" for line in lines)
+    text = (
+        f'@T.prim_func\ndef f(x: T.Buffer((4,), "{dtype}"), y: T.Buffer((4,), "{dtype}")):\n'
+        f"    for i in range(4):\n{body}"
+    )
+    artifacts = tk.compile(from_source(text), target).artifacts
+    return "\n".join(a.text() for a in artifacts if a.file_name.endswith((".c", ".cl", ".fmt")))
+
+
+@pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
+def test_a_constant_is_no_power() -> None:
+    """clang warns of `2 ^ 2`."""
+    assert "2 ^ 2" not in source({"kind": "c"}, "y[i] = x[(T.int64(2) ^ T.int64(2)) + i]")
+
+
+@pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_a_choice_of_narrow_integers_has_their_type(dtype: str) -> None:
+    """`?:` computes an int of two, and gcc may warn when that becomes an element."""
+    line = f"y[i] = T.select(x[i] > T.{dtype}(3), x[i] * x[i], x[3 - i] ^ x[i])"
+    text = source({"kind": "c"}, line, dtype=dtype)
+    assert re.search(rf"= \({dtype}_t\)\(\w+ > 3 \?", text)
