@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tensorkiln import external, frontend, inspectors, runtime, script
+    from tensorkiln import external, frontend, inspectors, runtime, scale, script
     from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
     from tensorkiln.artifact.mlf.load import load_model_library_format
     from tensorkiln.executable import Executable, export_model_library_format
@@ -64,6 +64,7 @@ _PUBLIC = {
     "nd": "tensorkiln.runtime.nd",
     "opencl": "tensorkiln.runtime.device:opencl",
     "runtime": "tensorkiln.runtime",
+    "scale": "tensorkiln.scale",
     "script": "tensorkiln.script",
     "trace": "tensorkiln.measure.placed:trace",
     "verify": "tensorkiln.verification:verify",
@@ -98,6 +99,7 @@ __all__ = [
     "nd",
     "opencl",
     "runtime",
+    "scale",
     "script",
     "trace",
     "verify",

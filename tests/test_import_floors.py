@@ -30,6 +30,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"measure", "dynamo"}),
     frozenset({"verification"}),
     frozenset({"report"}),
+    frozenset({"scale"}),
+    frozenset({"tune"}),
     frozenset({"cli"}),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,0 +1,216 @@
+"""Many jobs on an executor of others: each is named by its content, and done until it answers.
+
+What an engine does when a machine is gone differs: a process pool breaks, Ray and Dask start a
+task again and give up after a while. All of it looks the same from here: a job that was lost is
+submitted again, a few times; a job that raised has failed, and nobody tries it again.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from tensorkiln.base.errors import TensorkilnError, UserError
+from tensorkiln.base.progress import Progress, watched
+from tensorkiln.scale.local import local_executor
+
+# Jobs that an executor holds at a time: enough for a thousand machines, and few enough that what
+# they are made of fits into memory.
+IN_FLIGHT = 1024
+TRIES = 3
+
+# Errors of engines by which a job was lost, not wrong, by their package and their name; an engine
+# that is not installed cannot be asked.
+_LOST = {
+    "distributed": ("KilledWorker", "FutureCancelledError", "FutureLostError", "CommClosedError"),
+    "dask": ("KilledWorker",),
+    "ray": (
+        "ActorDiedError",
+        "ActorUnavailableError",
+        "LocalRayletDiedError",
+        "NodeDiedError",
+        "ObjectFetchTimedOutError",
+        "ObjectLostError",
+        "ObjectReconstructionFailedError",
+        "OutOfMemoryError",
+        "OwnerDiedError",
+        "RayActorError",
+        "WorkerCrashedError",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A call `run(*arguments)` of a function of a module, whose arguments and result can be pickled
+    and are small.
+
+    `key` names it by its content: jobs of one key have one result, so one of them is run. It may
+    run twice, wholly or in part, since a machine may be lost after the work and before the answer;
+    what it writes must be the same both times, and written whole or not at all. `what` is for
+    people.
+    """
+
+    key: str
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job has no result, as plain data: `kind` is the name of the exception's class, `code`
+    that of a TensorkilnError, else empty, `trace` where it was raised. `lost`: every worker that
+    had the job was gone before it answered."""
+
+    kind: str
+    message: str
+    code: str = ""
+    trace: str = ""
+    lost: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job: its result, or a failure. `tries` counts the submissions, `seconds` is
+    what the last of them took on its worker, 0 where no worker answered."""
+
+    job: Job
+    result: Any = None
+    failure: Failure | None = None
+    tries: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    result: Any
+    failure: Failure | None
+    seconds: float
+
+
+def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> _Answer:
+    """What a worker calls. Exceptions come home as data: those of engines change their class on the
+    way, and one that cannot be unpickled breaks a pool."""
+    start = time.perf_counter()
+    result, failure = None, None
+    try:
+        result = run(*arguments)
+    except Exception as error:
+        failure = _failure(error)
+    return _Answer(result, failure, time.perf_counter() - start)
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    executor: Executor | None = None,
+    *,
+    tries: int = TRIES,
+    progress: Progress | None = None,
+    title: str = "jobs",
+) -> Iterator[Outcome]:
+    """Run jobs and yield their outcomes in the order in which they come, one for each key.
+
+    `executor`: any `concurrent.futures.Executor`; None: this machine's processes
+    (`local_executor`), which end with the iterator. A job whose worker is lost is submitted again,
+    `tries` times in all. When the caller stops early, or is interrupted, jobs that have not begun
+    are cancelled.
+
+    Raises UserError (code `bad-executor`) for an executor that takes no jobs.
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise UserError(
+            f"executor is {executor!r}, expected one of concurrent.futures",
+            code="bad-executor",
+            where="executor",
+            hint="ProcessPoolExecutor, tk.scale.ray_executor(), or get_executor() of Dask's client",
+        )
+    if executor is not None:
+        yield from _run(jobs, executor, tries, progress, title)
+        return
+    with local_executor() as own:
+        yield from _run(jobs, own, tries, progress, title)
+
+
+def _run(
+    jobs: Iterable[Job], executor: Executor, tries: int, progress: Progress | None, title: str
+) -> Iterator[Outcome]:
+    shown, left, seen = watched(progress), iter(jobs), set[str]()
+    held: dict[Future[_Answer], tuple[Job, int]] = {}
+    again: list[tuple[Job, int]] = []
+
+    def fill() -> None:
+        while len(held) < IN_FLIGHT:
+            if again:
+                job, count = again.pop()
+            elif (fresh := next((j for j in left if j.key not in seen), None)) is not None:
+                job, count = fresh, 0
+                seen.add(job.key)
+            else:
+                return
+            held[_submitted(executor, job)] = (job, count + 1)
+
+    total = len(jobs) if isinstance(jobs, list | tuple) else 0
+    shown.phase(title, len({j.key for j in jobs}) if total else 0)
+    try:
+        fill()
+        while held:
+            done, _ = wait(held, return_when=FIRST_COMPLETED)
+            for future in done:
+                job, count = held.pop(future)
+                found, lost = _collected(future)
+                if lost is not None and count < tries:
+                    shown.note(f"{job.what or job.key}: {lost}; once more")
+                    again.append((job, count))
+                    continue
+                shown.advance(1, job.what)
+                yield Outcome(job, found.result, found.failure, count, found.seconds)
+            fill()
+    finally:
+        for future in held:
+            future.cancel()
+
+
+def _submitted(executor: Executor, job: Job) -> Future[_Answer]:
+    """The job's future; one that a broken executor refuses is lost, not an error of the caller."""
+    try:
+        return executor.submit(answer, job.run, job.arguments)
+    except BrokenExecutor as error:
+        refused: Future[_Answer] = Future()
+        refused.set_exception(error)
+        return refused
+
+
+def _collected(future: Future[_Answer]) -> tuple[_Answer, Failure | None]:
+    """The answer of a finished future, and why it was lost, if it was."""
+    error = future.exception()
+    if error is None:
+        return future.result(), None
+    if not isinstance(error, Exception):
+        raise error
+    lost = _is_lost(error)
+    failure = _failure(error, lost)
+    return _Answer(None, failure, 0.0), failure if lost else None
+
+
+def _is_lost(error: BaseException) -> bool:
+    if isinstance(error, BrokenExecutor):
+        return True
+    return any(
+        cls.__name__ in _LOST.get(cls.__module__.partition(".")[0], ())
+        for cls in type(error).__mro__
+    )
+
+
+def _failure(error: BaseException, lost: bool = False) -> Failure:
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, TensorkilnError):
+        return Failure(kind, text, error.code, lost=lost)
+    return Failure(kind, text, trace="".join(traceback.format_exception(error)), lost=lost)

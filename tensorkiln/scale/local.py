@@ -1,0 +1,140 @@
+"""This machine's processes as an executor that outlives them: the default of everything here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+from tensorkiln.base.config import available_cpus
+from tensorkiln.base.errors import UserError
+
+_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class WorkerLost(BrokenExecutor):
+    """The process that had a job is gone."""
+
+
+class LocalExecutor(Executor):
+    """Processes of one job at a time. One that dies takes its own job with it (WorkerLost), and
+    another takes its place; of a ProcessPoolExecutor, every job would be lost. Functions are
+    pickled by name, and a script that uses this guards its main part as for `multiprocessing`."""
+
+    def __init__(self, workers: int):
+        self._free: list[ProcessPoolExecutor | None] = [None] * workers  # None: not started yet
+        self._busy: set[ProcessPoolExecutor] = set()
+        self._waiting: deque[_Task] = deque()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._closed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The future of `fn(*args, **kwargs)`, called in one of the processes."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.append((future, fn, args, kwargs))
+        self._start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more jobs, and end the processes: after the last job, or, with `cancel_futures`,
+        after those that have begun. Without `wait`, those are ended too."""
+        with self._idle:
+            self._closed = True
+            if cancel_futures:
+                for future, *_ in self._waiting:
+                    future.cancel()
+                self._waiting.clear()
+            while wait and (self._busy or self._waiting):
+                self._idle.wait()
+            pools = [*self._busy, *filter(None, self._free)]
+            self._free.clear()
+        for pool in pools:
+            if not wait:
+                _end(pool)
+            pool.shutdown(wait=wait, cancel_futures=True)
+
+    def __exit__(self, *raised: object) -> None:
+        """With an exception, nobody waits for results."""
+        self.shutdown(wait=raised[0] is None, cancel_futures=raised[0] is not None)
+
+    def _start(self) -> None:
+        """Give waiting jobs to free processes."""
+        while True:
+            with self._lock:
+                if not self._waiting or not self._free:
+                    return
+                future, fn, args, kwargs = self._waiting.popleft()
+                if not future.set_running_or_notify_cancel():
+                    self._idle.notify_all()
+                    continue
+                pool = self._free.pop() or _process()
+                self._busy.add(pool)
+                try:
+                    inner = pool.submit(fn, *args, **kwargs)
+                except BrokenExecutor as error:  # it died between two jobs
+                    inner = Future()
+                    inner.set_exception(error)
+            inner.add_done_callback(partial(self._finish, future, pool))
+
+    def _finish(self, future: Future[Any], pool: ProcessPoolExecutor, done: Future[Any]) -> None:
+        error = done.exception() if not done.cancelled() else WorkerLost("the executor was closed")
+        lost = isinstance(error, BrokenExecutor)
+        with self._idle:
+            self._busy.discard(pool)
+            if not self._closed or self._waiting:
+                self._free.append(None if lost else pool)
+            elif not lost:
+                self._free.append(pool)
+            self._idle.notify_all()
+        if lost:
+            pool.shutdown(wait=False)
+            future.set_exception(WorkerLost("its process died"))
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(done.result())
+        self._start()
+
+
+def local_executor(workers: int | None = None) -> LocalExecutor:
+    """An executor of `workers` processes on this machine; by default one for each CPU that this
+    process may use.
+
+    Raises UserError for a number below 1.
+    """
+    count = available_cpus() if workers is None else workers
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise UserError(f"workers={workers!r}, expected a whole number of at least 1")
+    return LocalExecutor(count)
+
+
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+
+
+def _begin() -> None:
+    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.kill()
