@@ -65,8 +65,12 @@ def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:
 
 
 def transposes_rows(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
-    """Whether a transpose takes apart rows of at least a vector that were read at computed places:
-    in its order each element would be a load, and its place be computed once for each column."""
+    """Whether a transpose takes apart rows of at least a vector, or a change of layout blocks of
+    channels, that were read at computed places: in its order each element would be a load, and its
+    place be computed once for each column."""
+    if call.op == "relayout":
+        blocks = before[-1].var.tensor.layout is not None
+        return blocks and any(isinstance(b.value, Call) and b.value.op == "take" for b in before)
     if call.op != "transpose" or call.attrs.axes[-1] == len(call.attrs.axes) - 1:
         return False
     row = before[-1].var.tensor.shape[-1]

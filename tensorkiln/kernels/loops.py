@@ -26,7 +26,7 @@ def _operators(*patterns: str) -> tuple[str, ...]:
 
 def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
     """Whether loops over channel blocks compute a call: elementwise, or a concatenation of whole
-    blocks, or a slice that keeps all images and channels."""
+    blocks, or a slice that keeps all images and channels, or rows or columns that are taken."""
     a = call.attrs
     if call.op == "concat":
         sizes = [int_value(t.type.shape[1]) for t in call.args if isinstance(t.type, TensorType)]
@@ -37,6 +37,8 @@ def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
         assert isinstance(x, TensorType)
         first = all(int_value(i) == 0 for i in a.begin[:2])
         return first and out.shape[:2] == x.shape[:2] and a.strides[:2] == (1, 1)
+    if call.op == "take":
+        return a.axis % out.ndim > 1 and getattr(call.args[1].type, "ndim", 0) == 1
     return get(call.op).pattern in ("elementwise", "broadcast")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Expr, IntImm, Reduce, Var, as_expr, int_value
-from tensorkiln.ir.visit import has_load, map_children, walk
+from tensorkiln.ir.visit import free_vars, has_load, map_children, walk
 from tensorkiln.schedule.group import Bounds, Group
 
 
@@ -60,17 +60,15 @@ def in_memory_order(value: Expr, var: Var) -> bool:
 
 
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
-    """Whether every load is from blocks of v channels or from a one-element buffer, so that
-    computing the lanes past the last channel reads inside the buffers. With `lane`, every load
-    must also be contiguous or uniform in it.
+    """Whether every load is from blocks of v channels, from a one-element buffer, or the same for
+    all lanes, so that computing the lanes past the last channel reads inside the buffers. With
+    `lane` None, none counts as the same.
     """
     for x in walk(value):
-        if not isinstance(x, Load):
+        if not isinstance(x, Load) or (lane is not None and lane not in free_vars(x)):
             continue
         blocks = len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
         if not blocks and any(int_value(d) != 1 for d in x.buffer.shape):
-            return False
-        if lane is not None and lane_stride(x, lane) not in (0, 1):
             return False
     return True
 
@@ -80,4 +78,6 @@ def reads_blocks(group: Group, v: int) -> bool:
     assert group.anchor is not None
     lane, zero = Var("l"), IntImm(0)
     value = group.element(group.anchor.args[0])(zero, lane, zero, zero)
-    return blocked_loads(simplify_value(value, {lane: (0, v - 1)}), v, lane)
+    value = simplify_value(value, {lane: (0, v - 1)})
+    loads = (x for x in walk(value) if isinstance(x, Load))
+    return blocked_loads(value, v) and all(lane_stride(x, lane) in (0, 1) for x in loads)

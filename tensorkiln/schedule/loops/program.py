@@ -282,7 +282,7 @@ class Blocked(OutputRegion):
             value = simplify_value(self.element((n, c, h, w)), {lane: (0, v - 1)})
             zero = const(0, value.dtype)
             self.reduces = bool(reductions_of(value))
-            if lanes_ok(value, lane) and (channels % v == 0 or blocked_loads(value, v)):
+            if lanes_ok(value, lane) and (channels % v == 0 or blocked_loads(value, v, lane)):
                 self.vector = self.named("channel")
                 if channels % v:
                     # Every operand has memory for the lanes past the last channel; the output's

@@ -32,6 +32,9 @@ from tensorkiln.target import Target, target_in
 # Elements by which arrays are compared before all are, and rows that are compared at once: of a
 # transposed array these are in the cache.
 _SAMPLE, _ROWS = 64, 256
+# Ranks of operands beside those in blocks: of images, and of what has no channels (rows, columns,
+# indices of them); what has one element for each channel would be read element by element.
+_BESIDE_BLOCKS = (0, 1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,8 @@ class _Assign:
             return False
         same = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
         return bool(same) and all(
-            self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in (0, 4) for a in call.args
+            self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in _BESIDE_BLOCKS
+            for a in call.args
         )
 
     def _is_blocked(self, a: Value) -> bool:
