@@ -25,7 +25,7 @@ from typing import Any
 
 from bench.contenders import OURS
 from bench.measure import CLOCKS, Row
-from bench.models import MODELS
+from bench.models import MODELS, QUANTISED
 from bench.peers import PEERS
 from bench.report import result_lines, summary_lines
 from bench.store import ROOT, add, machine
@@ -38,7 +38,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; unknown models and peers are refused with the list of known ones."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated, of the zoo")
+    parser.add_argument("--models", default="", help="comma-separated, of the zoo; all measured")
     parser.add_argument("--threads", default="1,2", help="comma-separated thread counts")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)}, or none")
     parser.add_argument("--no-ours", action="store_true", help="measure the peers only")
@@ -56,15 +56,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--precision",
-        choices=("float32", "bfloat16", "float16"),
+        choices=("float32", "bfloat16", "float16", "int8"),
         default="float32",
-        help="of all contenders that have it; a lower one is compared with float64 (float32)",
+        help="of all contenders that have it; a lower one is compared with float64; int8: a file "
+        "that ONNX Runtime's tool has quantised (float32)",
     )
     parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS
 
-    options.models = _names(parser, "model", options.models, list(EXPORTS))
+    measured = QUANTISED if options.precision == "int8" else MODELS
+    asked = options.models or ",".join(measured)
+    options.models = _names(parser, "model", asked, list(EXPORTS))
     options.peers = [] if options.peers == "none" else _names(parser, "peer", options.peers, PEERS)
     options.threads = [int(text) for text in options.threads.split(",")]
     available = len(os.sched_getaffinity(0))
@@ -198,6 +201,7 @@ def _within(
 def main(arguments: list[str] | None = None) -> None:
     """Measures everything asked for, keeps it, prints blocks and a summary."""
     from tests.zoo.export import model_path
+    from tests.zoo.quantise import quantised_path
     from tests.zoo.registry import EXPORTS
 
     options = parse(arguments)
@@ -207,10 +211,11 @@ def main(arguments: list[str] | None = None) -> None:
         path = str(model_path(name))
         lower = options.precision != "float32"
         exact = str(float64_results(name, path)) if lower else ""
+        given = str(quantised_path(name)) if options.precision == "int8" else path
         for threads in options.threads:
             spec = {
                 "network": EXPORTS[name].network,
-                "path": path,
+                "path": given,
                 "threads": threads,
                 "contenders": contenders,
                 "reps": options.reps,

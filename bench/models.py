@@ -15,3 +15,6 @@ MODELS = (
     "llama_1",
     "llama_128",
 )
+
+# Those that are measured in int8: quantised by ONNX Runtime's tool.
+QUANTISED = ("resnet50", "mobilenetv2", "bert", "vit_b16")

@@ -41,7 +41,7 @@ def openvino(case: Case, threads: int) -> Runner:
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": True,
-        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[case.precision],
+        "INFERENCE_PRECISION_HINT": "bf16" if case.precision == "bfloat16" else "f32",
     }
     compiled = core.compile_model(str(case.path), "CPU", options)
     request = compiled.create_infer_request()
@@ -150,8 +150,22 @@ _BOTH = ("float32", "bfloat16")
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
-        Contender("ort", "ONNX Runtime", "onnxruntime", "onnxruntime", onnx_runtime),
-        Contender("openvino", "OpenVINO", "openvino", "openvino", openvino, precisions=_BOTH),
+        Contender(
+            "ort",
+            "ONNX Runtime",
+            "onnxruntime",
+            "onnxruntime",
+            onnx_runtime,
+            precisions=("float32", "int8"),
+        ),
+        Contender(
+            "openvino",
+            "OpenVINO",
+            "openvino",
+            "openvino",
+            openvino,
+            precisions=(*_BOTH, "int8"),
+        ),
         Contender("torch", "torch.compile", "torch", "torch", torch_compile, True, _BOTH),
         Contender("iree", "IREE", "iree.compiler", "iree-base-compiler", iree, slow=True),
         Contender("tvm", "TVM (untuned)", "tvm", "apache-tvm", tvm, slow=True),

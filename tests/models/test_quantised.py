@@ -8,7 +8,6 @@ ONNX Runtime differs from itself as much when its optimisations are off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +18,11 @@ for package in ("torch", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason=f"{package} is not installed: no model can be checked")
 
 import onnxruntime as ort
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import tensorkiln as tk
 from tests.models.library import Run, compiled
 from tests.schedule.groups import groups_of
-from tests.zoo.export import model_path
+from tests.zoo.quantise import PRODUCTS, quantise
 from tests.zoo.registry import NETWORKS, inputs
 
 Array = np.ndarray
@@ -49,44 +46,22 @@ class Quantised:
 FAST = (
     Quantised("resnet18"),
     Quantised("resnet18", "QInt8"),
-    Quantised("bert_2", operators=("MatMul", "Gemm")),
+    Quantised("bert_2", operators=PRODUCTS),
 )
 BIG = (
     Quantised("resnet50"),
     Quantised("mobilenetv2"),
     Quantised("mobilenetv2", "QInt8"),
-    Quantised("bert", operators=("MatMul", "Gemm")),
+    Quantised("bert", operators=PRODUCTS),
     Quantised("bert"),
     Quantised("bert_2", "QInt8"),
 )
 ROWS = [*FAST, *(pytest.param(row, marks=pytest.mark.conformance) for row in BIG)]
 
 
-class _Data(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, network: str):
-        self.left: Iterator[dict[str, Array]] = iter(
-            [inputs(NETWORKS[network], seed) for seed in (5, 6)]
-        )
-
-    def get_next(self) -> dict[str, Array] | None:
-        return next(self.left, None)
-
-
 def quantised(row: Quantised, folder: Path) -> Path:
     """The QDQ file."""
-    prepared, path = folder / "prepared.onnx", folder / f"{row}.onnx"
-    quant_pre_process(str(model_path(row.network)), str(prepared), skip_symbolic_shape=True)
-    quantize_static(
-        str(prepared),
-        str(path),
-        _Data(row.network),
-        quant_format=QuantFormat.QDQ,
-        per_channel=True,
-        activation_type=QuantType[row.activations],
-        weight_type=QuantType.QInt8,
-        op_types_to_quantize=row.operators and list(row.operators),
-    )
-    return path
+    return quantise(row.network, folder / f"{row}.onnx", row.activations, row.operators)
 
 
 def _session(path: Path, level: ort.GraphOptimizationLevel) -> ort.InferenceSession:

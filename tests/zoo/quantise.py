@@ -1,0 +1,64 @@
+"""Networks of the zoo as ONNX Runtime's tool quantises them: static, per channel, QDQ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from tests.zoo.export import model_path
+from tests.zoo.registry import NETWORKS, inputs
+
+# Of transformers only products are quantised, as is usual.
+PRODUCTS = ("MatMul", "Gemm")
+
+
+class _Data(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, network: str):
+        self.left: Iterator[dict[str, np.ndarray]] = iter(
+            [inputs(NETWORKS[network], seed) for seed in (5, 6)]
+        )
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.left, None)
+
+
+def quantise(
+    network: str, path: Path, activations: str = "QUInt8", operators: Sequence[str] | None = None
+) -> Path:
+    """Write the QDQ file of a network to `path`; `operators` None: all that the tool knows."""
+    prepared = path.with_suffix(".prepared.onnx")
+    quant_pre_process(str(model_path(network)), str(prepared), skip_symbolic_shape=True)
+    quantize_static(
+        str(prepared),
+        str(path),
+        _Data(network),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType[activations],
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=operators and list(operators),
+    )
+    prepared.unlink()
+    return path
+
+
+def quantised_path(network: str) -> Path:
+    """The QDQ file of a network, kept beside its float32 model."""
+    model = model_path(network)
+    kept = model.with_suffix(".int8.onnx")
+    if not kept.exists():
+        folder = kept.with_suffix(f".{os.getpid()}")
+        folder.mkdir()
+        is_image = any(n.ndim == 4 for n in inputs(NETWORKS[network], 0).values())
+        attends = network.startswith("vit")
+        made = quantise(
+            network, folder / "model.onnx", operators=PRODUCTS if attends or not is_image else None
+        )
+        made.replace(kept)
+        folder.rmdir()
+    return kept
