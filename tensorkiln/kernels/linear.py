@@ -70,8 +70,8 @@ def _wants_panels(call: Call, target: Target) -> bool:
     """Whether to pack the right operand of a matmul at run time.
 
     Its last two extents must be known, and operands must not be transposed or broadcast in a way
-    that the schedule lacks. A `wide` product (int16 into int32) is then packed if its number of
-    terms is even, one of floats if it has enough rows and multiply-adds.
+    that the schedule lacks. A `wide` product of int16 into int32 is then packed, one of floats if
+    it has enough rows and multiply-adds.
     """
     x, w = (a.type for a in call.args)
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
@@ -82,7 +82,7 @@ def _wants_panels(call: Call, target: Target) -> bool:
         return False
     k, n = (d or 0 for d in sizes)
     if call.attrs.wide and x.dtype.is_int:
-        return k % 2 == 0
+        return True
     rows = int_value(x.shape[-2]) or 64
     known = takes_pairs(call, target) if call.attrs.wide else is_float32(call)
     return known and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK

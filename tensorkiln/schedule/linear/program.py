@@ -3,8 +3,9 @@ schedules.
 
 x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; batched if w has leading
 dimensions. Narrow numbers are packed so that the few that one dot-product instruction sums are
-adjacent: w [N/nr][K/4][nr][4] for int8. Long sums of floats are taken in pieces (accumulate.py);
-the order of the additions depends on shapes alone.
+adjacent: w [N/nr][K/4][nr][4] for int8; where these are pairs, the last of an odd number of terms
+is added by itself. Long sums of floats are taken in pieces (accumulate.py); the order of the
+additions depends on shapes alone.
 
 Roles of loops: "batch", "panel", "row", "term" of a sum; "vector", "lane" and "dot" as in
 register_tile.py.
@@ -129,14 +130,22 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
         roles = ["term", "vector", "lane", "dot"]
         return nest(["k", "o", "l", "b"], [count, *shape, c.together], term, roles)
 
+    def single(o: Expr, lane: Expr) -> Stmt:
+        """The last term of an odd number, which makes no pair."""
+        column = simplify((o * c.lanes + lane) * 2)
+        weight = Load(c.w, (*batch, p, as_expr(c.k // 2), column))
+        return add_product(total, (o, lane), c.input(batch, row, as_expr(c.k - 1)), weight)
+
     def piece(lo: Expr, count: int) -> Stmt:
         return add_piece(total, lambda part: terms(part, lo, count))
 
-    steps = -(-c.k // c.together)
+    odd = c.dtype.is_int and c.together == 2 and c.k % 2 == 1
+    steps = c.k // 2 if odd else -(-c.k // c.together)
     quads, whole, rest = pieces_of(steps // 4, 4 * c.together) if steps >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + steps % 4
     if whole + bool(rest) == 1 or c.dtype.is_int:
-        sums = terms(total, IntImm(0), steps)
+        sums = terms(total, IntImm(0), steps) if steps else seq()
+        sums = seq(sums, vectors("odd", shape, single)) if odd else sums
     else:
         pieces = loop("piece", whole, lambda i: piece(simplify(i * size), size))
         sums = seq(pieces, piece(as_expr(whole * size), rest) if rest else None)

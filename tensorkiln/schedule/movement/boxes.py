@@ -285,18 +285,19 @@ def _moves(dtypes: set[DType]) -> bool:
 
 def _pairs(t: TensorType) -> int | None:
     """The dimension of which pairs are adjacent in memory while another is in blocks, as in
-    `A/16 B/2 A%16 B%2`; None if there is none, or their number is odd."""
+    `A/16 B/2 A%16 B%2`; None if there is none, or its extent is unknown or 1."""
     *_, last = t.memory.axes
     blocked = [d for d in range(t.ndim) if t.memory.block(d) > 1]
-    even = last.modulus == 2 and len(blocked) > 1 and (int_value(t.shape[last.dim]) or 1) % 2 == 0
-    return last.dim if even and t.dtype.bits == 16 and t.memory.block(last.dim) == 2 else None
+    found = last.modulus == 2 and len(blocked) > 1 and (int_value(t.shape[last.dim]) or 1) > 1
+    return last.dim if found and t.dtype.bits == 16 and t.memory.block(last.dim) == 2 else None
 
 
 def _boxes(
     group: Group, split: int | None, width: int, paired: int | None, lanes: int
 ) -> list[CopyBox] | None:
     """The box of whole blocks and the box of the partial one, when dimension `split` is cut in
-    blocks of `width`; else one box. `paired` is cut in pairs. None if an offset is not affine."""
+    blocks of `width`; else one box. `paired` is cut in pairs: what is left of an odd extent is a
+    box of its own. None if an offset is not affine."""
     parts: list[tuple[Size, Size]] = [(0, 0)]
     if split is not None:
         n = _size(group.out_type.shape[split])
@@ -305,12 +306,15 @@ def _boxes(
         else:
             whole, rest = divmod(n, width)
             parts = [*[(0, whole)] * (whole > 0), *[(whole, 0)] * (rest > 0)]
+    cuts = [(*part, False) for part in parts]
+    if paired is not None and number(_size(group.out_type.shape[paired])) % 2:
+        cuts += [(*part, True) for part in parts]
     boxes = []
-    for k, (first, blocks) in enumerate(parts):
-        box = _box(group, split, width, paired, first, blocks)
+    for k, (first, blocks, is_odd) in enumerate(cuts):
+        box = _box(group, split, width, paired, first, blocks, is_odd)
         if box is None:
             return None
-        made = replace(box, lanes=lanes, number=str(k) if len(parts) > 1 else "")
+        made = replace(box, lanes=lanes, number=str(k) if len(cuts) > 1 else "")
         if made.unit > 1 and (made.lanes < 4 or not made.has_tiles):
             return None
         boxes.append(made)
@@ -318,11 +322,18 @@ def _boxes(
 
 
 def _box(
-    group: Group, split: int | None, width: int, paired: int | None, first: Size, blocks: Size
+    group: Group,
+    split: int | None,
+    width: int,
+    paired: int | None,
+    first: Size,
+    blocks: Size,
+    is_odd: bool,
 ) -> CopyBox | None:
     """The box of blocks first .. first + blocks - 1 of dimension `split`; of the partial block
     `first` when `blocks` is 0: if it is unknown whether there is one, the box has an axis of one
-    block or none. Dimension `paired` is cut in pairs."""
+    block or none. Dimension `paired` is cut in pairs, or, with `is_odd`, only its last element is
+    taken, followed by the zero that fills up its pair."""
     t = group.out_type
     shape = [_size(d) for d in t.shape]
     extents: dict[Var, Size] = {}
@@ -335,6 +346,7 @@ def _box(
         return var
 
     index: list[Expr] = []
+    filled: list[Expr] = []  # `index`, and the zero after an odd element
     partial = split is not None and _is_one_of(blocks, 0)
     lane = width
     valid_lanes: Size = width
@@ -343,22 +355,27 @@ def _box(
         lane = width if isinstance(n, Expr) else n % width
         valid_lanes = _size(n - n // width * width)
         blocks = _size((n + (width - 1)) // width - n // width) if isinstance(n, Expr) else 0
+    if is_odd and partial:
+        return None
     for d, n in enumerate(shape):
-        if d == paired:
+        if d == paired and is_odd:
+            index.append(IntImm(number(n) - 1))
+        elif d == paired:
             index.append(axis(f"i{d}", number(n) // 2) * 2 + axis("e", 2))
         elif d != split:
             index.append(axis(f"i{d}", n))
         else:
             block = IntImm(0) if _is_one_of(blocks, 0) else axis("b", blocks)
             index.append((block + first) * width + axis("l", lane))
+        filled.append(index[-1] + axis("e", 2) if d == paired and is_odd else index[-1])
     bounds = {v: (0, None if isinstance(n, Expr) else n - 1) for v, n in extents.items()}
     value = simplify_value(group.element(group.out_var)(*index), bounds)
     loads = tuple(dict.fromkeys(x for x in walk(value) if isinstance(x, Load)))
     at = Load(
         group.out,
-        tuple(simplify(i, bounds) for i in t.memory.physical_index(index))
+        tuple(simplify(i, bounds) for i in t.memory.physical_index(filled))
         if t.layout is not None
-        else group.store_index(tuple(index)),
+        else group.store_index(tuple(filled)),
     )
     found = [_strides(x, extents, bounds) for x in (at, *loads)]
     lines = [line for line in found if line is not None]
@@ -371,6 +388,8 @@ def _box(
     inner = 1 if paired is None else 2  # the stride of the lanes of a block
     if padded:
         axes = _widened(axes, lane, width, inner, len(loads))
+    if is_odd:  # it alone comes from a load
+        return CopyBox(_merged(axes, 1), bases[0], tuple(bases[1:]), value, loads, 1, 1)
     merged, unit = _merged(axes, inner if padded else 0), 1
     *outer, last = merged or (None,)
     if last is not None and last == Axis(2, 1, (1,) * len(loads)) and paired is not None and outer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tensorkiln import ops
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Function, RVar, Value, constant
@@ -41,7 +42,7 @@ def match_integer(mod: IRModule) -> IRModule:
     computed as the model says: in int32 for integer operators, else in float32; the attribute
     `decomposed` of the function says why, for `Executable.placement()`.
     """
-    return rewrite(mod, RULES).map_graphs(_with_reasons)
+    return rewrite(rewrite(mod, RULES), LAST).map_graphs(_with_reasons)
 
 
 def _with_reasons(f: Function) -> Function:
@@ -118,6 +119,34 @@ def _matmul(m: Match) -> Value | None:
     return m.emit("dequantize", total, constant(np.asarray(s * t)), constant(np.array(0, np.int32)))
 
 
+def _moved_last(m: Match) -> Value | None:
+    """matmul(x, f(transpose(w))) -> matmul(x, transpose(f(w))), where f computes each element from
+    one: what is packed into pairs is then moved by the kernel that does nothing else."""
+    computed: list[Call] = []
+    moved: list[Call] = []
+    v = m["w"]
+    for found, wanted in ((computed, _is_of_one), (moved, _is_move)):
+        while (call := m.definition(v)) is not None and wanted(call) and m.use_count(v) == 1:
+            found.append(call)
+            v = call.args[0]
+    if not computed or not moved:
+        return None
+    for call in (*reversed(computed), *reversed(moved)):
+        rest = (constant(a.array.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
+        v = m.emit(call.op, v, *rest, span=call.span, **call.attrs)
+    return m.emit("matmul", m["x"], v, **m.call.attrs)
+
+
+def _is_of_one(call: Call) -> bool:
+    """Whether each element is computed from one of the first operand, and single numbers."""
+    rest = all(isinstance(a, Constant) and a.array.size == 1 for a in call.args[1:])
+    return rest and ops.get(call.op).pattern in ("elementwise", "broadcast")
+
+
+def _is_move(call: Call) -> bool:
+    return call.op in ("reshape", "transpose")
+
+
 def _transposed(m: Match) -> Value | None:
     """matmul(x, dequantize(w), transpose_b=True) -> matmul(x, transpose(dequantize(w))), where the
     rules in MOVED then transpose the integers."""
@@ -175,4 +204,8 @@ RULES: tuple[Rule, ...] = (
     Rule("matmul(x, w, transpose_a=t, transpose_b=True)", _transposed),
     Rule("add(y := dequantize(i := linear(q, W, *rest), S, Z), b)", _bias),
     *REQUANTIZED,
+)
+# Once no rule above moves anything: they move transposes the other way.
+LAST: tuple[Rule, ...] = (
+    Rule("matmul(x, w, transpose_a=False, transpose_b=False, wide=True)", _moved_last),
 )
