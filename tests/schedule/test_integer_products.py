@@ -146,7 +146,10 @@ def _layers(b: Battery) -> None:
         typed("uint8", 2, 3, 64),
         make=bytes_,
     )
-    for m, k, n in ((7, 12, 5), (16, 64, 128), (128, 128, 64), (1, 2, 33)):
+    for m, k, n in (
+        *((7, 12, 5), (16, 64, 128), (128, 128, 64), (1, 2, 33)),
+        *((7, 13, 5), (16, 65, 128), (30, 197, 64), (3, 1, 33), (9, 3, 96)),  # an odd term is left
+    ):
         b.add(
             f"matmul_{m}_{k}_{n}",
             lambda g, x, y: g.matmul(x, y, wide=True),

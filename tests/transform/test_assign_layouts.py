@@ -572,6 +572,9 @@ KEEPS: dict[str, Build] = {
     "channel constant": lambda g, y: g.mul(y, rand(1, 16, 1, 1)),
     "one channel": lambda g, y: g.add(rand(1, 1, 6, 6), y),
     "whole constant": lambda g, y: g.maximum(rand(1, 16, 6, 6), y),
+    "row": lambda g, y: g.add(y, g.param("v", tensor((6,), "float32"))),
+    "taken rows": lambda g, y: g.take(y, constant(np.array([2, 2, 0, 1, 5, 5])), axis=2),
+    "taken columns": lambda g, y: g.take(y, g.param("v", tensor((6,), "int64")), axis=-1),
     "concat": lambda g, y: g.concat(y, g.relu(y), axis=1),
     "concat from behind": lambda g, y: g.concat(y, g.relu(y), axis=-3),
 }
@@ -615,7 +618,11 @@ LEAVES: dict[str, tuple[Build, str]] = {
     "global mean": (lambda g, y: g.relu(g.mean(y, axes=(2, 3))), "relu"),
     "concat of uneven channels": (lambda g, y: g.concat(y, conv(g, y, 12, 1), axis=1), "concat"),
     "concat of rows": (lambda g, y: g.concat(y, y, axis=2), "concat"),
-    "vector operand": (lambda g, y: g.add(y, g.param("v", tensor((6,), "float32"))), "add"),
+    "channels of rank 3": (
+        lambda g, y: g.add(y, g.param("v", tensor((16, 1, 1), "float32"))),
+        "add",
+    ),
+    "taken channels": (lambda g, y: g.take(y, constant(np.array([1, 0, 3])), axis=1), "take"),
     "softmax": (lambda g, y: g.softmax(y), "softmax"),
 }
 

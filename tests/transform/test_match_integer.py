@@ -158,6 +158,28 @@ def test_a_product_of_activations_sums_16_bits() -> None:
     check(build, expected, x=tensor((2, 3, 12), "uint8"), y=tensor((2, 12, 7), "uint8"))
 
 
+def test_what_is_packed_is_moved_last() -> None:
+    """Heads of an attention: the right side is split into heads after it was computed in int16, so
+    that one kernel moves and packs it; a value with another reader stays as it is."""
+
+    def build(shared: bool) -> Callable[..., Value]:
+        def attend(g: Graph, x: Value, y: Value) -> Value:
+            heads = g.transpose(g.reshape(y, shape=(6, 2, 8)), axes=(1, 2, 0))
+            keys = g.quantize(g.mul(g.dequantize(heads, c(0.02), at(3)), c(0.4)), c(0.01), at(7))
+            right = g.dequantize(keys, c(0.01), at(7))
+            total = g.matmul(g.dequantize(x, c(0.02), at(3)), right)
+            return g.add(total, g.sum(right, axes=(1, 2), keepdims=True)) if shared else total
+
+        return attend
+
+    sides = {"x": tensor((2, 5, 8), "uint8"), "y": tensor((6, 16), "uint8")}
+    computed = ["cast", "sub", "dequantize", "mul", "quantize", "cast", "sub"]
+    moved = ["reshape", "transpose", "matmul", "dequantize"]
+    check(build(False), [*computed, *moved], **sides)
+    shared = ops_of(match_integer(graph(build(True), **sides)))
+    assert shared.index("transpose") < shared.index("mul")
+
+
 def test_dynamic_zero_points_stay_beside_the_sums() -> None:
     def build(g, x, zero):  # noqa: ANN001, ANN202
         left = g.sub(g.cast(x, dtype="int32"), g.cast(zero, dtype="int32"))
