@@ -71,18 +71,40 @@ def _takes_rows(call: Call, operand: int, target: Target) -> bool:
 
 
 def _apart(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
-    """Whether elements had better be computed before they are moved: the kernel that moves pairs of
-    int16 knows no other type, and plain loops move 0.3 elements in a nanosecond."""
+    """Whether elements had better be computed before they are moved: the kernels that move pairs of
+    int16, and pictures of bytes, know no other type, and plain loops move 0.3 elements in a
+    nanosecond."""
     if transposes_rows(call, operand, before, target):
         return True
     out = infer(call)
     assert isinstance(out, TensorType)
-    if out.dtype.name != "int16" or call.op not in ("relayout", "transpose"):
+    moves = ("relayout", "transpose") if out.dtype.name == "int16" else ("relayout", "pad")
+    if call.op not in moves or not (out.dtype.name == "int16" or _is_picture(out)):
         return False
     types = [a.type for b in before if isinstance(b.value, Call) for a in b.value.args]
     return any(isinstance(t, TensorType) and t.dtype != out.dtype for t in types)
 
 
+def _is_picture(t: TensorType) -> bool:
+    """Whether a tensor of bytes is a picture of at most four channels, of known width."""
+    known = t.ndim == 4 and int_value(t.shape[3]) is not None
+    return known and t.dtype.bits == 8 and 0 < (int_value(t.shape[1]) or 0) <= 4
+
+
+def _becomes_pixels(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether a picture of bytes changes to pixels of four bytes."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    pixels = out.memory.with_halo({}) == Layout.parse("A B/4 C D B%4")
+    return _is_picture(out) and pixels and x.memory.is_plain and has_vectors(target)
+
+
+PIXELS = Family(
+    op_class="pixels",
+    operators=("relayout",),
+    schedule="tensorkiln.schedule.movement.pixels:schedule_pixels",
+    fits=_becomes_pixels,
+)
 IMAGES = Family(
     op_class="images",
     operators=("relayout",),

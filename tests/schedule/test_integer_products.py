@@ -79,6 +79,11 @@ def _convolutions(b: Battery) -> None:
         ((1, 32, 9, 9), (32, 3, 3), {**same, "groups": 4}),
         ((1, 24, 7, 7), (24, 3, 3), {**down, "groups": 24}),
         ((1, 5, 6, 6), (5, 5, 5), {"groups": 5, "padding": (2, 2, 2, 2)}),
+        # Pictures, whose rows are as long as a tile of pixels at least.
+        ((2, 3, 18, 33), (8, 3, 3), same),
+        ((1, 4, 17, 16), (8, 3, 3), {"padding": (0, 2, 1, 0), "strides": (2, 2)}),
+        ((1, 1, 5, 40), (8, 1, 1), {}),
+        ((1, 2, 16, 17), (8, 2, 2), {}),
     ]
     for k, ((n, ch, h, w), (f, kh, kw), attrs) in enumerate(cases):
         weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k)
@@ -95,6 +100,23 @@ def _convolutions(b: Battery) -> None:
             ),
             typed("uint8", N, ch, h, w),
             make=bytes_,
+            sizes=[{"N": 1}, {"N": 3}],
+        )
+    for k, (ch, before, after) in enumerate(
+        [(3, (1, 1), (1, 1)), (1, (0, 2), (3, 0)), (4, (2, 0), (0, 1)), (2, (0, 0), (1, 0))]
+    ):
+        weight = q("int8", 8, ch, 3, 3, seed=k)
+
+        def padded(g, x, w=weight, before=before, after=after):  # noqa: ANN001, ANN202
+            y = g.quantize(x, constant(np.array(0.5, "f4")), constant(np.array(7, np.uint8)))
+            y = g.pad(y, before=(0, 0, *before), after=(0, 0, *after), value=7.0)
+            return g.conv2d(y, w)
+
+        b.add(f"picture_padded_{k}", padded, typed("float32", 2, ch, 9, 35))
+        b.add(
+            f"pictures_padded_{k}",
+            padded,
+            typed("float32", N, ch, N + 4, 16),
             sizes=[{"N": 1}, {"N": 3}],
         )
     b.add("conv_chain", _chain, typed("uint8", 1, 3, 17, 19), make=bytes_)

@@ -135,6 +135,13 @@ def _bytes(*shape: int) -> Constant:
     return constant(np.random.default_rng(shape).integers(-128, 128, shape).astype(np.int8))
 
 
+def _padded(g, x):  # noqa: ANN001, ANN202
+    """A picture with a border of the zero point, which is no halo."""
+    y = g.quantize(x, 0.05, constant(np.array(3, np.uint8)))
+    y = g.pad(y, before=(0, 0, 1, 2), after=(0, 0, 0, 1), value=3.0)
+    return g.conv2d(y, _bytes(8, 4, 3, 3))
+
+
 def _quantised(op: str, *weights: int, **attrs: object) -> Build:
     """A product of uint8 and int8, requantised."""
     zero, none = constant(np.array(3, np.uint8)), constant(np.array(0, np.int32))
@@ -188,6 +195,11 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv_bytes": (_quantised("conv2d", 19, 40, 3, 3, padding=(1, 1, 1, 1)), (2, 40, 5, 7),
                    "conv2d_direct"),
     "conv_bytes_few": (_quantised("conv2d", 32, 3, 3, 3), (N, 3, 9, 9), "conv2d_direct"),
+    "picture": (_quantised("conv2d", 32, 3, 3, 3), (N, 3, 9, 20), "pixels"),
+    "picture_halo": (
+        _quantised("conv2d", 32, 1, 3, 3, padding=(1, 0, 2, 1)), (2, 1, 9, 37), "pixels"
+    ),
+    "picture_padded": (_padded, (1, 4, 40, 40), "pixels"),
     "conv_bytes_grouped": (_quantised("conv2d", 32, 8, 3, 3, groups=4), (1, 32, 5, 5),
                            "conv2d_direct"),
     "depthwise_bytes": (_quantised("conv2d", 32, 1, 3, 3, groups=32), (1, 32, 7, 7),
