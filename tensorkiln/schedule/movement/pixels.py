@@ -17,7 +17,7 @@ import math
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value, minimum, select
-from tensorkiln.ir.relax import Call, RVar, Value
+from tensorkiln.ir.relax import Call, RVar, TensorType, Value
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import in_memory_order, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
@@ -64,7 +64,9 @@ class _Pixels:
         self.whole = True
         if pad is not None and pad.op == "pad":
             self.whole = self._pad(pad, halo)
-        shape = self.inside.type.shape  # type: ignore[union-attr]
+        inside = self.inside.type
+        assert isinstance(inside, TensorType)
+        shape = inside.shape
         self.images, self.channels = shape[0], int_value(shape[1]) or 0
         self.height, self.width = shape[2:]
         self.work = 2 * math.prod(int_value(d) or 64 for d in self.t.shape)
