@@ -53,7 +53,6 @@ class _Pixels:
     """The picture inside its border: rows and columns before and after it, filled with `fill`."""
 
     def __init__(self, group: Group):
-        group.flatten([])
         self.group, self.t = group, group.out_type
         self.dtype = group.out.dtype
         call = group.calls[group.out_var]
@@ -91,7 +90,8 @@ class _Pixels:
         return self.whole and width >= _COLUMNS and in_memory_order(value, w)
 
     def program(self) -> PrimFunc:
-        """The plain program."""
+        """The plain program, on the result as bytes one after the other."""
+        self.group.flatten([])
         (top, left), (bottom, right) = self.before, self.after
         rows, columns = (simplify(d + 0) for d in (self.height, self.width))
         all_rows = simplify(rows + (top + bottom))
