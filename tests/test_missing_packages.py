@@ -26,6 +26,7 @@ from tensorkiln.inspectors import objects
 from tensorkiln.library.load import load_artifacts
 from tensorkiln.link import toolchain
 from tensorkiln.schedule.tree.index_map import IndexMap, is_injective
+from tensorkiln.scale.storage import storage_of
 from tensorkiln.target import cuda_tools
 from tensorkiln.target.host import describe_host
 from tests.frontend.onnx_models import node_model
@@ -92,6 +93,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "llvmjit": lambda: load_artifacts(_JIT),
         "LLVM's text": lambda: inspect_llvm.show_ll(Artifact("llvm", "native", "a.ll", b"")),
     },
+    "fsspec": {"object stores": lambda: storage_of("memory://farm")},
     "distributed": {"dask_executor": lambda: tk.scale.executor_of("dask://127.0.0.1:1")},
     "nvidia": {"ptxas": _ptxas, "nvdisasm": _nvdisasm},
     "onnx": {"functions of the standard": _onnx_hint, "kiln demo": lambda: _kiln("demo")},

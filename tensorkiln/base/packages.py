@@ -10,6 +10,7 @@ from tensorkiln.base.errors import UserError
 REQUIREMENTS = {
     "capstone": "tensorkiln[inspect]",
     "distributed": "tensorkiln[dask]",
+    "fsspec": "tensorkiln[stores]",
     "islpy": "islpy",
     "llvmlite": "llvmlite==0.50.*",
     "ml_dtypes": "ml_dtypes",

@@ -7,6 +7,7 @@ done twice, so whatever runs functions elsewhere will do: any `concurrent.future
 
 from tensorkiln.scale.dask import dask_executor
 from tensorkiln.scale.executors import executor_of
+from tensorkiln.scale.farm import farm
 from tensorkiln.scale.jobs import Failure, Job, Outcome, run_jobs
 from tensorkiln.scale.local import WorkerLost, local_executor
 from tensorkiln.scale.ray import ray_executor
@@ -18,6 +19,7 @@ __all__ = [
     "WorkerLost",
     "dask_executor",
     "executor_of",
+    "farm",
     "local_executor",
     "ray_executor",
     "run_jobs",

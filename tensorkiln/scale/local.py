@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -16,6 +16,7 @@ from typing import Any
 from tensorkiln.base.config import available_cpus
 from tensorkiln.base.errors import UserError
 
+_PATIENCE = 5.0  # seconds that a process has to clean up after itself
 _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -60,9 +61,9 @@ class LocalExecutor(Executor):
                 self._idle.wait()
             pools = [*self._busy, *filter(None, self._free)]
             self._free.clear()
+        if not wait:
+            _end(pools)
         for pool in pools:
-            if not wait:
-                _end(pool)
             pool.shutdown(wait=wait, cancel_futures=True)
 
     def __exit__(self, *raised: object) -> None:
@@ -82,7 +83,7 @@ class LocalExecutor(Executor):
                 pool = self._free.pop() or _process()
                 self._busy.add(pool)
                 try:
-                    inner = pool.submit(fn, *args, **kwargs)
+                    inner = pool.submit(_called, fn, args, kwargs)
                 except BrokenExecutor as error:  # it died between two jobs
                     inner = Future()
                     inner.set_exception(error)
@@ -131,17 +132,52 @@ def _process() -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work."""
+    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work.
+    SIGTERM ends the process when its job has cleaned up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+class _Leaving(BaseException):
+    """The process is to end."""
+
+
+_has_job = False
+
+
+def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global _has_job
+    _has_job = True
+    try:
+        return fn(*args, **kwargs)
+    except _Leaving:  # which the pool would take for an answer
+        os._exit(1)
+    finally:
+        _has_job = False
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not _has_job:
+        os._exit(1)
+    raise _Leaving
 
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE)
     os._exit(1)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    for process in list((pool._processes or {}).values()):
+def _end(pools: Sequence[ProcessPoolExecutor]) -> None:
+    """End processes: those that do not end by themselves are killed."""
+    processes = [p for pool in pools for p in list((pool._processes or {}).values())]
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + _PATIENCE
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
         process.kill()
