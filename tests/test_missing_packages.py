@@ -25,8 +25,8 @@ from tensorkiln.inspectors import llvm as inspect_llvm
 from tensorkiln.inspectors import objects
 from tensorkiln.library.load import load_artifacts
 from tensorkiln.link import toolchain
-from tensorkiln.schedule.tree.index_map import IndexMap, is_injective
 from tensorkiln.scale.storage import storage_of
+from tensorkiln.schedule.tree.index_map import IndexMap, is_injective
 from tensorkiln.target import cuda_tools
 from tensorkiln.target.host import describe_host
 from tests.frontend.onnx_models import node_model

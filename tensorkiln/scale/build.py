@@ -124,6 +124,7 @@ def build(work: Work) -> Built:
     """
     _require_compiler(work.compiler)
     results = results_of(work.cache)
+    results.look()
     output = storage_of(work.output)
     with private_temporary("kiln-farm-") as temporary:
         folder = Path(temporary)
@@ -136,7 +137,7 @@ def build(work: Work) -> Built:
             results.keep(work.key, files, paths)
         for file in files[1:] + files[:1]:  # the library last: it needs what is beside it
             output.put(file.name, _path(folder, file.name))
-    return Built(files, cached, notes)
+    return Built(files, cached, (*notes, *results.notes))
 
 
 def results_of(cache: str | None) -> Results:

@@ -8,14 +8,14 @@ so that what an interrupted run leaves is known to be a farm's, and replaced.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.scale.build import (
@@ -66,12 +66,13 @@ def farm(
     rows = _asked_rows(read_manifest(manifest).rows, only)
     out = storage_of(output)
     shared = None if cache is None else storage_of(cache).url
+    if not dry_run:
+        results_of(shared).require()
     shown = watched(progress)
     with ExitStack() as stack:
         runs = _executor(executor, stack)
-        folder = Path(stack.enter_context(private_temporary("kiln-farm-models-")))
         run = _Run(out, rows, shared, shown)
-        run.look(folder, getattr(runs, "cpus", 1))
+        run.look(stack, getattr(runs, "cpus", 1))
         if dry_run:
             return run.report()
         run.write()
@@ -116,18 +117,22 @@ class _Run:
         self._work: dict[str, Work] = {}
         self._written = 0.0
 
-    def look(self, folder: Path, cpus: int) -> None:
-        """Find the key of each row, and those that are there."""
+    def look(self, stack: ExitStack, cpus: int) -> None:
+        """Find the key of each row, and those that are there. Models that are downloaded go with
+        `stack`."""
         models = {row.model.path: row.model for row in self._rows}
         self._shown.phase("read models", len(models))
         files: dict[str, ModelFile | Failure] = {}
-        for i, (path, model) in enumerate(models.items()):
-            files[path] = _tried(lambda: _model_file(path, folder / str(i)))  # noqa: B023
+        for path, model in models.items():
+            files[path] = _model_file(path, stack)
             self._shown.advance(1, model.name)
         self._shown.phase("look at outputs", len(self._rows))
         for row in self._rows:
-            file = files[row.model.path]
-            self._made[row.name] = self._looked(row, file, cpus)
+            try:
+                made = self._looked(row, files[row.model.path], cpus)
+            except TensorkilnError as error:  # of its place in the output
+                made = Made.of(row).failed(failure_of(error))
+            self._made[row.name] = made
             self._shown.advance(1, row.name)
 
     def _looked(self, row: Row, file: ModelFile | Failure, cpus: int) -> Made:
@@ -210,16 +215,13 @@ class _Run:
         return FarmReport(self._out.url, compiler_identity(), tuple(self._made.values()))
 
 
-def _model_file(path: str, folder: Path) -> ModelFile:
-    if not is_url(path):
-        return ModelFile.at(path, Path(path))
-    folder.mkdir()
-    return ModelFile.at(path, download_model(path, folder))
-
-
-def _tried(call: Callable[[], ModelFile]) -> ModelFile | Failure:
+def _model_file(path: str, stack: ExitStack) -> ModelFile | Failure:
+    """The model of a path or URL, or why there is none."""
     try:
-        return call()
+        if not is_url(path):
+            return ModelFile.at(path, Path(path))
+        folder = Path(stack.enter_context(private_temporary("kiln-farm-model-")))
+        return ModelFile.at(path, download_model(path, folder))
     except Exception as error:
         return failure_of(error)
 

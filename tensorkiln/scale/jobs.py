@@ -33,7 +33,7 @@ TRIES = 3
 # Errors of engines by which a job was lost, not wrong, by their package and their name; an engine
 # that is not installed cannot be asked.
 _LOST = {
-    "distributed": ("KilledWorker", "FutureCancelledError", "FutureLostError", "CommClosedError"),
+    "distributed": ("KilledWorker", "FutureCancelledError", "CommClosedError"),
     "dask": ("KilledWorker",),
     "ray": (
         "ActorDiedError",
@@ -132,7 +132,8 @@ def run_jobs(
 
     Raises UserError (code `bad-executor`) for an executor that takes no jobs.
     """
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    is_class = isinstance(executor, type)
+    if executor is not None and (is_class or not callable(getattr(executor, "submit", None))):
         raise UserError(
             f"executor is {executor!r}, expected one of concurrent.futures",
             code="bad-executor",

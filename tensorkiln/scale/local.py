@@ -50,10 +50,10 @@ class LocalExecutor(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and end the processes: after the last job, or, with `cancel_futures`,
-        after those that have begun. Without `wait`, those are ended too."""
+        after those that have begun. Without `wait`, those are ended too, and no other begins."""
         with self._idle:
             self._closed = True
-            if cancel_futures:
+            if cancel_futures or not wait:
                 for future, *_ in self._waiting:
                     future.cancel()
                 self._waiting.clear()
@@ -128,15 +128,17 @@ def require_count(name: str, value: object) -> None:
 
 
 def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+    return ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work.
     SIGTERM ends the process when its job has cleaned up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 class _Leaving(BaseException):

@@ -141,7 +141,7 @@ class _Reading:
         whole = Reader(parsed, f"{self.where}: manifest", CODE)
         whole.only(_KEYS)
         for key in ("models", "targets"):
-            if not parsed.get(key):
+            if not whole.get(key, dict, {}):
                 raise self.wrong(f"it has no {key}", "manifest", f"[{key}]")
         defaults = read_options(whole.child("defaults"), ())
         models = list(self._models(whole))

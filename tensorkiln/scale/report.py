@@ -85,6 +85,12 @@ class Made:
         return replace(self, state=State.FAILED, failure=failure)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether its files are, or may be by now, what a farm has written: not those of a row that
+        failed before a worker was asked."""
+        return self.state is not State.FAILED or self.tries > 0
+
+    @property
     def bytes(self) -> int:
         """The size of its files."""
         return sum(file.bytes for file in self.files)
@@ -157,7 +163,7 @@ class FarmReport:
         """`farm.json`: these rows, and those of former runs that this one was not asked for; all
         files that a farm wrote, or was about to write, are its `names`."""
         own = {row.name for row in self.rows}
-        names = former.names.union(name for row in self.rows for name in row.names)
+        names = former.names.union(n for row in self.rows if row.is_ours for n in row.names)
         rows = [{**row.to_json(), "stamps": list(row.stamps)} for row in self.rows]
         rows += [dict(raw) for name, raw in former.raw.items() if name not in own]
         whole = {

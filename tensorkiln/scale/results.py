@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tensorkiln.base.cache import Cache, key_of
@@ -22,6 +22,7 @@ from tensorkiln.base.schema import Reader
 from tensorkiln.scale.storage import Storage
 
 _VERSION = 1
+_MARK = "kiln-cache.json"
 # A result that takes more than this part of the local cache stays out of it: the kernels there,
 # which all models share, are worth more.
 _LOCAL_SHARE = 64
@@ -53,10 +54,35 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results by key: in `local`, a cache of this user alone, and in `shared`."""
+    """Results by key: in `local`, a cache of this user alone, and in `shared`. A shared cache that
+    does not do what is asked never fails a row: `notes` say so."""
 
     shared: Storage | None = None
     local: Cache | None = None
+    notes: list[str] = field(default_factory=list, compare=False)
+
+    def require(self) -> None:
+        """Raise UserError if the shared cache cannot be read, if it is new and cannot be begun, and
+        if it is one of another version (code `bad-cache`)."""
+        if self.shared is None:
+            return
+        text = json.dumps({"version": _VERSION}).encode()
+        found = self.shared.read(_MARK)
+        if found is None:
+            self.shared.put(_MARK, text)
+        elif found != text:
+            raise UserError(
+                f"it is no cache of this version: {_MARK} has {found[:80]!r}",
+                code="bad-cache",
+                where=self.shared.url,
+                hint="name another",
+            )
+
+    def look(self) -> None:
+        """Note whether the shared cache is another than the one that was begun: some places, such
+        as folders and `memory://`, are a process's or a machine's own."""
+        if self.shared is not None and self._shared(_MARK) is None:
+            self._note(f"the cache {self.shared.url!r} is another one on this worker")
 
     def find(self, key: str) -> tuple[File, ...] | None:
         """The files of a result; None if it is not there, or cannot be read."""
@@ -72,7 +98,11 @@ class Results:
         if found is not None:
             atomic_write(to, found)
             return file_hash(to) == file.sha256
-        if self.shared is None or not self.shared.fetch(_blob_name(file.sha256), to):
+        try:
+            if self.shared is None or not self.shared.fetch(_blob_name(file.sha256), to):
+                return False
+        except UserError as error:
+            self._note(f"not looked up in the cache: {error}")
             return False
         if file_hash(to) != file.sha256:
             return False
@@ -85,12 +115,25 @@ class Results:
         text = json.dumps({"version": _VERSION, "files": [asdict(f) for f in files]}).encode()
         for file in files:
             self._keep(_blob(file.sha256), paths[file.name])
-            if self.shared is not None:  # in the place of one that is damaged, too
-                self.shared.put(_blob_name(file.sha256), paths[file.name])
         if self.local is not None:
             self.local.put(key_of(_result(key)), text, _result(key))
-        if self.shared is not None:
-            self.shared.put(f"results/{key[:2]}/{key}.json", text)
+        # In the place of blobs that are damaged, too.
+        if all(self._stored(_blob_name(file.sha256), paths[file.name]) for file in files):
+            self._stored(f"results/{key[:2]}/{key}.json", text)
+
+    def _stored(self, name: str, content: Path | bytes) -> bool:
+        """Put something into the shared cache; False, and a note, where that fails."""
+        try:
+            if self.shared is not None:
+                self.shared.put(name, content)
+        except UserError as error:
+            self._note(f"not kept in the cache: {error}")
+            return False
+        return True
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def share(self, sha256: str, path: Path) -> None:
         """Put a content into the shared cache, unless it is there."""
@@ -106,7 +149,11 @@ class Results:
         return self.local.get(key_of(components)) if self.local is not None else None
 
     def _shared(self, name: str) -> bytes | None:
-        return self.shared.read(name) if self.shared is not None else None
+        try:
+            return self.shared.read(name) if self.shared is not None else None
+        except UserError as error:
+            self._note(f"not looked up in the cache: {error}")
+            return None
 
 
 def _result(key: str) -> dict[str, str]:
