@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensorkiln import frontend
 from tensorkiln.assemble import assemble
-from tensorkiln.base.config import read_config
+from tensorkiln.base.config import MOST_JOBS, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.origin import Origin
@@ -414,6 +414,7 @@ def compile(
     allow_licenses: Sequence[str] = (),
     deny_licenses: Sequence[str] = (),
     debug: bool = False,
+    jobs: int | None = None,
 ) -> Executable:
     """Compile a model for a target (None: this machine's CPU); what is returned is called with
     arrays, `tk.compile("net.onnx")(x)`, or exported.
@@ -443,9 +444,11 @@ def compile(
     (code `workspace`) before code is generated; so is one that overflows a pool.
     With `debug`, graph functions also return what each of their kernels computes, as further
     outputs, for `tk.verify`; kernels and schedules are the same (docs/howto/it-is-wrong.md).
+    `jobs` is how many kernels are compiled at a time, by as many processes; None: as
+    KILN_COMPILE_JOBS says. The bytes are the same.
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
-    _require_arguments(externals, instruments, system_lib_prefix)
+    _require_arguments(externals, instruments, system_lib_prefix, jobs)
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = _asked_module(model, name, example_inputs, freeze)
     asked = asked_option(asked_target(target), "precision", precision)
@@ -485,9 +488,9 @@ def compile(
     declared += in_memory_dependencies(emitted.artifacts)
     dependencies = settled_dependencies(declared, policy)
     progress.phase("compile kernels", len(mod.kernels))
-    jobs = config.compile_jobs or 2
+    at_a_time = jobs or config.compile_jobs or 2
     made = kernel_code(
-        mod, plan.kernel_targets, plan.cache, known, plan.makes_objects, jobs, progress
+        mod, plan.kernel_targets, plan.cache, known, plan.makes_objects, at_a_time, progress
     )
     if plan.has_hooked_kernels:  # whose code generators may have made such artifacts, too
         declared += in_memory_dependencies(made.emitted.artifacts)
@@ -543,7 +546,9 @@ def given_options(**options: object) -> dict[str, object]:
     return found
 
 
-def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:
+def _require_arguments(
+    externals: object, instruments: object, system_lib_prefix: object, jobs: object
+) -> None:
     """Raise UserError for arguments of `compile` that are not what they should be."""
     require(externals, Iterable, "externals")
     if isinstance(externals, str):
@@ -553,6 +558,10 @@ def _require_arguments(externals: object, instruments: object, system_lib_prefix
     if system_lib_prefix is not None:
         require(system_lib_prefix, str, "system_lib_prefix")
         check_prefix(system_lib_prefix)
+    if jobs is not None:
+        require(jobs, int, "jobs")
+        if not 1 <= cast(int, jobs) <= MOST_JOBS:
+            raise UserError(f"jobs={jobs}: expected 1 to {MOST_JOBS}", code="bad-argument")
 
 
 def _asked_module(

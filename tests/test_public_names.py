@@ -53,6 +53,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "compile": (tk.compile, ()),
     "compile.externals": (lambda v: tk.compile(MODULE, "llvm", externals=v), ([], {})),
     "compile.instruments": (lambda v: tk.compile(MODULE, "llvm", instruments=v), ("", [], {})),
+    "compile.jobs": (lambda v: tk.compile(MODULE, "llvm", jobs=v), (None, 5)),
     "compile.system_lib_prefix": (
         lambda v: tk.compile(MODULE, "llvm", system_lib_prefix=v),
         (None, "text"),

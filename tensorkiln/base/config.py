@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tensorkiln.base.errors import UserError, nearest
 
+MOST_JOBS = 512  # kernels that are compiled at a time
 MOST_THREADS = 4096  # of one run; KILN_MOST_THREADS in crt/crt.h
 
 
@@ -133,7 +134,7 @@ KNOBS: tuple[Knob, ...] = (
         whole(0, MOST_THREADS),
         "threads of a run; 0: all it may use",
     ),
-    Knob("KILN_COMPILE_JOBS", "compile_jobs", whole(0, 512), "compile workers; 0: chosen"),
+    Knob("KILN_COMPILE_JOBS", "compile_jobs", whole(0, MOST_JOBS), "compile workers; 0: chosen"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
     Knob(
         "KILN_VERIFY_WEIGHTS",

@@ -23,6 +23,19 @@ def source_digest(*rooms: str) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
+def package_digest() -> str:
+    """Return the SHA-256 (hex) over the names and bytes of all files of the package, the C runtime,
+    headers, templates and tables included: what decides the bytes of everything made. Memoised."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in _PACKAGE.rglob("*") if p.is_file()):
+        if "__pycache__" not in path.parts:
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
 def _sources(folder: str) -> Iterator[str]:
     """Yield the Python files below a folder of the package, as `folder/file.py`."""
     for entry in os.scandir(_PACKAGE / folder):

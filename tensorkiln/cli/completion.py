@@ -18,6 +18,8 @@ from tensorkiln.cli.screen import Screen
 _KINDS: dict[object, str] = {
     options.source: "file",
     options.path: "file",
+    options.file: "file",
+    options.place: "folder",
     options.folder: "folder",
     options.folder_or_stdout: "folder",
     options.array: "array",

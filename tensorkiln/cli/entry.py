@@ -39,6 +39,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "what a library, a model, a container or a folder holds; nothing of it is run.",
     "new-project": "a project that builds firmware from an archive in Model Library Format.",
     "check": "every node of a model that cannot be compiled, at once, and whether the target can.",
+    "farm": "many models for many targets, on this machine or a cluster, as a manifest says.",
     "verify": "where a compiled model begins to differ from the model, node by node.",
     "bench": "latency and throughput of a library or a model, on request beside ONNX Runtime's.",
     "explain": "what the compiler does with a model, as one page to look at.",

@@ -145,6 +145,20 @@ def _source(text: str) -> Path:
     return Path(text)
 
 
+def _file(text: str) -> Path:
+    """the name of a file"""
+    if text == STDIO:
+        raise ValueError
+    return _source(text)
+
+
+def _place(text: str) -> str:
+    """the name of a folder, or a URL"""
+    if text == STDIO:
+        raise ValueError
+    return _word(text) if "://" in text else str(_source(text))
+
+
 def _folder_or_stdout(text: str) -> Path | str:
     """the name of a folder, or - for standard output"""
     return STDIO if text == STDIO else _source(text)
@@ -161,6 +175,7 @@ def _word(text: str) -> str:
 path, word = option(_path), option(_word)  # a file that is written; what only the user knows
 folder, source = option(_path), option(_source)  # a folder that is written; a file that is read
 folder_or_stdout = option(_folder_or_stdout)
+file, place = option(_file), option(_place)  # a file that is read by its name; a folder or URL
 target, external, inspector, array = (option(_word) for _ in range(4))
 
 

@@ -19,7 +19,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 
-__all__ = ["check_onnx", "from_onnx", "from_torch", "import_model"]
+__all__ = ["check_onnx", "from_onnx", "from_torch", "hashes_of", "import_model"]
 
 
 def from_onnx(
@@ -60,6 +60,21 @@ def from_torch(
     return replace(made, source=ModelSource("torch", sha256_of(made.script().encode())))
 
 
+def hashes_of(path: str | Path) -> ModelSource:
+    """The hashes by which the files of a model are known: those of `source` of the module that
+    `import_model` makes of the path, and of files of weights that it may not read.
+
+    Raises UserError for a file that cannot be read, is no model, or names weights that are missing.
+    """
+    file = plain_path(path)
+    if file.suffix.lower() == ".py":
+        return ModelSource("script", sha256_of(_script_text(file).encode()))
+    from tensorkiln.frontend.onnx.summary import hashes_of as of_onnx
+
+    _refuse_others(file)
+    return of_onnx(file)
+
+
 def import_model(
     model: Any,
     *,
@@ -91,12 +106,8 @@ def import_model(
     data = isinstance(model, bytes | bytearray | memoryview)
     if data or path is not None or is_of(model, "onnx"):
         _refuse_options("an ONNX model", example_inputs=example_inputs)
-        if suffix in _NOT_MODELS:
-            raise UserError(
-                f"{str(path)!r} is {_NOT_MODELS[suffix][0]}, not a model",
-                code="bad-model",
-                hint=_NOT_MODELS[suffix][1],
-            )
+        if path is not None:
+            _refuse_others(path)
         return from_onnx(model, freeze=freeze)
     raise UserError(
         f"expected a model, received {type(model).__name__}",
@@ -120,6 +131,14 @@ _NOT_MODELS = {
     ".h5": ("a model of Keras", "convert it with tf2onnx"),
     ".keras": ("a model of Keras", "convert it with tf2onnx"),
 }
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise UserError for what has the name of something else than a model."""
+    what, hint = _NOT_MODELS.get(path.suffix.lower(), ("", ""))
+    if what:
+        message = f"{str(path)!r} is {what}, not a model"
+        raise UserError(message, code="bad-model", hint=hint)
 
 
 def _module(model: IRModule | Function | PrimFunc) -> IRModule:
@@ -146,14 +165,18 @@ def is_of(model: object, package: str) -> bool:
 def _script(path: Path) -> IRModule:
     from tensorkiln.script import from_source
 
+    text = _script_text(path)
+    hashed = ModelSource("script", sha256_of(text.encode()))
+    return replace(from_source(text, file=str(path)), source=hashed)
+
+
+def _script_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError("no such file", code="missing-file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot be read: {error}", code="missing-file", where=str(path)) from error
-    hashed = ModelSource("script", sha256_of(text.encode()))
-    return replace(from_source(text, file=str(path)), source=hashed)
 
 
 def _examples(given: Any) -> tuple[Sequence[Any], Mapping[str, Any] | None]:

@@ -10,7 +10,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +33,7 @@ TRIES = 3
 # Errors of engines by which a job was lost, not wrong, by their package and their name; an engine
 # that is not installed cannot be asked.
 _LOST = {
-    "distributed": ("KilledWorker", "FutureCancelledError", "FutureLostError", "CommClosedError"),
+    "distributed": ("KilledWorker", "FutureCancelledError", "CommClosedError"),
     "dask": ("KilledWorker",),
     "ray": (
         "ActorDiedError",
@@ -103,8 +110,8 @@ def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> _Answer:
     result, failure = None, None
     try:
         result = run(*arguments)
-    except Exception as error:
-        failure = _failure(error)
+    except (Exception, SystemExit) as error:
+        failure = failure_of(error)
     return _Answer(result, failure, time.perf_counter() - start)
 
 
@@ -125,7 +132,8 @@ def run_jobs(
 
     Raises UserError (code `bad-executor`) for an executor that takes no jobs.
     """
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    is_class = isinstance(executor, type)
+    if executor is not None and (is_class or not callable(getattr(executor, "submit", None))):
         raise UserError(
             f"executor is {executor!r}, expected one of concurrent.futures",
             code="bad-executor",
@@ -179,29 +187,48 @@ def _run(
 
 
 def _submitted(executor: Executor, job: Job) -> Future[_Answer]:
-    """The job's future; one that a broken executor refuses is lost, not an error of the caller."""
+    """The job's future; one that a broken executor refuses is lost, and one whose arguments cannot
+    be pickled has failed: neither is an error of the caller. UserError for an executor that was
+    shut down."""
     try:
         return executor.submit(answer, job.run, job.arguments)
     except BrokenExecutor as error:
-        refused: Future[_Answer] = Future()
-        refused.set_exception(error)
-        return refused
+        return _refused(error)
+    except RuntimeError as error:
+        if "shutdown" in str(error):
+            raise UserError(
+                "the executor takes no jobs any more: it was shut down",
+                code="bad-executor",
+                where="executor",
+            ) from error
+        return _refused(error)
+    except Exception as error:  # of Ray, which pickles at once
+        return _refused(error)
+
+
+def _refused(error: Exception) -> Future[_Answer]:
+    refused: Future[_Answer] = Future()
+    refused.set_exception(error)
+    return refused
 
 
 def _collected(future: Future[_Answer]) -> tuple[_Answer, Failure | None]:
     """The answer of a finished future, and why it was lost, if it was."""
-    error = future.exception()
+    # Nobody here has cancelled it: engines do, when a scheduler or a driver is gone.
+    error = (
+        CancelledError("its executor cancelled it") if future.cancelled() else future.exception()
+    )
     if error is None:
         return future.result(), None
     if not isinstance(error, Exception):
         raise error
     lost = _is_lost(error)
-    failure = _failure(error, lost)
+    failure = failure_of(error, lost)
     return _Answer(None, failure, 0.0), failure if lost else None
 
 
 def _is_lost(error: BaseException) -> bool:
-    if isinstance(error, BrokenExecutor):
+    if isinstance(error, BrokenExecutor | CancelledError):
         return True
     return any(
         cls.__name__ in _LOST.get(cls.__module__.partition(".")[0], ())
@@ -209,7 +236,8 @@ def _is_lost(error: BaseException) -> bool:
     )
 
 
-def _failure(error: BaseException, lost: bool = False) -> Failure:
+def failure_of(error: BaseException, lost: bool = False) -> Failure:
+    """An exception as plain data."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, TensorkilnError):
         return Failure(kind, text, error.code, lost=lost)

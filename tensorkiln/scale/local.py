@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -16,6 +16,7 @@ from typing import Any
 from tensorkiln.base.config import available_cpus
 from tensorkiln.base.errors import UserError
 
+_PATIENCE = 5.0  # seconds that a process has to clean up after itself
 _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -28,7 +29,8 @@ class LocalExecutor(Executor):
     another takes its place; of a ProcessPoolExecutor, every job would be lost. Functions are
     pickled by name, and a script that uses this guards its main part as for `multiprocessing`."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, cpus: int = 1):
+        self.workers, self.cpus = workers, cpus
         self._free: list[ProcessPoolExecutor | None] = [None] * workers  # None: not started yet
         self._busy: set[ProcessPoolExecutor] = set()
         self._waiting: deque[_Task] = deque()
@@ -48,10 +50,10 @@ class LocalExecutor(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs, and end the processes: after the last job, or, with `cancel_futures`,
-        after those that have begun. Without `wait`, those are ended too."""
+        after those that have begun. Without `wait`, those are ended too, and no other begins."""
         with self._idle:
             self._closed = True
-            if cancel_futures:
+            if cancel_futures or not wait:
                 for future, *_ in self._waiting:
                     future.cancel()
                 self._waiting.clear()
@@ -59,9 +61,9 @@ class LocalExecutor(Executor):
                 self._idle.wait()
             pools = [*self._busy, *filter(None, self._free)]
             self._free.clear()
+        if not wait:
+            _end(pools)
         for pool in pools:
-            if not wait:
-                _end(pool)
             pool.shutdown(wait=wait, cancel_futures=True)
 
     def __exit__(self, *raised: object) -> None:
@@ -81,7 +83,7 @@ class LocalExecutor(Executor):
                 pool = self._free.pop() or _process()
                 self._busy.add(pool)
                 try:
-                    inner = pool.submit(fn, *args, **kwargs)
+                    inner = pool.submit(_called, fn, args, kwargs)
                 except BrokenExecutor as error:  # it died between two jobs
                     inner = Future()
                     inner.set_exception(error)
@@ -107,34 +109,77 @@ class LocalExecutor(Executor):
         self._start()
 
 
-def local_executor(workers: int | None = None) -> LocalExecutor:
-    """An executor of `workers` processes on this machine; by default one for each CPU that this
-    process may use.
+def local_executor(workers: int | None = None, *, cpus: int = 1) -> LocalExecutor:
+    """An executor of `workers` processes on this machine, each of which has one job at a time, that
+    may use `cpus` CPUs. By default there are as many as this process has CPUs for.
 
     Raises UserError for a number below 1.
     """
-    count = available_cpus() if workers is None else workers
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise UserError(f"workers={workers!r}, expected a whole number of at least 1")
-    return LocalExecutor(count)
+    require_count("cpus", cpus)
+    count = max(1, available_cpus() // cpus) if workers is None else workers
+    require_count("workers", count)
+    return LocalExecutor(count, cpus)
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise UserError unless `value` is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name}={value!r}, expected a whole number of at least 1")
 
 
 def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+    return ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
 
 
-def _begin() -> None:
-    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work."""
+def _begin(parent: int) -> None:
+    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work.
+    SIGTERM ends the process when its job has cleaned up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+class _Leaving(BaseException):
+    """The process is to end."""
+
+
+_has_job = False
+
+
+def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global _has_job
+    _has_job = True
+    try:
+        return fn(*args, **kwargs)
+    except _Leaving:  # which the pool would take for an answer
+        os._exit(1)
+    finally:
+        _has_job = False
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not _has_job:
+        os._exit(1)
+    raise _Leaving
 
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE)
     os._exit(1)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    for process in list((pool._processes or {}).values()):
+def _end(pools: Sequence[ProcessPoolExecutor]) -> None:
+    """End processes: those that do not end by themselves are killed."""
+    processes = [p for pool in pools for p in list((pool._processes or {}).values())]
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + _PATIENCE
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
         process.kill()

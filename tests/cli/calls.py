@@ -38,6 +38,11 @@ CALLS: dict[str, tuple[str, ...]] = {
         "unsupported.onnx",
         "mlp.onnx --table",
     ),
+    "farm": (
+        "farm.toml -o libraries --cache shared --executor local:1 --fail-fast",
+        "farm.toml --dry-run --only *.so --policy any",
+        "unsupported.toml -o libraries --executor local:1",
+    ),
     "verify": ("mlp.onnx --dim batch=1", "mlp.so --model mlp.onnx --dim batch=1 --output fault"),
     "bench": (
         "mlp.so --dim batch=1 --seconds 0.001",
@@ -67,6 +72,9 @@ def make_files(folder: Path) -> None:
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("our", 1)]
     onnx.save(helper.make_model(graph, opset_imports=sets), folder / "unsupported.onnx")
+    for name in ("mlp", "unsupported"):
+        text = f'models.{name} = "{name}.onnx"\ntargets.baseline = "llvm"\n'
+        (folder / f"{name.replace('mlp', 'farm')}.toml").write_text(text)
     for words in (
         ["-o", str(folder / "mlp.so"), "--keep", str(folder / "kept")],
         ["-o", str(folder / "mlp.tar"), "--format", "mlf", "--freeze", "batch=1", "--target", "c"],

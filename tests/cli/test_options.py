@@ -81,6 +81,8 @@ def accepted(kind: str, text: str) -> bool:
     bad = {
         "a name": ("empty", "zero byte"),
         "the name of a file or folder": (*names, "dash"),
+        "the name of a file": (*names, "dash"),
+        "the name of a folder, or a URL": (*names, "dash"),
         "the name of a file, or - for standard input": names,
         "the name of a folder, or - for standard output": names,
     }
@@ -88,7 +90,8 @@ def accepted(kind: str, text: str) -> bool:
 
 
 LEAST = {
-    name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")
+    name: ["x"]
+    for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify", "farm")
 }
 LEAST["completion"] = ["bash"]
 LEAST["new-project"] = ["x", "--output=y"]

@@ -33,13 +33,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main([*argv, "-o", str(folder / "good.so")]) == 0
     archive = ["--format", "mlf", "--freeze", "batch=1", "--target", "c"]
     assert main([*argv, "-o", str(folder / "good.tar"), *archive]) == 0
+    (folder / "good.toml").write_text('models.good = "good.onnx"\ntargets.old = "llvm"\n')
     return folder
 
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in, with links to what was made."""
-    for name in ("good.onnx", "good.so", "good.tar"):
+    for name in ("good.onnx", "good.so", "good.tar", "good.toml"):
         (tmp_path / name).symlink_to(made / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -57,6 +58,7 @@ CALLS: dict[str, list[list[str]]] = {
         ["verify", "{}", "--dim", "batch=1"],
         ["verify", "good.so", "--model", "{}", "--dim", "batch=1"],
     ],
+    "farm": [["farm", "{}", "-o", "libraries", "-q"]],
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
@@ -177,6 +179,7 @@ PRINTS = [
     ["compile", "good.onnx", "-o", "new.so", "-q", "--json"],
     ["explain", "good.onnx", "-o", "page", "-q", "--no-times", "--json"],
     ["new-project", "good.tar", "-o", "project", "-q", "--json"],
+    ["farm", "good.toml", "-q", "--dry-run"],
     ["cache"],
     ["completion", "bash"],
     ["--help"],
@@ -216,11 +219,17 @@ WRITES = {
     ("verify", "--output"): "verify good.onnx -q --dim batch=1",
     ("bench", "--profile"): "bench good.onnx -q --dim batch=1 --seconds 0.001",
     ("explain", "--output"): "explain good.onnx -q --no-times",
+    ("farm", "--output"): "farm good.toml -q",
+    ("farm", "--cache"): "farm good.toml -q -o libraries",
 }
 
 
 def test_all_that_write_are_here() -> None:
-    kinds = ("the name of a file or folder", "the name of a folder, or - for standard output")
+    kinds = (
+        "the name of a file or folder",
+        "the name of a folder, or - for standard output",
+        "the name of a folder, or a URL",
+    )
     writes = {(c, max(a.option_strings, key=len)) for c, a in arguments() if kind_of(a) in kinds}
     assert writes == set(WRITES)
 

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.frontend.onnx.load import load
 from tensorkiln.frontend.onnx.narrow import packed_size
-from tensorkiln.frontend.onnx.proto import Graph, NodeProto, TensorProto, ValueInfo
+from tensorkiln.frontend.onnx.proto import Graph, Model, NodeProto, TensorProto, ValueInfo
 from tensorkiln.frontend.onnx.tensors import DTYPES, NARROW_DTYPES, OTHER_DTYPES, numpy_dtype
 
 
@@ -76,6 +77,32 @@ def summary_of(model: Any) -> ModelSummary:
         files=tuple(files),
         absent=tuple(name for name in files if source.files.lacks(name)),
     )
+
+
+def hashes_of(model: Any) -> ModelSource:
+    """The hash of a model, and those of all files of external data that its tensors name, those in
+    branches, loops and functions included. Raises UserError as `from_onnx`, also for a file that is
+    missing."""
+    source = load(model)
+    weights = tuple((name, source.files.hash_of(name)) for name in _files(source.model))
+    return ModelSource("onnx", sha256_of(source.data), weights)
+
+
+def file_names(model: Any) -> tuple[str, ...]:
+    """The names of all files of external data that a model's tensors name, sorted; they need not be
+    there."""
+    return _files(load(model).model)
+
+
+def _files(model: Model) -> tuple[str, ...]:
+    assert model.graph is not None
+    graphs, tensors = [model.graph], list[TensorProto]()
+    nodes = [*_nodes(model.graph.node), *(n for f in model.functions for n in _nodes(f.node))]
+    for a in (a for n in nodes for a in n.attribute):
+        tensors += [a.t] if a.t is not None else []
+        graphs += [a.g] if isinstance(a.g, Graph) else []
+    tensors += [t for g in graphs for t in g.initializer]
+    return tuple(sorted({place.value for t in tensors for place in _places(t)}))
 
 
 def is_model(path: Path) -> bool:

@@ -121,6 +121,10 @@ class ExternalFiles:
         """The SHA-256 of each file that was mapped until now, by its name in the model, sorted."""
         return tuple((name, sha256_of(data)) for name, data in sorted(self._maps.items()))
 
+    def hash_of(self, location: str) -> str:
+        """The SHA-256 of a file, read now if it was not mapped yet. UserError as `view`."""
+        return sha256_of(self._map(location))
+
     def _map(self, location: str) -> memoryview:
         if location not in self._maps:
             self._maps[location] = _map_file(*self._open(location))

@@ -1,0 +1,148 @@
+"""What a manifest may say of how a model is compiled, at each of its places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.schema import MOST, Reader
+from tensorkiln.codegen.host.function import c_name
+
+# By form of output: what its file ends in.
+SUFFIXES = {"so": ".so", "a": ".a", "o": ".o", "tar": ".tar", "mlf": ".mlf.tar"}
+
+# Options that may have several values, with those there are: the first is the default.
+AXES = {
+    "precision": ("float32", "bfloat16", "float16"),
+    "optimize": ("speed", "size"),
+    "format": tuple(SUFFIXES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one row is compiled, besides its target: arguments of `tk.compile`, and of the export.
+
+    `name` is what names of C begin with. The values are those of JSON, so that a job can carry
+    them.
+    """
+
+    name: str
+    format: str = "so"
+    weights: str = "embedded"
+    freeze: Mapping[str, int] | None = None
+    externals: tuple[str, ...] = ()
+    max_workspace: int | str | Mapping[str, int | str] | None = None
+    allow_licenses: tuple[str, ...] = ()
+    deny_licenses: tuple[str, ...] = ()
+    debug: bool = False
+
+    @staticmethod
+    def of(said: Mapping[str, Any]) -> Options:
+        """The options that are said; those of the target are left out."""
+        own = {f.name for f in fields(Options)}
+        return Options(**{k: v for k, v in said.items() if k in own and v is not None})
+
+    def to_json(self) -> dict[str, object]:
+        """The options that are not their defaults, and the name."""
+        plain = Options(self.name)
+        found = {k: v for k, v in asdict(self).items() if v != getattr(plain, k)}
+        return {"name": self.name, **found}
+
+
+def _axis(values: Sequence[str]) -> Callable[[Reader, str], tuple[str, ...]]:
+    def read(reader: Reader, key: str) -> tuple[str, ...]:
+        value = reader.get(key, object)
+        found = (value,) if isinstance(value, str) else reader.texts(key)
+        for one in found:
+            if one not in values:
+                message = f"{one!r} is not one of {', '.join(values)}"
+                raise _wrong(reader, message, key, nearest(one, values))
+        if not found:
+            raise reader.wrong("expected a value at least", key)
+        if len(set(found)) < len(found):
+            raise reader.wrong("a value stands there twice", key)
+        return found
+
+    return read
+
+
+def _one_of(*values: str) -> Callable[[Reader, str], str]:
+    def read(reader: Reader, key: str) -> str:
+        value = reader.get(key, str)
+        if value not in values:
+            message = f"{value!r} is not one of {', '.join(values)}"
+            raise _wrong(reader, message, key, nearest(value, values))
+        return value
+
+    return read
+
+
+def _sizes(reader: Reader, key: str) -> dict[str, int]:
+    sizes = reader.child(key)
+    found = {}
+    for name, _ in reader.items(key):
+        found[name] = sizes.number(name)
+        if not found[name]:
+            raise sizes.wrong("expected a size of at least 1", name)
+    if not found:
+        raise reader.wrong("expected sizes by dimension, such as { batch = 1 }", key)
+    return found
+
+
+def _names(reader: Reader, key: str) -> tuple[str, ...]:
+    found = reader.texts(key)
+    if not all(found):
+        raise reader.wrong("a name in it is empty", key)
+    return found
+
+
+def _workspace(reader: Reader, key: str) -> object:
+    """Bytes, as a number or text, or those of pools; `compile` reads the text."""
+    value = reader.get(key, object)
+    pools = value if isinstance(value, dict) else {"": value}
+    for pool, size in pools.items():
+        place = f"{key}.{pool}" if pool else key
+        if isinstance(size, bool) or not isinstance(size, int | str):
+            raise reader.wrong("expected bytes, such as 262144 or '256K'", place)
+        if isinstance(size, int) and not 0 <= size <= MOST:
+            raise reader.wrong(f"expected 0 to {MOST} bytes", place)
+    return value
+
+
+def _name(reader: Reader, key: str) -> str:
+    name = reader.get(key, str)
+    if name != c_name(name):
+        message = f"{name!r} is no name in C"
+        raise _wrong(reader, message, key, f"did you mean {c_name(name)!r}?")
+    return name
+
+
+_READERS: dict[str, Callable[[Reader, str], Any]] = {
+    **{axis: _axis(values) for axis, values in AXES.items()},
+    "weights": _one_of("embedded", "beside"),
+    "freeze": _sizes,
+    "externals": _names,
+    "max_workspace": _workspace,
+    "allow_licenses": _names,
+    "deny_licenses": _names,
+    "debug": lambda reader, key: reader.flag(key),
+}
+_OF_MODELS = {"name": _name}  # which are of one model alone
+KEYS = tuple(_READERS)
+
+
+def read_options(reader: Reader, others: Sequence[str], *, model: bool = False) -> dict[str, Any]:
+    """The options that a table says, of which those of AXES are tuples; `others` are the keys that
+    it may have besides, and a table of a `model` may have a name. UserError for any other key, and
+    for values that are not as they should be."""
+    readers = _READERS | (_OF_MODELS if model else {})
+    reader.only([*others, *readers])
+    return {key: read(reader, key) for key, read in readers.items() if not reader.is_null(key)}
+
+
+def _wrong(reader: Reader, message: str, key: str, hint: str) -> UserError:
+    error = reader.wrong(message, key)
+    return UserError(error.message, code=error.code, where=error.where, hint=hint)

@@ -1,0 +1,185 @@
+"""The cache of whole results: what a row of a farm has made, found by what it was made from.
+
+The shared one is a place that the caller names: `results/ab/<key>.json` lists files by hash, and
+`blobs/ab/<sha256>` are their contents. In front of it is this user's cache (base/cache.py). Content
+is taken only if it has the hash by which it is asked for; who may write to the shared place decides
+which hash that is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tensorkiln.base.cache import Cache, key_of
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_write, read_plain
+from tensorkiln.base.folders import file_hash
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.schema import Reader
+from tensorkiln.scale.storage import Storage
+
+_VERSION = 1
+_MARK = "kiln-cache.json"
+# A result that takes more than this part of the local cache stays out of it: the kernels there,
+# which all models share, are worth more.
+_LOCAL_SHARE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was made: its name below the output, its hash (SHA-256, hex) and size."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+    @staticmethod
+    def of(name: str, path: Path) -> File:
+        """The file of this name that is at a path for now."""
+        return File(name, file_hash(path), path.stat().st_size)
+
+    @staticmethod
+    def read(reader: Reader) -> File:
+        """Inverse of `asdict`, of untrusted JSON."""
+        name, digest = reader.get("name", str), reader.get("sha256", str)
+        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise reader.wrong("expected 64 hex digits", "sha256")
+        if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise reader.wrong("expected a relative name", "name")
+        return File(name, digest, reader.number("bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results by key: in `local`, a cache of this user alone, and in `shared`. A shared cache that
+    does not do what is asked never fails a row: `notes` say so."""
+
+    shared: Storage | None = None
+    local: Cache | None = None
+    notes: list[str] = field(default_factory=list, compare=False)
+
+    def require(self) -> None:
+        """Raise UserError if the shared cache cannot be read, if it is new and cannot be begun, and
+        if it is one of another version (code `bad-cache`)."""
+        if self.shared is None:
+            return
+        text = json.dumps({"version": _VERSION}).encode()
+        found = self.shared.read(_MARK)
+        if found is None:
+            self.shared.put(_MARK, text)
+        elif found != text:
+            raise UserError(
+                f"it is no cache of this version: {_MARK} has {found[:80]!r}",
+                code="bad-cache",
+                where=self.shared.url,
+                hint="name another",
+            )
+
+    def look(self) -> None:
+        """Note whether the shared cache is another than the one that was begun: some places, such
+        as folders and `memory://`, are a process's or a machine's own."""
+        if self.shared is not None and self._shared(_MARK) is None:
+            self._note(f"the cache {self.shared.url!r} is another one on this worker")
+
+    def find(self, key: str) -> tuple[File, ...] | None:
+        """The files of a result; None if it is not there, or cannot be read."""
+        for text in (self._local(_result(key)), self._shared(f"results/{key[:2]}/{key}.json")):
+            files = _parsed(text) if text is not None else None
+            if files:
+                return files
+        return None
+
+    def fetch(self, file: File, to: Path) -> bool:
+        """Write the content of a file to a path; False if it is not there, or damaged."""
+        found = self._local(_blob(file.sha256))
+        if found is not None:
+            atomic_write(to, found)
+            return file_hash(to) == file.sha256
+        try:
+            if self.shared is None or not self.shared.fetch(_blob_name(file.sha256), to):
+                return False
+        except UserError as error:
+            self._note(f"not looked up in the cache: {error}")
+            return False
+        if file_hash(to) != file.sha256:
+            return False
+        self._keep(_blob(file.sha256), to)
+        return True
+
+    def keep(self, key: str, files: Sequence[File], paths: Mapping[str, Path]) -> None:
+        """Store a result, whose contents are at `paths` by name: the record last, when all that it
+        lists is there."""
+        text = json.dumps({"version": _VERSION, "files": [asdict(f) for f in files]}).encode()
+        for file in files:
+            self._keep(_blob(file.sha256), paths[file.name])
+        if self.local is not None:
+            self.local.put(key_of(_result(key)), text, _result(key))
+        # In the place of blobs that are damaged, too.
+        if all(self._stored(_blob_name(file.sha256), paths[file.name]) for file in files):
+            self._stored(f"results/{key[:2]}/{key}.json", text)
+
+    def _stored(self, name: str, content: Path | bytes) -> bool:
+        """Put something into the shared cache; False, and a note, where that fails."""
+        try:
+            if self.shared is not None:
+                self.shared.put(name, content)
+        except UserError as error:
+            self._note(f"not kept in the cache: {error}")
+            return False
+        return True
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def share(self, sha256: str, path: Path) -> None:
+        """Put a content into the shared cache, unless it is there."""
+        if self.shared is not None and self.shared.stamp(_blob_name(sha256)) is None:
+            self.shared.put(_blob_name(sha256), path)
+
+    def _keep(self, components: dict[str, str], path: Path) -> None:
+        if self.local is not None and path.stat().st_size <= self.local.limit // _LOCAL_SHARE:
+            content = read_plain(path, self.local.limit)
+            self.local.put(key_of(components), content, components)
+
+    def _local(self, components: dict[str, str]) -> bytes | None:
+        return self.local.get(key_of(components)) if self.local is not None else None
+
+    def _shared(self, name: str) -> bytes | None:
+        try:
+            return self.shared.read(name) if self.shared is not None else None
+        except UserError as error:
+            self._note(f"not looked up in the cache: {error}")
+            return None
+
+
+def _result(key: str) -> dict[str, str]:
+    return {"kind": "farm result", "row": key}
+
+
+def _blob(sha256: str) -> dict[str, str]:
+    return {"kind": "farm file", "sha256": sha256}
+
+
+def _blob_name(sha256: str) -> str:
+    return f"blobs/{sha256[:2]}/{sha256}"
+
+
+def _parsed(text: bytes) -> tuple[File, ...] | None:
+    """The files that a record lists; None for one that is damaged: then it is as if there were
+    none, and what is made takes its place."""
+    try:
+        reader = Reader(parse_json(text, unique=True), "result", "bad-result")
+        if len(text) > MAX_BYTES or reader.get("version", int) != _VERSION:
+            return None
+        return tuple(File.read(row) for row in reader.rows("files"))
+    except (ValueError, UserError):
+        return None
+
+
+def total_bytes(files: Iterable[File]) -> int:
+    """The bytes of all files."""
+    return sum(file.bytes for file in files)
