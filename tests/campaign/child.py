@@ -29,11 +29,12 @@ from tests.campaign.findings import Failure, signature
 ROOT = Path(__file__).resolve().parents[2]
 TRIED = 5  # different failures of a shard that are run again
 TAIL = 8000  # characters of what a child printed
+STARTING = 120.0  # seconds in which a child has said something, at least
 LEAVING = 10  # seconds in which a child that hangs prints where
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class Settings:
     """How tests are run: `mark` is pytest's expression, `seconds` how long one may say nothing."""
 
     mark: str = ""
@@ -54,7 +55,7 @@ class Session:
     failures: list[Failure] = field(default_factory=list)
 
 
-def collect(paths: Sequence[str], how: Tests) -> list[str]:
+def collect(paths: Sequence[str], how: Settings) -> list[str]:
     """The tests that a campaign consists of. Raises RuntimeError where they cannot be collected."""
     with tempfile.TemporaryDirectory(prefix="kc-") as folder:
         found = _session(paths, how, Path(folder), ("--collect-only",))
@@ -63,7 +64,7 @@ def collect(paths: Sequence[str], how: Tests) -> list[str]:
     return found.collected
 
 
-def run_tests(tests: Sequence[str], how: Tests) -> tuple[Counter[str], list[Failure]]:
+def run_tests(tests: Sequence[str], how: Settings) -> tuple[Counter[str], list[Failure]]:
     """Run tests; how many had each outcome, and the failures."""
     left, counts, failures = list(tests), Counter[str](), list[Failure]()
     before: dict[str, list[str]] = {}  # what ran in the same child, by the test that ended in it
@@ -94,18 +95,16 @@ def run_tests(tests: Sequence[str], how: Tests) -> tuple[Counter[str], list[Fail
     return counts, _repeated(failures, how, before)
 
 
-def command(tests: Sequence[str], how: Tests, hangs: bool = False) -> str:
+def command(tests: Sequence[str], how: Settings, hangs: bool = False) -> str:
     """The line that runs tests again, in the folder of the checkout."""
     mark = f"-m {shlex.quote(how.mark)} " if how.mark else ""
-    limit = f"timeout -s ABRT {how.seconds:g} " if hangs else ""
+    limit = f"timeout -s ABRT {2 * how.seconds:g} " if hangs else ""
     named = " ".join(shlex.quote(t) for t in tests)
     options = f"-q -p no:cacheprovider --hypothesis-seed={how.seed} {mark}{named}"
     return f"FUZZ_SEED={how.seed} {limit}python -m pytest {options}"
 
 
-def _session(
-    tests: Sequence[str], how: Tests, folder: Path, more: Sequence[str] = ()
-) -> Session:
+def _session(tests: Sequence[str], how: Settings, folder: Path, more: Sequence[str] = ()) -> Session:
     """Run one child to its end, or until it has said nothing for too long."""
     log, printed, listed = folder / "log", folder / "printed", folder / "tests"
     (folder / "work").mkdir()
@@ -158,14 +157,14 @@ def _watched(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int |
         now = log.stat().st_size
         if now != size:
             size, since = now, time.monotonic()
-        elif time.monotonic() - since > seconds:
+        elif time.monotonic() - since > (seconds if now else max(seconds, STARTING)):
             child.send_signal(signal.SIGABRT)  # pytest prints where its threads are
             with suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=LEAVING)
             return None
 
 
-def _note(said: Session, event: dict[str, Any], how: Tests) -> None:
+def _note(said: Session, event: dict[str, Any], how: Settings) -> None:
     kind, test = event.pop("event"), event.pop("test")
     if kind == "collected":
         said.collected.append(test)
@@ -200,9 +199,7 @@ def _broken(said: Session, test: str) -> Failure:
     block = said.printed.rpartition("most recent call first")[2]
     if "Current thread" in said.printed:
         block = said.printed.rpartition("Current thread")[2].partition("\n\n")[0]
-    frames = [
-        f"{_short(m['file'])}:{m['line']} in {m['name']}" for m in _DUMPED.finditer(block)
-    ]
+    frames = [f"{_short(m['file'])}:{m['line']} in {m['name']}" for m in _DUMPED.finditer(block)]
     ours = [f for f in frames if not f.startswith(("/", "<"))]
     return Failure(
         kind=kind,
@@ -228,23 +225,21 @@ def _absent(tests: Sequence[str]) -> Failure:
 
 
 def _repeated(
-    failures: Sequence[Failure], how: Tests, before: dict[str, list[str]]
+    failures: Sequence[Failure], how: Settings, before: dict[str, list[str]]
 ) -> list[Failure]:
     """The failures with commands that repeat them; of the same failure, the first is tried."""
-    known: dict[str, tuple[str, bool]] = {}
+    known = set[str]()
     out = []
     for failure in failures:
         mark = signature(failure)
         if failure.test not in before or not failure.test:
-            out.append(replace(failure, seed=how.seed, command=failure.command))
+            out.append(failure)
             continue
         hangs = failure.kind == "Hang"
         line = command([failure.test], how, hangs)
         repeats = "not tried"
-        if mark in known:
-            alone, tried = known[mark]
-            repeats = "not tried" if tried else "no"
-        elif len(known) < TRIED:
+        if mark not in known and len(known) < TRIED:
+            known.add(mark)
             repeats = "no"
             ways = [("alone", [failure.test])]
             if before[failure.test]:
@@ -253,12 +248,11 @@ def _repeated(
                 if _fails_again(tests, how, mark):
                     repeats, line = way, command(tests, how, hangs)
                     break
-            known[mark] = (line, repeats != "no")
         out.append(replace(failure, seed=how.seed, command=line, repeats=repeats))
     return out
 
 
-def _fails_again(tests: Sequence[str], how: Tests, mark: str) -> bool:
+def _fails_again(tests: Sequence[str], how: Settings, mark: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="kc-") as folder:
         said = _session(tests, how, Path(folder))
     found = list(said.failures)

@@ -13,6 +13,7 @@ from tensorkiln.base.schema import Reader
 
 REPEATS = ("alone", "after others", "not tried", "no")
 MOST = 20  # tests and seeds that a finding names
+WIDE = 160  # columns of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,8 @@ _VARYING = (
 
 
 def normalised(message: str) -> str:
-    """The first lines of a message, without numbers, addresses, hashes and absolute paths."""
-    text = "\n".join(message.strip().splitlines()[:2])[:400]
+    """The first line of a message, without numbers, addresses, hashes and absolute paths."""
+    text = message.strip().partition("\n")[0][:400]
     for pattern, new in _VARYING:
         text = pattern.sub(new, text)
     return text.strip()[:200]
@@ -125,7 +126,7 @@ def table(findings: Sequence[Finding]) -> str:
     for f in findings:
         s = f.shortest
         lines += ["", f"{f.signature}: {s.kind} in {s.test or 'no test'}, seed {s.seed}"]
-        lines += [f"  {line}" for line in s.message.strip().splitlines()[:12]]
+        lines += [f"  {line[:WIDE]}" for line in s.message.strip().splitlines()[:12]]
         lines += [f"    {frame}" for frame in s.frames[-3:]]
         lines += [f"  {line}" for line in s.example.splitlines()[:12]]
         lines += [f"  {s.blob}"] if s.blob else []

@@ -1,6 +1,6 @@
-"""The plugin of pytest that a campaign's child process runs with: a line of JSON for every test that
-begins and for every one that ends, written at once, so that what a crash or a hang leaves behind
-says which test it was.
+"""The plugin of pytest that a campaign's child process runs with: a line of JSON for every test
+that begins and for every one that ends, written at once, so that what a crash or a hang leaves
+behind says which test it was.
 
 `python -m pytest -p tests.campaign.recorder --campaign-log FILE ...`; the events are those of
 `tests/campaign/child.py`, which reads them.
@@ -36,12 +36,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--campaign-log")
     if path is not None:
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        # Workers leave Ctrl-C to their parent; what tests start has it as at a terminal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end_with_parent()
         config.pluginmanager.register(Recorder(Path(path)))
 
 
+def end_with_parent() -> None:
+    """A worker that is killed takes this process, and those that it started, with it."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
 def _end_with(parent: int) -> None:
-    """A worker that was killed takes its children with it."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)
@@ -67,7 +73,9 @@ class Recorder:
             for error in _each(call.excinfo.value):
                 self._say("failure", item.nodeid, **described(error))
         elif report.failed:  # a test that was expected to fail, and does not any more
-            self._say("failure", item.nodeid, kind="Passed", message=str(report.longrepr), frames=[])
+            self._say(
+                "failure", item.nodeid, kind="Passed", message=str(report.longrepr), frames=[]
+            )
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
