@@ -9,6 +9,7 @@ of a clock.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -16,10 +17,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tensorkiln.base.files import atomic_write
 from tensorkiln.base.schema import Reader
@@ -252,23 +252,29 @@ def _checked() -> Checked:
     return Checked(CHECK_WORKERS, round(started, 3), times, round(seconds, 3))
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and write the file."""
     from bench.store import machine
 
-    checked = _checked()
-    print(checked, flush=True)
+    parser = argparse.ArgumentParser("python -m bench.scale.measured", description=__doc__)
+    parts = ("checked", "compiled", "scored")
+    parser.add_argument("--part", choices=parts, action="append", help="keep the others")
+    asked = parser.parse_args(argv).part or parts
+    found = {part: getattr(load(), part) for part in parts if part not in asked}
+    if "checked" in asked:
+        found["checked"] = _checked()
+        print(found["checked"], flush=True)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    compiled, scored = [], []
-    for model in COMPILED:
-        compiled.append(_compiled(model))
-        print(compiled[-1], flush=True)
-    for model, batches in SCORED.items():
-        scored += _scored(model, batches)
-        print(*scored[-len(batches) :], sep="\n", flush=True)
+    if "compiled" in asked:
+        found["compiled"] = []
+        for model in COMPILED:
+            found["compiled"].append(_compiled(model))
+            print(found["compiled"][-1], flush=True)
+    if "scored" in asked:
+        found["scored"] = [s for model in SCORED for s in _scored(model, SCORED[model])]
+        print(*found["scored"], sep="\n", flush=True)
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    found = Measured(day, machine(), tuple(compiled), tuple(scored), checked)
-    text: dict[str, Any] = asdict(found)
+    text = asdict(Measured(date=day, machine=machine(), **found))
     atomic_write(FILE, (json.dumps(text, indent=1) + "\n").encode())
 
 

@@ -26,6 +26,7 @@ from tests.campaign.rows import networks, random_graphs
 from tests.campaign.shards import DAMAGED, VERSION, Report, Shard, read_report, run_shard
 
 SHARDS = 32
+TELLING = 5.0  # seconds after which findings.json is written anew
 COUNT = 3000
 MOST_REFUSED = 0.04  # of random graphs, as tests/frontend/test_random_graphs.py allows
 _ALL_STOP = ("other-checkout", "no-checkout")
@@ -157,8 +158,14 @@ def run_campaign(
                 what = f"seed {shard.seed}, from {shard.items[0]}"
                 yield Job(shard.key, run_shard, (shard, plan.until), what)
 
+    def told() -> Result:
+        missing = len(lost) if plan.until else sum(key not in reports for key in asked)
+        result = _result(campaign, reports, lost, missing)
+        _write_findings(out, campaign, here, result)
+        return result
+
     todo: Any = jobs() if plan.until else list(jobs())
-    result = _result(campaign, reports, lost, 0)
+    written = 0.0
     with closing(run_jobs(todo, executor, progress=progress, title=campaign.name)) as outcomes:
         for outcome in outcomes:
             shard: Shard = outcome.job.arguments[0]
@@ -167,12 +174,11 @@ def run_campaign(
             elif outcome.result.begun:
                 reports[shard.key] = outcome.result
                 _write(folder / f"{shard.key}.json", outcome.result.to_json())
-            missing = sum(key not in reports for key in asked) if not plan.until else len(lost)
-            result = _result(campaign, reports, lost, missing)
-            _write_findings(out, campaign, here, result)
+            if time.monotonic() - written > TELLING:
+                told()
+                written = time.monotonic()
             watch(shard)
-    _write_findings(out, campaign, here, result)
-    return result
+    return told()
 
 
 def _shards(campaign: Campaign, items: Sequence[str], plan: Plan, here: str) -> Iterator[Shard]:

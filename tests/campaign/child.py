@@ -104,7 +104,9 @@ def command(tests: Sequence[str], how: Settings, hangs: bool = False) -> str:
     return f"FUZZ_SEED={how.seed} {limit}python -m pytest {options}"
 
 
-def _session(tests: Sequence[str], how: Settings, folder: Path, more: Sequence[str] = ()) -> Session:
+def _session(
+    tests: Sequence[str], how: Settings, folder: Path, more: Sequence[str] = ()
+) -> Session:
     """Run one child to its end, or until it has said nothing for too long."""
     log, printed, listed = folder / "log", folder / "printed", folder / "tests"
     (folder / "work").mkdir()

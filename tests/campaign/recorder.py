@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FRAMES = 8  # of a traceback, the last ones
 LONGEST = 4000  # characters of a message or of an example
+_BLOB = re.compile(r"@reproduce_failure\(.+\)(?= as a decorator|$)")
 
 # Failing examples depend on the seed alone, and print what repeats them.
 hypothesis.settings.register_profile("campaign", deadline=None, database=None, print_blob=True)
@@ -112,10 +114,10 @@ def described(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: its class, its text, the last frames, and what Hypothesis says of
     the failing example and how to repeat it."""
     notes = [str(n) for n in getattr(error, "__notes__", ())]
-    example = "\n".join(n for n in notes if "alsifying" in n)
-    blob = "\n".join(
-        line.strip() for n in notes for line in n.splitlines() if "@reproduce_failure" in line
-    )
+    # What a note begins with differs between versions of Hypothesis.
+    lines = [line for n in notes for line in n.strip().splitlines()]
+    blob = next((m[0] for line in lines if (m := _BLOB.search(line))), "")
+    example = "\n".join(line for line in lines if not _BLOB.search(line))
     return {
         "kind": type(error).__name__,
         "message": str(error)[:LONGEST],
