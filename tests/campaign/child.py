@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.base.errors import UserError
 from tests.campaign.findings import Failure, signature
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +57,11 @@ class Session:
 
 
 def collect(paths: Sequence[str], how: Settings) -> list[str]:
-    """The tests that a campaign consists of. Raises RuntimeError where they cannot be collected."""
+    """The tests that a campaign consists of. Raises UserError where they cannot be collected."""
     with tempfile.TemporaryDirectory(prefix="kc-") as folder:
         found = _session(paths, how, Path(folder), ("--collect-only",))
     if found.code != 0:
-        raise RuntimeError(f"pytest --collect-only ended with {found.code}:\n{found.printed}")
+        raise UserError(f"pytest --collect-only ended with {found.code}:\n{found.printed}")
     return found.collected
 
 
@@ -76,20 +77,19 @@ def run_tests(tests: Sequence[str], how: Settings) -> tuple[Counter[str], list[F
             before[test] = said.ended[:k]
         before[said.current] = list(said.ended)
         failures += said.failures
+        # It did not end as pytest does, or failed without a test or a file that did.
+        broken = bool(said.current) or said.code not in ((0, 1, 2, 4) if said.failures else (0,))
         if said.current:
             failures.append(_broken(said, said.current))
             counts["hung" if said.code is None else "crashed"] += 1
-        elif said.code not in (0, 1) or (said.code == 1 and not said.failures):
-            failures.append(_broken(said, left[0] if len(left) == 1 else ""))
-            break
+        elif broken:
+            failures.append(replace(_broken(said, ""), command=command(left, how)))
         done = {*said.ended, said.current} & set(left)
-        if not done:
-            break
         left = [t for t in left if t not in done]
-        if not said.current:
+        if not (broken and done):
             # Those of a file that cannot be imported are told by the failure of the file.
             counts["not run"] += len(left)
-            if left and not said.failures:
+            if left and not said.failures and not broken:
                 failures.append(_absent(left))
             break
     return counts, _repeated(failures, how, before)
@@ -140,8 +140,9 @@ def _session(
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    text = printed.read_bytes()[-4 * TAIL :].decode(errors="replace")
-    said = Session(code, text[-TAIL:])
+    with printed.open("rb") as file:
+        file.seek(max(0, printed.stat().st_size - TAIL))
+        said = Session(code, file.read(TAIL).decode(errors="replace"))
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(json.JSONDecodeError):  # cut off by a crash
             _note(said, json.loads(line), how)
@@ -197,7 +198,7 @@ def _broken(said: Session, test: str) -> Failure:
             signal_name = signal.Signals(-said.code).name if said.code < 0 else ""
         kind = "Crash" if test else "Session"
         what = signal_name or f"exit status {said.code}"
-        what += "" if test else f": {said.printed.strip().rpartition(chr(10))[2]}"
+        what += "" if test else f": {' / '.join(said.printed.strip().splitlines()[-3:])}"
     block = said.printed.rpartition("most recent call first")[2]
     if "Current thread" in said.printed:
         block = said.printed.rpartition("Current thread")[2].partition("\n\n")[0]

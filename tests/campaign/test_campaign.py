@@ -23,7 +23,7 @@ from tensorkiln.scale import local_executor
 from tests.campaign import __main__ as command_line
 from tests.campaign.campaigns import CAMPAIGNS, Campaign, Plan, Result, chosen, run_campaign
 from tests.campaign.checkout import checkout, require_checkout
-from tests.campaign.child import Settings, command
+from tests.campaign.child import Settings, command, run_tests
 from tests.campaign.findings import Failure, deduplicated, normalised, signature, table
 from tests.campaign.rows import row_command
 from tests.campaign.shards import Report, Shard, read_report, run_shard
@@ -180,6 +180,36 @@ def test_damaged_reports_are_named(ran: Ran, tmp_path: Path, spoil: str) -> None
     path.write_text(spoil)
     with pytest.raises(UserError, match=re.escape(path.name)):
         run_campaign(PLANTED, ran.items, _Refusing(), tmp_path / "out", PLAN)
+
+
+# Seed of planted_broken.py: kinds and messages of the failures, and how many of two tests did what.
+BROKEN: dict[int, tuple[list[tuple[str, str]], dict[str, int]]] = {
+    0: ([], {"passed": 2}),
+    1: ([("CollectError", "ImportError: planted: it cannot be imported")], {"not run": 2}),
+    2: ([("Session", "exit status 9: .*2 passed")], {"passed": 2}),
+    3: ([("ValueError", "planted: it cannot be torn down")], {"passed": 2, "failed": 1}),
+    4: ([("Session", "exit status 1: .* a reason that nobody knows")], {"passed": 1, "skipped": 1}),
+    5: ([("Crash", "SIGABRT")], {"passed": 1, "crashed": 1}),
+}
+
+
+@pytest.mark.parametrize("seed", BROKEN)
+def test_what_no_test_tells_is_told(seed: int) -> None:
+    file = "tests/campaign/planted_broken.py"
+    counts, failures = run_tests([f"{file}::test_a", f"{file}::test_b"], Settings("", seed, 60))
+    want, ran_tests = BROKEN[seed]
+    assert [f.kind for f in failures] == [kind for kind, _ in want], failures
+    for failure, (_, message) in zip(failures, want, strict=True):
+        assert re.match(message, failure.message), failure
+        assert f"FUZZ_SEED={seed} " in failure.command and file in failure.command
+    assert +counts == Counter(ran_tests)
+
+
+def test_a_test_that_is_not_there_is_told() -> None:
+    there = "tests/campaign/planted_broken.py::test_b"
+    counts, failures = run_tests([there, there.replace("_b", "_c")], Settings("", 0, 60))
+    assert len(failures) == 1 and "test_c" in failures[0].printed + failures[0].test
+    assert counts["not run"] >= 1
 
 
 # ---- checkouts ---------------------------------------------------------------------------------
