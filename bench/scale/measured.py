@@ -39,7 +39,7 @@ COMPILED = (
 )
 SCORED = {"mlp": (1, 64, 4096), "resnet18": (1, 8, 32)}
 SCORE_SECONDS = 2.0
-# The small run: cached compiles in this order, on two processes.
+# The small runs: cached compiles in this order, on two processes.
 CHECKED = ("resnet18", "mlp", "mobilenetv2", "squeezenet", "mlp", "bert") * 4
 CHECK_WORKERS = 2
 
@@ -73,9 +73,10 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The small run: seconds of each job alone in a process that has begun, in the order of the
-    jobs, of the start of a process, and of all jobs on `workers` processes."""
+    """A small run: seconds of each job alone in a process that has begun, in the order of the jobs,
+    of the start of a process, and of all jobs on `workers` processes."""
 
+    what: str
     workers: int
     start: float
     jobs: tuple[float, ...]
@@ -90,7 +91,7 @@ class Measured:
     machine: str
     compiled: tuple[Compiled, ...]
     scored: tuple[Scored, ...]
-    checked: Checked
+    checked: tuple[Checked, ...]
 
 
 def load(path: Path = FILE) -> Measured:
@@ -103,10 +104,12 @@ def load(path: Path = FILE) -> Measured:
             raise row.wrong(f"expected more than 0, got {value}", key)
         return value
 
-    check = top.child("checked")
-    times = check.get("jobs", list)
-    if not times or not all(isinstance(t, float) and t > 0 for t in times):
-        raise check.wrong("expected seconds", "jobs")
+    def times(row: Reader, key: str) -> tuple[float, ...]:
+        found = row.get(key, list)
+        if not found or not all(isinstance(t, float) and t > 0 for t in found):
+            raise row.wrong("expected seconds", key)
+        return tuple(found)
+
     return Measured(
         date=top.get("date", str),
         machine=top.get("machine", str),
@@ -129,11 +132,15 @@ def load(path: Path = FILE) -> Measured:
             )
             for row in top.rows("scored")
         ),
-        checked=Checked(
-            workers=check.number("workers"),
-            start=number(check, "start"),
-            jobs=tuple(times),
-            seconds=number(check, "seconds"),
+        checked=tuple(
+            Checked(
+                what=row.get("what", str),
+                workers=row.number("workers"),
+                start=number(row, "start"),
+                jobs=times(row, "jobs"),
+                seconds=number(row, "seconds"),
+            )
+            for row in top.rows("checked")
         ),
     )
 
@@ -226,11 +233,13 @@ def nothing() -> None:
     tk.Target("native")
 
 
-def _checked() -> Checked:
+def _checked() -> list[Checked]:
+    """Compiles with a warm cache, and jobs that wait as long: those need no processor, and what
+    else the machine does changes nothing."""
     from tensorkiln.scale import Job, local_executor, run_jobs
     from tests.zoo.export import model_path
 
-    def jobs(names: tuple[str, ...]) -> list[Job]:
+    def compiles(names: tuple[str, ...]) -> list[Job]:
         return [Job(f"{k}", compile_job, (str(model_path(n)),)) for k, n in enumerate(names)]
 
     kinds = tuple(dict.fromkeys(CHECKED))
@@ -238,18 +247,22 @@ def _checked() -> Checked:
         start = time.perf_counter()
         executor.submit(nothing).result()
         started = time.perf_counter() - start
-        for _ in run_jobs(jobs(kinds), executor):  # fills the cache
+        for _ in run_jobs(compiles(kinds), executor):  # fills the cache
             pass
-        alone = {kinds[int(o.job.key)]: o.seconds for o in run_jobs(jobs(kinds), executor)}
-    with local_executor(CHECK_WORKERS) as executor:
-        start = time.perf_counter()
-        outcomes = list(run_jobs(jobs(CHECKED), executor))
-        seconds = time.perf_counter() - start
-    for o in outcomes:
-        if o.failure is not None:
-            sys.exit(f"the small run: {o.failure}")
+        alone = {kinds[int(o.job.key)]: o.seconds for o in run_jobs(compiles(kinds), executor)}
     times = tuple(round(alone[name], 3) for name in CHECKED)
-    return Checked(CHECK_WORKERS, round(started, 3), times, round(seconds, 3))
+    waits = [Job(f"{k}", time.sleep, (t,)) for k, t in enumerate(times)]
+    found = []
+    for what, jobs in (("compiles", compiles(CHECKED)), ("jobs that wait as long", waits)):
+        with local_executor(CHECK_WORKERS) as executor:
+            start = time.perf_counter()
+            outcomes = list(run_jobs(jobs, executor))
+            seconds = time.perf_counter() - start
+        for o in outcomes:
+            if o.failure is not None:
+                sys.exit(f"the small run: {o.failure}")
+        found.append(Checked(what, CHECK_WORKERS, round(started, 3), times, round(seconds, 3)))
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:

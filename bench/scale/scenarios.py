@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bench.scale.measured import Compiled, Measured, Scored
-from bench.scale.simulator import Outcome, Work, World, simulate
+from bench.scale.simulator import Outcome, Work, World, limits, simulate
 from tensorkiln.scale.jobs import IN_FLIGHT
 
 # Dollars an hour of a machine of 16 CPUs, and of one that may be taken away: round figures of 2025
@@ -47,6 +47,15 @@ class Line:
     machines: int
     price: float
     out: Outcome
+    limits: dict[str, float]
+
+    @property
+    def bound_by(self) -> str:
+        """The limit that is nearest, and how near it is; what machines that are slow or lost add
+        to the last jobs, where they add as much."""
+        name = max(self.limits, key=lambda n: self.limits[n])
+        near = self.limits[name] / self.out.makespan
+        return f"{name}, {near:.0%}" if near > 0.5 else f"last jobs ({name}, {near:.0%})"
 
     @property
     def machine_hours(self) -> float:
@@ -111,7 +120,7 @@ def on(world: World, machines: int) -> World:
 
 def line(what: str, jobs: Sequence[Work], world: World, price: float = SPOT_PRICE) -> Line:
     """Simulate one row of a table."""
-    return Line(what, world.machines, price, simulate(jobs, world))
+    return Line(what, world.machines, price, simulate(jobs, world), limits(jobs, world))
 
 
 def kept(world: World) -> World:

@@ -64,8 +64,7 @@ class World:
 class Outcome:
     """Seconds of slots, by what they were for: all of them are `slots * makespan`. `lost` was done
     in vain, by machines that were lost and by copies that came second; `waiting` is for the
-    scheduler, `idle` for the end of the last jobs or, where `bounded`, for one of `in_flight` to
-    end."""
+    scheduler, `idle` for leave to give out more jobs, or for the end of the last."""
 
     makespan: float
     slots: int
@@ -78,26 +77,11 @@ class Outcome:
     idle: float
     losses: int
     copies: int
-    bounded: bool
 
     @property
     def used(self) -> float:
         """The part of all slots' time that was computing."""
         return self.computing / (self.slots * self.makespan) if self.makespan else 1.0
-
-    @property
-    def bottleneck(self) -> str:
-        """What most of the other time went to; `work` where that is little."""
-        if self.used >= 0.8:
-            return "work"
-        parts = {
-            "store": self.moving,
-            "scheduler": self.waiting,
-            "losses": self.lost + self.down,
-            "start": self.starting,
-            "jobs in flight" if self.bounded else "last jobs": self.idle,
-        }
-        return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +173,6 @@ class _Simulation:
             idle=idle,
             losses=self.losses,
             copies=self.copies,
-            bounded=self.world.in_flight < slots,
         )
 
     # ---- giving jobs to slots -----------------------------------------------------------------
@@ -359,3 +342,17 @@ class _Simulation:
 def simulate(jobs: Sequence[Work], world: World) -> Outcome:
     """Run all jobs to their ends."""
     return _Simulation(jobs, world).run()
+
+
+def limits(jobs: Sequence[Work], world: World) -> dict[str, float]:
+    """Seconds below which no run of the jobs can be, by what would be at its limit, on machines
+    that are neither slow nor lost."""
+    share = world.node / world.slots
+    times = [j.seconds + world.latency + (j.read + j.write) / share for j in jobs]
+    return {
+        "machines": sum(times) / (world.machines * world.slots),
+        "jobs in flight": sum(times) / world.in_flight,
+        "store": sum(j.read + j.write for j in jobs) / world.store,
+        "scheduler": len(jobs) / world.tasks_per_second,
+        "longest job": max(times),
+    }
