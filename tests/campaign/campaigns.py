@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from itertools import count, pairwise
+from itertools import count, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,22 +182,44 @@ def run_campaign(
 
 
 def _shards(campaign: Campaign, items: Sequence[str], plan: Plan, here: str) -> Iterator[Shard]:
-    parts = min(plan.shards, len(items))
-    bounds = [len(items) * k // parts for k in range(parts + 1)]
+    parts = divided(campaign, items, plan.shards)
     endless = campaign.seeded and plan.until
     for seed in count(plan.seed) if endless else range(plan.seed, plan.seed + plan.seeds):
         if endless and time.time() > plan.until:
             return
-        for first, end in pairwise(bounds):
+        for part in parts:
             yield Shard(
                 campaign=campaign.name,
                 runner=campaign.runner,
-                items=tuple(items[first:end]),
+                items=tuple(part),
                 seed=seed,
                 mark=campaign.mark,
                 seconds=plan.seconds,
                 checkout=here,
             )
+
+
+def divided(campaign: Campaign, items: Sequence[str], parts: int) -> list[list[str]]:
+    """Items in at most so many parts. Tests of one file are in as many pieces as it has tests, or
+    as there are parts, so that those that take long are spread, and neighbours stay together, which
+    share what they set up. Numbers of graphs follow each other; networks share nothing."""
+    if campaign.runner == "pytest":
+        by_file = groupby(items, key=lambda item: item.partition("::")[0])
+        pieces = [piece for _, group in by_file for piece in _pieces(list(group), parts)]
+    else:
+        at_once = parts if campaign.runner == "random-graphs" else len(items)
+        pieces = _pieces(items, at_once)
+    dealt: list[list[str]] = [[] for _ in range(min(parts, len(pieces)))]
+    for k, piece in enumerate(pieces):
+        dealt[k % len(dealt)] += piece
+    return dealt
+
+
+def _pieces(items: Sequence[str], count: int) -> list[list[str]]:
+    """Neighbours together, in at most `count` pieces of nearly the same size."""
+    count = min(count, len(items))
+    bounds = [len(items) * k // count for k in range(count + 1)] if count else [0]
+    return [list(items[a:b]) for a, b in pairwise(bounds)]
 
 
 def _unfinished(outcome: Outcome, shard: Shard) -> Failure:

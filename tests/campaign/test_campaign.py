@@ -17,11 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.scale import local_executor
 from tests.campaign import __main__ as command_line
-from tests.campaign.campaigns import CAMPAIGNS, Campaign, Plan, Result, chosen, run_campaign
+from tests.campaign.campaigns import (
+    CAMPAIGNS,
+    Campaign,
+    Plan,
+    Result,
+    chosen,
+    divided,
+    run_campaign,
+)
 from tests.campaign.checkout import checkout, require_checkout
 from tests.campaign.child import Settings, command, run_tests
 from tests.campaign.findings import Failure, deduplicated, normalised, signature, table
@@ -379,6 +389,28 @@ def test_items_by_name() -> None:
     assert chosen(items, ["tests/a.py*", "bert"]) == [*items[:2], *items[3:]]
     with pytest.raises(UserError, match="did you mean 'tests/b.py::u'"):
         chosen(items, ["tests/b.py::v"])
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 70), max_size=5), st.integers(1, 40))
+def test_parts_hold_every_item_once(sizes: list[int], parts: int) -> None:
+    files = [[f"{k}.py::t[{n}]" for n in range(size)] for k, size in enumerate(sizes)]
+    items = [item for file in files for item in file]
+    made = divided(PLANTED, items, parts)
+    assert sorted(x for part in made for x in part) == sorted(items)
+    assert len(made) <= parts and all(made)
+    for file in files:
+        shares = [[x for x in part if x in file] for part in made]
+        used = [s for s in shares if s]
+        assert len(used) == min(parts, len(file)), "a file is spread as far as it goes"
+        assert max(map(len, used), default=0) - min(map(len, used), default=0) <= 1
+        for share in used:
+            assert share == file[file.index(share[0]) : file.index(share[0]) + len(share)]
+    graphs = divided(CAMPAIGNS["random-graphs"], [str(k) for k in range(sum(sizes))], parts)
+    assert [int(x) for part in graphs for x in part] == list(range(sum(sizes)))
+    zoo = divided(CAMPAIGNS["zoo"], items, parts)
+    assert sorted(x for part in zoo for x in part) == sorted(items)
+    assert max(map(len, zoo), default=0) - min(map(len, zoo), default=0) <= 1
 
 
 def _make(target: str, *variables: str) -> str:
