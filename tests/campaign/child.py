@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TRIED = 5  # different failures of a shard that are run again
 TAIL = 8000  # characters of what a child printed
 STARTING = 120.0  # seconds in which a child has said something, at least
+SHORTENING = 600.0  # seconds for leaving out tests that a failure does not need
 LEAVING = 10  # seconds in which a child that hangs prints where
 
 
@@ -243,16 +244,41 @@ def _repeated(
         repeats = "not tried"
         if mark not in known and len(known) < TRIED:
             known.add(mark)
-            repeats = "no"
-            ways = [("alone", [failure.test])]
-            if before[failure.test]:
-                ways.append(("after others", [*before[failure.test], failure.test]))
-            for way, tests in ways:
-                if _fails_again(tests, how, mark):
-                    repeats, line = way, command(tests, how, hangs)
-                    break
+            repeats, others = _tried(failure.test, before[failure.test], how, mark)
+            line = command([*others, failure.test], how, hangs)
         out.append(replace(failure, seed=how.seed, command=line, repeats=repeats))
     return out
+
+
+def _tried(test: str, before: Sequence[str], how: Settings, mark: str) -> tuple[str, Sequence[str]]:
+    """How a failure repeats, and the tests before it that are needed for that."""
+
+    def fails(others: Sequence[str]) -> bool:
+        return _fails_again([*others, test], how, mark)
+
+    if fails(()):
+        return "alone", ()
+    if before and fails(before):
+        end = time.monotonic() + SHORTENING
+        return "after others", shortened(before, fails, lambda: time.monotonic() < end)
+    return "no", ()
+
+
+def shortened(
+    tests: Sequence[str], fails: Callable[[Sequence[str]], bool], go_on: Callable[[], bool]
+) -> Sequence[str]:
+    """Of tests after which another fails, half of them and half of those, as long as it does."""
+    while len(tests) > 1:
+        middle = len(tests) // 2
+        for half in (tests[middle:], tests[:middle]):
+            if not go_on():
+                return tests
+            if fails(half):
+                tests = half
+                break
+        else:
+            return tests
+    return tests
 
 
 def _fails_again(tests: Sequence[str], how: Settings, mark: str) -> bool:

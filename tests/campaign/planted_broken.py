@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
+UNKNOWN = "planted: a reason that nobody knows"
 
 if SEED == 1:
     raise ImportError("planted: it cannot be imported")
@@ -26,7 +27,7 @@ def module() -> Iterator[None]:
 
 def test_a() -> None:
     if SEED == 4:
-        pytest.skip("planted: a reason that nobody knows")
+        pytest.skip(UNKNOWN)
     if SEED == 5:
         os.write(1, b"x" * 100_000)
         os.abort()

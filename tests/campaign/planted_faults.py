@@ -32,6 +32,10 @@ def test_raised_in_the_package(k: int) -> None:
     tk.Target({"kind": "llvm", "mcpu": f"cpu{number}"})
 
 
+def test_is_right() -> None:
+    assert SEED > 0
+
+
 def test_state_of_another_is_kept() -> None:
     _state.append(SEED)
 
@@ -66,7 +70,3 @@ def test_kills_the_worker_once() -> None:
         Path(KILLED).touch()
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
-
-
-def test_is_right() -> None:
-    assert SEED > 0

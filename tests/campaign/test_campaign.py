@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from tests.campaign.campaigns import (
     run_campaign,
 )
 from tests.campaign.checkout import checkout, require_checkout
-from tests.campaign.child import Settings, command, run_tests
+from tests.campaign.child import Settings, command, run_tests, shortened
 from tests.campaign.findings import Failure, deduplicated, normalised, signature, table
 from tests.campaign.rows import row_command
 from tests.campaign.shards import Report, Shard, read_report, run_shard
@@ -112,6 +112,11 @@ def test_each_fault_is_found_once(ran: Ran) -> None:
     property_ = by_kind["AssertionError", "tests/campaign/planted_faults.py in test_a_property"]
     assert "x=1000" in property_.shortest.example
     assert re.fullmatch(r"@reproduce_failure\('[\d.]+', b'.+'\)", property_.shortest.blob)
+    after = by_kind[
+        "AssertionError", "tests/campaign/planted_faults.py in test_fails_after_another"
+    ]
+    named = re.findall(r"::(\w+)", after.shortest.command)
+    assert named == ["test_state_of_another_is_kept", "test_fails_after_another"]
     ended = by_kind["Crash", ""]
     assert ended.message == "exit status #" and ended.tests[0].endswith("::test_ends_the_process")
     assert by_kind["Crash", "tests/campaign/planted_faults.py in test_crashes"].message == "SIGSEGV"
@@ -127,6 +132,7 @@ def test_commands_fail_again(ran: Ran) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for finding in ran.result.findings:
         line = finding.shortest.command.replace("python -m", f"{sys.executable} -m")
+        line = line.replace("timeout -s ABRT 10 ", "timeout -s ABRT 6 ")  # time enough to hang
         done = subprocess.run(
             ["sh", "-c", line],
             cwd=ROOT,
@@ -351,6 +357,23 @@ def test_the_shortest_that_repeats_is_kept_in_any_order() -> None:
         assert deduplicated(made) == want
 
 
+@given(st.integers(1, 40), st.sets(st.integers(0, 39), min_size=1, max_size=3), st.integers(0, 99))
+def test_tests_that_are_not_needed_are_left_out(size: int, some: set[int], steps: int) -> None:
+    tests = [str(k) for k in range(size)]
+    needed = {str(k % size) for k in some}
+    asked: list[Sequence[str]] = []
+
+    def fails(others: Sequence[str]) -> bool:
+        asked.append(others)
+        return needed <= set(others)
+
+    left = shortened(tests, fails, lambda: len(asked) < steps)
+    assert needed <= set(left) and list(left) == [t for t in tests if t in set(left)]
+    if len(needed) == 1 and steps == 99:
+        assert set(left) == needed
+    assert len(asked) <= min(steps, 2 * size.bit_length())
+
+
 def test_reports_are_read_as_they_were_written() -> None:
     failure = Failure(kind="E", message="é\n", test="t", seed=3, frames=("a:1 in b",), blob="@r")
     report = Report({"failed": 1}, (failure,), 1.5, "here")
@@ -423,7 +446,7 @@ def _make(target: str, *variables: str) -> str:
     return "\n".join(x for x in lines if "-m tests." in x or "-m pytest" in x)
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_targets_of_make_run_the_same_with_and_without_an_executor(name: str) -> None:
     alone, shared = _make(name), _make(name, "EXECUTOR=local:3", "SEED=7")
