@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from tensorkiln.base.files import atomic_write
@@ -195,7 +196,7 @@ def _scored(model: str, batches: tuple[int, ...]) -> list[Scored]:
                 Scored(
                     model=model,
                     batch=batch,
-                    rows=round(batch / _median(lambda given=given: loaded(*given)), 2),
+                    rows=round(batch / _median(partial(loaded, *given)), 2),
                     row_bytes=sizes[0],
                     result_bytes=sizes[1],
                     load=round(seconds, 4),

@@ -221,8 +221,16 @@ def large_models(m: Measured) -> str:
                     duration(cut.token),
                 ]
             )
-    head = ("machines", "cut", "weights of one", "cache of 4,096 tokens", "sent for a token")
-    head += ("messages", "sent for a prompt of 2,048", "a token takes at least")
+    head = (
+        "machines",
+        "cut",
+        "weights of one",
+        "cache of 4,096 tokens",
+        "sent for a token",
+        "messages",
+        "sent for a prompt of 2,048",
+        "a token takes at least",
+    )
     return _table(head, rows)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import count, groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import atomic_write, made_folder
@@ -166,7 +166,8 @@ def run_campaign(
 
     todo: Any = jobs() if plan.until else list(jobs())
     written = 0.0
-    with closing(run_jobs(todo, executor, progress=progress, title=campaign.name)) as outcomes:
+    running = run_jobs(todo, executor, progress=progress, title=campaign.name)
+    with closing(cast("Generator[Outcome, None, None]", running)) as outcomes:
         for outcome in outcomes:
             shard: Shard = outcome.job.arguments[0]
             if outcome.failure is not None:
