@@ -19,7 +19,7 @@ from tensorkiln.base.files import atomic_write, made_folder
 from tensorkiln.base.progress import Progress
 from tensorkiln.base.schema import Reader
 from tensorkiln.scale import Job, Outcome, run_jobs
-from tests.campaign.checkout import checkout
+from tests.campaign.checkout import checkout, require_outside
 from tests.campaign.child import Settings, collect
 from tests.campaign.findings import Failure, Finding, deduplicated, table
 from tests.campaign.rows import networks, random_graphs
@@ -142,9 +142,10 @@ def run_campaign(
     findings.json, findings.txt, and a report of each shard as it comes; `watch` is called after
     each. The result is of all that the folder holds.
 
-    Raises UserError where `out` is of another campaign or checkout, or a worker's checkout is
-    another than this one.
+    Raises UserError where `out` is of another campaign or checkout or would be a change of this
+    one, or a worker's checkout is another.
     """
+    require_outside(out)
     here = checkout()
     folder = _opened(out, campaign, here)
     reports = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}

@@ -40,6 +40,22 @@ def require_checkout(wanted: str, root: Path = ROOT) -> None:
         )
 
 
+def require_outside(folder: Path, root: Path = ROOT) -> None:
+    """Raise UserError for a folder whose files would be changes of the checkout."""
+    place = folder.resolve()
+    if not place.is_relative_to(root):
+        return
+    command = ["git", "-C", str(root), "check-ignore", "-q", str(place / "findings.json")]
+    if subprocess.run(command, capture_output=True, timeout=60).returncode != 0:
+        raise UserError(
+            "it is in the checkout and git does not ignore it: what is written there would change "
+            "what is tested",
+            code="other-checkout",
+            where=str(folder),
+            hint="name a folder in build/, or elsewhere",
+        )
+
+
 def _git(root: Path, *arguments: str) -> bytes:
     command = ["git", "-C", str(root), *arguments]
     try:

@@ -32,7 +32,7 @@ from tests.campaign.campaigns import (
     divided,
     run_campaign,
 )
-from tests.campaign.checkout import checkout, require_checkout
+from tests.campaign.checkout import checkout, require_checkout, require_outside
 from tests.campaign.child import Settings, command, run_tests, shortened
 from tests.campaign.findings import Failure, deduplicated, normalised, signature, table
 from tests.campaign.rows import row_command
@@ -260,6 +260,15 @@ def test_a_checkout_is_its_commit_and_changes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said) as raised:
         require_checkout(seen[0], tmp_path)
     assert raised.value.code == "other-checkout"
+
+
+@pytest.mark.parametrize("name", ["findings", "tests/findings"])
+def test_what_is_written_changes_no_checkout(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="git does not ignore it"):
+        run_campaign(PLANTED, ["t"], _Refusing(), ROOT / name, PLAN)
+    assert not (ROOT / name).exists()
+    require_outside(ROOT / "build" / name)
+    require_outside(tmp_path)
 
 
 class _Here(Executor):
