@@ -6,6 +6,16 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml setup.py
 
+# With EXECUTOR=local:N, ray://HOST:PORT or dask://HOST:PORT, long checks are divided into shards that
+# run there; see python -m tests.campaign --help. OUT is the folder of what was found, SHARDS the
+# parts for each seed, MINUTES how long seeds are taken.
+EXECUTOR ?=
+SHARDS ?=
+OUT ?= build/campaigns/$@
+CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT) \
+  $(if $(SHARDS),--shards $(SHARDS))
+FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
+
 .PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
   firmware hosts report-test analyze docs clean help
 
@@ -27,6 +37,8 @@ help:
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules and 500 for devices, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
+	@echo "                  EXECUTOR=local:N|ray://...|dask://... divides fuzz, conformance, random-graphs, roundtrip"
+	@echo "                  and zoo among processes or machines; OUT=folder SHARDS=number MINUTES=minutes"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
 	@echo "make safety       everything a library shows, called with extremes while the system fails;"
@@ -121,7 +133,11 @@ compare: .venv/has-bench
 	$(BIN)/python -m bench.compare
 
 conformance: .venv/has-dev
+ifeq ($(EXECUTOR),)
 	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models tests/cuda/test_networks.py
+else
+	$(CAMPAIGN)
+endif
 
 onnx-backend: .venv/has-dev
 	$(BIN)/python -m tests.frontend.onnx_backend --jobs $(JOBS)
@@ -129,7 +145,11 @@ onnx-backend: .venv/has-dev
 SEED ?= 1
 COUNT ?= 3000
 random-graphs: .venv/has-dev
+ifeq ($(EXECUTOR),)
 	$(BIN)/python -m tests.frontend.test_random_graphs --seed $(SEED) --count $(COUNT) --jobs $(JOBS)
+else
+	$(CAMPAIGN) --seed $(SEED) --count $(COUNT) $(FOR_MINUTES)
+endif
 
 # With [dev], whose torch the collections must fit.
 .venv/zoo: .venv/has-dev
@@ -139,16 +159,29 @@ random-graphs: .venv/has-dev
 NETS ?=
 TIMES ?=
 zoo: .venv/zoo
+ifeq ($(EXECUTOR),)
 	$(BIN)/python -m tests.gallery $(foreach n,$(NETS),'$(n)') \
 	  $(if $(TIMES),--times --jobs 1,--jobs $(JOBS)) $(if $(NETS),,--record docs/networks.md)
+else
+	$(if $(TIMES),$(error TIMES needs one machine for itself: leave EXECUTOR out))
+	$(CAMPAIGN) $(foreach n,$(NETS),'$(n)')
+endif
 
 roundtrip: .venv/has-dev
+ifeq ($(EXECUTOR),)
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script
+else
+	$(CAMPAIGN)
+endif
 
 # The same programs and calls for the same seed; what it finds is printed with the seed of its part.
 fuzz: .venv/has-dev
+ifeq ($(EXECUTOR),)
 	FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule tests/codegen tests/transform \
 	  tests/runtime
+else
+	$(CAMPAIGN) --seed $(SEED) $(FOR_MINUTES)
+endif
 
 # The second and third need clang and `pip install atheris`, and say so where they are not there.
 FUZZ_SECONDS ?= 600

@@ -1,0 +1,1 @@
+"""What many jobs on many machines would take: a simulation, and what it was measured with."""
