@@ -8,13 +8,19 @@ done twice, so whatever runs functions elsewhere will do: any `concurrent.future
 from tensorkiln.scale.jobs import Failure, Job, Outcome, run_jobs
 from tensorkiln.scale.local import WorkerLost, local_executor
 from tensorkiln.scale.ray import ray_executor
+from tensorkiln.scale.scores import RowFailure, ScoredBatches, Scores
+from tensorkiln.scale.scoring import map_batches
 
 __all__ = [
     "Failure",
     "Job",
     "Outcome",
+    "RowFailure",
+    "ScoredBatches",
+    "Scores",
     "WorkerLost",
     "local_executor",
+    "map_batches",
     "ray_executor",
     "run_jobs",
 ]
