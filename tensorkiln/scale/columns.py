@@ -96,6 +96,8 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
     rows of the input: its elements would change their values, or their number is another."""
     row = (param.shape or ())[1:]
     what, row_text = f"input {param.name!r}", shown_dims(row)
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     if is_bytes(kind):
         size = static_size(row)
         if size is None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import made_folder
 from tensorkiln.base.folders import atomic_dir, file_hash
 from tensorkiln.base.progress import Progress
 from tensorkiln.runtime.loaded import LoadedModel
@@ -184,6 +185,7 @@ def streamed_to(
 ) -> Scores:
     """Write the rows of a stream as parts of a folder, which is there as a whole or not at all."""
     names: list[str] = []
+    made_folder(out.parent)
     steps = _scored_stream(made, source, workers, shown)
     try:
         with atomic_dir(out, parts_in) as folder:

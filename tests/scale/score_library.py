@@ -25,7 +25,7 @@ _TYPED = "\n".join(
     for dtype in TYPES
 )
 SOURCE = (
-    '''
+    """
 @tk.script.ir_module(name="scored")
 class Scored:
     @T.prim_func
@@ -78,9 +78,13 @@ class Scored:
         return R.add(x, x)
 
     @R.function
+    def wide(x: R.Tensor(("n", 1024), "float32")):
+        return R.sum(x, axes=(1,), keepdims=False)
+
+    @R.function
     def all_rows(x: R.Tensor(("n", 3), "float32")):
         return R.sum(x, axes=(0,), keepdims=False)
-'''
+"""
     + _TYPED
 )
 
