@@ -26,6 +26,7 @@ FULL = {
     "forks": "30,000 children of fork() that use what other threads were using",
     "large": "a model of five gigabytes",
     "firmware": "what `make test` leaves out of the tests on emulated microcontrollers",
+    "scale": "clusters of several processes, of which one is killed",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import ray
+from ray.data import ActorPoolStrategy
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.scale.scorer import Scorer, Scoring
 from tensorkiln.scale.tables import Files, Stream, source_of
-
-# Of a CPU: files are read by tasks of a tenth, so that an actor for each CPU leaves them room.
-_ACTOR, _READ = 0.9, 0.1
 
 
 class _Actor:
@@ -37,35 +35,45 @@ class _Actor:
 
 def scored(scoring: Scoring, data: Any, concurrency: int | tuple[int, int] | None) -> Any:
     """A Dataset of Ray with the results, computed when it is used, in the order of its rows."""
-    dataset, actor_cpus = _dataset(data)
+    dataset = _dataset(data)
     scorer = Scorer(scoring, _schema(dataset))  # what does not fit is said here
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    if concurrency is None:
-        # Of a Dataset, nobody knows what its own tasks take: Ray adds actors where CPUs are free.
-        concurrency = cpus if actor_cpus < 1 else (1, cpus)
+    pool, share = _actors()
+    least, most = _span(concurrency or pool)
     made = dataset.map_batches(
         _Actor,
         fn_constructor_args=(scoring,),
         batch_format="pyarrow",
         batch_size=scorer.read_rows,
         zero_copy_batch=True,
-        concurrency=concurrency,
-        num_cpus=actor_cpus,
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        num_cpus=share,
     )
     made.context.execution_options.preserve_order = True
     return made
 
 
-def _dataset(data: Any) -> tuple[Any, float]:
-    """The rows as Ray's, and the share of a CPU that an actor takes beside their reading."""
+def _span(count: int | tuple[int, int]) -> tuple[int, int]:
+    return count if isinstance(count, tuple) else (count, count)
+
+
+def _actors() -> tuple[int | tuple[int, int], float]:
+    """How many actors, and the share of a CPU that each reserves: one for each CPU, and together
+    one CPU less on every machine. If they reserved all, no task that reads would ever start."""
+    nodes = [int(n["Resources"].get("CPU", 0)) for n in ray.nodes() if n["Alive"]]
+    cpus = [n for n in nodes if n]
+    if not cpus or min(cpus) < 2:
+        return (1, max(1, sum(cpus))), 1.0
+    return sum(cpus), int(1e4 * (min(cpus) - 1) / min(cpus)) / 1e4
+
+
+def _dataset(data: Any) -> Any:
     if isinstance(data, ray.data.Dataset):
-        return data, 1.0
+        return data
     source = source_of(data)
     if isinstance(source, Files):
-        options = {"ray_remote_args": {"num_cpus": _READ}}
-        return ray.data.read_parquet(list(source.paths), **options), _ACTOR
+        return ray.data.read_parquet(list(source.paths))
     if isinstance(source, Stream) and isinstance(source.source, pa.Table):
-        return ray.data.from_arrow(source.source), _ACTOR
+        return ray.data.from_arrow(source.source)
     raise UserError(
         f"data is {type(data).__name__}, which Ray does not take",
         code="bad-data",

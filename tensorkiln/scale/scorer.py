@@ -79,8 +79,7 @@ class Scorer:
         self.schema = schema
         model = _opened(scoring)
         name = scoring.function or required_entry(model.functions, "f")
-        self._call = model[name]
-        self.info: FunctionInfo = model.functions[name]
+        self.info: FunctionInfo = model.module.info(name)
         if self.info.kind == "tensor" or any(p.shape is None for p in self.info.outputs):
             raise UserError(
                 f"{name} is no function from tensors to tensors",
@@ -88,6 +87,7 @@ class Scorer:
                 where="function=",
                 hint="tk.load shows the functions of a library",
             )
+        self._call = model[name]
         self.constants = dict(scoring.constants)
         self._fed = [p for p in self.info.inputs if p.name not in self.constants]
         self._check_inputs()

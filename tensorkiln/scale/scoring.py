@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorkiln.base.config import available_cpus
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.base.files import made_folder
+from tensorkiln.base.files import made_folder, plain_path
 from tensorkiln.base.packages import require_package
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.runtime.loaded import LoadedModel
@@ -127,6 +127,7 @@ def map_batches(
         score_tables.by_jobs(scoring, left, folder, key, executor, progress)
     else:
         score_tables.by_threads(scorer, left, folder, key, workers, shown)
+    tables.remove_remains(folder, parts)
     files = [folder / part.name for part in parts]
     return score_tables.scores(folder, files, len(done), error_column)
 
@@ -135,9 +136,9 @@ def map_batches(
 
 
 def _by_ray(data: Any, engine: str | None, executor: Executor | None) -> bool:
-    if engine not in (None, "local", "ray"):
+    if engine is not None and not (isinstance(engine, str) and engine in ("local", "ray")):
         raise UserError(
-            f"engine={engine!r}, expected 'local' or 'ray'",
+            f"engine={engine!r:.80}, expected 'local' or 'ray'",
             code="bad-engine",
             where="engine=",
             hint=nearest(str(engine), ("local", "ray")),
@@ -174,7 +175,7 @@ def _check_numbers(
 
 
 def _check_choices(on_error: Any, error_column: Any, preprocess: Any, inputs: Any) -> None:
-    if on_error not in ("raise", "report"):
+    if not isinstance(on_error, str) or on_error not in ("raise", "report"):
         raise UserError(
             f"on_error={on_error!r:.80}, expected 'raise' or 'report'",
             where="on_error=",
@@ -229,7 +230,7 @@ def _library_path(library: Any) -> str:
             f"library is {type(library).__name__}, expected a path, or what tk.load returns",
             where="library",
         )
-    return str(Path(library).absolute())
+    return str(plain_path(library).absolute())
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

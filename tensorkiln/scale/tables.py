@@ -328,6 +328,13 @@ def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
     return done
 
 
+def remove_remains(folder: Path, parts: Sequence[Part]) -> None:
+    """Remove what killed workers left of these parts, which are all there."""
+    for part in parts:
+        for left in folder.glob(f".{part.name}.*.tmp"):
+            left.unlink(missing_ok=True)
+
+
 def reasons_in(path: Path, column: str) -> Iterator[tuple[int, str]]:
     """The rows of a part that failed, by their number in it, and why."""
     row = 0

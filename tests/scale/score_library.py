@@ -1,11 +1,10 @@
-"""A library of small functions that tests score tables by, and what NumPy says of each row."""
+"""A library of small functions that tests score tables by."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 import tensorkiln as tk
@@ -69,7 +68,11 @@ class Scored:
         return twice, total
 
     @R.function
-    def pairs(a: R.Tensor(("n", "t", 2), "float32"), b: R.Tensor(("n",), "float32"), w: R.Tensor((2,), "float32")):
+    def pairs(
+        a: R.Tensor(("n", "t", 2), "float32"),
+        b: R.Tensor(("n",), "float32"),
+        w: R.Tensor((2,), "float32"),
+    ):
         scaled = R.mul(a, w)
         return scaled, R.add(b, b)
 

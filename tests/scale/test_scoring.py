@@ -255,8 +255,11 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("[!.]*")}
     assert len(before) < len(whole.files)
     assert not [p for p in (tmp_path / "out").iterdir() if p.name not in before], "no remains"
+    killed = tmp_path / "out" / ".part-000003.parquet.0123456789abcdef.tmp"
+    killed.touch()  # as a worker leaves one that is killed
     scores = tk.scale.map_batches(out=tmp_path / "out", **call)
     assert scores.done_before == len(before)
+    assert not killed.exists()
     assert {n: (tmp_path / "out" / n).stat().st_mtime_ns for n in before} == before
     assert [p.name for p in scores.files] == [p.name for p in whole.files]
     for one, other in zip(scores.files, whole.files, strict=True):

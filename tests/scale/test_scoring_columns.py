@@ -1,4 +1,4 @@
-"""Kinds of columns x types of elements: what the library gets is what NumPy has, or a typed error."""
+"""Kinds of columns x types of elements: the library gets what NumPy has, or an error names it."""
 
 from __future__ import annotations
 
