@@ -1,15 +1,16 @@
-"""`python -m bench.scoring`: ResNet-18 over the rows of a Parquet file, on all CPUs of this machine.
+"""`python -m bench.scoring`: ResNet-18 over the rows of a Parquet file, on all CPUs.
 
-Ours in threads and on Ray Data, ONNX Runtime in actors of Ray Data, and what they are to be measured
-by: a loop over arrays in memory on one thread, times the number of CPUs, and as many such loops in
-processes at a time, which is what the machine can do. Each runs in a process of its own; memory is
-what its whole tree of processes has (Pss), sampled once a second. Rates are those after the first
-results, so neither Ray's start nor that of workers is among them; `whole` is with all of it.
+Ours in threads and on Ray Data, ONNX Runtime in actors of Ray Data, and what they are measured by:
+a loop over arrays in memory on one thread, times the number of CPUs; and as many such loops at
+once, which is what the machine can do. Each runs in a process of its own; memory is what its whole
+tree of processes has (Pss), sampled once a second. Rates are from the first row that any worker
+begins to the last result, so that the start of Ray and of workers is in `whole` only.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -41,8 +42,14 @@ def pictures(count: int) -> Array:
     return np.random.default_rng(0).integers(0, 256, (count, SIDE, SIDE, 3)).astype(np.uint8)
 
 
+_MARKS = "BENCH_SCORING_MARKS"  # a folder: workers are processes of others
+
+
 def prepare(images: Array) -> Array:
     """Images as the network takes them: float32 [n, 3, 224, 224]."""
+    mark = Path(os.environ[_MARKS]) / str(os.getpid())
+    if not mark.exists():
+        mark.write_text(str(time.time()))
     return np.ascontiguousarray(((images - MEAN) * SCALE).transpose(0, 3, 1, 2))
 
 
@@ -77,6 +84,7 @@ def write_table(path: Path, rows: int) -> None:
 # ---- contenders: batches of results, with their numbers of rows ----------------------------------
 
 
+@functools.cache
 def _batch(folder: Path) -> int:
     """The rows of a call that map_batches chooses."""
     import pyarrow.parquet as pq
@@ -190,7 +198,9 @@ def onnx_runtime_on_ray(folder: Path, rows: int) -> Iterator[int]:
 
     _init_ray()
     cpus = available_cpus()
-    dataset = ray.data.read_parquet(str(folder / "rows.parquet")).map_batches(
+    dataset = ray.data.read_parquet(
+        str(folder / "rows.parquet"), override_num_blocks=max(1, min(8 * cpus, rows // GROUP))
+    ).map_batches(
         OnnxRuntime,
         fn_constructor_args=(str(model_path("resnet18-batch")),),
         batch_format="pyarrow",
@@ -214,20 +224,14 @@ CONTENDERS: dict[str, Callable[[Path, int], Iterator[int]]] = {
 
 
 def run(name: str, folder: Path, rows: int) -> dict[str, float]:
-    """Rows, and rows per second: after the first results, and of all."""
-    begin = time.perf_counter()
-    steps = []
-    for count in CONTENDERS[name](folder, rows):
-        steps.append((time.perf_counter(), count))
-    total = sum(count for _, count in steps)
-    # Results come in bursts, of one batch for each worker: the first of these are before the clock.
-    warm = next(k for k in range(len(steps)) if sum(c for _, c in steps[: k + 1]) >= total / 10)
-    after = sum(count for _, count in steps[warm + 1 :])
-    return {
-        "rows": total,
-        "rate": after / (steps[-1][0] - steps[warm][0]),
-        "whole": total / (steps[-1][0] - begin),
-    }
+    """Rows, and rows per second: since the first of them was begun, and of all that is done."""
+    begin = time.time()
+    with tempfile.TemporaryDirectory() as marks:
+        os.environ[_MARKS] = marks
+        total = sum(CONTENDERS[name](folder, rows))
+        end = time.time()
+        first = min(float(mark.read_text()) for mark in Path(marks).iterdir())
+    return {"rows": total, "rate": total / (end - first), "whole": total / (end - begin)}
 
 
 def tree_bytes(root: int) -> int:

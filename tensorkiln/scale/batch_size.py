@@ -77,7 +77,7 @@ def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> 
         for p in (*fed, *info.outputs)
     )
     sizes = dict.fromkeys(info.symbols, _UNKNOWN)
-    space = [_size(info.workspace_bytes, {**sizes, str(batch): n}) for n in (1, 2)]
+    space = [size_of(info.workspace_bytes, {**sizes, str(batch): n}) for n in (1, 2)]
     return max(1, tensors + max(0, space[1] - space[0]))
 
 
@@ -97,12 +97,19 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of C: sizes are not negative
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "kiln_max": max,
+    "kiln_min": min,
+    "floordiv": operator.floordiv,
+    "floormod": operator.mod,
+}
 
 
-def _size(size: Dim, sizes: Mapping[str, int]) -> int:
+def size_of(size: Dim, sizes: Mapping[str, int]) -> int:
     """A size of metadata, such as `batch * 1536`; 0 for a formula of another kind."""
     if isinstance(size, int):
         return size
@@ -120,6 +127,6 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
             return sizes[name]
         case ast.BinOp(left, op, right):
             return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
-        case ast.Call(func=ast.Name(("max" | "min") as name), args=args):
-            return (max if name == "max" else min)(_value(a, sizes) for a in args)
+        case ast.Call(func=ast.Name(name), args=[left, right]):
+            return _FUNCTIONS[name](_value(left, sizes), _value(right, sizes))
     raise ValueError("another formula")

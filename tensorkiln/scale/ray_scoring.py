@@ -15,6 +15,8 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.scale.scorer import Scorer, Scoring
 from tensorkiln.scale.tables import Files, Stream, source_of
 
+_BLOCKS = 8  # for each CPU, so that all end at about the same time
+
 
 class _Actor:
     """A process that has loaded the library; its weights are mapped, so that those of one machine
@@ -71,7 +73,9 @@ def _dataset(data: Any) -> Any:
         return data
     source = source_of(data)
     if isinstance(source, Files):
-        return ray.data.read_parquet(list(source.paths))
+        # Few files of many row groups would be as few tasks.
+        blocks = min(source.row_groups, _BLOCKS * int(ray.cluster_resources().get("CPU", 1)))
+        return ray.data.read_parquet(list(source.paths), override_num_blocks=max(1, blocks))
     if isinstance(source, Stream) and isinstance(source.source, pa.Table):
         return ray.data.from_arrow(source.source)
     raise UserError(
