@@ -27,6 +27,7 @@ FULL = {
     "scale": "clusters of several processes, of which one is killed",
     "large": "a model of five gigabytes",
     "firmware": "what `make test` leaves out of the tests on emulated microcontrollers",
+    "scale": "clusters of several processes, of which one is killed",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 

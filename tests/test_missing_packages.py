@@ -101,7 +101,11 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "kiln demo": lambda: _kiln("demo"),
         "kiln bench": lambda: _kiln("bench", "mlp.so", "--model", "mlp.onnx"),
     },
-    "ray": {"ray_executor": lambda: tk.scale.executor_of("ray")},
+    "pyarrow": {"map_batches": lambda: tk.scale.map_batches("mlp.so", "rows.parquet")},
+    "ray": {
+        "ray_executor": lambda: tk.scale.executor_of("ray"),
+        "map_batches": lambda: tk.scale.map_batches("mlp.so", "rows.parquet", engine="ray"),
+    },
     "torch": {"from_torch": lambda: tk.frontend.from_torch(object(), ())},
     "ziglang": {"linking": _linked},
 }

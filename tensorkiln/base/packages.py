@@ -18,6 +18,7 @@ REQUIREMENTS = {
     "onnx": "tensorkiln[onnx]",
     "onnxruntime": "tensorkiln[demo]",
     "onnxscript": "tensorkiln[torch]",
+    "pyarrow": "tensorkiln[arrow]",
     "ray": "tensorkiln[ray]",
     "torch": "tensorkiln[torch]",
     "ziglang": "ziglang==0.17.*",

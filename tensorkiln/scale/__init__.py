@@ -11,16 +11,22 @@ from tensorkiln.scale.farm import farm
 from tensorkiln.scale.jobs import Failure, Job, Outcome, run_jobs
 from tensorkiln.scale.local import WorkerLost, local_executor
 from tensorkiln.scale.ray import ray_executor
+from tensorkiln.scale.scores import RowFailure, ScoredBatches, Scores
+from tensorkiln.scale.scoring import map_batches
 
 __all__ = [
     "Failure",
     "Job",
     "Outcome",
+    "RowFailure",
+    "ScoredBatches",
+    "Scores",
     "WorkerLost",
     "dask_executor",
     "executor_of",
     "farm",
     "local_executor",
+    "map_batches",
     "ray_executor",
     "run_jobs",
 ]

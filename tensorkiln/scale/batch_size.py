@@ -1,0 +1,132 @@
+"""How many rows a call of a library has: what it takes, and what fits into memory."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.schema import Dim
+from tensorkiln.measure.inputs import numpy_type
+
+# Bytes of a call by default, its inputs, results and workspace: about what the caches of one core
+# hold, beyond which a larger batch gains nothing; and the most rows of a call.
+BATCH_BYTES = 32 << 20
+MOST_ROWS = 1024
+_UNKNOWN = 128  # what a symbolic dimension other than the batch counts as, in an estimate
+
+
+def batch_dim(params: Sequence[ParamInfo]) -> Dim:
+    """The first dimension of all inputs, which is that of rows. Raises UserError without one."""
+    for param in params:
+        if not param.shape:
+            raise UserError(
+                f"input {param.name!r} has no dimension of rows",
+                code="not-scorable",
+                hint=f"constants={{{param.name!r}: ...}} is given to every call",
+            )
+    firsts = {param.shape[0] for param in params if param.shape}
+    if len(firsts) != 1:
+        shown = ", ".join(f"{p.name}{p.shape_text}" for p in params)
+        raise UserError(
+            f"the first dimensions of the inputs differ, and none is that of rows: {shown}",
+            code="not-scorable",
+            hint="constants= names inputs that are no rows",
+        )
+    (found,) = firsts
+    if (isinstance(found, str) and not found.isidentifier()) or found == 0:
+        raise UserError(f"the first dimension is {found}, not one of rows", code="not-scorable")
+    return found
+
+
+def rows_of_a_call(info: FunctionInfo, batch: Dim, asked: int | None, fits: int) -> tuple[int, int]:
+    """The most rows of a call, and the least: what was `asked` for, else `fits`, within what the
+    library takes. Raises UserError (code `batch-size`) for a number that it does not take."""
+    if isinstance(batch, int):
+        if asked not in (None, batch):
+            raise UserError(
+                f"the library takes {batch} rows at a time",
+                code="batch-size",
+                where=f"batch_size={asked}",
+                hint="leave it out, or compile the model with a symbolic batch dimension",
+            )
+        return batch, batch
+    least = max(1, int(info.symbols.get(batch, 1)))
+    most = most_of(batch, info.requires)
+    if asked is not None:
+        if asked < least or (most is not None and asked > most):
+            span = f"{least} or more" if most is None else f"{least} to {most}"
+            raise UserError(
+                f"the library takes {span} rows at a time",
+                code="batch-size",
+                where=f"batch_size={asked}",
+            )
+        return asked, least
+    fits = max(least, min(MOST_ROWS, fits))
+    return fits if most is None else min(fits, most), least
+
+
+def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> int:
+    """About what one more row in a call costs: inputs, results and workspace."""
+    tensors = sum(
+        numpy_type(p.dtype).itemsize * math.prod(_sized(p.shape or ()))
+        for p in (*fed, *info.outputs)
+    )
+    sizes = dict.fromkeys(info.symbols, _UNKNOWN)
+    space = [size_of(info.workspace_bytes, {**sizes, str(batch): n}) for n in (1, 2)]
+    return max(1, tensors + max(0, space[1] - space[0]))
+
+
+def most_of(symbol: str, requires: Sequence[str]) -> int | None:
+    """The most that conditions such as `batch <= 512` leave a symbolic dimension; None: any."""
+    found = [re.fullmatch(rf"{re.escape(symbol)} (<=?) (\d+)", text) for text in requires]
+    limits = [int(m[2]) - (m[1] == "<") for m in found if m]
+    return min(limits) if limits else None
+
+
+def _sized(dims: Sequence[Dim]) -> Iterator[int]:
+    for d in dims[1:]:
+        yield d if isinstance(d, int) else _UNKNOWN
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of C: sizes are not negative
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "kiln_max": max,
+    "kiln_min": min,
+    "floordiv": operator.floordiv,
+    "floormod": operator.mod,
+}
+
+
+def size_of(size: Dim, sizes: Mapping[str, int]) -> int:
+    """A size of metadata, such as `batch * 1536`; 0 for a formula of another kind."""
+    if isinstance(size, int):
+        return size
+    try:
+        return _value(ast.parse(size, mode="eval").body, sizes)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
+        return 0
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(int(n)):
+            return n
+        case ast.Name(name):
+            return sizes[name]
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(func=ast.Name(name), args=[left, right]):
+            return _FUNCTIONS[name](_value(left, sizes), _value(right, sizes))
+    raise ValueError("another formula")

@@ -1,0 +1,119 @@
+"""Results of a library as columns of Arrow.
+
+Imported where tables are scored, and only there: it needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tensorkiln.artifact.metadata import ParamInfo
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.schema import Dim
+from tensorkiln.scale.columns import Array, shown_dims, static_size
+
+# What Arrow has no type for becomes one that holds the same values.
+_STORED = {"bfloat16": "float32", "float8_e4m3fn": "float32", "float8_e5m2": "float32"}
+
+
+def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:
+    """The type of a result's column, and that of its elements in NumPy. A number a row is plain;
+    one dimension is a list, several are Arrow's tensors of one shape, or nested lists where a
+    dimension is symbolic. Raises UserError (codes `column-type`, `column-shape`) for elements that
+    Arrow lacks, and for none."""
+    try:
+        dtype = np.dtype(_STORED.get(param.dtype, param.dtype))
+        element = pa.from_numpy_dtype(dtype)
+    except (TypeError, pa.ArrowNotImplementedError):
+        raise UserError(
+            f"output {param.name!r} is {param.dtype}, for which Arrow has no type",
+            code="column-type",
+            hint="leave it out of outputs=, or cast it in the model",
+        ) from None
+    row = (param.shape or ())[1:]
+    if static_size(row) == 0:
+        raise UserError(
+            f"output {param.name!r} has no elements in a row: {shown_dims(row)}",
+            code="column-shape",
+            hint="leave it out of outputs=",
+        )
+    if len(row) > 1 and static_size(row):
+        return pa.fixed_shape_tensor(element, tuple(d for d in row if isinstance(d, int))), dtype
+    kind = element
+    for d in reversed(row):
+        kind = pa.list_(kind, d) if isinstance(d, int) else pa.list_(kind)
+    return kind, dtype
+
+
+def column_of(
+    pieces: Sequence[tuple[Sequence[int], Array]],
+    count: int,
+    param: ParamInfo,
+    refused: Mapping[int, str],
+) -> Any:
+    """A column of `count` rows: of each piece, rows that its numbers name, with their tensors
+    [rows, *shape]. Rows that were refused, and only these, are in none of them, and become null."""
+    kind, dtype = output_type(param)
+    row = (param.shape or ())[1:]
+    mask = None
+    if refused:
+        mask = np.zeros(count, bool)
+        mask[list(refused)] = True
+    if static_size(row) is None:
+        return _ragged(pieces, count, kind, dtype, row, mask)
+    shape = tuple(d for d in row if isinstance(d, int))
+    if len(pieces) == 1 and len(pieces[0][0]) == count:
+        made = np.ascontiguousarray(pieces[0][1], dtype)
+    else:
+        made = np.zeros((count, *shape), dtype)
+        for rows, tensors in pieces:
+            made[np.asarray(rows)] = tensors
+    if not shape:
+        return pa.array(made, type=kind, mask=mask)
+    storage = pa.array(made.reshape(-1))
+    arrow_mask = None if mask is None else pa.array(mask)
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return pa.ExtensionArray.from_storage(kind, _fixed(storage, kind.storage_type, arrow_mask))
+    return _fixed(storage, kind, arrow_mask)
+
+
+def _fixed(values: Any, kind: Any, mask: Any) -> Any:
+    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=mask)
+
+
+def _ragged(
+    pieces: Sequence[tuple[Sequence[int], Array]],
+    count: int,
+    kind: Any,
+    dtype: np.dtype[Any],
+    row: Sequence[Dim],
+    mask: npt.NDArray[np.bool_] | None,
+) -> Any:
+    """Nested lists, with the sizes that each row's tensor has."""
+    least = tuple(d if isinstance(d, int) else 0 for d in row)
+    found: list[Array] = [np.zeros(least, dtype)] * count
+    for rows, tensors in pieces:
+        for r, tensor in zip(rows, tensors, strict=True):
+            found[r] = np.ascontiguousarray(tensor, dtype)
+    values = pa.array(np.concatenate([t.reshape(-1) for t in found] or [np.empty(0, dtype)]))
+    kinds = [kind]
+    for _ in row[1:]:
+        kinds.append(kinds[-1].value_type)
+    for level in reversed(range(len(row))):
+        here = None if mask is None or level else pa.array(mask)
+        if pa.types.is_fixed_size_list(kinds[level]):
+            values = _fixed(values, kinds[level], here)
+            continue
+        sizes = [n for t in found for n in [t.shape[level]] * math.prod(t.shape[:level])]
+        ends = np.cumsum([0, *sizes], dtype=np.int32)
+        if here is None:
+            values = pa.ListArray.from_arrays(pa.array(ends), values, type=kinds[level])
+        else:
+            values = pa.ListArray.from_arrays(pa.array(ends), values, type=kinds[level], mask=here)
+    return values

@@ -1,0 +1,252 @@
+"""Tables through a library: in threads of this process, or in parts by an executor.
+
+Imported where tables are scored, and only there: it needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import made_folder
+from tensorkiln.base.folders import atomic_dir, file_hash
+from tensorkiln.base.progress import Progress
+from tensorkiln.runtime.loaded import LoadedModel
+from tensorkiln.scale.jobs import Job, run_jobs
+from tensorkiln.scale.scorer import Scored, Scorer, Scoring
+from tensorkiln.scale.scores import BadRow, RowFailure, ScoredBatches, Scores, bad_row
+from tensorkiln.scale.tables import (
+    PART_BYTES,
+    Files,
+    Part,
+    PartWriter,
+    Stream,
+    about,
+    part_name,
+    parts_in,
+    read_part,
+    schema_of,
+)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
+    """What the results of a call on files follow from: two runs with one key make the same parts.
+    A function is told by its name and its code, not by what it calls."""
+    function = scoring.preprocess
+    code = getattr(function, "__code__", None)
+    told = [
+        file_hash(library_file(scoring.library)),
+        scoring.function,
+        scoring.inputs,
+        scoring.outputs,
+        scoring.columns,
+        [[name, _digest(value)] for name, value in scoring.constants],
+        getattr(function, "__qualname__", type(function).__name__),
+        [code.co_code.hex(), *map(repr, code.co_consts)] if code else [],
+        [scoring.on_error, scoring.error_column],
+        source.state(),
+        [[p.name, p.file, list(p.groups)] for p in parts],
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def library_file(library: str | LoadedModel) -> Path:
+    """The file of a library, which other processes can load. Raises UnsupportedError for one that
+    is a temporary file, or none."""
+    if isinstance(library, LoadedModel):
+        library.__reduce__()
+        return library.module.path.absolute()
+    return Path(library)
+
+
+def _digest(value: Any) -> str:
+    array = np.asarray(value)
+    return hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
+
+
+# ---- threads of this process ---------------------------------------------------------------------
+
+
+def _in_order(
+    function: Callable[[_T], _R], work: Iterable[_T], workers: int
+) -> Iterator[tuple[_T, _R]]:
+    """Each of `work` with its result, in order; a few are held at a time, whatever their number."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="kiln-score")
+    held: deque[tuple[_T, Future[_R]]] = deque()
+    try:
+        for item in work:
+            held.append((item, pool.submit(function, item)))
+            if len(held) > 2 * workers:
+                first, future = held.popleft()
+                yield first, future.result()
+        while held:
+            first, future = held.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _scored_stream(
+    made: Scorer, source: Stream, workers: int, shown: Progress
+) -> Generator[tuple[int, Scored]]:
+    """Each batch of a stream with the number of its first row."""
+    shown.phase("rows", source.rows)
+    first = 0
+    for _, scored in _in_order(made.score, source.batches(made.read, made.read_rows), workers):
+        _require(made, scored, "", first)
+        yield first, scored
+        first += scored.batch.num_rows
+        shown.advance(scored.batch.num_rows)
+
+
+def _scored_parts(
+    made: Scorer, parts: Sequence[Part], workers: int, shown: Progress
+) -> Generator[tuple[Part, int, Scored | None]]:
+    """The batches of each part, with the number of their first row in the file; then None."""
+    shown.phase("rows", sum(part.rows for part in parts))
+
+    def read() -> Iterator[tuple[Part, int, Any]]:
+        for part in parts:
+            first = part.first
+            for batch in read_part(part, made.read, made.read_rows):
+                yield part, first, batch
+                first += batch.num_rows
+            yield part, first, None
+
+    def score(item: tuple[Part, int, Any]) -> Scored | None:
+        return None if item[2] is None else made.score(item[2])
+
+    for (part, first, _), scored in _in_order(score, read(), workers):
+        if scored is not None:
+            _require(made, scored, part.file, first)
+            shown.advance(scored.batch.num_rows)
+        yield part, first, scored
+
+
+def _require(made: Scorer, scored: Scored, file: str, first: int) -> None:
+    """Raise for the first row that failed, unless failures are reported."""
+    if scored.refused and made.scoring.on_error == "raise":
+        row = min(scored.refused)
+        raise bad_row(RowFailure(file, first + row, scored.refused[row]))
+
+
+def iterated(made: Scorer, source: Files | Stream, workers: int, shown: Progress) -> ScoredBatches:
+    """The batches, made while they are read."""
+    failures: list[RowFailure] = []
+
+    def batches() -> Iterator[Any]:
+        if isinstance(source, Stream):
+            found = (("", first, s) for first, s in _scored_stream(made, source, workers, shown))
+        else:
+            parts = source.parts(PART_BYTES)
+            steps = _scored_parts(made, parts, workers, shown)
+            found = ((p.file, first, s) for p, first, s in steps if s is not None)
+        for file, first, scored in found:
+            rows = sorted(scored.refused.items())
+            failures.extend(RowFailure(file, first + row, why) for row, why in rows)
+            yield scored.batch
+
+    return ScoredBatches(made.result_schema, batches(), failures)
+
+
+def by_threads(
+    made: Scorer, parts: Sequence[Part], folder: Path, key: str, workers: int, shown: Progress
+) -> None:
+    """Write the parts, one after the other."""
+    steps = _scored_parts(made, parts, workers, shown)
+    try:
+        for part in parts:
+            with _writer(made, part, folder, key) as writer:
+                for _, _, scored in steps:
+                    if scored is None:
+                        break
+                    writer.write(scored.batch, len(scored.refused))
+    finally:
+        steps.close()
+
+
+def _writer(made: Scorer, part: Part, folder: Path, key: str) -> PartWriter:
+    return PartWriter(folder / part.name, made.result_schema, key, part.file, part.first)
+
+
+def streamed_to(
+    made: Scorer, source: Stream, workers: int, out: Path, part_bytes: int, shown: Progress
+) -> Scores:
+    """Write the rows of a stream as parts of a folder, which is there as a whole or not at all."""
+    names: list[str] = []
+    made_folder(out.parent)
+    steps = _scored_stream(made, source, workers, shown)
+    try:
+        with atomic_dir(out, parts_in) as folder:
+            step = next(steps, None)
+            while step is not None or not names:
+                names.append(part_name(len(names)))
+                first = step[0] if step else 0
+                path = folder / names[-1]
+                with PartWriter(path, made.result_schema, "", "", first) as writer:
+                    while step is not None and writer.bytes < part_bytes:
+                        writer.write(step[1].batch, len(step[1].refused))
+                        step = next(steps, None)
+    finally:
+        steps.close()
+    return scores(out, [out / name for name in names], 0, made.scoring.error_column)
+
+
+def scores(folder: Path, files: Sequence[Path], before: int, column: str) -> Scores:
+    """What is in these files, by what they say of themselves."""
+    found = [about(path) or {} for path in files]
+    rows, failed = (sum(int(f.get(name, 0)) for f in found) for name in ("rows", "failed"))
+    return Scores(folder, tuple(files), rows, failed, before, column)
+
+
+# ---- jobs of an executor -------------------------------------------------------------------------
+
+
+def by_jobs(
+    scoring: Scoring,
+    parts: Sequence[Part],
+    folder: Path,
+    key: str,
+    executor: Executor,
+    progress: Progress | None,
+) -> None:
+    """Write the parts by jobs. Raises for the first that failed, or was lost too often."""
+    place = str(folder.absolute())
+    jobs = [
+        Job(f"{key}/{part.name}", score_part, (scoring, part, place, key), part.name)
+        for part in parts
+    ]
+    for outcome in run_jobs(jobs, executor, progress=progress, title="parts"):
+        if outcome.failure is not None:
+            why = outcome.failure
+            raise UserError(why.message, code=why.code or "worker-failed", where=outcome.job.what)
+        if isinstance(outcome.result, RowFailure):
+            raise bad_row(outcome.result)
+
+
+def score_part(scoring: Scoring, part: Part, folder: str, key: str) -> RowFailure | None:
+    """The job of a worker: score a part, and write its file. Returns the row that failed, where
+    failures are not reported, and then nothing is written."""
+    made = Scorer(scoring, schema_of(part.file))
+    try:
+        with _writer(made, part, Path(folder), key) as writer:
+            first = part.first
+            for batch in read_part(part, made.read, made.read_rows):
+                scored = made.score(batch)
+                _require(made, scored, part.file, first)
+                writer.write(scored.batch, len(scored.refused))
+                first += batch.num_rows
+    except BadRow as error:
+        return error.failure
+    return None

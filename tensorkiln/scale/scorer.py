@@ -1,0 +1,443 @@
+"""What a worker does with a batch: rows to tensors, calls of the library, results to columns. A row
+that fails is found, and the others have their results.
+
+Imported where tables are scored, and only there: it needs pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.config import available_cpus
+from tensorkiln.base.errors import TensorkilnError, UserError, nearest
+from tensorkiln.base.schema import Dim
+from tensorkiln.measure.inputs import numpy_type
+from tensorkiln.runtime.failures import DeviceError
+from tensorkiln.runtime.loaded import LoadedModel, load, required_entry
+from tensorkiln.scale.batch_size import (
+    BATCH_BYTES,
+    MOST_ROWS,
+    batch_dim,
+    bytes_of_a_row,
+    rows_of_a_call,
+)
+from tensorkiln.scale.columns import (
+    Array,
+    Refusals,
+    Rows,
+    Shape,
+    leaf_of,
+    require_column,
+    tensors_of,
+)
+from tensorkiln.scale.result_columns import column_of, output_type
+from tensorkiln.scale.scores import RowFailure, bad_row
+from tensorkiln.scale.tables import whole_table
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What is done with each batch, as plain data that can be pickled; the fields are arguments of
+    `map_batches`. `inputs` and `outputs` are pairs of a name of the library and columns, None: by
+    their names."""
+
+    library: str | LoadedModel
+    function: str | None = None
+    inputs: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    outputs: tuple[tuple[str, str], ...] | None = None
+    columns: tuple[str, ...] | None = None
+    constants: tuple[tuple[str, Any], ...] = ()
+    preprocess: Callable[[Any], Mapping[str, Any]] | None = None
+    batch_size: int | None = None
+    batch_bytes: int = BATCH_BYTES
+    on_error: Literal["raise", "report"] = "raise"
+    error_column: str = "error"
+    threads: int = 1  # of a call
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A batch with its results, and the rows of it that failed, by number, with their reasons."""
+
+    batch: Any
+    refused: Refusals
+
+
+class Scorer:
+    """A library that scores batches of one schema; several threads may do so at once."""
+
+    def __init__(self, scoring: Scoring, schema: Any):
+        self.scoring = scoring
+        self.schema = schema
+        model = _opened(scoring)
+        name = scoring.function or required_entry(model.functions, "f")
+        self.info: FunctionInfo = model.module.info(name)
+        if self.info.kind == "tensor" or any(p.shape is None for p in self.info.outputs):
+            raise UserError(
+                f"{name} is no function from tensors to tensors",
+                code="not-scorable",
+                where="function=",
+                hint="tk.load shows the functions of a library",
+            )
+        self._call = model[name]
+        self.constants = dict(scoring.constants)
+        self._fed = [p for p in self.info.inputs if p.name not in self.constants]
+        self._check_inputs()
+        self.batch = batch_dim(self._fed)
+        self._columns = self._bound()
+        self.outputs = self._chosen_outputs()
+        self.keep = self._kept()
+        self.result_schema = self._result_schema()
+        self._fit = scoring.batch_bytes // bytes_of_a_row(self.info, self.batch, self._fed)
+        self.call_rows, self.least_rows = rows_of_a_call(
+            self.info, self.batch, scoring.batch_size, self._fit
+        )
+
+    # ---- what the library and the table agree on ----
+
+    def _check_inputs(self) -> None:
+        names = [p.name for p in self.info.inputs]
+        given = [name for name, _ in self.scoring.inputs or ()]
+        for where, found in (("inputs", given), ("constants", list(self.constants))):
+            for name in found:
+                if name not in names:
+                    raise _unknown(f"{self.info.name} has no input {name!r}", where, name, names)
+        for name in given:
+            if name in self.constants:
+                raise UserError(
+                    f"input {name!r} is among the constants, too",
+                    code="contradiction",
+                    where="inputs=",
+                )
+        if not self._fed:
+            raise UserError(f"{self.info.name} takes nothing of a row", code="not-scorable")
+
+    def _bound(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each input; UserError for one that is missing or of a wrong type."""
+        if self.scoring.preprocess is not None:
+            return {}
+        given = dict(self.scoring.inputs or ())
+        bound = {p.name: given.get(p.name, (p.name,)) for p in self._fed}
+        for param in self._fed:
+            dtype = numpy_type(param.dtype)
+            columns = bound[param.name]
+            for column in columns:
+                kind = self._type(column, f"input {param.name!r}", "inputs")
+                if param.name in given and len(columns) > 1:
+                    _require_number(column, kind, param, dtype, len(columns))
+                else:
+                    require_column(column, kind, param, dtype)
+        return bound
+
+    def _type(self, column: str, what: str, where: str) -> Any:
+        at = self.schema.get_all_field_indices(column)
+        if len(at) == 1:
+            return self.schema.field(at[0]).type
+        if at:
+            raise UserError(f"{len(at)} columns have the name {column!r}", code="column-name")
+        raise _unknown(
+            f"{what}: the table has no column {column!r}", where, column, self.schema.names
+        )
+
+    def _chosen_outputs(self) -> list[tuple[int, ParamInfo, str]]:
+        names = [p.name for p in self.info.outputs]
+        chosen = self.scoring.outputs
+        if chosen is None:
+            chosen = tuple((name, name) for name in names)
+        found = []
+        for name, column in chosen:
+            if name not in names:
+                raise _unknown(f"{self.info.name} has no output {name!r}", "outputs", name, names)
+            param = self.info.outputs[names.index(name)]
+            if not param.shape or param.shape[0] != self.batch:
+                raise UserError(
+                    f"output {name!r} is {param.dtype}{param.shape_text}, which has no result of "
+                    f"each of {self.batch} rows",
+                    code="not-scorable",
+                    where="outputs=",
+                    hint="outputs= names those that have",
+                )
+            found.append((names.index(name), param, column))
+        if not found:
+            raise UserError("no output is chosen", code="no-output", where="outputs=")
+        return found
+
+    def _kept(self) -> list[str]:
+        if self.scoring.columns is None:
+            return list(self.schema.names)
+        for column in self.scoring.columns:
+            self._type(column, "columns", "columns")
+        return list(self.scoring.columns)
+
+    def _result_schema(self) -> Any:
+        fields = [self.schema.field(name) for name in self.keep]
+        fields += [pa.field(column, output_type(param)[0]) for _, param, column in self.outputs]
+        if self.scoring.on_error == "report":
+            fields.append(pa.field(self.scoring.error_column, pa.string()))
+        names = [f.name for f in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UserError(
+                f"two columns of the result have the name {twice[0]!r}",
+                code="column-name",
+                hint="outputs={'name in the library': 'column'} names results, columns= those that "
+                "are kept, error_column= that of reasons",
+            )
+        return pa.schema(fields)
+
+    @property
+    def read(self) -> list[str]:
+        """The columns that are needed, in the order of the table."""
+        if self.scoring.preprocess is not None:
+            return list(self.schema.names)
+        wanted = {*self.keep, *(c for columns in self._columns.values() for c in columns)}
+        return [name for name in self.schema.names if name in wanted]
+
+    @property
+    def read_rows(self) -> int:
+        """Rows that are read at a time: those of a call, or of as many calls as fit into memory."""
+        if isinstance(self.batch, str):
+            return self.call_rows
+        return self.batch * max(1, min(MOST_ROWS, self._fit) // self.batch)
+
+    # ---- batches ----
+
+    def score(self, batch: Any) -> Scored:
+        """The batch's kept columns with its results. With `on_error="raise"`, results of rows that
+        failed are missing, and the caller raises."""
+        refused: Refusals = {}
+        pieces = list(self._results(self._tensors(batch, refused), refused))
+        arrays = [batch.column(batch.schema.get_field_index(name)) for name in self.keep]
+        for k, (_, param, _) in enumerate(self.outputs):
+            tensors = [(rows, results[k]) for rows, results in pieces]
+            arrays.append(column_of(tensors, batch.num_rows, param, refused))
+        if self.scoring.on_error == "report":
+            reasons = [refused.get(i) for i in range(batch.num_rows)] if refused else None
+            made = (
+                pa.array(reasons, pa.string()) if reasons else pa.nulls(batch.num_rows, pa.string())
+            )
+            arrays.append(made)
+        return Scored(pa.RecordBatch.from_arrays(arrays, schema=self.result_schema), refused)
+
+    def score_table(self, table: Any) -> Any:
+        """As `score`, of a table; raises BadRow where failures are not reported."""
+        if table.num_rows == 0:
+            return self.result_schema.empty_table()
+        scored = self.score(whole_table(table))
+        if scored.refused and self.scoring.on_error == "raise":
+            row = min(scored.refused)
+            raise bad_row(RowFailure("a batch", row, scored.refused[row]))
+        return pa.Table.from_batches([scored.batch])
+
+    def _tensors(self, batch: Any, refused: Refusals) -> list[list[tuple[Sequence[int], Rows]]]:
+        """For each input, rows of the batch and their tensors."""
+        if self.scoring.preprocess is None:
+            everything = range(batch.num_rows)
+            return [[(everything, self._of_columns(p, batch, refused))] for p in self._fed]
+        made = list(self._preprocessed(batch, 0, batch.num_rows, refused))
+        return [[(rows, arrays[k]) for rows, arrays in made] for k in range(len(self._fed))]
+
+    def _of_columns(self, param: ParamInfo, batch: Any, refused: Refusals) -> Rows:
+        dtype = numpy_type(param.dtype)
+        names = self._columns[param.name]
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+        if len(names) == 1:
+            return tensors_of(columns[0], param, dtype, names[0], refused)
+        number = replace(param, shape=(self.batch,))
+        found = [
+            tensors_of(column, number, dtype, name, refused).values
+            for column, name in zip(columns, names, strict=True)
+        ]
+        return Rows(np.stack(found, axis=1))
+
+    def _preprocessed(
+        self, batch: Any, begin: int, end: int, refused: Refusals
+    ) -> Iterator[tuple[range, list[Rows]]]:
+        """What the user's function makes of rows; of half as many where it raises, down to one."""
+        if begin == end:
+            return
+        try:
+            yield range(begin, end), self._preprocess(batch.slice(begin, end - begin))
+        except _Interface:
+            raise
+        except Exception as error:
+            if end - begin == 1:
+                refused[begin] = f"preprocess: {_said(error)}"
+                return
+            middle = (begin + end) // 2
+            yield from self._preprocessed(batch, begin, middle, refused)
+            yield from self._preprocessed(batch, middle, end, refused)
+
+    def _preprocess(self, batch: Any) -> list[Rows]:
+        function = self.scoring.preprocess
+        assert function is not None
+        made = function(batch)
+        names = [p.name for p in self._fed]
+        if not isinstance(made, Mapping) or set(made) != set(names):
+            what = sorted(map(str, made)) if isinstance(made, Mapping) else type(made).__name__
+            raise _Interface(
+                f"preprocess returned {what}, expected a dictionary of arrays for {names}",
+                code="bad-preprocess",
+                where="preprocess=",
+            )
+        found = []
+        for param in self._fed:
+            array = np.asarray(made[param.name])
+            self._check_made(array, param, batch.num_rows)
+            found.append(Rows(array))
+        return found
+
+    def _check_made(self, array: Array, param: ParamInfo, count: int) -> None:
+        dtype = numpy_type(param.dtype)
+        if array.dtype != dtype:
+            raise _Interface(
+                f"preprocess returned {array.dtype} for input {param.name!r}, expected {dtype}",
+                code="bad-preprocess",
+                where="preprocess=",
+                hint=f"astype({param.dtype!r})",
+            )
+        if array.ndim < 1 or array.shape[0] != count:
+            raise _Interface(
+                f"preprocess returned {list(array.shape)} for {param.name!r} and {count} rows",
+                code="bad-preprocess",
+                where="preprocess=",
+                hint="the first dimension is that of the rows",
+            )
+        if not _fits(array.shape[1:], (param.shape or ())[1:]):
+            wanted = f"[{', '.join(map(str, (param.shape or ())[1:]))}]"
+            raise ValueError(
+                f"{param.name!r} has a row of {list(array.shape[1:])}, expected {wanted}"
+            )
+
+    def _results(
+        self, inputs: list[list[tuple[Sequence[int], Rows]]], refused: Refusals
+    ) -> Iterator[tuple[Sequence[int], list[Array]]]:
+        """Of rows whose tensors have the same shapes: their numbers, and their results."""
+        for parts in zip(*inputs, strict=True):
+            numbers, rows = parts[0][0], [found for _, found in parts]
+            first = numbers[0] if len(numbers) else 0
+            for group in _groups(rows, numbers, refused):
+                for at in range(0, len(group), self.call_rows):
+                    chosen = group[at : at + self.call_rows]
+                    yield from self._called(rows, chosen, first, refused)
+
+    def _called(
+        self, rows: list[Rows], chosen: Sequence[int], first: int, refused: Refusals
+    ) -> Iterator[tuple[Sequence[int], list[Array]]]:
+        """The results of a call; of calls for half of the rows where it fails, down to one."""
+        short = self.least_rows - len(chosen)
+        padded = [*chosen, *[chosen[-1]] * short] if short > 0 else chosen
+        tensors = iter([r.take([i - first for i in padded]) for r in rows])
+        arguments = [
+            self.constants[p.name] if p.name in self.constants else next(tensors)
+            for p in self.info.inputs
+        ]
+        try:
+            made = self._call(*arguments)
+        except (DeviceError, MemoryError):
+            if len(chosen) == 1:
+                raise
+            error: Exception | None = None
+        except Exception as caught:
+            error = caught
+        else:
+            found = made if isinstance(made, tuple) else (made,)
+            yield chosen, [found[k][: len(chosen)] for k, _, _ in self.outputs]
+            return
+        if len(chosen) == 1:
+            assert error is not None
+            refused[chosen[0]] = _said(error)
+            return
+        middle = len(chosen) // 2
+        yield from self._called(rows, chosen[:middle], first, refused)
+        yield from self._called(rows, chosen[middle:], first, refused)
+
+
+class _Interface(UserError):
+    """A mistake in a user's function, rather than in a row."""
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, TensorkilnError):
+        return error.message
+    return f"{type(error).__name__}: {error}"
+
+
+def _unknown(message: str, where: str, name: str, names: Sequence[str]) -> UserError:
+    return UserError(
+        message,
+        code="no-such-name",
+        where=f"{where}=",
+        hint=nearest(name, names) or f"there are {', '.join(names[:20])}",
+    )
+
+
+def _require_number(
+    column: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any], count: int
+) -> None:
+    """Raise UserError unless `count` columns of numbers are the rows of an input."""
+    row = (param.shape or ())[1:]
+    if len(row) != 1 or (isinstance(row[0], int) and row[0] != count):
+        raise UserError(
+            f"input {param.name!r} is {param.dtype}{param.shape_text}, not {count} numbers a row",
+            code="column-shape",
+            where="inputs=",
+        )
+    leaf = leaf_of(kind)
+    if leaf is not None and leaf.dims:
+        raise UserError(
+            f"several columns of one input are numbers, and {column!r} is {kind}",
+            code="column-shape",
+            where="inputs=",
+        )
+    require_column(column, kind, replace(param, shape=(param.shape or (1,))[:1]), dtype)
+
+
+def _fits(found: Shape, wanted: Sequence[Dim]) -> bool:
+    return len(found) == len(wanted) and all(
+        isinstance(w, str) or f == w for f, w in zip(found, wanted, strict=True)
+    )
+
+
+def _groups(rows: list[Rows], numbers: Sequence[int], refused: Refusals) -> Iterator[Sequence[int]]:
+    """Rows that were not refused, by the shapes of their tensors."""
+    good = [n for n in numbers if n not in refused] if refused else numbers
+    if not len(good):
+        return
+    if all(r.starts is None for r in rows):
+        yield good
+        return
+    found: dict[tuple[Shape, ...], list[int]] = {}
+    for n in good:
+        found.setdefault(tuple(r.shape(n - numbers[0]) for r in rows), []).append(n)
+    yield from found.values()
+
+
+def _opened(scoring: Scoring) -> LoadedModel:
+    if isinstance(scoring.library, LoadedModel):
+        return scoring.library.with_threads(scoring.threads)
+    path = Path(scoring.library)
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        changed = 0  # load says why
+    return _loaded(scoring.library, changed).with_threads(scoring.threads)
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: str, changed: int) -> LoadedModel:
+    """A library of this process: a worker loads it once, and its weights are mapped."""
+    return load(path)
+
+
+def threads_of_a_call(workers: int) -> int:
+    """What each of so many workers may use: all of them together as many as there are CPUs."""
+    return max(1, available_cpus() // workers)

@@ -1,0 +1,269 @@
+"""`tk.scale.map_batches`: a compiled library over the rows of tables.
+
+Here: what is asked for, and what is given back. Pyarrow and Ray are imported by a call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.config import available_cpus
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.files import made_folder, plain_path
+from tensorkiln.base.packages import require_package
+from tensorkiln.base.progress import Progress, watched
+from tensorkiln.runtime.loaded import LoadedModel
+
+
+def map_batches(
+    library: str | os.PathLike[str] | LoadedModel,
+    data: Any,
+    *,
+    function: str | None = None,
+    inputs: Mapping[str, str | Sequence[str]] | None = None,
+    outputs: Mapping[str, str] | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    preprocess: Callable[[Any], Mapping[str, Any]] | None = None,
+    batch_size: int | None = None,
+    batch_bytes: int | None = None,
+    part_bytes: int | None = None,
+    concurrency: int | tuple[int, int] | None = None,
+    engine: str | None = None,
+    executor: Executor | None = None,
+    on_error: str = "raise",
+    error_column: str = "error",
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Call a compiled library on all rows of a table, and append its results as columns.
+
+    `data`: files of Parquet (paths, folders, patterns), a Table, RecordBatch, RecordBatchReader or
+    Dataset of pyarrow, or a `ray.data.Dataset`. It is read in batches, never as a whole. `inputs`
+    names the column of each input, or the columns of numbers that are side by side in it; without
+    it, columns have the names of inputs. `outputs` names results and their columns; None: all.
+    `columns` are those of the table that are kept; None: all. `constants` are inputs that are the
+    same in every call. `preprocess(batch)` gets a RecordBatch with all columns and returns an array
+    [rows, ...] for each input, in place of `inputs`.
+
+    The first dimension of inputs and results is that of rows. If it is symbolic, a call has
+    `batch_size` rows, by default as many as `batch_bytes` hold with their workspace; if it is a
+    number, the last call is padded with copies of a row.
+
+    `engine`: "local" (None: unless `data` is Ray's) has `concurrency` threads of this process, by
+    default one for each CPU, which share the library; "ray" is Ray Data with as many actors.
+    `executor`, any of concurrent.futures, scores files in parts of `part_bytes`, each where a
+    worker is; it needs `out`.
+
+    A row that is null, of another shape, or on which `preprocess` or the library fails raises
+    UserError (code `bad-row`) that names it or, with `on_error="report"`, has null results and its
+    reason in `error_column`, and all other rows have theirs.
+
+    Returns Scores, with `out`: a folder for files of Parquet, in the order of the rows. Each is
+    written whole or not at all; the same call on the same files of Parquet goes on with those that
+    are missing, and other data are written as a whole folder or not at all. Without `out`: a
+    ScoredBatches, or, of Ray, a Dataset that is computed when it is used.
+
+    Raises UserError for what does not fit together, and without pyarrow
+    (`pip install 'tensorkiln[arrow]'`).
+    """
+    require_package("pyarrow", "tk.scale.map_batches")
+    by_ray = _by_ray(data, engine, executor)
+    _check_numbers(batch_size, batch_bytes, part_bytes, concurrency, by_ray)
+    _check_choices(on_error, error_column, preprocess, inputs)
+    _check_combinations(by_ray, executor, concurrency, part_bytes, out, progress)
+    from tensorkiln.scale import batch_size as sizes
+    from tensorkiln.scale import score_tables, tables
+    from tensorkiln.scale.scorer import Scorer, Scoring, threads_of_a_call
+
+    scoring = Scoring(
+        library if isinstance(library, LoadedModel) else _library_path(library),
+        _text(function, "function"),
+        _pairs(inputs),
+        _named(outputs),
+        None if columns is None else _texts(columns, "columns"),
+        tuple(_mapping(constants, "constants").items()),
+        preprocess,
+        batch_size,
+        batch_bytes or sizes.BATCH_BYTES,
+        "report" if on_error == "report" else "raise",
+        error_column,
+    )
+    if by_ray or executor is not None:
+        scoring = replace(scoring, library=str(score_tables.library_file(scoring.library)))
+    if by_ray:
+        from tensorkiln.scale import ray_scoring
+
+        return ray_scoring.scored(scoring, data, concurrency)
+    source = tables.source_of(data)
+    if executor is not None and not isinstance(source, tables.Files):
+        raise UserError(
+            f"an executor's workers read files of Parquet, and data is {type(data).__name__}",
+            code="contradiction",
+            where="executor=",
+            hint="without executor=, threads of this process do it",
+        )
+    workers = concurrency if isinstance(concurrency, int) else available_cpus()
+    if executor is None:
+        scoring = replace(scoring, threads=threads_of_a_call(workers))
+    scorer = Scorer(scoring, source.schema)  # what does not fit is said before a row is read
+    shown = watched(progress)
+    if out is None:
+        return score_tables.iterated(scorer, source, workers, shown)
+    most = part_bytes or tables.PART_BYTES
+    if isinstance(source, tables.Stream):
+        return score_tables.streamed_to(scorer, source, workers, Path(out), most, shown)
+    parts = source.parts(most)
+    folder = made_folder(Path(out))
+    key = score_tables.key_of(scoring, source, parts)
+    done = tables.require_ours(folder, parts, key)
+    left = [part for part in parts if part.name not in done]
+    if executor is not None:
+        score_tables.by_jobs(scoring, left, folder, key, executor, progress)
+    else:
+        score_tables.by_threads(scorer, left, folder, key, workers, shown)
+    tables.remove_remains(folder, parts)
+    files = [folder / part.name for part in parts]
+    return score_tables.scores(folder, files, len(done), error_column)
+
+
+# ---- what is asked for ---------------------------------------------------------------------------
+
+
+def _by_ray(data: Any, engine: str | None, executor: Executor | None) -> bool:
+    if engine is not None and not (isinstance(engine, str) and engine in ("local", "ray")):
+        raise UserError(
+            f"engine={engine!r:.80}, expected 'local' or 'ray'",
+            code="bad-engine",
+            where="engine=",
+            hint=nearest(str(engine), ("local", "ray")),
+        )
+    is_ray = type(data).__module__.partition(".")[0] == "ray"
+    if is_ray and engine == "local":
+        raise UserError(
+            "a Dataset of Ray is scored by Ray",
+            code="contradiction",
+            where="engine='local'",
+            hint="leave it out, or name the files",
+        )
+    if (is_ray or engine == "ray") and executor is not None:
+        raise UserError("Ray Data has its own workers", code="contradiction", where="executor=")
+    if engine == "ray":
+        require_package("ray", "tk.scale.map_batches(engine='ray')")
+    return is_ray or engine == "ray"
+
+
+def _check_numbers(
+    batch_size: Any, batch_bytes: Any, part_bytes: Any, concurrency: Any, by_ray: bool
+) -> None:
+    numbers = {"batch_size": batch_size, "batch_bytes": batch_bytes, "part_bytes": part_bytes}
+    if isinstance(concurrency, tuple) and by_ray and len(concurrency) == 2:
+        numbers |= {"concurrency[0]": concurrency[0], "concurrency[1]": concurrency[1]}
+    else:
+        numbers["concurrency"] = concurrency
+    for name, value in numbers.items():
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and (not is_whole or value < 1):
+            raise UserError(
+                f"{name}={value!r:.80}, expected a whole number of at least 1", where=f"{name}="
+            )
+
+
+def _check_choices(on_error: Any, error_column: Any, preprocess: Any, inputs: Any) -> None:
+    if not isinstance(on_error, str) or on_error not in ("raise", "report"):
+        raise UserError(
+            f"on_error={on_error!r:.80}, expected 'raise' or 'report'",
+            where="on_error=",
+            hint=nearest(str(on_error), ("raise", "report")),
+        )
+    if not isinstance(error_column, str) or not error_column:
+        raise UserError(
+            f"error_column={error_column!r:.80}, expected the name of a column",
+            where="error_column=",
+        )
+    if preprocess is not None and not callable(preprocess):
+        raise UserError(
+            f"preprocess is {preprocess!r:.80}, expected a function", where="preprocess="
+        )
+    if preprocess is not None and inputs is not None:
+        raise UserError(
+            "preprocess makes the inputs, of all columns",
+            code="contradiction",
+            where="inputs=",
+            hint="leave it out",
+        )
+
+
+def _check_combinations(
+    by_ray: bool, executor: Any, concurrency: Any, part_bytes: Any, out: Any, progress: Any
+) -> None:
+    """Raise for what would have no effect."""
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise UserError(f"out is {out!r:.80}, expected the path of a folder", where="out=")
+    rows = [
+        (by_ray and out is not None, "out=", "the Dataset has write_parquet"),
+        (by_ray and part_bytes is not None, "part_bytes=", "Ray chooses the sizes of its blocks"),
+        (by_ray and progress is not None, "progress=", "Ray shows its own"),
+        (executor is not None and concurrency is not None, "concurrency=", "the executor has it"),
+        (executor is not None and out is None, "executor=", "name a folder: out="),
+        (out is None and part_bytes is not None, "part_bytes=", "parts are files: out="),
+    ]
+    for applies, where, hint in rows:
+        if applies:
+            raise UserError("it has no effect here", code="contradiction", where=where, hint=hint)
+
+
+def _text(value: Any, where: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{where} is {value!r:.80}, expected a name", where=f"{where}=")
+    return value
+
+
+def _library_path(library: Any) -> str:
+    if not isinstance(library, str | os.PathLike):
+        raise UserError(
+            f"library is {type(library).__name__}, expected a path, or what tk.load returns",
+            where="library",
+        )
+    return str(plain_path(library).absolute())
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+        raise UserError(f"{where} is {value!r:.80}, expected a dictionary by names", where=where)
+    return value
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    is_row = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not is_row or not all(isinstance(v, str) for v in value):
+        raise UserError(f"{where} is {value!r:.80}, expected names of columns", where=where)
+    return tuple(value)
+
+
+def _pairs(inputs: Any) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+    if inputs is None:
+        return None
+    rows = []
+    for name, given in _mapping(inputs, "inputs").items():
+        found = (given,) if isinstance(given, str) else _texts(given, f"inputs[{name!r}]")
+        if not found:
+            raise UserError("no column is named", where=f"inputs[{name!r}]")
+        rows.append((name, found))
+    return tuple(rows)
+
+
+def _named(outputs: Any) -> tuple[tuple[str, str], ...] | None:
+    if outputs is None:
+        return None
+    if isinstance(outputs, Mapping):
+        names = _mapping(outputs, "outputs")
+        return tuple(zip(names, _texts(list(names.values()), "outputs"), strict=True))
+    return tuple((name, name) for name in _texts(outputs, "outputs"))

@@ -1,0 +1,350 @@
+"""Where rows come from, and where results go: files of Parquet in parts, streams of batches.
+
+Imported where tables are scored, and only there: it needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_path, cannot_write
+from tensorkiln.base.folders import Listed
+
+# What is read at a time of a column chunk, so that a large row group need not fit into memory.
+_BUFFER = 1 << 20
+# Uncompressed bytes of a part, which is what is lost with a worker, and of a row group that is
+# written.
+PART_BYTES = 128 << 20
+_GROUP_BYTES = 16 << 20
+_KEY = b"tensorkiln.scores"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups of a file, whose results are one file, `name`: rows from number `first` on."""
+
+    name: str
+    file: str
+    groups: tuple[int, ...]
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of Parquet of one schema, in order."""
+
+    paths: tuple[str, ...]
+    schema: Any
+
+    def parts(self, part_bytes: int) -> list[Part]:
+        """Runs of row groups of about so many bytes; of each file at least one."""
+        found: list[Part] = []
+        for path in self.paths:
+            metadata = _opened(path).metadata
+            groups: list[int] = []
+            first = rows = size = 0
+            for g in range(metadata.num_row_groups):
+                group = metadata.row_group(g)
+                if groups and size + group.total_byte_size > part_bytes:
+                    found.append(Part(part_name(len(found)), path, tuple(groups), first, rows))
+                    groups, first, rows, size = [], first + rows, 0, 0
+                groups.append(g)
+                rows += group.num_rows
+                size += group.total_byte_size
+            found.append(Part(part_name(len(found)), path, tuple(groups), first, rows))
+        return found
+
+    @property
+    def row_groups(self) -> int:
+        """Of all files."""
+        return sum(_opened(path).metadata.num_row_groups for path in self.paths)
+
+    def state(self) -> list[list[Any]]:
+        """What tells that the files are the same as in a former run."""
+        return [[p, s.st_size, s.st_mtime_ns] for p in self.paths for s in [Path(p).stat()]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Batches that are read once, in order; `rows` is their number, 0 if it is not known."""
+
+    schema: Any
+    source: Any
+    rows: int = 0
+
+    def batches(self, columns: Sequence[str], size: int) -> Iterator[Any]:
+        """Batches of `size` rows, but for the last, with these columns."""
+        if isinstance(self.source, ds.Dataset):
+            options = {"batch_size": size, "batch_readahead": 2, "fragment_readahead": 1}
+            scanned = self.source.scanner(columns=list(columns), use_threads=False, **options)
+            return _of_size(scanned.to_batches(), size)
+        if isinstance(self.source, pa.Table):
+            return _of_size(self.source.select(list(columns)).to_batches(size), size)
+        return _of_size((_chosen(batch, columns) for batch in self.source), size)
+
+
+def part_name(number: int) -> str:
+    """The name of the file of a part: those of later rows come later."""
+    return f"part-{number:06d}.parquet"
+
+
+def _chosen(batch: Any, columns: Sequence[str]) -> Any:
+    names = list(columns)
+    return pa.RecordBatch.from_arrays(
+        [batch.column(batch.schema.get_field_index(name)) for name in names],
+        schema=pa.schema([batch.schema.field(name) for name in names]),
+    )
+
+
+def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """The same rows in batches of `size`; copied only where one is made of several."""
+    held: list[Any] = []
+    count = 0
+    for batch in batches:
+        at = 0
+        while at < batch.num_rows:
+            piece = batch.slice(at, size - count)
+            at += piece.num_rows
+            count += piece.num_rows
+            held.append(piece)
+            if count == size:
+                yield whole(held)
+                held, count = [], 0
+    if held:
+        yield whole(held)
+
+
+def whole(batches: Sequence[Any]) -> Any:
+    """Batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    return whole_table(pa.Table.from_batches(batches))
+
+
+def whole_table(table: Any) -> Any:
+    """A table as one batch."""
+    made = table.combine_chunks().to_batches()
+    if not made:
+        return pa.RecordBatch.from_pylist([], schema=table.schema)
+    return made[0]
+
+
+def source_of(data: Any) -> Files | Stream:
+    """What `data` of map_batches is. Raises UserError (codes `no-rows`, `bad-data`)."""
+    if isinstance(data, str | os.PathLike):
+        return _files([data])
+    if isinstance(data, list | tuple) and data:
+        if all(isinstance(d, str | os.PathLike) for d in data):
+            return _files(data)
+        if all(isinstance(d, pa.RecordBatch) for d in data):
+            data = pa.Table.from_batches(data)
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return Stream(data.schema, data, data.num_rows)
+    if isinstance(data, pa.RecordBatchReader | ds.Dataset):
+        return Stream(data.schema, data)
+    raise UserError(
+        f"data is {type(data).__name__}, from which no rows are read",
+        code="bad-data",
+        where="data",
+        hint="files or folders of Parquet; a Table, RecordBatch, RecordBatchReader or Dataset of "
+        "pyarrow; a Dataset of Ray",
+    )
+
+
+def _files(data: Sequence[str | os.PathLike[str]]) -> Files:
+    paths = [path for entry in data for path in _files_of(os.fspath(entry))]
+    schema = None
+    for path in paths:
+        found = _opened(path).schema_arrow
+        schema = schema or found
+        if not found.equals(schema):
+            differs = next(
+                (f for f in schema if f.name not in found.names or found.field(f.name) != f),
+                schema[0] if len(schema) else None,
+            )
+            raise UserError(
+                f"its columns are not those of {paths[0]!r}; the first that differs is {differs}",
+                code="bad-data",
+                where=path,
+                hint="score files of one schema together",
+            )
+    return Files(tuple(paths), schema)
+
+
+def _files_of(entry: str) -> list[str]:
+    if "://" in entry:
+        raise UserError(
+            f"{entry!r} is a URL, and only files are opened by their names",
+            code="bad-data",
+            where="data",
+            hint="pyarrow.dataset.dataset(url) reads it",
+        )
+    path = Path(entry)
+    if path.is_dir():
+        found = [
+            str(p)
+            for p in sorted(path.rglob("*.parquet"))
+            if not any(part[0] in "._" for part in p.relative_to(path).parts) and p.is_file()
+        ]
+    elif path.exists():
+        found = [entry]
+    else:
+        root = Path(path.anchor or ".")
+        pattern = str(path.relative_to(path.anchor)) if path.anchor else entry
+        found = sorted(str(p) for p in root.glob(pattern) if p.is_file()) if pattern else []
+    if not found:
+        raise UserError(
+            f"{entry!r} is no file, no folder with files *.parquet, and no pattern of any",
+            code="no-rows",
+            where="data",
+        )
+    return [str(Path(p).absolute()) for p in found]
+
+
+def _opened(path: str) -> Any:
+    try:
+        return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path!r} cannot be read as Parquet: {error}", code="bad-data") from error
+
+
+def schema_of(path: str) -> Any:
+    """The columns of a file."""
+    return _opened(path).schema_arrow
+
+
+def read_part(part: Part, columns: Sequence[str], size: int) -> Iterator[Any]:
+    """The part's rows with these columns, in batches of `size`, one at a time."""
+    try:
+        with _opened(part.file) as file:
+            read = file.iter_batches(
+                batch_size=size,
+                row_groups=list(part.groups),
+                columns=list(columns),
+                use_threads=False,  # the cores have libraries to run
+            )
+            yield from _of_size(read if part.groups else (), size)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{part.file!r} cannot be read: {error}", code="bad-data") from error
+
+
+# ---- parts that are written ----------------------------------------------------------------------
+
+
+class PartWriter:
+    """A file of Parquet that is there when the block has ended, or not at all. It says whose part
+    it is: the `key` of the call, and the file and number of its first row."""
+
+    def __init__(self, path: Path, schema: Any, key: str, file: str, first: int):
+        self._schema = schema
+        self._about: dict[str, Any] = {
+            "key": key,
+            "file": file,
+            "first": first,
+            "rows": 0,
+            "failed": 0,
+        }
+        self._held: list[Any] = []
+        self._held_bytes = 0
+        self.bytes = 0
+        self._place = atomic_path(path)
+
+    def __enter__(self) -> PartWriter:
+        path = self._place.__enter__()
+        # The codec that decodes fastest; scores hardly shrink by others.
+        self._writer = pq.ParquetWriter(path, self._schema, compression="snappy")
+        return self
+
+    def write(self, batch: Any, failed: int) -> None:
+        """Append a batch of which so many rows failed; row groups are written when they are large
+        enough."""
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        self.bytes += batch.nbytes
+        self._about["rows"] += batch.num_rows
+        self._about["failed"] += failed
+        if self._held_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, schema=self._schema))
+        self._held, self._held_bytes = [], 0
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            if raised[0] is None:
+                self._flush()
+                self._writer.add_key_value_metadata({_KEY: json.dumps(self._about).encode()})
+            self._writer.close()
+        except BaseException as error:
+            self._place.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._place.__exit__(*raised)
+
+
+def about(path: Path) -> Mapping[str, Any] | None:
+    """What a part says of itself; None for a file that is no part."""
+    with suppress(OSError, ValueError, pa.ArrowException):
+        found = (pq.read_metadata(path).metadata or {}).get(_KEY)
+        parsed = json.loads(found) if found else None
+        return parsed if isinstance(parsed, dict) else None
+    return None
+
+
+def parts_in(folder: Path) -> Listed:
+    """The parts of a folder, which a later run may replace; what else is in it stays."""
+    return {p.name: None for p in sorted(folder.glob("part-*.parquet")) if about(p) is not None}
+
+
+def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
+    """The names of the parts that a former run of the same call has finished. Raises UserError
+    (code `cannot-write`) if the folder holds anything else."""
+    names = {part.name for part in parts}
+    done = set()
+    try:
+        entries = sorted(p for p in folder.iterdir() if p.name[0] not in "._")
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    for path in entries:
+        found = about(path) if path.name in names else None
+        if found is None or found.get("key") != key:
+            raise UserError(
+                f"{str(path)!r} is no result of this call",
+                code="cannot-write",
+                where="out=",
+                hint="another library, table or argument needs a folder of its own",
+            )
+        done.add(path.name)
+    return done
+
+
+def remove_remains(folder: Path, parts: Sequence[Part]) -> None:
+    """Remove what killed workers left of these parts, which are all there."""
+    for part in parts:
+        for left in folder.glob(f".{part.name}.*.tmp"):
+            left.unlink(missing_ok=True)
+
+
+def reasons_in(path: Path, column: str) -> Iterator[tuple[int, str]]:
+    """The rows of a part that failed, by their number in it, and why."""
+    row = 0
+    for batch in _opened(str(path)).iter_batches(columns=[column]):
+        for k, reason in enumerate(batch.column(0)):
+            if reason.is_valid:
+                yield row + k, reason.as_py()
+        row += batch.num_rows
