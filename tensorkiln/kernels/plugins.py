@@ -42,6 +42,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "prologue": (bool,),
     "apart": (bool,),
     "shares": (bool,),
+    "knobs": (tuple,),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tensorkiln.schedule.attention.program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import in_lanes, row_tiles, share, sink, steps_of_four
+from tensorkiln.schedule.register_tile import in_lanes, row_tiles, share, sink, steps_of
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -31,7 +31,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
         in_lanes(s, loop)
     if target.multiplies_by_lane:  # four neighbours are one load
         for loop in s.loops(role="term"):
-            steps_of_four(s, loop)
+            steps_of(s, loop)
     for role in ("keys", "columns"):
         for vectors in _pairs(s, role):
             sink(s, vectors)

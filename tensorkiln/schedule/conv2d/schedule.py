@@ -11,12 +11,12 @@ from typing import Protocol
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.schedule.build import PARALLEL_WORK, tiles
+from tensorkiln.kernels.tiles import spatial_tile, tiles
+from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import fetch_ahead, share, sink
-from tensorkiln.schedule.tile import spatial_tile
+from tensorkiln.schedule.register_tile import fetch_ahead, nest_of, share, sink
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows, scalar_tile
 
@@ -183,7 +183,4 @@ def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
         if len(s.children(loop)) > 1:
             s.fission(loop)
     for rows in s.loops(role="patch" if c.is_open else "row"):
-        nest = [rows]
-        while (around := s.parent(nest[0])) is not None:
-            nest.insert(0, around)
-        share(s, nest)
+        share(s, nest_of(s, rows))

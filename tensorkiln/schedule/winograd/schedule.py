@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import int_value
+from tensorkiln.kernels.tiles import tile_cycles, tiles
 from tensorkiln.ops.winograd import tiles_at_once
-from tensorkiln.schedule.build import PARALLEL_WORK, tiles
+from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, sink
-from tensorkiln.schedule.tile import tile_cycles
 from tensorkiln.schedule.winograd.program import Winograd, winograd_program
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
