@@ -1,6 +1,6 @@
 """`Knob`: a choice of a schedule that is measured where the untuned one may not be the best.
 
-A kernel family declares its knobs (`Family.knobs`) with the values that are legal for one call, each
+A kernel family declares its knobs (`Family.knobs`) with the values that are legal for a call, each
 of which gives a correct kernel. What a schedule does without a record is a knob's untuned value;
 other values are in the attribute `knobs` of a fused group, rows of (family, knob, value), which
 `schedule/apply_records.py` writes, or people do. Layouts are no knobs: graph passes fix them.
@@ -8,17 +8,10 @@ other values are in the attribute `knobs` of a fused group, rows of (family, kno
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.base.sources import modules_digest
-
-if TYPE_CHECKING:
-    from tensorkiln.kernels.family import Family
 
 ATTRIBUTE = "knobs"
 Choices = Mapping[str, int]
@@ -100,14 +93,3 @@ def choices_of(knobs: Sequence[Knob], given: Choices) -> dict[str, int]:
 def text_of(choices: Choices) -> str:
     """The choices as text: `"rows=6 unroll=2"`."""
     return " ".join(f"{name}={value}" for name, value in sorted(choices.items()))
-
-
-@cache
-def schedule_digest(family: Family) -> str:
-    """SHA-256 (hex) over the sources that decide what the values of a family's knobs mean: the
-    module of its schedule, what that imports of its own room or package, and the module that
-    declares the knobs."""
-    module = family.schedule.partition(":")[0]
-    assert family.knobs is not None
-    declaring = inspect.unwrap(family.knobs).__module__
-    return modules_digest(module, declaring)

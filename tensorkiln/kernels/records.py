@@ -7,21 +7,24 @@ a line, in one order, so equal records are equal bytes. They are an input of `co
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import atomic_write, open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
+from tensorkiln.base.sources import modules_digest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.text.printer import nameless_text
+from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.knobs import ATTRIBUTE, text_of
 from tensorkiln.target import Target
 
@@ -33,10 +36,9 @@ _HEADER = "kiln_records"
 _HASH = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNIT = re.compile(r"[A-Za-z][\w/ ]{0,31}")
-_KEYS = (
-    "workload", "target", "family", "schedule", "knobs", "unit", "least", "median", "untuned",
-    "machine", "text",
-)  # fmt: skip
+_KEYS = tuple(
+    "workload target family schedule knobs unit least median untuned machine text".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,3 +262,14 @@ def target_text(target: Target) -> str:
     whole = target.replace(memory=None) if target.memory else target
     fields = {k: v for k, v in whole.to_json().items() if k not in ("tag", "base_tag")}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+@cache
+def schedule_digest(family: Family) -> str:
+    """SHA-256 (hex) over the sources that decide what the values of a family's knobs mean: the
+    module of its schedule, what that imports of its own room or package, and the module that
+    declares the knobs."""
+    module = family.schedule.partition(":")[0]
+    assert family.knobs is not None
+    declaring = inspect.unwrap(family.knobs).__module__
+    return modules_digest(module, declaring)

@@ -10,8 +10,8 @@ from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Function
-from tensorkiln.kernels.knobs import ATTRIBUTE, choices_of, schedule_digest
-from tensorkiln.kernels.records import Record, Records, target_text, workload_of
+from tensorkiln.kernels.knobs import ATTRIBUTE, choices_of
+from tensorkiln.kernels.records import Record, Records, schedule_digest, target_text, workload_of
 from tensorkiln.schedule.choose import fitting, knobs_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target, target_in
