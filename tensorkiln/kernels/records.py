@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -36,9 +36,6 @@ _HEADER = "kiln_records"
 _HASH = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNIT = re.compile(r"[A-Za-z][\w/ ]{0,31}")
-_KEYS = tuple(
-    "workload target family schedule knobs unit least median untuned machine text".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +123,9 @@ class Record:
     def __str__(self) -> str:
         took = f"{self.least:g} {self.unit}, untuned {self.untuned:g}"
         return f"{self.family} {text_of(self.choices) or 'untuned'}: {took}"
+
+
+_KEYS = tuple(f.name for f in fields(Record))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
