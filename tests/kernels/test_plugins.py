@@ -199,7 +199,7 @@ WRONG = {
     ),
     "knob_values": (
         {"knobs": "lambda *given: (Knob('a', (1,), 2, ''),)"},
-        "bad-knob",
+        "bad-family",
         "untuned is 2",
     ),
     "no_knobs": ({"knobs": "3"}, "bad-family", "knobs is 3, expected a function"),
