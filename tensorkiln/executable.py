@@ -133,7 +133,9 @@ class Placement:
     """Where a kernel runs, its class (of its schedule, or `external:<name>`), the model's nodes
     that it computes, and why externals refused these: `"cmsis_nn: its input is float32"`. `reasons`
     say why several kernels compute a node, `"no attention_fused: its head size is symbolic"`, and,
-    in a composite target, why nodes are on their device: `device` is its target key, or `host`."""
+    in a composite target, why nodes are on their device: `device` is its target key, or `host`.
+    `tuned` are the knobs that the kernel has by a record, `"rows=6 unroll=2"`; empty where it is as
+    the compiler makes it."""
 
     kernel: str
     device: str
@@ -141,6 +143,7 @@ class Placement:
     nodes: tuple[str, ...]
     refused: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    tuned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,16 @@ def _copy_row(function: str, program: PrimFunc) -> DeviceCopy:
     nbytes = math.prod(known) * x.dtype.bytes if len(known) == len(sizes) else None
     shape = tuple(print_expr(d) if n is None else n for d, n in zip(x.shape, sizes, strict=True))
     return DeviceCopy(function, source, destination, x.dtype.name, shape, nbytes)
+
+
+def tuned_kernels(mod: IRModule) -> dict[str, str]:
+    """The knobs of the module's kernels that are tuned, by the kernel's name."""
+    return {
+        kernel: knobs
+        for f in mod.functions
+        if isinstance(f, Function)
+        for kernel, _, knobs in f.attrs.get("tuned", ())
+    }
 
 
 def refusals_of(mod: IRModule) -> tuple[Refusal, ...]:
@@ -429,6 +442,7 @@ class Executable:
         for f in functions:
             for node, reason in f.attrs.get("decomposed", ()):
                 why.setdefault(node, []).append(reason)
+        tuned = tuned_kernels(self.module)
         host = HOST if devices_of(self.target) else "cpu"
         return tuple(
             Placement(
@@ -438,6 +452,7 @@ class Executable:
                 tuple(k.nodes),
                 tuple(reason for node in k.nodes for reason in reasons.get(node, ())),
                 tuple(dict.fromkeys(reason for node in k.nodes for reason in why.get(node, ()))),
+                tuned.get(k.symbol, ""),
             )
             for k in self.kernels
         )

@@ -30,7 +30,7 @@ from tensorkiln.codegen.llvm.compile import known_objects
 from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.codegen.memory.budget import GivenBudget, read_budget, require_memory
 from tensorkiln.codegen.memory.weights import is_much, model_weights
-from tensorkiln.executable import Debug, Executable, Refusal, refusals_of
+from tensorkiln.executable import Debug, Executable, Refusal, refusals_of, tuned_kernels
 from tensorkiln.external import (
     External,
     PartitionExternals,
@@ -46,6 +46,7 @@ from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.kernel_cache import KernelCache, kernel_cache
 from tensorkiln.kernel_code import kernel_code
+from tensorkiln.kernels.records import GivenRecords, Records, records_of
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
@@ -349,16 +350,31 @@ class Plan:
     def with_kept_values(self) -> Plan:
         """This plan with passes that return what kernels compute; UserError (code `not-lowered`) if
         its passes make no kernels of fused groups."""
+        at = self._lowering("debug=True")
+        relax = (name_values, *self.relax[:at], keep_values, *self.relax[at:])
+        return replace(self, relax=relax)
+
+    def with_records(self, records: Records, note: Callable[[str], None]) -> Plan:
+        """This plan with a pass that applies records; UserError (code `not-lowered`) if its passes
+        make no kernels of fused groups."""
+        from tensorkiln.schedule.apply_records import ApplyRecords  # loads what schedules share
+
+        at = self._lowering("records=")
+        target = next(p.target for p in self.relax if isinstance(p, LowerGroups))
+        applied = ApplyRecords(target, records, note)
+        return replace(self, relax=(*self.relax[:at], applied, *self.relax[at:]))
+
+    def _lowering(self, asked: str) -> int:
+        """The place of the pass that makes kernels of fused groups, which `asked` needs."""
         at = next((i for i, p in enumerate(self.relax) if isinstance(p, LowerGroups)), None)
         if at is None:
             raise UserError(
-                "debug=True needs a relax pipeline with the pass LowerGroups",
+                f"{asked} needs a relax pipeline with the pass LowerGroups",
                 code="not-lowered",
                 where="relax_pipeline",
                 hint="pipeline.relax_passes lists the passes in order",
             )
-        relax = (name_values, *self.relax[:at], keep_values, *self.relax[at:])
-        return replace(self, relax=relax)
+        return at
 
     def with_cache(self, cache: KernelCache | None) -> Plan:
         """This plan with a cache, which `LowerGroups` gets too if objects are made."""
@@ -415,6 +431,7 @@ def compile(
     deny_licenses: Sequence[str] = (),
     debug: bool = False,
     jobs: int | None = None,
+    records: GivenRecords | None = None,
 ) -> Executable:
     """Compile a model for a target (None: this machine's CPU); what is returned is called with
     arrays, `tk.compile("net.onnx")(x)`, or exported.
@@ -446,6 +463,9 @@ def compile(
     outputs, for `tk.verify`; kernels and schedules are the same (docs/howto/it-is-wrong.md).
     `jobs` is how many kernels are compiled at a time, by as many processes; None: as
     KILN_COMPILE_JOBS says. The bytes are the same.
+    `records` are measured choices of schedules: the path of a file, `Records`, or a list of them
+    (docs/formats/records.md). Those of other targets and kernels are left alone; those that fit
+    this compile's kernels and cannot be used are named in notes of `progress`.
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     _require_arguments(externals, instruments, system_lib_prefix, jobs)
@@ -455,12 +475,15 @@ def compile(
     asked = asked_option(asked, "optimize", optimize)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     require(debug, bool, "debug")
+    given = records_of(records)
     if debug:
         plan = plan.with_kept_values()
     _require_precision(plan)
     _require_optimize(plan)
     _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
+    if given:
+        plan = plan.with_records(given, progress.note)
     plan = plan.with_cache(kernel_cache())
     budget = read_budget(max_workspace, plan.cpu.memory)
     runner = make_runner(instruments, config, plan.passes)
@@ -505,6 +528,7 @@ def compile(
             system_lib_prefix=system_lib_prefix,
             externals=list(dict.fromkeys(f.external for f in mod.externals)),
             debug=debug,
+            records=tuned_kernels(mod),
         ),
         uses,
     )
@@ -541,7 +565,7 @@ def given_options(**options: object) -> dict[str, object]:
     for name, value in options.items():
         if name.endswith("_pipeline") and (value == "auto" or not isinstance(value, str)):
             continue  # passes of the caller's have no name; without any, the module is what is left
-        if value not in (None, False, []):
+        if value not in (None, False, [], {}):
             found[name] = value
     return found
 

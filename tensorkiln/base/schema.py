@@ -51,6 +51,15 @@ class Reader:
             raise self.wrong(f"expected a size, got {value}", key)
         return value
 
+    def real(self, key: str) -> float:
+        """Return a number of a measurement: finite, and at least 0."""
+        value = self._value.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(f"expected a number, got {type(value).__name__}", key)
+        if not 0 <= value <= MOST:  # also where it is NaN
+            raise self.wrong(f"expected a finite number, got {value}", key)
+        return float(value)
+
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Return true or false, or `default` if the key is missing (an error without a default)."""
         value = self._value.get(key, default)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -34,6 +36,57 @@ def package_digest() -> str:
             digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
+
+
+def modules_digest(*modules: str) -> str:
+    """Return the SHA-256 (hex) over the names and texts of Python modules and of what these import,
+    directly or not: of this package from the room of the module, of another one from all of it."""
+    found: dict[str, bytes] = {}
+    for module in modules:
+        _collect(module, _room_of(module), found)
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(f"{name} {len(found[name])}\n".encode())
+        digest.update(found[name])
+    return digest.hexdigest()
+
+
+def _room_of(module: str) -> str:
+    """The room of a module of this package, else its package."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] == _PACKAGE.name else 1])
+
+
+def _collect(module: str, room: str, found: dict[str, bytes]) -> None:
+    """Add the text of a module, if it is below `room`, and those of what it imports from there."""
+    path = _file_of(module) if f"{module}.".startswith(f"{room}.") else None
+    if module in found or path is None:
+        return
+    found[module] = text = path.read_bytes()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            source = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
+            names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
+        for name in names:
+            _collect(name, room, found)
+
+
+def _file_of(module: str) -> Path | None:
+    """The Python file of a module, which is not imported; None if there is none of its name."""
+    top, *parts = module.split(".")
+    spec = find_spec(top)
+    if spec is None or spec.origin is None:
+        return None
+    if not parts and not spec.submodule_search_locations:
+        return Path(spec.origin)
+    place = Path(spec.origin).parent.joinpath(*parts)
+    files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
 
 
 def _sources(folder: str) -> Iterator[str]:

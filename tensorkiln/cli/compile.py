@@ -20,6 +20,7 @@ from tensorkiln.cli.options import (
     add_optimize,
     add_precision,
     add_quiet,
+    add_records,
     add_target,
     add_workspace,
     external,
@@ -110,6 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="functions also return what each kernel computes, for kiln verify",
     )
+    add_records(parser)
     add_quiet(parser)
 
 
@@ -152,6 +154,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         allow_licenses=args.allow_license,
         deny_licenses=args.deny_license,
         debug=args.debug,
+        records=args.records,
     )
     if args.keep is not None:
         progress.phase("write artifacts")

@@ -196,6 +196,18 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add `--records`, of commands that compile."""
+    parser.add_argument(
+        "--records",
+        metavar="FILE",
+        type=path,
+        action="append",
+        default=[],
+        help="use measured choices for kernels (repeatable: the best of each kernel)",
+    )
+
+
 def add_precision(parser: argparse.ArgumentParser) -> None:
     """Add `--precision`, the target's option of this name."""
     parser.add_argument(

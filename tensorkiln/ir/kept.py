@@ -35,8 +35,11 @@ def kept_of(attrs: Mapping[str, Any]) -> tuple[Kept, ...]:
 
 
 def with_kernels_renamed(attrs: Attrs, names: Mapping[str, str]) -> Attrs:
-    """The attributes with other names for kernels, old -> new."""
-    if "kept" not in attrs:
-        return attrs
-    rows = tuple((row[0], names.get(row[1], row[1]), *row[2:]) for row in attrs["kept"])
-    return Attrs.of(**{**attrs, "kept": rows})
+    """The attributes, `kept` and `tuned`, with other names for kernels, old -> new."""
+    changed: dict[str, Any] = {}
+    if "kept" in attrs:
+        rows = attrs["kept"]
+        changed["kept"] = tuple((row[0], names.get(row[1], row[1]), *row[2:]) for row in rows)
+    if "tuned" in attrs:
+        changed["tuned"] = tuple((names.get(row[0], row[0]), *row[1:]) for row in attrs["tuned"])
+    return Attrs.of(**{**attrs, **changed}) if changed else attrs

@@ -80,6 +80,13 @@ def _kept(value: object) -> bool:
     )
 
 
+def _knobs(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(row, tuple) and len(row) == 3 and _texts(row[:2]) and type(row[2]) is int
+        for row in value
+    )
+
+
 def _pools(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(row, tuple) and len(row) == 3 and _text(row[0]) and all(map(_number, row[1:]))
@@ -108,6 +115,7 @@ GRAPH_ATTRS = Table(
         "homes": ("a tuple of places", _tuple),
         "input_names": ("a tuple of texts", _texts),
         "kept": ("a tuple of (number of a result, kernel, names of the value)", _kept),
+        "knobs": ("a tuple of (kernel family, knob, value)", _knobs),
         "outer": _FLAG,
         "output_names": ("a tuple of texts", _texts),
         "param_devices": ("a tuple of the keys of devices", _texts),
@@ -120,6 +128,7 @@ GRAPH_ATTRS = Table(
         "refused": ("a tuple of (external, node, reason), all texts", _rows),
         "result_devices": ("a tuple of the keys of devices", _texts),
         "storages": _FLAG,
+        "tuned": ("a tuple of (kernel, kernel family, knobs), all texts", _rows),
         "workspace_bytes": ("a number of bytes", _number),
     },
 )

@@ -12,6 +12,7 @@ import numpy as np
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType
+from tensorkiln.kernels.knobs import Knob
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
 
@@ -112,6 +113,9 @@ class Family:
     # (call, number of an operand that is constant, target): whether the kernel had better read it
     # in the layout that another kernel has it in, so that it is stored once.
     shares: Callable[[Call, int, Target], bool] | None = None
+    # (call in its layouts, type of the group's result, target): the choices that its schedule
+    # leaves to measurements, and asks `Group.knob` for.
+    knobs: Callable[[Call, TensorType, Target], tuple[Knob, ...]] | None = None
     # Whether it reads the epilogue's operands at the element that it writes next, so that the
     # result may take their memory.
     inplace: bool = False

@@ -6,9 +6,11 @@ from __future__ import annotations
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, Constant, TensorType
+from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
+from tensorkiln.kernels.knobs import Knob, fetch_knob, heights, knob, piece_knobs, steps_knob
 from tensorkiln.kernels.layouts import (
     adjacent,
     by_lanes,
@@ -17,9 +19,10 @@ from tensorkiln.kernels.layouts import (
     is_float32,
     takes_pairs,
     takes_tiles,
+    together,
 )
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows, scalar_tile
+from tensorkiln.target.registers import highest, max_rows, scalar_tile
 
 # Columns of a linear panel, in vectors, the preferred width first. Tiles (rows x vectors) of 8 x 3
 # or 14 x 2 fill 32 registers. With 16 registers and AVX2, 3 x 3 runs at 1.03 times the speed of
@@ -32,6 +35,8 @@ _WAY, _WAYS = 4096, 8
 # From this many rows and multiply-adds on, packing the right operand of a matmul at run time costs
 # less than it saves.
 _PACKED_ROWS, _PACKED_WORK = 8, 1 << 15
+# Rows of a block that goes through all panels in turn.
+_BLOCKS = (16, 32, 64, 128, 256)
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -125,6 +130,50 @@ def _dense(blocks: int, width: int, target: Target) -> int:
     return next(n for n in range(width, 0, -1) if -blocks % n * 100 <= blocks)
 
 
+def in_tiles(call: Call, target: Target) -> bool:
+    """Whether a product with packed weights is computed in tiles of the processor: panels are of
+    one or two of them, and terms make whole groups of those that lie adjacent, at least as many as
+    a tile has."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    if not takes_tiles(call, target):
+        return False
+    nr, few = panel_of(w)
+    terms = int_value(w.shape[-2]) or 0
+    columns = TILE_ROW_BYTES // 4
+    panel = nr in (columns, 2 * columns) and target.vector_lanes("float32") == columns
+    return panel and terms % few == 0 and terms >= TILE_ROWS * few
+
+
+def panel_of(w: TensorType) -> tuple[int, int]:
+    """(columns of a panel of packed weights, terms that lie adjacent)."""
+    few = together(w, w.ndim - 2)
+    return w.memory.axes[-2 if few > 1 else -1].modulus, few
+
+
+def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    if in_tiles(call, target):
+        return ()
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    nr, few = panel_of(w)
+    vectors, integers = nr // target.vector_lanes("float32"), w.dtype.is_int
+    rows: int | None = 1
+    for d in out.shape[w.ndim - 2 : -1]:
+        rows = rows * n if rows is not None and (n := int_value(d)) is not None else None
+    terms = -(-(int_value(w.shape[-2]) or 1) // few)
+    untuned = max_rows(target, vectors, integers)
+    most = highest(target, vectors, integers)
+    blocks = [n for n in _BLOCKS if w.ndim == 2 and untuned < n < (rows or 0)]
+    return (
+        knob("rows", heights(rows, most, untuned), untuned, "rows of a register tile"),
+        steps_knob(terms),
+        *piece_knobs(0 if integers else terms * few),
+        fetch_knob(nr * few * w.dtype.bytes, 0),
+        knob("block", blocks, 0, "rows that go through all panels in turn; 0: all of them"),
+    )
+
+
 LINEAR = Family(
     op_class="linear_packed",
     operators=("linear",),
@@ -132,6 +181,7 @@ LINEAR = Family(
     fits=_fits,
     layouts=_linear_layouts,
     epilogue=elementwise_epilogue,
+    knobs=_knobs,
     inplace=True,
     algorithm=of_halves("linear"),
 )
@@ -142,5 +192,6 @@ MATMUL = Family(
     fits=_fits,
     layouts=_matmul_layouts,
     epilogue=elementwise_epilogue,
+    knobs=_knobs,
     algorithm=of_halves("matmul"),
 )

@@ -11,6 +11,7 @@ from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
+from tensorkiln.kernels.knobs import Knob, chains_knob
 from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get, infer
 from tensorkiln.target import Target
@@ -105,6 +106,12 @@ PIXELS = Family(
     schedule="tensorkiln.schedule.movement.pixels:schedule_pixels",
     fits=_becomes_pixels,
 )
+
+
+def _reduction_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    return (chains_knob(),)
+
+
 IMAGES = Family(
     op_class="images",
     operators=("relayout",),
@@ -125,6 +132,7 @@ REDUCTIONS = Family(
     schedule=_LOOPS,
     epilogue=elementwise_epilogue,
     prologue=no_view,
+    knobs=_reduction_knobs,
     any_form=True,
 )
 LOOPS = Family(op_class="loops", operators=(), schedule=_LOOPS, any_form=True)

@@ -93,22 +93,6 @@ def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
     return Ramp(as_expr(base), IntImm(1), lanes)
 
 
-def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
-    """Cut `extent` into pieces of at most `largest`, as equal as possible: (start, count, size) for
-    each of the one or two sizes, larger first.
-
-    tiles(27, 14) is [(0, 1, 14), (14, 1, 13)]; tiles(30, 14) is [(0, 3, 10)].
-    """
-    pieces = -(-extent // largest)
-    small, extra = divmod(extent, pieces)
-    out = []
-    if extra:
-        out.append((0, extra, small + 1))
-    if pieces > extra and small:
-        out.append((extra * (small + 1), pieces - extra, small))
-    return out
-
-
 def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:
     """Write the zero halo of one image plane, around the spatial dimensions C and D of `t`.
     `lead`: physical indices of the axes before them. None if the layout has no halo."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, UserError
@@ -9,6 +10,7 @@ from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Param, PrimFunc
 from tensorkiln.kernels import Family, families
+from tensorkiln.kernels.knobs import Choices, Knob, choices_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import finished
@@ -28,12 +30,35 @@ def trace_of(group: Group, target: Target) -> str:
 
 
 def _scheduled(group: Group, target: Target, check: bool) -> tuple[Family, Schedule]:
+    for family in fitting(group, target):
+        group.choices = _choices(family, group, target)
+        s = _run(family, group, target, check)
+        if s is not None:
+            return family, s
+    raise InternalError(f"group {group.name}: no kernel family computes it")
+
+
+def fitting(group: Group, target: Target) -> Iterator[Family]:
+    """The families that fit a group, the first of which has its kernel unless it declines."""
     for family in families(target).of(group.main.op):
         if _may_compute(family, group) and family.fits(group.main, group.out_type, target):
-            s = _run(family, group, target, check)
-            if s is not None:
-                return family, s
-    raise InternalError(f"group {group.name}: no kernel family computes it")
+            yield family
+
+
+def knobs_of(family: Family, group: Group, target: Target) -> tuple[Knob, ...]:
+    """The knobs that a family has for a group."""
+    return family.knobs(group.main, group.out_type, target) if family.knobs is not None else ()
+
+
+def _choices(family: Family, group: Group, target: Target) -> Choices:
+    """The values of a family's knobs for a group. UserError (code `bad-knob`) for those that its
+    attribute `knobs` asks for and that are not legal."""
+    knobs, given = knobs_of(family, group, target), group.given(family.op_class)
+    try:
+        return choices_of(knobs, given)
+    except UserError as error:
+        message = f"{family.op_class}: {error.message}"
+        raise UserError(message, code=error.code, where=group.name, hint=error.hint) from None
 
 
 def _may_compute(family: Family, group: Group) -> bool:

@@ -14,6 +14,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value
 from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value, size_symbols
 from tensorkiln.ir.visit_graph import variables
 from tensorkiln.kernels import families
+from tensorkiln.kernels.knobs import ATTRIBUTE, Choices
 from tensorkiln.ops.op import Element, OpDef, TensorIn
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
@@ -86,6 +87,8 @@ class Group:
         }
         self.out = _param_buffer("out", self.out_type, views)
         self.anchor_var, self.anchor = self._find_anchor()
+        # The values of the knobs of the family that schedules it (`schedule/choose.py`).
+        self.choices: Choices = {}
 
     def _find_anchor(self) -> tuple[RVar | None, Call | None]:
         for var, call in self.calls.items():
@@ -98,6 +101,20 @@ class Group:
         """The call whose operator decides which kernel families are asked: the anchor or, without
         one, the last call."""
         return self.anchor or self.calls[self.out_var]
+
+    def given(self, family: str) -> Choices:
+        """The values of a family's knobs that the group asks for, by its attribute `knobs`."""
+        rows = self.function.attrs.get(ATTRIBUTE, ())
+        return {name: value for owner, name, value in rows if owner == family}
+
+    def knob(self, name: str, untuned: int | None = None) -> int:
+        """The value of a knob that the kernel family of the schedule declares; `untuned` if it
+        declares none of this name for this group."""
+        if name not in self.choices:
+            if untuned is not None:
+                return untuned
+            raise InternalError(f"group {self.name}: its kernel family declares no knob {name!r}")
+        return self.choices[name]
 
     @staticmethod
     def op(call: Call) -> OpDef:

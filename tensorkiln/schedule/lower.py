@@ -18,6 +18,7 @@ from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.ir.visit import extern_names, walk_stmt
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.kernels import families
+from tensorkiln.kernels.knobs import text_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target, device_key, target_in
 from tensorkiln.target.kinds import KINDS
@@ -46,6 +47,7 @@ class LowerGroups:
         keys: dict[str, KernelKey] = {}
         renamed: dict[str, str] = {}
         symbols: dict[str, tuple[Expr, ...]] = {}
+        tuned: dict[str, tuple[str, str]] = {}
         others: list[AnyFunction] = []
         for f in mod.functions:
             if not isinstance(f, Function) or not f.is_primitive or f.external:
@@ -64,11 +66,14 @@ class LowerGroups:
                 if is_known:
                     keys[f.name] = key
             renamed[f.name] = kernels[text].name
+            given = group.given(kernels[text].op_class)
+            if given:
+                tuned[kernels[text].name] = kernels[text].op_class, text_of(given)
         written = {f.name for f in others if _by_others(f)}
         if not renamed and not written:
             return mod
         graphs = [
-            _call_kernels(_for_others(f, written), renamed, symbols)
+            _call_kernels(_for_others(f, written), renamed, symbols, tuned)
             if isinstance(f, Function)
             else f
             for f in others
@@ -134,11 +139,15 @@ def _for_others(f: Function, written: Container[str]) -> Function:
 
 
 def _call_kernels(
-    f: Function, renamed: dict[str, str], symbols: dict[str, tuple[Expr, ...]]
+    f: Function,
+    renamed: dict[str, str],
+    symbols: dict[str, tuple[Expr, ...]],
+    tuned: dict[str, tuple[str, str]],
 ) -> Function:
     """`f` with calls of fused groups replaced by calls of their kernels, which also take the values
-    of their symbolic dimensions."""
+    of their symbolic dimensions; the attribute `tuned` says which of these have knobs."""
     bindings = []
+    rows: dict[str, tuple[str, str, str]] = {}
     for b in f.bindings:
         call = b.value
         if isinstance(call, Call) and isinstance(call.callee, GlobalRef):
@@ -147,5 +156,11 @@ def _call_kernels(
                 extra = (ShapeValue(symbols[name]),) if symbols[name] else ()
                 call = replace(call, callee=GlobalRef(renamed[name]), args=(*call.args, *extra))
                 b = Binding(b.var, call)
+                kernel = renamed[name]
+                if kernel in tuned:
+                    rows[kernel] = kernel, *tuned[kernel]
         bindings.append(b)
-    return replace(f, bindings=tuple(bindings), attrs=with_kernels_renamed(f.attrs, renamed))
+    attrs = with_kernels_renamed(f.attrs, renamed)
+    if rows:
+        attrs = Attrs.of(**{**attrs, "tuned": tuple(rows.values())})
+    return replace(f, bindings=tuple(bindings), attrs=attrs)

@@ -21,6 +21,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.ir.visit import loads, walk_stmt
+from tensorkiln.kernels.knobs import TERMS
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.dot import dot_name
 from tensorkiln.schedule.primitives import Schedule
@@ -103,21 +104,26 @@ def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
     return [*tiles, s.split(rows, 1).inner]
 
 
-def steps_of_four(s: Schedule, k: str) -> None:
-    """Unroll a sum by four terms; fewer than four, and the remainder, are unrolled in full if their
-    number is constant.
-
-    Four terms per basic block: with more, LLVM's scheduler hoists loads until it spills.
-    """
+def steps_of(s: Schedule, k: str, terms: int = TERMS) -> None:
+    """Unroll a sum by so many terms; fewer, and the remainder, are unrolled in full if their number
+    is constant."""
     extent = int_value(s.loop(k).extent)
-    if not s.reaches(k, 4):
+    if not s.reaches(k, terms):
         if extent is not None:
             s.unroll(k)
         return
-    found = s.split(k, 4, tail="peel")
+    found = s.split(k, terms, tail="peel")
     s.unroll(found.inner)
     if extent is not None and found.tail is not None:
         s.unroll(found.tail)
+
+
+def nest_of(s: Schedule, loop: str) -> list[str]:
+    """The loops around a loop, outermost first, and itself."""
+    nest = [loop]
+    while (around := s.parent(nest[0])) is not None:
+        nest.insert(0, around)
+    return nest
 
 
 def share(s: Schedule, nest: Sequence[str]) -> None:
@@ -126,14 +132,15 @@ def share(s: Schedule, nest: Sequence[str]) -> None:
         s.parallel(s.fuse(*nest) if len(nest) > 1 else nest[0])
 
 
-def fetch_ahead(s: Schedule, weights: Buffer, size: int) -> None:
-    """Prefetch weights into the second-level cache about `size` bytes ahead of the sums over
-    channels that read them in steps of four terms. Weights lie in memory in the order in which the
-    sums read them."""
-    for name in s.loops(role="channel"):
+def fetch_ahead(s: Schedule, weights: Buffer, size: int, role: str = "channel") -> None:
+    """Prefetch weights into the second-level cache about `size` bytes ahead of the sums that read
+    them in steps of a few terms, in loops of that role; nothing for a size of 0. Weights lie in
+    memory in the order in which the sums read them."""
+    for name in s.loops(role=role) if size else ():
         (*_, terms), loop = s.children(name), s.loop(name)
-        if loop.kind == "serial" and s.role(terms) == "channel.inner":
-            step = 4 * static(weights.shape[-1], "panel") * weights.dtype.bytes
+        if loop.kind == "serial" and s.role(terms) == f"{role}.inner":
+            count = static(s.loop(terms).extent, "terms of a step")
+            step = count * static(weights.shape[-1], "panel") * weights.dtype.bytes
             s.prefetch(name, weights.name, max(1, size // step))
 
 

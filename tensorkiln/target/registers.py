@@ -13,6 +13,14 @@ def scalar_tile(target: Target, integers: bool) -> int:
     return 4 if integers or target.num_vector_registers < 32 else 24
 
 
+def highest(target: Target, vectors: int, integers: bool = False) -> int:
+    """The height of the largest register tile that may be worth a measurement: its accumulators
+    fill the registers, so that something has to be kept in memory; code beyond only grows."""
+    if limit := scalar_tile(target, integers):
+        return max(1, limit // vectors)
+    return max(1, target.num_vector_registers // vectors)
+
+
 def max_rows(target: Target, vectors: int, integers: bool = False) -> int:
     """Return how many rows of accumulators fit the vector registers in the inner loop of a product,
     at least 1. A row is `vectors` registers wide.

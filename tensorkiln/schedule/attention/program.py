@@ -40,17 +40,14 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import RVar, TensorType
 from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.layouts import together
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import add_product, together
+from tensorkiln.schedule.accumulate import add_product
 from tensorkiln.schedule.attention.operands import AttentionOperands
 from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
-# Keys per block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed;
-# else KEY_BLOCK.
-SINGLE_BLOCK = 512
-KEY_BLOCK = 128
 # Initial value of the running maximum. Minus infinity would give NaN, as (-inf) - (-inf), in a row
 # whose scores are all -inf. The lowest finite score is used so that scores lowered to it by a
 # finite mask equal the maximum and share the weight, instead of vanishing.
@@ -73,9 +70,7 @@ class Attention(AttentionOperands):
             self.vbuf = self._packed(value)
         self.lanes = target.vector_lanes("float32")
         self.vectors = self.depth // self.lanes
-        n = int_value(self.keys)
-        whole = n is not None and n <= SINGLE_BLOCK
-        self.block = -(-n // self.lanes) * self.lanes if whole and n else KEY_BLOCK
+        self.block = group.knob("keys")  # of which all are in one block if it has as many
         self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
 
     def _packed(self, x: RVar) -> Buffer:

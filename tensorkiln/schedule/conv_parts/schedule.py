@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from itertools import islice
 
+from tensorkiln.kernels.tiles import spatial_tile
 from tensorkiln.schedule.conv2d.schedule import register_tiles, share_pixels
 from tensorkiln.schedule.conv_parts.program import ConvParts, conv_parts_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import lanes
-from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
 
 

@@ -35,7 +35,8 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.build import PARALLEL_WORK, loop, tiles, within
+from tensorkiln.kernels.tiles import tiles
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, within
 from tensorkiln.schedule.group import Group
 
 # Walks at a time. Steps of 8 take 1.15 of the time of those of 12, and of 16 no less.

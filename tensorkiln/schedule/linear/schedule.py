@@ -8,14 +8,17 @@ cache. The program is in program.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorkiln.ir.expr import int_value
-from tensorkiln.kernels.layouts import takes_tiles
+from tensorkiln.kernels.knobs import SUM_TERMS
+from tensorkiln.kernels.linear import in_tiles
 from tensorkiln.schedule.build import PARALLEL_WORK
-from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.linear.program import Linear, linear_program
-from tensorkiln.schedule.linear.tiles import fits_tiles, schedule_tiles
+from tensorkiln.schedule.linear.tiles import schedule_tiles
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
+from tensorkiln.schedule.register_tile import fetch_ahead, nest_of, row_tiles, share, sink, steps_of
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -23,19 +26,23 @@ from tensorkiln.target.registers import max_rows
 def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedule:
     """`linear` or `matmul` with its elementwise epilogue."""
     c = Linear(group, target)
-    if takes_tiles(c.call, target) and fits_tiles(c):
+    if in_tiles(c.call, target):
         return schedule_tiles(c, target.has_threads, check)
-    s = Schedule(linear_program(c), check=check)
+    s = Schedule(linear_program(c, group.knob("piece", SUM_TERMS)), check=check)
     for loop in s.loops(role="term"):
-        steps_of_four(s, loop)
+        steps_of(s, loop, group.knob("terms"))
+    _blocks(s, group.knob("block"))
     small = c.n <= c.nr or c.work <= PARALLEL_WORK
     by_rows = int_value(c.m) is None and small and not c.batch
     last = []  # the loops over row tiles of a partial panel that no loop is around
     for rows in s.loops(role="row"):
         around = s.parent(rows)
-        columns = c.nr if around and s.role(around) == "panel" else c.n % c.nr or c.nr
+        whole = around is not None and s.role(around) == "panel"
+        columns = c.nr if whole else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
-        most = max_rows(target, vectors, c.dtype.is_int)
+        # A narrower last panel has tiles of its own.
+        same = whole or vectors * c.lanes == c.nr
+        most = group.knob("rows") if same else max_rows(target, vectors, c.dtype.is_int)
         kinds = []
         for tile in row_tiles(s, rows, most):
             kinds.append(s.parent(tile))
@@ -50,18 +57,34 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
                     s.parallel(tiles)
             elif s.reaches(kinds[0], chunk):
                 s.parallel(s.split(kinds[0], chunk, tail="guard").outer)
+    fetch_ahead(s, c.w, group.knob("fetch"), "term")
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if by_rows or not target.has_threads:
         return s
-    outer = [*s.loops(role="batch"), *s.loops(role="panel")]
     if c.work > PARALLEL_WORK:
-        share(s, outer[:1] if _several(s, outer) else outer)
+        nests = [nest_of(s, panel) for panel in s.loops(role="panel")]
+        for outer in nests or [s.loops(role="batch")]:
+            share(s, outer[:1] if _several(s, outer) else outer)
     if c.work // c.n * (c.n % c.nr or c.nr) > PARALLEL_WORK:
         for tiles in last:
             s.parallel(tiles)
     return s
 
 
-def _several(s: Schedule, nest: list[str]) -> bool:
+def _blocks(s: Schedule, size: int) -> None:
+    """Cut the rows into blocks of about `size`, each of which goes through all panels while its
+    rows are in the cache; nothing for 0.
+
+    for panel, row      ->      for block, panel, row in the block
+    """
+    for panel in s.loops(role="panel") if size else ():
+        (rows,) = s.children(panel)
+        count = static(s.loop(rows).extent, "rows of blocks")
+        found = s.split(rows, -(-count // -(-count // size)), tail="peel", roles=("block", "row"))
+        part = s.fission(panel).parts[0] if found.tail is not None else panel
+        s.reorder(found.outer, part)
+
+
+def _several(s: Schedule, nest: Sequence[str]) -> bool:
     """Whether the loops are not perfectly nested: one of them holds more than the next loop."""
     return any(len(s.children(loop)) > 1 for loop in nest[:-1])

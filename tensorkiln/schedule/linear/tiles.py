@@ -51,13 +51,6 @@ class _Rows:
     tiles: tuple[int, ...]
 
 
-def fits_tiles(c: Linear) -> bool:
-    """Whether panels are of one or two tiles, and terms make whole groups of those that lie
-    adjacent, at least as many as a tile has."""
-    panel = c.nr in (_COLUMNS, 2 * _COLUMNS) and c.lanes == _COLUMNS
-    return panel and c.k % c.together == 0 and c.k >= TILE_ROWS * c.together
-
-
 def schedule_tiles(c: Linear, threads: bool, check: bool = False) -> Schedule:
     """`linear` or `matmul` with its epilogue, on a target that multiplies tiles, and has
     threads."""

@@ -38,10 +38,11 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.tiles import tiles
 from tensorkiln.ops.nn import covered, pool_windows
 from tensorkiln.ops.window import Window
 from tensorkiln.schedule.access import lanes_ok, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, tiles, within
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorkiln.arith import prove, prove_equal, simplify
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value, minimum
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
-from tensorkiln.schedule.build import tiles
+from tensorkiln.kernels.tiles import tiles
 from tensorkiln.schedule.primitives.results import Partition, Primitive, Split, SplitEven
 from tensorkiln.schedule.proofs.legality import require_order
 from tensorkiln.schedule.roles import role_of, with_role

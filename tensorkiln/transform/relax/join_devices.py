@@ -96,10 +96,15 @@ class _Joined:
         return replace(f, bindings=tuple(self.bindings), result=result, attrs=self._attrs())
 
     def _attrs(self) -> Attrs:
-        """The function's attributes, with what its parts say of operators that were decomposed."""
+        """The function's attributes, with what its parts say of operators that were decomposed,
+        and of kernels that are tuned."""
         own = (self.f, *(self.parts[name] for name in called_parts(self.f, self.parts)))
-        rows = tuple(row for f in own for row in f.attrs.get("decomposed", ()))
-        return Attrs.of(**{**self.f.attrs, "decomposed": rows}) if rows else self.f.attrs
+        found = {
+            name: tuple(dict.fromkeys(row for f in own for row in f.attrs.get(name, ())))
+            for name in ("decomposed", "tuned")
+        }
+        rows = {name: value for name, value in found.items() if value}
+        return Attrs.of(**{**self.f.attrs, **rows}) if rows else self.f.attrs
 
     def _own(self, key: str) -> str:
         return key if key in self.own else ""

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from tensorkiln.schedule.build import tiles
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows, scalar_tile
+
+
+def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
+    """Cut `extent` into pieces of at most `largest`, as equal as possible: (start, count, size) for
+    each of the one or two sizes, larger first.
+
+    tiles(27, 14) is [(0, 1, 14), (14, 1, 13)]; tiles(30, 14) is [(0, 3, 10)].
+    """
+    pieces = -(-extent // largest)
+    small, extra = divmod(extent, pieces)
+    out = []
+    if extra:
+        out.append((0, extra, small + 1))
+    if pieces > extra and small:
+        out.append((extra * (small + 1), pieces - extra, small))
+    return out
 
 
 def tile_cycles(rows: int, vectors: int) -> float:

@@ -1,0 +1,115 @@
+"""`Knob`: a choice of a schedule that is measured where the untuned one may not be the best.
+
+A kernel family declares its knobs (`Family.knobs`) with the values that are legal for a call, each
+of which gives a correct kernel. What a schedule does without a record is a knob's untuned value;
+other values are in the attribute `knobs` of a fused group, rows of (family, knob, value), which
+`schedule/apply_records.py` writes, or people do. Layouts are no knobs: graph passes fix them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.base.errors import UserError, nearest
+
+ATTRIBUTE = "knobs"
+Choices = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A choice of a schedule: its legal values, ascending, and the one taken without a record.
+    `doc` says in a few words what it is. UserError (code `bad-knob`) for values that are none."""
+
+    name: str
+    values: tuple[int, ...]
+    untuned: int
+    doc: str
+
+    def __post_init__(self) -> None:
+        problem = ""
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            problem = "its name is no identifier"
+        elif not isinstance(self.values, tuple) or not all(type(v) is int for v in self.values):
+            problem = f"values are {self.values!r}, expected a tuple of integers"
+        elif sorted(set(self.values)) != list(self.values):
+            problem = f"values are {self.values}, expected different ones in ascending order"
+        elif self.untuned not in self.values:
+            problem = f"untuned is {self.untuned!r}, which is not among its values {self.values}"
+        if problem:
+            raise UserError(f"knob {self.name!r}: {problem}", code="bad-knob")
+
+
+def knob(name: str, values: Iterable[int], untuned: int, doc: str) -> Knob:
+    """A knob of any values, to which the untuned one is added."""
+    return Knob(name, tuple(sorted({*values, untuned})), untuned, doc)
+
+
+def heights(extent: int | None, most: int, untuned: int) -> tuple[int, ...]:
+    """The heights of tiles, of at most `most` or `untuned`, that cut `extent` differently: evenly a
+    known one, into tiles of the height and what is left over an unknown one."""
+    every = range(1, max(most, untuned) + 1)
+    if extent is None:
+        return tuple(every)
+    found = {-(-extent // height): height for height in reversed(every)}
+    return tuple(sorted({**found, -(-extent // untuned): untuned}.values()))
+
+
+# Terms of a sum in a round of the innermost loop, the untuned number and others: with more, LLVM's
+# scheduler hoists loads until it spills.
+TERMS, _TERMS = 4, (1, 2, 4, 8)
+# Independent vectors of a reduction: an addition has to wait for the previous one of its chain.
+CHAINS = 4
+# Bytes of weights that are fetched ahead of sums, and the cache lines that a round may fetch.
+_FETCHED, _LINE, _LINES = (0, 4 << 10, 16 << 10, 32 << 10), 64, 64
+
+# Products that are summed in one register before they join the total (`schedule/accumulate.py`): a
+# 3x3 filter over 16 channels; and other numbers, with which errors grow at most twice as fast.
+SUM_TERMS, _SUM_TERMS = 144, (72, 144, 288, 576)
+
+
+def piece_knobs(terms: int) -> tuple[Knob, ...]:
+    """How many of so many products, in floating point, are summed in one register; none if all of
+    them are."""
+    if terms <= _SUM_TERMS[0]:
+        return ()
+    sizes = [n for n in _SUM_TERMS if n < terms * 2]
+    return (knob("piece", sizes, SUM_TERMS, "products that a register sums"),)
+
+
+def steps_knob(terms: int, untuned: int = TERMS) -> Knob:
+    """How many terms a round of the innermost loop has, of sums of so many terms."""
+    return knob("terms", [n for n in _TERMS if n <= terms], untuned, "terms of a sum in a round")
+
+
+def chains_knob() -> Knob:
+    """In how many independent vectors the terms of a reduction are added."""
+    return knob("chains", _TERMS, CHAINS, "independent vectors that a reduction adds in")
+
+
+def fetch_knob(term: int, untuned: int) -> Knob:
+    """How far ahead weights are fetched, `term` being the bytes of those that a term reads."""
+    fits = term * _TERMS[-1] <= _LINE * _LINES
+    return knob(
+        "fetch", _FETCHED if fits else (), untuned, "bytes weights are fetched ahead; 0: none"
+    )
+
+
+def choices_of(knobs: Sequence[Knob], given: Choices) -> dict[str, int]:
+    """A value for each knob: the given one, else the untuned one. UserError (code `bad-knob`) for a
+    given knob that is not declared, and for a value that is not legal."""
+    known = {k.name: k for k in knobs}
+    for name, value in given.items():
+        if name not in known:
+            message = f"no knob {name!r}; there are {', '.join(known) or 'none'}"
+            raise UserError(message, code="bad-knob", hint=nearest(name, known))
+        if value not in known[name].values:
+            legal = ", ".join(map(str, known[name].values))
+            raise UserError(f"{name}={value!r} is not among {legal}", code="bad-knob")
+    return {k.name: given.get(k.name, k.untuned) for k in knobs}
+
+
+def text_of(choices: Choices) -> str:
+    """The choices as text: `"rows=6 unroll=2"`."""
+    return " ".join(f"{name}={value}" for name, value in sorted(choices.items()))

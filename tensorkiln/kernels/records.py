@@ -1,0 +1,275 @@
+"""`Records`: what was measured of kernels with other values of their knobs, as versioned text.
+
+A file of them is lines of JSON (docs/formats/records.md): a header with the version, then a record
+a line, in one order, so equal records are equal bytes. They are an input of `compile(records=)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError, require
+from tensorkiln.base.files import atomic_write, open_plain, plain_path
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.schema import Reader
+from tensorkiln.base.sources import modules_digest
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.relax import Function
+from tensorkiln.ir.text.printer import nameless_text
+from tensorkiln.kernels.family import Family
+from tensorkiln.kernels.knobs import ATTRIBUTE, text_of
+from tensorkiln.target import Target
+
+VERSION = 1
+TIME = "ms"  # the unit of times; any other is a proxy, such as "instructions"
+
+_CODE = "bad-records"
+_HEADER = "kiln_records"
+_HASH = re.compile("[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_UNIT = re.compile(r"[A-Za-z][\w/ ]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One measurement of a kernel with chosen knobs.
+
+    `workload` is the hash of the fused group, with layouts and without names, whose text is `text`
+    (`workload_of`); `target` is what decides its code (`target_text`), `family` the kernel family,
+    `schedule` the hash of the family's schedule when it was measured (`schedule_digest`). `knobs`
+    are (name, value), by name; those that are not named are untuned. `least` and `median` are what
+    they took, and `untuned` is the least of the untuned kernel, measured beside it, all in `unit`:
+    "ms", or that of a proxy such as "instructions". `machine` says in words where.
+    """
+
+    workload: str
+    target: str
+    family: str
+    schedule: str
+    knobs: tuple[tuple[str, int], ...]
+    unit: str
+    least: float
+    median: float
+    untuned: float
+    machine: str = ""
+    text: str = ""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it took less than the untuned kernel beside it."""
+        return bool(self.knobs) and self.least < self.untuned
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the untuned kernel."""
+        return self.untuned / self.least if self.least else 1.0
+
+    @property
+    def choices(self) -> Mapping[str, int]:
+        """The values of knobs by name."""
+        return dict(self.knobs)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What it is a measurement of: `merge` keeps the best record of each."""
+        return self.target, self.family, self.workload, self.schedule
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sorts the records of one key, the best first: times before proxies, since these only
+        stand for times; then the least part of what the untuned kernel takes, which can be compared
+        across machines; then the least itself. The rest makes it an order of all records."""
+        part = self.least / self.untuned if self.untuned else 1.0
+        least = (self.unit != TIME, part, self.least, self.median)
+        return (*least, len(self.knobs), self.knobs, self.unit, self.machine, self.text)
+
+    def to_json(self) -> dict[str, object]:
+        """Its values by name, in the order in which they are written."""
+        return {name: getattr(self, name) for name in _KEYS} | {"knobs": dict(sorted(self.knobs))}
+
+    @staticmethod
+    def from_json(value: object, where: str = "record") -> Record:
+        """The record of untrusted JSON. UserError (code `bad-records`) for anything but one."""
+        row = Reader(value, where, _CODE)
+        row.only(_KEYS)
+        knobs = row.child("knobs")
+        names = [name for name, _ in row.items("knobs")]
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise row.wrong(f"{name!r:.200} is not the name of a knob", "knobs")
+        row.require("knobs")
+        return Record(
+            row.word("workload", _HASH, "a SHA-256"),
+            row.get("target", str),
+            row.word("family", _NAME, "the name of a kernel family"),
+            row.word("schedule", _HASH, "a SHA-256"),
+            tuple((name, knobs.get(name, int)) for name in sorted(names)),
+            row.word("unit", _UNIT, "a unit"),
+            row.real("least"),
+            row.real("median"),
+            row.real("untuned"),
+            row.get("machine", str, ""),
+            row.get("text", str, ""),
+        )
+
+    def __str__(self) -> str:
+        took = f"{self.least:g} {self.unit}, untuned {self.untuned:g}"
+        return f"{self.family} {text_of(self.choices) or 'untuned'}: {took}"
+
+
+_KEYS = tuple(f.name for f in fields(Record))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Records:
+    """Records in their order, the best one of each workload, target, family and schedule."""
+
+    rows: tuple[Record, ...] = ()
+    _of: dict[tuple[str, str], list[Record]] = field(
+        default_factory=dict, init=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        best: dict[tuple[str, ...], Record] = {}
+        for row in self.rows:
+            require(row, Record, "a record")
+            known = best.get(row.key)
+            if known is None or row.rank < known.rank:
+                best[row.key] = row
+        object.__setattr__(self, "rows", tuple(best[key] for key in sorted(best)))
+        for row in self.rows:
+            self._of.setdefault((row.workload, row.target), []).append(row)
+
+    def of(self, workload: str, target: str) -> tuple[Record, ...]:
+        """The records of a workload for a target, the best first."""
+        return tuple(sorted(self._of.get((workload, target), ()), key=lambda row: row.rank))
+
+    def merge(self, *others: Records) -> Records:
+        """These and others, the best one of each workload, target, family and schedule."""
+        return Records((*self.rows, *(row for other in others for row in other.rows)))
+
+    def text(self) -> str:
+        """The text of their file."""
+        rows = [{_HEADER: VERSION}, *(row.to_json() for row in self.rows)]
+        lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows)
+        return "".join(f"{line}\n" for line in lines)
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write them to a file, whole or not at all; return its path."""
+        atomic_write(plain_path(path), self.text())
+        return Path(path)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records>"
+
+
+def read_records(path: str | os.PathLike[str]) -> Records:
+    """The records of a file. UserError (code `bad-records`) that says which line is damaged, that
+    it is no file of records, or one of a later version; code `missing-file` if it cannot be
+    opened."""
+    file = plain_path(path)
+    try:
+        with open_plain(file) as stream:
+            lines = iter(partial(stream.readline, MAX_BYTES + 1), b"")
+            return Records(tuple(_rows(lines, str(path))))
+    except OSError as error:
+        raise UserError(
+            f"cannot read records {str(path)!r}: {error.strerror or error}", code="missing-file"
+        ) from None
+
+
+def _rows(lines: Iterable[bytes], path: str) -> Iterator[Record]:
+    number = 0
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        try:
+            parsed = parse_json(line, unique=True)
+        except ValueError as error:
+            found = "no file of records" if number == 1 else "a damaged record"
+            raise UserError(f"{found}: {error}", code=_CODE, where=where) from None
+        if number == 1:
+            _check_header(parsed, where)
+        else:
+            yield Record.from_json(parsed, where)
+    if not number:
+        raise UserError("no file of records: it is empty", code=_CODE, where=path)
+
+
+def _check_header(parsed: object, where: str) -> None:
+    if not isinstance(parsed, dict) or _HEADER not in parsed:
+        message = f"no file of records: the first line is not {{{_HEADER!r}: {VERSION}}}"
+        raise UserError(message.replace("'", '"'), code=_CODE, where=where)
+    row = Reader(parsed, where, _CODE)
+    version = row.number(_HEADER)
+    if version != VERSION:
+        raise UserError(
+            f"records of version {version}; this Tensorkiln reads version {VERSION}",
+            code=_CODE,
+            where=where,
+            hint="tune again, or use the Tensorkiln that wrote them",
+        )
+    row.only((_HEADER,))
+
+
+GivenRecords = Records | str | os.PathLike[str] | Iterable["Records | str | os.PathLike[str]"]
+
+
+def records_of(given: GivenRecords | None) -> Records:
+    """The records that an argument `records=` stands for: Records, the path of a file, several of
+    them merged, or None. Raises the errors of `read_records`; UserError for anything else."""
+    if given is None:
+        return Records()
+    if isinstance(given, Records):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return read_records(given)
+    if not isinstance(given, list | tuple):
+        require(given, (Records, str, list), "records")
+    parts = []
+    for part in given:
+        require(part, (Records, str, os.PathLike), "one of the records")
+        parts.append(records_of(part))
+    return Records().merge(*parts)
+
+
+def workload_of(group: Function) -> tuple[str, str]:
+    """(the hash by which records know a fused group, the text that is hashed): the group without
+    names and without knobs."""
+    if ATTRIBUTE in group.attrs:
+        rest = {name: value for name, value in group.attrs.items() if name != ATTRIBUTE}
+        group = replace(group, attrs=Attrs.of(**rest))
+    text, _ = nameless_text(group)
+    return hashlib.sha256(text.encode()).hexdigest(), text
+
+
+def target_text(target: Target) -> str:
+    """What decides the code of kernels for a target, as text: its JSON without tags and without
+    pools of memory."""
+    whole = target.replace(memory=None) if target.memory else target
+    fields = {k: v for k, v in whole.to_json().items() if k not in ("tag", "base_tag")}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+@cache
+def schedule_digest(family: Family) -> str:
+    """SHA-256 (hex) over the sources that decide what the values of a family's knobs mean: the
+    module of its schedule, what that imports of its own room or package, and the module that
+    declares the knobs."""
+    module = family.schedule.partition(":")[0]
+    assert family.knobs is not None
+    declaring = getattr(inspect.unwrap(family.knobs), "__module__", module)
+    return modules_digest(module, declaring)
