@@ -17,6 +17,7 @@ REQUIREMENTS = {
     "onnxruntime": "tensorkiln[demo]",
     "onnxscript": "tensorkiln[torch]",
     "ray": "tensorkiln[ray]",
+    "sklearn": "tensorkiln[tune]",
     "torch": "tensorkiln[torch]",
     "ziglang": "ziglang==0.17.*",
 }
