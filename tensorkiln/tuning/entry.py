@@ -73,8 +73,8 @@ def tune(
     kernel is measured.
 
     Candidates are compiled by `executor`, any of `concurrent.futures`, by default this machine's
-    processes; and measured by `measure_executor`, by default the same, one at a time on this
-    machine. Where it runs, the runtime package is enough, and `resources={"board": 1}` of
+    processes; and measured by `measure_executor`, by default the same, by a clock one at a time on
+    this machine. Where it runs, the runtime package is enough, and `resources={"board": 1}` of
     `tk.scale.ray_executor` sends them to boards. Each candidate runs in a process of its own, with
     `limit` seconds for a call, and beside the untuned kernel for `each` seconds, on `threads`
     threads; it has to compute what NumPy in float64 does. `measure` is "time"; "instructions", what
@@ -116,7 +116,8 @@ def tune(
         book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
         if executor is None:
             executor = stack.enter_context(local_executor())
-            measure_executor = measure_executor or stack.enter_context(local_executor(1))
+            if measure_executor is None and way is None:
+                measure_executor = stack.enter_context(local_executor(1))
         efforts = _efforts(found, book.costs, known)
         search_ = Search(
             efforts,

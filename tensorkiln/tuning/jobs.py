@@ -26,7 +26,8 @@ COMPILING = 60.0  # seconds that a candidate may take to compile
 
 class Measure(Protocol):
     """A way to measure kernels other than by a clock: for machines that are not here, or by what
-    they execute. It is called on a worker, for the untuned kernel once and for each candidate."""
+    they execute. It is called on a worker, for the untuned kernel once and for each candidate.
+    An attribute `machine` says in words where, if that is not the worker's."""
 
     @property
     def unit(self) -> str:
@@ -148,7 +149,8 @@ def measure_candidate(
             state = getattr(error, "state", ERROR)
             words = str(error) if isinstance(error, TensorkilnError) else repr(error)
             return Verdict(state, words)
-    return Verdict(OK, "", number, number, unit=measure.unit, machine=machine_name())
+    machine = getattr(measure, "machine", "") or machine_name()
+    return Verdict(OK, "", number, number, number, measure.unit, machine)
 
 
 def within(seconds: float, f: Callable[..., T], *arguments: Any) -> T:
