@@ -22,8 +22,9 @@ class Capability:
 
 
 _PACKAGES = (
-    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|onnxruntime|onnxruntime.quantization|onnxscript|"
-    "islpy|llvmlite|pip|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
+    "apache-tvm-ffi|distributed|fsspec|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|"
+    "onnxruntime|onnxruntime.quantization|onnxscript|"
+    "islpy|llvmlite|pip|setuptools|scipy-openblas32|ray|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"
 

@@ -92,12 +92,14 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "llvmjit": lambda: load_artifacts(_JIT),
         "LLVM's text": lambda: inspect_llvm.show_ll(Artifact("llvm", "native", "a.ll", b"")),
     },
+    "distributed": {"dask_executor": lambda: tk.scale.executor_of("dask://127.0.0.1:1")},
     "nvidia": {"ptxas": _ptxas, "nvdisasm": _nvdisasm},
     "onnx": {"functions of the standard": _onnx_hint, "kiln demo": lambda: _kiln("demo")},
     "onnxruntime": {
         "kiln demo": lambda: _kiln("demo"),
         "kiln bench": lambda: _kiln("bench", "mlp.so", "--model", "mlp.onnx"),
     },
+    "ray": {"ray_executor": lambda: tk.scale.executor_of("ray")},
     "torch": {"from_torch": lambda: tk.frontend.from_torch(object(), ())},
     "ziglang": {"linking": _linked},
 }
@@ -105,6 +107,7 @@ _JIT = _compiled("llvmjit").artifacts
 
 # Missing packages that are no error, or whose error another test has.
 ELSEWHERE = {
+    "dask": "distributed requires it",
     "ml_dtypes": "tests/release/test_wheels.py::test_bfloat16_needs_ml_dtypes_and_says_so",
     "onnxscript": "tests/frontend/test_from_torch.py::test_without_the_exporter_the_extra_is_named",
     "pygments": "only colours; tests/cli/test_screen.py",
@@ -189,7 +192,7 @@ def test_pip_is_asked_for_what_brings_it(package: str) -> None:
     name = DISTRIBUTIONS.get(package, package)
     if extra:
         brought = _project()["optional-dependencies"][extra[1]]
-        assert name in {re.split(r"[<>=; ]", text)[0] for text in brought}
+        assert name in {re.split(r"[\[<>=; ]", text)[0] for text in brought}
         return
     (need,) = [text for text in _needs() if re.split(r"[<>=; ]", text)[0] == name]
     if "==" in wanted:

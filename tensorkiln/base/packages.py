@@ -9,6 +9,7 @@ from tensorkiln.base.errors import UserError
 # By the name that is imported, what pip is asked for.
 REQUIREMENTS = {
     "capstone": "tensorkiln[inspect]",
+    "distributed": "tensorkiln[dask]",
     "islpy": "islpy",
     "llvmlite": "llvmlite==0.50.*",
     "ml_dtypes": "ml_dtypes",

@@ -5,6 +5,8 @@ done twice, so whatever runs functions elsewhere will do: any `concurrent.future
 `Client.get_executor()`, Ray by `ray_executor()`, or this machine's own processes, the default.
 """
 
+from tensorkiln.scale.dask import dask_executor
+from tensorkiln.scale.executors import executor_of
 from tensorkiln.scale.jobs import Failure, Job, Outcome, run_jobs
 from tensorkiln.scale.local import WorkerLost, local_executor
 from tensorkiln.scale.ray import ray_executor
@@ -14,6 +16,8 @@ __all__ = [
     "Job",
     "Outcome",
     "WorkerLost",
+    "dask_executor",
+    "executor_of",
     "local_executor",
     "ray_executor",
     "run_jobs",

@@ -28,7 +28,8 @@ class LocalExecutor(Executor):
     another takes its place; of a ProcessPoolExecutor, every job would be lost. Functions are
     pickled by name, and a script that uses this guards its main part as for `multiprocessing`."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, cpus: int = 1):
+        self.workers, self.cpus = workers, cpus
         self._free: list[ProcessPoolExecutor | None] = [None] * workers  # None: not started yet
         self._busy: set[ProcessPoolExecutor] = set()
         self._waiting: deque[_Task] = deque()
@@ -107,16 +108,22 @@ class LocalExecutor(Executor):
         self._start()
 
 
-def local_executor(workers: int | None = None) -> LocalExecutor:
-    """An executor of `workers` processes on this machine; by default one for each CPU that this
-    process may use.
+def local_executor(workers: int | None = None, *, cpus: int = 1) -> LocalExecutor:
+    """An executor of `workers` processes on this machine, each of which has one job at a time, that
+    may use `cpus` CPUs. By default there are as many as this process has CPUs for.
 
     Raises UserError for a number below 1.
     """
-    count = available_cpus() if workers is None else workers
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise UserError(f"workers={workers!r}, expected a whole number of at least 1")
-    return LocalExecutor(count)
+    require_count("cpus", cpus)
+    count = max(1, available_cpus() // cpus) if workers is None else workers
+    require_count("workers", count)
+    return LocalExecutor(count, cpus)
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise UserError unless `value` is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name}={value!r}, expected a whole number of at least 1")
 
 
 def _process() -> ProcessPoolExecutor:

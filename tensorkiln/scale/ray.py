@@ -20,6 +20,7 @@ class RayExecutor(Executor):
 
         self._task = ray.remote(_call).options(**options)
         self._held: set[Future[Any]] = set()
+        self.cpus = max(1, int(options.get("num_cpus") or 1))
         self._owns = owns
         self._closed = False
 
@@ -48,6 +49,10 @@ class RayExecutor(Executor):
 
             self._owns = False
             ray.shutdown()
+
+    def __exit__(self, *raised: object) -> None:
+        """With an exception, nobody waits for results."""
+        self.shutdown(wait=True, cancel_futures=raised[0] is not None)
 
 
 class _TaskFuture(Future[Any]):

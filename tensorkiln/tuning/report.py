@@ -76,6 +76,8 @@ class Tuned:
 
     def table(self) -> str:
         """The rows as text, then what failed and what could not be tuned."""
+        if not self.rows:
+            return "no kernel of this model has knobs"
         head = ("KERNEL", "FAMILY", "CALLS", "UNTUNED", "BEST", "RATIO", "TRIED", "KNOBS")
         cells = [head, *(_cells(row) for row in self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
