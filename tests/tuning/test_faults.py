@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import tensorkiln as tk
-from tensorkiln.kernels.knobs import Knob
 from tests.transform.graphs import graph
 from tests.tuning import planted as ways
 
