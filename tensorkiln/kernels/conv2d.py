@@ -27,6 +27,7 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
+from tensorkiln.kernels.conv2d_knobs import depthwise_knobs, direct_knobs
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
@@ -218,6 +219,7 @@ CONV2D = Family(
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    knobs=direct_knobs,
     weights="zeros between groups",
     algorithm=Algorithm("conv2d", _reads_few_pixels, _of_few_pixels),
 )
@@ -229,5 +231,6 @@ DEPTHWISE = Family(
     layouts=_depthwise_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    knobs=depthwise_knobs,
     algorithm=of_halves("conv2d"),
 )

@@ -62,6 +62,19 @@ TERMS, _TERMS = 4, (1, 2, 4, 8)
 # Bytes of weights that are fetched ahead of sums, and the cache lines that a round may fetch.
 _FETCHED, _LINE, _LINES = (0, 4 << 10, 16 << 10, 32 << 10), 64, 64
 
+# Products that are summed in one register before they join the total (`schedule/accumulate.py`): a
+# 3x3 filter over 16 channels; and other numbers, with which errors grow at most twice as fast.
+SUM_TERMS, _SUM_TERMS = 144, (72, 144, 288, 576)
+
+
+def piece_knobs(terms: int) -> tuple[Knob, ...]:
+    """How many of so many products, in floating point, are summed in one register; none if all of
+    them are."""
+    if terms <= _SUM_TERMS[0]:
+        return ()
+    sizes = [n for n in _SUM_TERMS if n < terms * 2]
+    return (knob("piece", sizes, SUM_TERMS, "products that a register sums"),)
+
 
 def steps_knob(terms: int) -> Knob:
     """How many terms a round of the innermost loop has, of sums of so many terms."""

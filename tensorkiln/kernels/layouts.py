@@ -80,6 +80,13 @@ def adjacent(call: Call, target: Target) -> int:
     return 2 if x.dtype.bits == 16 else 1
 
 
+def together(weights: TensorType, reduced: int) -> int:
+    """How many products of a sum over dimension `reduced` one dot-product instruction adds up
+    (schedule/intrin/dot.py): those whose packed weights are adjacent, as in `A/32 B/4 A%32 B%4`."""
+    last = weights.memory.axes[-1]
+    return last.modulus if last.dim == reduced and last.modulus else 1
+
+
 def is_float32(call: Call) -> bool:
     """Whether the first three operands are float32."""
     return all(

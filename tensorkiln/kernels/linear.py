@@ -10,7 +10,7 @@ from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
-from tensorkiln.kernels.knobs import Knob, fetch_knob, heights, knob, steps_knob
+from tensorkiln.kernels.knobs import Knob, fetch_knob, heights, knob, piece_knobs, steps_knob
 from tensorkiln.kernels.layouts import (
     adjacent,
     by_lanes,
@@ -19,6 +19,7 @@ from tensorkiln.kernels.layouts import (
     is_float32,
     takes_pairs,
     takes_tiles,
+    together,
 )
 from tensorkiln.target import Target
 from tensorkiln.target.registers import highest, max_rows, scalar_tile
@@ -146,10 +147,8 @@ def in_tiles(call: Call, target: Target) -> bool:
 
 def panel_of(w: TensorType) -> tuple[int, int]:
     """(columns of a panel of packed weights, terms that lie adjacent)."""
-    axes = w.memory.axes
-    last = axes[-1]
-    few = last.modulus if last.dim == w.ndim - 2 and last.modulus else 1
-    return axes[-2 if few > 1 else -1].modulus, few
+    few = together(w, w.ndim - 2)
+    return w.memory.axes[-2 if few > 1 else -1].modulus, few
 
 
 def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
@@ -169,6 +168,7 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     return (
         knob("rows", heights(rows, most, untuned), untuned, "rows of a register tile"),
         steps_knob(terms),
+        *piece_knobs(0 if integers else terms * few),
         fetch_knob(nr * few * w.dtype.bytes, 0),
         knob("block", blocks, 0, "rows that go through all panels in turn; 0: all of them"),
     )

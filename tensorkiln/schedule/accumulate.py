@@ -11,19 +11,9 @@ from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, cast, const, intrin
-from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Stmt, Store
+from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.schedule.build import vectors, within
-
-# Products summed in one register before they join the total: a 3x3 filter over 16 channels.
-SUM_TERMS = 144
-
-
-def together(weights: TensorType, reduced: int) -> int:
-    """How many products of a sum over dimension `reduced` one dot-product instruction adds up
-    (schedule/intrin/dot.py): those whose packed weights are adjacent, as in `A/32 B/4 A%32 B%4`."""
-    last = weights.memory.axes[-1]
-    return last.modulus if last.dim == reduced and last.modulus else 1
 
 
 def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
@@ -49,11 +39,11 @@ def add_piece(
     return within([part], start, terms(part), vectors("add", part.shape, add))
 
 
-def pieces_of(units: int, terms_per_unit: int) -> tuple[int, int, int]:
+def pieces_of(units: int, terms_per_unit: int, most: int = SUM_TERMS) -> tuple[int, int, int]:
     """Cut a sum of `units` evenly: (units per piece, whole pieces, units in a last short one).
 
-    A piece has at most SUM_TERMS terms: pieces_of(10, 48) is (3, 3, 1).
+    A piece has at most `most` terms, or one unit: pieces_of(10, 48) is (3, 3, 1).
     """
-    wanted = max(1, SUM_TERMS // terms_per_unit)
+    wanted = max(1, most // terms_per_unit)
     size = -(-units // -(-units // wanted))
     return size, units // size, units % size

@@ -107,9 +107,12 @@ class Group:
         rows = self.function.attrs.get(ATTRIBUTE, ())
         return {name: value for owner, name, value in rows if owner == family}
 
-    def knob(self, name: str) -> int:
-        """The value of a knob that the kernel family of the schedule declares."""
+    def knob(self, name: str, untuned: int | None = None) -> int:
+        """The value of a knob that the kernel family of the schedule declares; `untuned` if it
+        declares none of this name for this group."""
         if name not in self.choices:
+            if untuned is not None:
+                return untuned
             raise InternalError(f"group {self.name}: its kernel family declares no knob {name!r}")
         return self.choices[name]
 

@@ -40,8 +40,9 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import RVar, TensorType
 from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.layouts import together
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import add_product, together
+from tensorkiln.schedule.accumulate import add_product
 from tensorkiln.schedule.attention.operands import AttentionOperands
 from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group

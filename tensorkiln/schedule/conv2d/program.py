@@ -21,8 +21,10 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value, maxim
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.conv2d import is_depthwise
+from tensorkiln.kernels.knobs import SUM_TERMS
+from tensorkiln.kernels.layouts import together
 from tensorkiln.ops.channel_window import ChannelWindow
-from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of, together
+from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
@@ -60,6 +62,8 @@ class Conv(ChannelBlocks):
         self.patch: tuple[int, int] = (0, 0)
         # Pixels of a register tile of such an image; 0: the schedule cuts its rows and columns.
         self.tile = 0
+        # Products that one register sums.
+        self.piece = SUM_TERMS
 
     def _window(self) -> ChannelWindow | None:
         """The range of input channels that each panel of a grouped convolution reads; None if a
@@ -187,7 +191,7 @@ class _Sums:
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
         granules = -(-size_of(c.wt.shape[1]) // c.step)
-        size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1])
+        size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1], c.piece)
         if whole + bool(rest) == 1 or c.dtype.is_int:
             return self._taps(total, IntImm(0), granules, IntImm(0))
 

@@ -7,82 +7,71 @@ program.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.kernels.tiles import spatial_tile, tiles
+from tensorkiln.kernels.conv2d_knobs import DEPTHWISE
+from tensorkiln.kernels.knobs import SUM_TERMS
+from tensorkiln.kernels.tiles import tiles
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, nest_of, share, sink
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows, scalar_tile
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
-# Up to _STREAMED tiles of pixels, loading a panel's weights from memory is a visible part of the
-# time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3
-# layers the same.
-_STREAMED, _FETCHED = 8, 16 << 10
-
-# Columns of a tile of a depthwise convolution, and rows of a patch of an image of unknown size: few
-# enough that threads share small images evenly.
-_DEPTHWISE, _ROWS = 7, 6
-
-# In small tiles of scalars, a loop over a row of few taps takes as long as its products.
-_SMALL_TILE, _FEW_TAPS = 4, 4
+# Rows of a patch of an image of unknown size, of a depthwise convolution: few enough that threads
+# share small images evenly.
+_ROWS = 6
 
 
 def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:
     """Direct convolution with its elementwise epilogue."""
     c = Conv(group)
-    limit = max_rows(target, c.vectors, c.dtype.is_int)
-    _set_patch(c, limit, max(4, min(8, (limit + 1) // 2)))
-    c.tile = limit if c.is_open else 0
+    pixels, terms = group.knob("pixels"), group.knob("terms")
+    c.piece = group.knob("piece", SUM_TERMS)
+    _set_patch(c, pixels, max(4, min(8, (pixels + 1) // 2)))
+    c.tile = pixels if c.is_open else 0
     s = Schedule(conv2d_program(c), check=check)
     for loop in s.loops(role="channel"):
-        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
-        s.unroll(s.split(loop, 4).inner if c.step // c.together > 4 else loop)
-    if 0 < scalar_tile(target, c.dtype.is_int) <= _SMALL_TILE and c.kernel[1] <= _FEW_TAPS:
+        s.unroll(s.split(loop, terms).inner if c.step // c.together > terms else loop)
+    if group.knob("unrolled", 0):
         for loop in s.loops(role="kernel_column"):
             s.unroll(loop)
-    rows, cols = spatial_tile(target, c.vectors, c.rows, c.columns, c.dtype.is_int)
+    rows = min(pixels, group.knob("rows", 1))
     if c.is_open:
         for pixel in s.loops(role="pixel"):
             sink(s, pixel)
     else:
         (row,), (column,) = s.loops(role="row"), s.loops(role="column")
-        register_tiles(s, row, column, rows, cols)
+        register_tiles(s, row, column, rows, pixels // rows)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    if -(-c.rows // rows) * -(-c.columns // cols) <= _STREAMED:
-        fetch_ahead(s, c.w, _FETCHED)
+    fetch_ahead(s, c.w, group.knob("fetch"))
+    first = group.knob("rows_first", 0)
+    if first:
+        _rows_first(s)
     if target.has_threads:
-        share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
+        if first:
+            share_nests(s, c, s.loops(role="panel"))
+        else:
+            share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
     return s
 
 
 def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Schedule:
     """One filter per channel: its weights stay in registers over a tile of pixels."""
     c = Conv(group)
-    _set_patch(c, _DEPTHWISE, _ROWS)
+    _set_patch(c, DEPTHWISE, _ROWS)
     s = Schedule(conv2d_program(c), check=check)
-    taps = c.kernel[0] * c.kernel[1]
     # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
     columns, rows_of_taps = s.loops(role="kernel_column"), s.loops(role="kernel_row")
-    for loop in (*columns, *(rows_of_taps if taps <= 9 else ())):
+    for loop in (*columns, *(rows_of_taps if group.knob("unrolled", 0) else ())):
         s.unroll(loop)
-    if limit := scalar_tile(target, c.dtype.is_int):
-        most = min(limit // 4 + 1, c.columns)
-        cols = next(n for n in range(most, 0, -1) if c.columns % n == 0)
-        rows = 1
-    else:
-        budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
-        most = min(_DEPTHWISE, c.columns)
-        cols = next(n for n in range(most, 0, -1) if c.columns % n == 0 or n <= 4)
-        # Strided windows share few of their loads, so two rows of them would spill.
-        rows = 1 if c.stride[1] > 1 else max(1, min(c.rows, budget // cols))
+    cols, rows = group.knob("columns"), group.knob("rows")
     if c.is_open:
         _open_tiles(s, cols, rows)
     else:
@@ -178,9 +167,33 @@ def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
     if not rows_are_tasks and batch * c.panels >= _FEW_TASKS:
         share(s, outer)
         return
-    # separate the halo's stores, phases, and the row tiles of two sizes
-    for loop in reversed([*outer, *s.loops(role="phase")]):
+    _separate(s)
+    share_nests(s, c, s.loops(role="patch" if c.is_open else "row"))
+
+
+def share_nests(s: Schedule, c: _Work, loops: Sequence[str]) -> None:
+    """Share each of the loops, with those around it, among threads when there is work for them."""
+    if (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK:
+        for loop in loops:
+            share(s, nest_of(s, loop))
+
+
+def _separate(s: Schedule) -> None:
+    """Separate the halo's stores, phases, and the row tiles of two sizes."""
+    outer = [*s.loops(role="batch"), *s.loops(role="panel"), *s.loops(role="phase")]
+    for loop in reversed(outer):
         if len(s.children(loop)) > 1:
             s.fission(loop)
-    for rows in s.loops(role="patch" if c.is_open else "row"):
-        share(s, nest_of(s, rows))
+
+
+def _rows_first(s: Schedule) -> None:
+    """Compute all panels of a few rows before the next rows, whose pixels then are in the cache.
+
+    for panel: halo; for rows   ->   for panel: halo
+                                     for rows, panel
+    """
+    _separate(s)
+    for rows in s.loops(role="row"):
+        panel = s.parent(rows)
+        if panel is not None and s.role(panel) == "panel":
+            s.reorder(rows, panel)

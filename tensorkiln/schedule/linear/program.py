@@ -20,8 +20,10 @@ from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, const, int_value
 from tensorkiln.ir.relax import Constant, RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.knobs import SUM_TERMS
+from tensorkiln.kernels.layouts import together
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of, together
+from tensorkiln.schedule.accumulate import add_piece, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
@@ -92,12 +94,15 @@ class Linear:
         )
 
 
-def linear_program(c: Linear) -> PrimFunc:
-    """for panel of columns, row: bias + x[row] . w[:, panel], epilogue."""
+def linear_program(c: Linear, piece: int = SUM_TERMS) -> PrimFunc:
+    """for panel of columns, row: bias + x[row] . w[:, panel], epilogue. Sums are taken in pieces of at
+    most `piece` terms."""
     whole, rest = divmod(c.n, c.nr)
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
-        return loop("row", c.m, lambda row: _row(c, batch, p, row, columns), "row", keep=True)
+        return loop(
+            "row", c.m, lambda row: _row(c, batch, p, row, columns, piece), "row", keep=True
+        )
 
     def panels(*batch: Expr) -> Stmt:
         every: Callable[[Expr], Stmt] = lambda p: panel(batch, p, c.nr)  # noqa: E731
@@ -111,7 +116,7 @@ def linear_program(c: Linear) -> PrimFunc:
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:
+def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int, most: int) -> Stmt:
     """One row of panel p, the first `columns` columns of which exist."""
     shape, (full, last) = (-(-columns // c.lanes), c.lanes), divmod(columns, c.lanes)
     total = buffer("total", shape, c.dtype, "local")
@@ -133,7 +138,7 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
         return add_piece(total, lambda part: terms(part, lo, count))
 
     steps = -(-c.k // c.together)
-    quads, whole, rest = pieces_of(steps // 4, 4 * c.together) if steps >= 4 else (1, 0, 0)
+    quads, whole, rest = pieces_of(steps // 4, 4 * c.together, most) if steps >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + steps % 4
     if whole + bool(rest) == 1 or c.dtype.is_int:
         sums = terms(total, IntImm(0), steps)

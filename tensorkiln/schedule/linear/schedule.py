@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.ir.expr import int_value
+from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.kernels.linear import in_tiles
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
@@ -27,7 +28,7 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     c = Linear(group, target)
     if in_tiles(c.call, target):
         return schedule_tiles(c, target.has_threads, check)
-    s = Schedule(linear_program(c), check=check)
+    s = Schedule(linear_program(c, group.knob("piece", SUM_TERMS)), check=check)
     for loop in s.loops(role="term"):
         steps_of(s, loop, group.knob("terms"))
     _blocks(s, group.knob("block"))

@@ -1,0 +1,83 @@
+"""What the schedules of direct convolutions leave to measurements."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.estimates import expected
+from tensorkiln.kernels.knobs import Knob, fetch_knob, knob, piece_knobs, steps_knob
+from tensorkiln.kernels.layouts import together
+from tensorkiln.kernels.tiles import spatial_tile
+from tensorkiln.target import Target
+from tensorkiln.target.registers import highest, max_rows, scalar_tile
+
+# Up to _STREAMED tiles of pixels, loading a panel's weights from memory is a visible part of the
+# time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3
+# layers the same.
+_STREAMED, _FETCHED = 8, 16 << 10
+# In small tiles of scalars, a loop over a row of few taps takes as long as its products.
+_SMALL_TILE, _FEW_TAPS = 4, 4
+# Taps of the filters of a depthwise convolution that may be unrolled, and that are.
+_MOST_TAPS, _UNROLLED_TAPS = 25, 9
+# Columns and rows of a tile of a depthwise convolution, at most, that may be worth a measurement;
+# and the columns of an untuned one.
+_COLUMNS, _ROWS, DEPTHWISE = 8, 4, 7
+
+
+def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    """Of a convolution with packed weights: a register tile is of `pixels` pixels, in `rows` rows
+    of the image if its size is known."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    axes, few = w.memory.axes, together(w, 1)
+    axes = axes[:-1] if few > 1 else axes
+    nr, step = axes[-1].modulus, (axes[-2].modulus or 1) * few
+    vectors, integers = nr // out.memory.block(1), w.dtype.is_int
+    height, width = map(expected, out.shape[2:])
+    is_open = None in map(int_value, out.shape[2:])
+    most = highest(target, vectors, integers)
+    rows, columns = spatial_tile(target, vectors, height, width, integers)
+    tiles = -(-height // rows) * -(-width // columns)
+    pixels = max_rows(target, vectors, integers) if is_open else rows * columns
+    found = [knob("pixels", range(1, min(most, height * width) + 1), pixels, "of a register tile")]
+    if not is_open:
+        of_rows = range(1, min(height, most) + 1)
+        found.append(knob("rows", of_rows, rows, "rows of the image that a register tile is of"))
+    taps = [int_value(n) or 1 for n in w.shape[2:]]
+    few_taps = 0 < scalar_tile(target, integers) <= _SMALL_TILE and taps[1] <= _FEW_TAPS
+    channels = int_value(w.shape[1]) or 1
+    found.append(steps_knob(step // few))
+    if 1 < taps[1] <= _FEW_TAPS:
+        found.append(knob("unrolled", (0, 1), int(few_taps), "1: the taps of a row are unrolled"))
+    found += piece_knobs(0 if integers or call.attrs.groups > 1 else channels * taps[0] * taps[1])
+    found.append(fetch_knob(nr * few * w.dtype.bytes, _FETCHED if tiles <= _STREAMED else 0))
+    if not is_open and -(-(int_value(out.shape[1]) or 1) // nr) > 1 and height > 1:
+        found.append(knob("rows_first", (0, 1), 0, "1: all panels of channels for a few rows"))
+    return tuple(found)
+
+
+def depthwise_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    """Of a depthwise convolution: a register tile is of `columns` x `rows` pixels."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    height, width = map(expected, out.shape[2:])
+    kernel = [int_value(n) or 1 for n in w.shape[2:]]
+    taps = kernel[0] * kernel[1]
+    if limit := scalar_tile(target, w.dtype.is_int):
+        largest = min(limit // 4 + 1, width)
+        columns = next(n for n in range(largest, 0, -1) if width % n == 0)
+        rows = 1
+    else:
+        budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, _UNROLLED_TAPS)))
+        largest = min(DEPTHWISE, width)
+        columns = next(n for n in range(largest, 0, -1) if width % n == 0 or n <= 4)
+        # Strided windows share few of their loads, so two rows of them would spill.
+        rows = 1 if call.attrs.strides[1] > 1 else max(1, min(height, budget // columns))
+    found = [
+        knob("columns", range(1, min(width, _COLUMNS) + 1), columns, "columns of a register tile"),
+        knob("rows", range(1, min(height, _ROWS) + 1), rows, "rows of a register tile"),
+    ]
+    if kernel[0] > 1 and taps <= _MOST_TAPS:
+        unrolled = int(taps <= _UNROLLED_TAPS)
+        found.append(knob("unrolled", (0, 1), unrolled, "1: the rows of a filter are unrolled"))
+    return tuple(found)
