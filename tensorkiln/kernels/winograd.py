@@ -20,6 +20,7 @@ from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.layouts import by_lanes, channel_blocks
+from tensorkiln.kernels.winograd_knobs import winograd_knobs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
@@ -131,6 +132,7 @@ WINOGRAD = Family(
     layouts=_layouts,
     epilogue=elementwise_epilogue,
     inplace=True,
+    knobs=winograd_knobs,
     weights="transformed by Winograd",
     algorithm=Algorithm("conv2d", _choose, _rewrite),
 )

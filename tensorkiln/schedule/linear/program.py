@@ -95,8 +95,8 @@ class Linear:
 
 
 def linear_program(c: Linear, piece: int = SUM_TERMS) -> PrimFunc:
-    """for panel of columns, row: bias + x[row] . w[:, panel], epilogue. Sums are taken in pieces of at
-    most `piece` terms."""
+    """for panel of columns, row: bias + x[row] . w[:, panel], epilogue. Sums are taken in pieces of
+    at most `piece` terms."""
     whole, rest = divmod(c.n, c.nr)
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:

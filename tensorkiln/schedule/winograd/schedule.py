@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import int_value
-from tensorkiln.kernels.tiles import tile_cycles, tiles
 from tensorkiln.ops.winograd import tiles_at_once
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
@@ -17,15 +16,10 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import fetch_ahead, sink
 from tensorkiln.schedule.winograd.program import Winograd, winograd_program
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows
 
-# Part of the second-level cache that a block of tiles and all weights may take.
-_CACHED = 0.75
-# Bytes of weights that are prefetched if they come from memory: ResNet-18 takes 4% less time.
-_FETCHED = 32 << 10
 # Products of a term of the sums, at least, that a unit of tiles has: fewer take as long.
 _BUSY = 6
-# Threads that the estimate divides blocks or panels among.
+# Threads that blocks of an image of unknown size are divided among, at least.
 _THREADS = 2
 
 
@@ -36,8 +30,7 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     """
     _require_packed(group)
     c = Winograd(group)
-    rows = max_rows(target, c.vectors)
-    blocks, by_blocks = _blocks(c, target, rows)
+    rows, blocks, by_blocks = (group.knob(name) for name in ("rows", "blocks", "by_blocks"))
     if c.is_open:
         return _of_unknown_size(c, target, rows, blocks, by_blocks, check)
     size = c.cut(blocks)
@@ -50,18 +43,15 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     (tile,) = s.children(block)
     s.fission(tile)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
-    for loop in s.loops(role="channel"):
-        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
-        s.unroll(s.split(loop, 4).inner if c.lanes > 4 else loop)
+    _terms(s, c)
     _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
-    if not by_blocks:
-        fetch_ahead(s, c.u, _FETCHED)
+    fetch_ahead(s, c.u, group.knob("fetch"))
     return s
 
 
 def _of_unknown_size(
-    c: Winograd, target: Target, rows: int, blocks: int, by_blocks: bool, check: bool
+    c: Winograd, target: Target, rows: int, blocks: int, by_blocks: int, check: bool
 ) -> Schedule:
     """The schedule where the number of tiles is unknown: `blocks` and `by_blocks` are the choices
     for the number that it is taken for."""
@@ -79,9 +69,7 @@ def _of_unknown_size(
     if shared and by_blocks:
         s.parallel(block)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
-    for loop in s.loops(role="channel"):
-        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
-        s.unroll(s.split(loop, 4).inner if c.lanes > 4 else loop)
+    _terms(s, c)
     (channels,) = s.children(inputs)
     s.reorder(channels, inputs)
     for tasks, count in ((channels, c.input_blocks), (panel, c.panels)):
@@ -110,9 +98,15 @@ def _of_unknown_size(
             sink(s, *s.children(rest))
     _vectors(s, outputs)
     s.set_scope("part", "register")
-    if not by_blocks:
-        fetch_ahead(s, c.u, _FETCHED)
+    fetch_ahead(s, c.u, c.group.knob("fetch"))
     return s
+
+
+def _terms(s: Schedule, c: Winograd) -> None:
+    """Unroll the sums over the channels of a block."""
+    terms = c.group.knob("terms")
+    for loop in s.loops(role="channel"):
+        s.unroll(s.split(loop, terms).inner if c.lanes > terms else loop)
 
 
 def _unit(vectors: int, rows: int) -> int:
@@ -129,31 +123,6 @@ def _require_packed(group: Group) -> None:
             where=group.name,
             hint="conv2d takes any operands; assign_layouts packs constants",
         )
-
-
-def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
-    """(the number of blocks of tiles, whether threads share the blocks or the panels of each), by
-    the least estimated cost."""
-    largest = tiles_at_once(c.products, c.input_blocks, c.lanes, c.vectors)
-    fewest = -(-c.tiles // largest)
-    tile_bytes = c.products * c.lanes * (c.input_blocks + c.vectors) * 4
-    weights = c.products * c.panels * c.vectors * c.input_blocks * c.lanes**2 * 4
-
-    def cost(choice: tuple[int, bool]) -> float:
-        blocks, by_blocks = choice
-        tasks = blocks if by_blocks else c.panels
-        idle = -(-tasks // _THREADS) * _THREADS / tasks
-        tiled = sum(
-            n * tile_cycles(size, c.vectors) for _, n, size in tiles(-(-c.tiles // blocks), rows)
-        )
-        return blocks * tiled * (1 + idle)
-
-    choices = [(fewest, False), (fewest, True)]
-    # Each block reads all weights: unless they are cached, the fewest blocks are the best choice.
-    for size in range(rows // 2 + 1, min(largest, 3 * rows, c.tiles) + 1):
-        if weights + size * tile_bytes <= target.l2_bytes * _CACHED:
-            choices.append((-(-c.tiles // size), True))
-    return min(choices, key=cost)
 
 
 def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
