@@ -18,7 +18,6 @@ from tensorkiln.base.sources import source_digest
 from tensorkiln.kernels.records import GivenRecords, Records, records_of, target_text
 from tensorkiln.pipeline import Externals, asked_option, asked_target
 from tensorkiln.scale import local_executor
-from tensorkiln.scale.local import LocalExecutor
 from tensorkiln.target import Target
 from tensorkiln.tuning.emulated import InstructionCount
 from tensorkiln.tuning.jobs import Measure
@@ -28,6 +27,7 @@ from tensorkiln.tuning.search import Effort, Options, Search, require_options
 from tensorkiln.tuning.space import SEARCHES, Space, require_search
 from tensorkiln.tuning.workloads import (
     Choice,
+    Kernel,
     Workload,
     fused_module,
     require_tunable,
@@ -36,6 +36,7 @@ from tensorkiln.tuning.workloads import (
 
 MEASURES = ("time", "instructions")
 _MOST = 7 * 86400.0
+_SHARE = 0.01
 
 
 def tune(
@@ -93,7 +94,7 @@ def tune(
     start = time.monotonic()
     _require_arguments(seconds, kernels, search, each, limit)
     way = _measure(measure)
-    options = Options(search, seed, batch, trials, float(each), float(limit), threads, way)
+    options = Options(search, seed, batch, trials, kernels, float(each), float(limit), threads, way)
     require_options(options)
     asked = asked_option(asked_target(target), "precision", precision)
     asked = asked_option(asked, "optimize", optimize)
@@ -102,35 +103,23 @@ def tune(
     if isinstance(way, InstructionCount):
         way.require(asked)
     known, shown = records_of(records), watched(progress)
-    shown.phase("compile the model")
+    shown.phase("optimise graph")
     mod = frontend.import_model(model, freeze=freeze)
-    fused, exe = fused_module(mod, asked, externals=externals)
-    shown.phase("find costly kernels")
-    local = all(e is None or isinstance(e, LocalExecutor) for e in (executor, measure_executor))
-    timed = way is None and local
-    found, others = workloads_of(fused, exe, asked, dict(sizes or {}), timed)
-    del exe, fused, mod
+    fused = fused_module(mod, asked, externals)
+    found, others = workloads_of(fused, asked, dict(sizes or {}))
     with ExitStack() as stack:
         header = _header(found, asked, way, dict(sizes or {}), threads)
-        chosen = found if kernels is None else found[:kernels]
+        chosen = _worth(found, others, kernels)
         book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
         if executor is None:
             executor = stack.enter_context(local_executor())
             if measure_executor is None and way is None:
                 measure_executor = stack.enter_context(local_executor(1))
         efforts = _efforts(found, book.costs, known)
-        search_ = Search(
-            efforts,
-            options,
-            book,
-            executor,
-            measure_executor or executor,
-            start + seconds,
-            shown,
-        )
-        search_.run()
+        measuring = measure_executor or executor
+        done = Search(efforts, options, book, executor, measuring, start + seconds, shown).run()
     shown.finish()
-    return tuned_of(efforts, others)
+    return tuned_of(done, others)
 
 
 def _require_arguments(
@@ -186,6 +175,15 @@ def _header(
         "sizes": json.dumps(dict(sorted(sizes.items()))),
         "threads": str(threads),
     }
+
+
+def _worth(found: list[Workload], others: list[Kernel], kernels: int | None) -> list[Workload]:
+    """The workloads that are measured: some more than are asked for, since an estimate chooses
+    them, and none that takes less than a hundredth of a run."""
+    share = 1 - sum(k.share for k in others)
+    total = sum(w.total for w in found) / max(share, 1e-9)
+    worth = [w for w in found if w.total >= _SHARE * total]
+    return worth if kernels is None else found[: 2 * kernels]
 
 
 def _efforts(found: list[Workload], costs: Mapping[str, float], records: Records) -> list[Effort]:

@@ -70,18 +70,18 @@ def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
     return Job(
         _key("prepare", w.text, w.target, given, w.sizes),
         prepare,
-        (w.text, w.target.to_json(), w.sizes, given),
+        (w.text, w.target.to_json(), w.family.op_class, w.sizes, given),
         f"prepare {w.name}",
     )
 
 
 def compile_job(w: Workload, chosen: Mapping[str, int]) -> Job:
     """The job of a Compiled candidate."""
-    rows = tuple((w.family.op_class, name, value) for name, value in sorted(chosen.items()))
+    rows = tuple(sorted(chosen.items()))
     return Job(
         _key("compile", w.text, w.target, rows),
         compile_candidate,
-        (w.text, w.target.to_json(), rows),
+        (w.text, w.target.to_json(), w.family.op_class, rows),
         f"compile {w.name} {text_of(chosen)}",
     )
 
@@ -107,20 +107,21 @@ def _key(*parts: object) -> str:
 def prepare(
     text: str,
     target: Mapping[str, object],
+    family: str,
     sizes: tuple[tuple[str, int], ...],
     options: tuple[tuple[str, float | int], ...],
 ) -> Prepared:
     """Compile a workload untuned, and compute what has to come out."""
-    library, symbol = library_of(text, Target(dict(target)), ())
+    library, symbol = library_of(text, Target(dict(target)), family)
     return Prepared(trial_for(text, symbol, dict(sizes), dict(options)), library)
 
 
 def compile_candidate(
-    text: str, target: Mapping[str, object], chosen: tuple[tuple[str, str, int], ...]
+    text: str, target: Mapping[str, object], family: str, chosen: tuple[tuple[str, int], ...]
 ) -> Compiled:
     """Compile a workload with the values of its knobs."""
     try:
-        library, _ = within(COMPILING, library_of, text, Target(dict(target)), chosen)
+        library, _ = within(COMPILING, library_of, text, Target(dict(target)), family, chosen)
     except _TookTooLongError:
         return Compiled(b"", HANG, f"compiling it takes more than {COMPILING:g} s")
     except Exception as error:

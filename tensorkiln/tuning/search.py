@@ -48,6 +48,7 @@ class Options:
     seed: int = 0
     batch: int = 8
     trials: int | None = None
+    kernels: int | None = None
     seconds: float = 0.2  # of a measurement
     limit: float = 10.0
     threads: int = 1
@@ -75,9 +76,14 @@ class Effort:
         return min((1.0, *(e.ratio for e in self.tried.values())))
 
     @property
+    def total(self) -> float:
+        """What all its calls in a run of the model take."""
+        return self.cost * self.workload.calls
+
+    @property
     def expected(self) -> float:
-        """What one more round may win, in seconds of a run: most where most time is spent."""
-        return self.cost * self.workload.calls * self.best * _PATIENCE**self.fruitless
+        """What one more round may win, most where most time is spent."""
+        return self.total * self.best * _PATIENCE**self.fruitless
 
     def ranked(self) -> list[Choice]:
         """Choices that are better than noise, the best first."""
@@ -125,13 +131,13 @@ class Search:
         deadline: float,
         progress: Progress,
     ):
-        self.efforts, self.options, self.journal = efforts, options, journal
+        self.efforts, self.options, self.journal = list(efforts), options, journal
         self.compiling, self.measuring = compiling, measuring
         self.deadline, self.progress = deadline, progress
         self._took = 2.0  # seconds that a candidate took, at the last
 
-    def run(self) -> None:
-        """Tune all efforts."""
+    def run(self) -> list[Effort]:
+        """Tune, and return what is known of each workload, the costliest first."""
         self._prepare()
         able = [e for e in self.efforts if not e.problem]
         self.progress.phase("tune", 0)
@@ -144,6 +150,7 @@ class Search:
         self.progress.phase("confirm", 0)
         for effort in able:
             self._confirm(effort)
+        return self.efforts
 
     def _reserve(self, able: Sequence[Effort]) -> float:
         """Seconds to keep for what comes after the rounds, and for the next round itself."""
@@ -186,8 +193,11 @@ class Search:
                 e.problem = "the time was over before it was measured"
             elif e.untuned is not None and e.untuned.state != OK:
                 e.problem = f"the untuned kernel: {e.untuned.state}: {e.untuned.reason}"
-            elif e.untuned is not None and e.untuned.unit == "ms":
-                e.cost = (e.untuned.untuned or 0.0) * 1e-3
+            elif e.untuned is not None:
+                e.cost = e.untuned.untuned or 0.0
+        # What was measured decides, not the estimate by which these were chosen.
+        by_cost = sorted(self.efforts, key=lambda e: (bool(e.problem), -e.total, e.workload.name))
+        self.efforts = by_cost[: o.kernels]
 
     def _round(self, e: Effort) -> None:
         """Try a batch of candidates of one workload."""

@@ -4,35 +4,39 @@ to a library with the very kernel that a compile of the whole model makes."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tensorkiln import ops
+from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.trust import private_temporary
-from tensorkiln.executable import Executable
+from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, RVar, TensorType
 from tensorkiln.ir.relax import size_symbols as symbols_of
-from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import constant_table, print_module
-from tensorkiln.kernels import Family, families
+from tensorkiln.ir.visit_graph import bindings_in
+from tensorkiln.kernels import Family
 from tensorkiln.kernels.knobs import ATTRIBUTE, Knob
 from tensorkiln.kernels.records import workload_of
 from tensorkiln.measure.inputs import numpy_type
-from tensorkiln.measure.kernels import call_counts, flops, size_of, time_kernels
-from tensorkiln.passes import Instrument, Pass, Step
-from tensorkiln.pipeline import compile, placed_on
+from tensorkiln.measure.kernels import size_of
+from tensorkiln.passes import Pass, make_runner
+from tensorkiln.pipeline import Externals, compile, placed_on, plan_for
 from tensorkiln.runtime.tensor import Array
 from tensorkiln.runtime.trial import Operand, Trial
-from tensorkiln.schedule.choose import knobs_of
+from tensorkiln.schedule.choose import fitting, knobs_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.script import from_source
 from tensorkiln.target import Target, target_in
 from tensorkiln.target.kinds import KINDS
+from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.verification.reference import Tolerance, walk
@@ -41,6 +45,7 @@ Choice = tuple[int, ...]  # a value of each knob, in their order
 
 # What a machine is taken to do where kernels cannot be timed: only their order follows from it.
 _FLOPS, _BYTES = 16e9, 8e9  # a second
+_PASSES = 4  # operations of an element that is no product
 _CALLER = "main"
 
 
@@ -49,7 +54,7 @@ class Workload:
     """A kernel of a model that has knobs. `key` is the hash by which records know it, `text` the
     module of its fused group and a function that calls it, `target` what it is compiled for.
     `calls` are those of a run of the model, `nodes` what it computes there. `cost` is what one call
-    takes: seconds, measured or estimated."""
+    takes, in seconds by an estimate."""
 
     key: str
     name: str
@@ -81,34 +86,24 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that has no knobs, and what part of a run it takes."""
+    """A kernel that has no knobs, and what part of a run it takes by an estimate."""
 
     name: str
     family: str
     share: float
 
 
-@dataclass(slots=True)
-class _Fused(Instrument):
-    """Keeps the module that `LowerGroups` gets."""
-
-    module: IRModule | None = None
-
-    def before(self, step: Step) -> None:
-        if step.name == "lower_groups":
-            self.module = step.before
-
-
-def fused_module(model: object, target: Target, **options: object) -> tuple[IRModule, Executable]:
-    """The fused groups of a model, and what it compiles to. UserError (code `not-lowered`) if its
-    passes make none."""
-    seen = _Fused()
-    executable = compile(model, target, instruments=[seen], **options)  # type: ignore[arg-type]
-    if seen.module is None:
-        raise UserError(
-            "the passes of the target's kind make no kernels of fused groups", code="not-lowered"
-        )
-    return seen.module, executable
+def fused_module(mod: IRModule, target: Target, externals: Externals = ()) -> IRModule:
+    """The fused groups of a model, as a compile makes them. UserError (code `not-lowered`) if the
+    passes of the target's kind make none."""
+    plan = plan_for(target, externals)
+    at = next((i for i, p in enumerate(plan.relax) if isinstance(p, LowerGroups)), None)
+    if at is None:
+        message = "the passes of the target's kind make no kernels of fused groups"
+        raise UserError(message, code="not-lowered", where="target")
+    runner = make_runner((), read_config(), plan.passes)
+    mod = with_names_for_c(with_device_keys(mod, plan.target, True))
+    return runner.run(mod, "relax", plan.relax[:at])
 
 
 def require_tunable(target: Target) -> None:
@@ -125,49 +120,59 @@ def require_tunable(target: Target) -> None:
 
 
 def workloads_of(
-    mod: IRModule, exe: Executable, target: Target, sizes: Mapping[str, int], timed: bool
+    mod: IRModule, target: Target, sizes: Mapping[str, int]
 ) -> tuple[list[Workload], list[Kernel]]:
-    """The kernels of a fused module that have knobs, the costliest first, and the others.
+    """The kernels of a fused module that have knobs, the costliest first by an estimate, and the
+    others.
 
-    `timed`: they run here, and their times decide; else their work. `sizes` are of symbolic
-    dimensions; UserError (code `unknown-dim`) for one that a kernel needs and is not among them.
+    `sizes` are of symbolic dimensions; UserError (code `unknown-dim`) for one that a kernel needs
+    and is not among them.
     """
     place = placed_on(target)
-    counts, spent = call_counts(exe), _spent(exe, sizes, timed)
-    classes = {k.symbol: k.kernel_class for k in exe.kernels}
-    nodes = {k.symbol: k.nodes for k in exe.kernels}
-    found: dict[str, Workload] = {}
-    others: dict[str, Kernel] = {}
-    total = sum(spent.values()) or 1.0
+    calls = _calls(mod)
+    found: dict[tuple[str, Target], Workload] = {}
+    others: list[tuple[str, str, float]] = []
     for f in mod.functions:
         if not isinstance(f, Function) or not f.is_primitive or f.external:
             continue
         own = target_in(place, f.attrs)
-        if f.name not in counts:  # equal groups share the kernel of the first
+        if not KINDS[own.kind].is_cpu:
             continue
-        calls = counts[f.name]
-        family, knobs = _knobs_of(f, own, classes[f.name])
-        is_tunable = KINDS[own.kind].is_cpu and any(len(k.values) > 1 for k in knobs)
-        if family is None or not is_tunable:
-            share = spent.get(f.name, 0.0) / total
-            others[f.name] = Kernel(f.name, classes[f.name], share)
-            continue
+        group, count = Group(f, f.name, own), calls.get(f.name, 0)
+        family, knobs = _family_of(group, own)
+        cost = _estimate(group, sizes)
         key, record_text = workload_of(f)
-        found[key] = Workload(
-            key,
-            f.name,
-            workload_text(f),
-            record_text,
-            own,
-            family,
-            knobs,
-            calls,
-            nodes[f.name],
-            spent.get(f.name, 0.0) / max(1, calls),
-            tuple((v.name, _size(v.name, sizes)) for v in symbols_of(f)),
-        )
+        if all(len(k.values) < 2 for k in knobs):
+            others.append((f.name, family.op_class, count * cost))
+        elif (same := found.get((key, own))) is not None:
+            nodes = (*same.nodes, *_nodes(f))
+            found[key, own] = replace(same, calls=same.calls + count, nodes=nodes)
+        else:
+            needs = tuple((v.name, _size(v.name, sizes)) for v in symbols_of(f))
+            text, nodes = workload_text(f), _nodes(f)
+            found[key, own] = Workload(
+                key, f.name, text, record_text, own, family, knobs, count, nodes, cost, needs
+            )
+    total = sum(w.total for w in found.values()) + sum(cost for *_, cost in others) or 1.0
     by_cost = sorted(found.values(), key=lambda w: (-w.total, w.name))
-    return by_cost, sorted(others.values(), key=lambda k: (-k.share, k.name))
+    kernels = [Kernel(name, family, cost / total) for name, family, cost in others]
+    return by_cost, sorted(kernels, key=lambda k: (-k.share, k.name))
+
+
+def _calls(mod: IRModule) -> Counter[str]:
+    """How often each fused group is called, by name."""
+    return Counter(
+        b.value.callee.name
+        for f in mod.functions
+        if isinstance(f, Function) and not f.is_primitive
+        for b in bindings_in(f.bindings)
+        if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)
+    )
+
+
+def _nodes(f: Function) -> tuple[str, ...]:
+    """The nodes of the model that a group computes."""
+    return tuple(dict.fromkeys(b.value.span for b in f.bindings if isinstance(b.value, Call)))
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:
@@ -181,30 +186,36 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
     return sizes[name]
 
 
-def _knobs_of(f: Function, target: Target, op_class: str) -> tuple[Family | None, tuple[Knob, ...]]:
-    """The family that computes a group, and its knobs for it."""
-    group = Group(f, f.name, target)
-    rows = families(target).of(group.main.op)
-    family = next((row for row in rows if row.op_class == op_class), None)
-    return family, knobs_of(family, group, target) if family is not None else ()
+def _family_of(group: Group, target: Target) -> tuple[Family, tuple[Knob, ...]]:
+    """The family that computes a group, unless it declines, and its knobs."""
+    family = next(fitting(group, target))
+    return family, knobs_of(family, group, target)
 
 
-def _spent(exe: Executable, sizes: Mapping[str, int], timed: bool) -> dict[str, float]:
-    """Seconds that all calls of each kernel take, measured here or estimated."""
-    if timed:
-        rows = time_kernels(exe, 0.01, sizes=sizes)
-        return {r.name: r.total * 1e-6 for r in rows if not math.isnan(r.micros)}
-    counts, mod = call_counts(exe), exe.module.with_programs()
-    found = {}
-    for name, calls in counts.items():
-        f = mod[name]
-        if isinstance(f, PrimFunc):
-            shapes = [[size_of(d, sizes) or 1 for d in b.shape] for b in f.buffers]
-            moved = sum(
-                math.prod(s) * b.dtype.bytes for s, b in zip(shapes, f.buffers, strict=True)
-            )
-            found[name] = calls * max(flops(f.body, sizes) / _FLOPS, moved / _BYTES)
-    return found
+def _estimate(group: Group, sizes: Mapping[str, int]) -> float:
+    """Seconds that a call takes, by its work: their order is what counts."""
+    work = sum(_work(call, v.tensor, sizes) for v, call in group.calls.items())
+    tensors = [*(p.tensor for p in group.function.params), group.out_type]
+    moved = sum(math.prod(_shape(t, sizes)) * t.dtype.bytes for t in tensors)
+    return max(work / _FLOPS, moved / _BYTES)
+
+
+def _work(call: Call, out: TensorType, sizes: Mapping[str, int]) -> float:
+    """About how many operations a call of an operator takes: of products two for each term, less
+    what Winograd's transforms save; of others some for each element."""
+    types = [a.type for a in call.args if isinstance(a.type, TensorType)]
+    whole = math.prod(_shape(out, sizes))
+    if call.op == "attention":
+        return 4.0 * math.prod(_shape(types[0], sizes)) * _shape(types[1], sizes)[2]
+    if ops.get(call.op).pattern == "contraction" or call.op.startswith("winograd"):
+        w = _shape(types[1], sizes)
+        terms = w[-2] if call.op in ("linear", "matmul") else math.prod(w[1:])
+        return 2.0 * whole * terms / math.prod(call.attrs.get("tile", ()))
+    return _PASSES * (whole + sum(math.prod(_shape(t, sizes)) for t in types))
+
+
+def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(size_of(d, sizes) or 1 for d in t.shape)
 
 
 def workload_text(f: Function) -> str:
@@ -229,20 +240,22 @@ def group_in(mod: IRModule) -> Function:
 
 
 def library_of(
-    text: str, target: Target, chosen: Sequence[tuple[str, str, int]]
+    text: str, target: Target, family: str, chosen: Sequence[tuple[str, int]] = ()
 ) -> tuple[bytes, str]:
-    """The library of a workload with the values of knobs, rows of (family, knob, value), and its
-    kernel's symbol. Raises what `compile` raises."""
+    """The library of a workload with the values of a family's knobs, and its kernel's symbol.
+    Raises what `compile` raises, and UserError (code `declined`) if another family computes it."""
     mod = from_source(text)
     assert isinstance(mod, IRModule)
     group = group_in(mod)
     if chosen:
-        attrs = Attrs.of(**{**group.attrs, ATTRIBUTE: tuple(chosen)})
+        attrs = Attrs.of(**{**group.attrs, ATTRIBUTE: tuple((family, *row) for row in chosen)})
         changed = replace(group, attrs=attrs)
         mod = mod.with_functions(tuple(changed if f is group else f for f in mod.functions))
     passes: list[Pass] = [LowerGroups(target), PlanMemory(target), partial_graph_aot]
     exe = compile(mod, target, relax_pipeline=passes)
     (kernel,) = exe.kernels
+    if kernel.kernel_class != family:
+        raise UserError(f"{kernel.kernel_class} computes it, {family} declines", code="declined")
     with private_temporary("kiln-workload-") as folder:
         path = exe.export_library(f"{folder}/kernel.so", exports=[kernel.symbol])
         return path.read_bytes(), kernel.symbol
