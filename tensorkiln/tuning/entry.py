@@ -16,7 +16,7 @@ from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.base.sources import source_digest
 from tensorkiln.kernels.records import GivenRecords, Records, records_of, target_text
-from tensorkiln.pipeline import Externals, asked_option, asked_target
+from tensorkiln.pipeline import Externals, asked_option, asked_target, require_externals
 from tensorkiln.scale import local_executor
 from tensorkiln.target import Target
 from tensorkiln.tuning.emulated import InstructionCount
@@ -93,6 +93,11 @@ def tune(
     """
     start = time.monotonic()
     _require_arguments(seconds, kernels, search, each, limit)
+    require_externals(externals)
+    sizes = _sizes(sizes)
+    for name, given in (("executor", executor), ("measure_executor", measure_executor)):
+        if given is not None:
+            require(given, Executor, name)
     way = _measure(measure)
     options = Options(search, seed, batch, trials, kernels, float(each), float(limit), threads, way)
     require_options(options)
@@ -106,9 +111,9 @@ def tune(
     shown.phase("optimise graph")
     mod = frontend.import_model(model, freeze=freeze)
     fused = fused_module(mod, asked, externals)
-    found, others = workloads_of(fused, asked, dict(sizes or {}))
+    found, others = workloads_of(fused, asked, sizes)
     with ExitStack() as stack:
-        header = _header(found, asked, way, dict(sizes or {}), threads)
+        header = _header(found, asked, way, sizes, threads)
         chosen = _worth(found, others, kernels)
         book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
         if executor is None:
@@ -138,6 +143,17 @@ def _require_arguments(
     if search not in SEARCHES:
         hint = nearest(str(search), SEARCHES) or f"one of {', '.join(SEARCHES)}"
         raise UserError(f"no search {search!r}", code="unknown-search", hint=hint)
+
+
+def _sizes(given: Mapping[str, int] | None) -> dict[str, int]:
+    """Sizes of symbolic dimensions. UserError for anything else."""
+    if given is None:
+        return {}
+    require(given, Mapping, "sizes")
+    for name, size in given.items():
+        if type(size) is not int or size < 1:
+            raise UserError(f"sizes: {name!r} is {size!r}, expected a whole number of at least 1")
+    return dict(given)
 
 
 def _measure(measure: object) -> Measure | None:

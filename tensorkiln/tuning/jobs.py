@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -150,6 +151,8 @@ def measure_candidate(
             state = getattr(error, "state", ERROR)
             words = str(error) if isinstance(error, TensorkilnError) else repr(error)
             return Verdict(state, words)
+    if not 0 < number < math.inf:
+        return Verdict(ERROR, f"measure returned {number!r}, expected a number above 0")
     machine = getattr(measure, "machine", "") or machine_name()
     return Verdict(OK, "", number, number, number, measure.unit, machine)
 

@@ -34,7 +34,7 @@ from tensorkiln.schedule.choose import fitting, knobs_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.script import from_source
-from tensorkiln.target import Target, target_in
+from tensorkiln.target import Target, cpu_target, target_in
 from tensorkiln.target.kinds import KINDS
 from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
@@ -52,7 +52,7 @@ _CALLER = "main"
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A kernel of a model that has knobs. `key` is the hash by which records know it, `text` the
-    module of its fused group and a function that calls it, `target` what it is compiled for.
+    module of its fused group, `target` what it is compiled for.
     `calls` are those of a run of the model, `nodes` what it computes there. `cost` is what one call
     takes, in seconds by an estimate."""
 
@@ -108,8 +108,8 @@ def fused_module(mod: IRModule, target: Target, externals: Externals = ()) -> IR
 
 def require_tunable(target: Target) -> None:
     """Raise UnsupportedError for a target whose kernels are no objects of a library."""
-    cpu = placed_on(target)
-    if cpu.kind == "llvm":
+    kind = KINDS[target.kind]
+    if cpu_target(target).kind == "llvm" and (kind.is_cpu or kind.composite):
         return
     raise UnsupportedError(
         f"kernels of target kind {target.kind!r} are not tuned: candidates are libraries of kind "
@@ -206,12 +206,12 @@ def _work(call: Call, out: TensorType, sizes: Mapping[str, int]) -> float:
     types = [a.type for a in call.args if isinstance(a.type, TensorType)]
     whole = math.prod(_shape(out, sizes))
     if call.op == "attention":
-        return 4.0 * math.prod(_shape(types[0], sizes)) * _shape(types[1], sizes)[2]
+        return float(4 * math.prod(_shape(types[0], sizes)) * _shape(types[1], sizes)[2])
     if ops.get(call.op).pattern == "contraction" or call.op.startswith("winograd"):
         w = _shape(types[1], sizes)
         terms = w[-2] if call.op in ("linear", "matmul") else math.prod(w[1:])
-        return 2.0 * whole * terms / math.prod(call.attrs.get("tile", ()))
-    return _PASSES * (whole + sum(math.prod(_shape(t, sizes)) for t in types))
+        return float(2 * whole * terms / math.prod(call.attrs.get("tile", ())))
+    return float(_PASSES * (whole + sum(math.prod(_shape(t, sizes)) for t in types)))
 
 
 def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -219,24 +219,21 @@ def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def workload_text(f: Function) -> str:
-    """The module of a fused group and a function that calls it; UserError (code `not-text`) for a
-    group that holds arrays."""
-    params = tuple(RVar(f"x{i}", p.type) for i, p in enumerate(f.params))
-    result = f.result
-    assert isinstance(result, RVar)
+    """The module of a fused group alone; UserError (code `not-text`) for one that holds arrays."""
     attrs = Attrs.of(**{k: v for k, v in f.attrs.items() if k not in (ATTRIBUTE, "target")})
-    y = RVar("y", result.type)
-    group = replace(f, attrs=attrs)
-    caller = Function(_CALLER, params, (Binding(y, Call(GlobalRef(f.name), params)),), y)
-    mod = IRModule((caller, group))
+    mod = IRModule((replace(f, attrs=attrs),))
     if constant_table(mod):
         raise UserError(f"group {f.name} holds arrays", code="not-text")
     return print_module(mod)
 
 
-def group_in(mod: IRModule) -> Function:
-    """The fused group of a workload's module."""
-    return next(f for f in mod.functions if isinstance(f, Function) and f.is_primitive)
+def _group_in(text: str) -> Function:
+    """The fused group of a workload."""
+    mod = from_source(text)
+    assert isinstance(mod, IRModule)
+    (f,) = mod.functions
+    assert isinstance(f, Function)
+    return f
 
 
 def library_of(
@@ -244,13 +241,15 @@ def library_of(
 ) -> tuple[bytes, str]:
     """The library of a workload with the values of a family's knobs, and its kernel's symbol.
     Raises what `compile` raises, and UserError (code `declined`) if another family computes it."""
-    mod = from_source(text)
-    assert isinstance(mod, IRModule)
-    group = group_in(mod)
+    group = _group_in(text)
     if chosen:
-        attrs = Attrs.of(**{**group.attrs, ATTRIBUTE: tuple((family, *row) for row in chosen)})
-        changed = replace(group, attrs=attrs)
-        mod = mod.with_functions(tuple(changed if f is group else f for f in mod.functions))
+        rows = tuple((family, *row) for row in chosen)
+        group = replace(group, attrs=Attrs.of(**{**group.attrs, ATTRIBUTE: rows}))
+    # A function that calls it, of the same symbolic dimensions: in text they would be others.
+    params = tuple(RVar(f"x{i}", p.type) for i, p in enumerate(group.params))
+    y = RVar("y", group.result.type)
+    call = Binding(y, Call(GlobalRef(group.name), params))
+    mod = IRModule((Function(_CALLER, params, (call,), y), group))
     passes: list[Pass] = [LowerGroups(target), PlanMemory(target), partial_graph_aot]
     exe = compile(mod, target, relax_pipeline=passes)
     (kernel,) = exe.kernels
@@ -266,9 +265,8 @@ def trial_for(
 ) -> Trial:
     """The trial of a workload: its operands, and what NumPy in float64 says of the result. Where
     numbers below 0 give NaN, operands have none."""
-    mod = from_source(text)
-    assert isinstance(mod, IRModule)
-    f = group_in(mod)
+    f = _group_in(text)
+    mod = IRModule((f,))
     assert isinstance(f.result, RVar)
     operands = tuple(_operand(v, sizes) for v in (*f.params, f.result))
     numbers = tuple(sizes[v.name] for v in symbols_of(f))
