@@ -17,10 +17,11 @@ from tensorkiln.base.progress import Progress, watched
 from tensorkiln.base.sources import source_digest
 from tensorkiln.kernels.records import GivenRecords, Records, records_of, target_text
 from tensorkiln.pipeline import Externals, asked_option, asked_target, require_externals
+from tensorkiln.runtime.measuring import Measure
 from tensorkiln.scale import local_executor
 from tensorkiln.target import Target
+from tensorkiln.tuning.direct import Direct
 from tensorkiln.tuning.emulated import InstructionCount
-from tensorkiln.tuning.jobs import Measure
 from tensorkiln.tuning.journal import Journal
 from tensorkiln.tuning.report import Tuned, tuned_of
 from tensorkiln.tuning.search import Effort, Options, Search, require_options
@@ -121,7 +122,7 @@ def tune(
             if measure_executor is None and way is None:
                 measure_executor = stack.enter_context(local_executor(1))
         efforts = _efforts(found, book.costs, known)
-        measuring = measure_executor or executor
+        measuring = Direct(measure_executor or executor)
         done = Search(efforts, options, book, executor, measuring, start + seconds, shown).run()
     shown.finish()
     return tuned_of(done, others)

@@ -19,11 +19,11 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.kernels.knobs import text_of
 from tensorkiln.kernels.records import Record, schedule_digest, target_text
+from tensorkiln.runtime.measuring import Measure
 from tensorkiln.runtime.timing import ERROR, OK, Verdict
 from tensorkiln.scale import Job, Outcome, run_jobs
 from tensorkiln.tuning.jobs import (
     Compiled,
-    Measure,
     Prepared,
     compile_job,
     measure_job,
