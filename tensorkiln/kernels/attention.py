@@ -24,10 +24,12 @@ from tensorkiln.ir.relax import Binding, Call, RVar, TensorType, Value, constant
 from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import computes_nothing
 from tensorkiln.kernels.halves import of_halves
+from tensorkiln.kernels.knobs import TERMS, Knob, heights, knob, steps_knob
 from tensorkiln.kernels.layouts import is_float32, takes_pairs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
+from tensorkiln.target.registers import highest, max_rows
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
@@ -154,6 +156,35 @@ def _decompose(b: Binding) -> list[Binding]:
     return [*bindings, Binding(var, op_call("matmul", weights, v, span=call.span))]
 
 
+# Keys of a block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed; else
+# KEY_BLOCK. And others, of which all are whole vectors.
+SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
+# Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
+_VECTORS, _MOST_VECTORS = 2, 4
+
+
+def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    q, k = (a.type for a in call.args[:2])
+    assert isinstance(q, TensorType) and isinstance(k, TensorType)
+    lanes, keys, rows = target.vector_lanes("float32"), int_value(k.shape[2]), int_value(q.shape[2])
+    whole = keys is not None and 0 < keys <= SINGLE_BLOCK
+    block = -(-keys // lanes) * lanes if whole and keys else KEY_BLOCK
+    blocks = [n for n in _BLOCKS if n % lanes == 0 and (keys is None or n < keys)]
+    tall = max_rows(target, _VECTORS)
+    terms = TERMS if target.multiplies_by_lane else 1  # then four neighbours are one load
+    return (
+        knob(
+            "rows",
+            heights(rows, highest(target, _VECTORS), tall),
+            tall,
+            "rows of queries of a tile",
+        ),
+        knob("vectors", range(1, _MOST_VECTORS + 1), _VECTORS, "vectors per row of a tile"),
+        steps_knob((head_sizes(call)[0] or 1), terms),
+        knob("keys", blocks, block, "keys of a block"),
+    )
+
+
 ATTENTION = Family(
     op_class="attention_fused",
     operators=("attention",),
@@ -164,5 +195,6 @@ ATTENTION = Family(
     decompose=_decompose,
     epilogue=_epilogue,
     prologue=_prologue,
+    knobs=_knobs,
     algorithm=of_halves("attention", _multiplies_pairs),
 )

@@ -59,6 +59,8 @@ def heights(extent: int | None, most: int, untuned: int) -> tuple[int, ...]:
 # Terms of a sum in a round of the innermost loop, the untuned number and others: with more, LLVM's
 # scheduler hoists loads until it spills.
 TERMS, _TERMS = 4, (1, 2, 4, 8)
+# Independent vectors of a reduction: an addition has to wait for the previous one of its chain.
+CHAINS = 4
 # Bytes of weights that are fetched ahead of sums, and the cache lines that a round may fetch.
 _FETCHED, _LINE, _LINES = (0, 4 << 10, 16 << 10, 32 << 10), 64, 64
 
@@ -76,9 +78,14 @@ def piece_knobs(terms: int) -> tuple[Knob, ...]:
     return (knob("piece", sizes, SUM_TERMS, "products that a register sums"),)
 
 
-def steps_knob(terms: int) -> Knob:
+def steps_knob(terms: int, untuned: int = TERMS) -> Knob:
     """How many terms a round of the innermost loop has, of sums of so many terms."""
-    return knob("terms", [n for n in _TERMS if n <= terms], TERMS, "terms of a sum in a round")
+    return knob("terms", [n for n in _TERMS if n <= terms], untuned, "terms of a sum in a round")
+
+
+def chains_knob() -> Knob:
+    """In how many independent vectors the terms of a reduction are added."""
+    return knob("chains", _TERMS, CHAINS, "independent vectors that a reduction adds in")
 
 
 def fetch_knob(term: int, untuned: int) -> Knob:

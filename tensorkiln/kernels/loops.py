@@ -10,6 +10,7 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
+from tensorkiln.kernels.knobs import Knob, chains_knob
 from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get
 from tensorkiln.target import Target
@@ -67,6 +68,10 @@ def _takes_rows(call: Call, operand: int, target: Target) -> bool:
     return target.optimize == "size" or rows * _FEW_ROWS <= (int_value(table.shape[0]) or 0)
 
 
+def _reduction_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    return (chains_knob(),)
+
+
 IMAGES = Family(
     op_class="images",
     operators=("relayout",),
@@ -87,6 +92,7 @@ REDUCTIONS = Family(
     schedule=_LOOPS,
     epilogue=elementwise_epilogue,
     prologue=no_view,
+    knobs=_reduction_knobs,
     any_form=True,
 )
 LOOPS = Family(op_class="loops", operators=(), schedule=_LOOPS, any_form=True)

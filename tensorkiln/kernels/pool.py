@@ -6,6 +6,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import any_prologue, elementwise_epilogue, no_view
+from tensorkiln.kernels.knobs import Knob, knob
 from tensorkiln.ops.nn import pool_windows
 from tensorkiln.target import Target
 
@@ -80,12 +81,38 @@ def _same_blocks(x: TensorType, out: TensorType) -> bool:
     return x.layout.block(1) == out.layout.block(1)
 
 
+# Column values of one tile, each a vector that lives in a register; and of larger ones.
+_COLUMNS, _MOST_COLUMNS = 12, 16
+
+
+def _pool_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    """How many outputs of a row share columns: so many that their columns fit into _COLUMNS
+    registers, and tiles are as equal as possible."""
+    cols, width = pool_windows(call.attrs)[1], int_value(out.shape[3])
+
+    def most(columns: int) -> int:
+        return max(1, (columns - cols.kernel) // cols.stride + 1)
+
+    size = most(_COLUMNS)
+    if width:
+        size = -(-width // -(-width // size))
+    return (
+        knob(
+            "columns",
+            range(1, min(most(_MOST_COLUMNS), width or 64) + 1),
+            size,
+            "outputs of a tile",
+        ),
+    )
+
+
 POOL = Family(
     op_class="pool_blocked",
     operators=("max_pool2d", "avg_pool2d"),
     schedule="tensorkiln.schedule.pool.schedule:schedule_pool",
     fits=_pool_fits,
     in_blocks=any_layout,
+    knobs=_pool_knobs,
     epilogue=elementwise_epilogue,
     prologue=no_view,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
+from tensorkiln.kernels.knobs import Knob, chains_knob
 from tensorkiln.target import Target
 
 
@@ -16,12 +17,17 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     return last and x.ndim >= 1 and out.layout is None and x.layout is None
 
 
+def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    return (chains_knob(),)
+
+
 SOFTMAX = Family(
     op_class="softmax_rows",
     operators=("softmax", "log_softmax"),
     schedule="tensorkiln.schedule.rows.schedule:schedule_softmax",
     fits=_fits,
     prologue=light,
+    knobs=_knobs,
 )
 LAYER_NORM = Family(
     op_class="layer_norm_rows",
@@ -30,4 +36,5 @@ LAYER_NORM = Family(
     fits=_fits,
     epilogue=elementwise_epilogue,
     prologue=light,
+    knobs=_knobs,
 )

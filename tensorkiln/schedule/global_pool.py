@@ -23,11 +23,12 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.estimates import expected
+from tensorkiln.kernels.knobs import CHAINS
 from tensorkiln.schedule.access import lane_bounds, reads_blocks, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
 from tensorkiln.schedule.build import lanes as over_lanes
 from tensorkiln.schedule.group import Group, static
-from tensorkiln.schedule.partial_sums import CHAINS, in_vectors, sum_apart
+from tensorkiln.schedule.partial_sums import in_vectors, sum_apart
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from tensorkiln.ir.expr import REDUCE_BINARY, Binary, int_value
 from tensorkiln.ir.stmt import Store
+from tensorkiln.kernels.knobs import CHAINS
 from tensorkiln.schedule.intrin.reduce import reduce_name
 from tensorkiln.schedule.primitives import Schedule, Split
 
-CHAINS = 4
 _REDUCE = {binary: op for op, binary in REDUCE_BINARY.items()}
 
 
-def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
+def sum_in_lanes(s: Schedule, loop: str, lanes: int, chains: int = CHAINS) -> None:
     """Sum the terms of a loop in vectors, the vectors in chains, and last the lanes.
 
         for k in range(n):               part[:, :] = 0; sums[:] = 0
@@ -37,15 +37,15 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
     (block,) = s.children(found.inner)
     sums = _factored(s, block, found.inner, 1, _alone(s, found))
     _join_lanes(s, block)
-    sum_in_chains(s, found.outer, sums)
+    sum_in_chains(s, found.outer, sums, chains)
 
 
-def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
-    """Sum the terms of a loop in CHAINS chains, then the chains."""
-    if not s.reaches(loop, CHAINS):
+def sum_in_chains(s: Schedule, loop: str, block: str, chains: int = CHAINS) -> None:
+    """Sum the terms of a loop in so many chains, then the chains."""
+    if chains == 1 or not s.reaches(loop, chains):
         return
     extent = int_value(s.loop(loop).extent)
-    found = s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel", ("term", "vector"))
+    found = s.split(loop, chains, (f"{loop}_0", "o"), "peel", ("term", "vector"))
     sum_apart(s, block, found.inner, _alone(s, found))
     if found.tail is not None and extent is not None:
         s.unroll(found.tail)

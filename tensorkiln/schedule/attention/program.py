@@ -48,10 +48,6 @@ from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, wit
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
-# Keys per block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed;
-# else KEY_BLOCK.
-SINGLE_BLOCK = 512
-KEY_BLOCK = 128
 # Initial value of the running maximum. Minus infinity would give NaN, as (-inf) - (-inf), in a row
 # whose scores are all -inf. The lowest finite score is used so that scores lowered to it by a
 # finite mask equal the maximum and share the weight, instead of vanishing.
@@ -74,9 +70,7 @@ class Attention(AttentionOperands):
             self.vbuf = self._packed(value)
         self.lanes = target.vector_lanes("float32")
         self.vectors = self.depth // self.lanes
-        n = int_value(self.keys)
-        whole = n is not None and n <= SINGLE_BLOCK
-        self.block = -(-n // self.lanes) * self.lanes if whole and n else KEY_BLOCK
+        self.block = group.knob("keys")  # of which all are in one block if it has as many
         self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
 
     def _packed(self, x: RVar) -> Buffer:

@@ -1,8 +1,8 @@
 """Fused attention: scores never leave the first-level cache.
 
 A tile of queries goes through the keys block by block. The products q k^T and the weighted sums of
-values keep two vectors per row of the tile in registers; the softmax between them works row by row.
-The program is in program.py.
+values keep a few vectors per row of the tile in registers; the softmax between them works row by
+row. The program is in program.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import in_lanes, row_tiles, share, sink, steps_of
 from tensorkiln.target import Target
-from tensorkiln.target.registers import max_rows
 
-# Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
-_VECTORS = 2
 _REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
 
 
@@ -29,22 +26,22 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
         s.set_scope(name, "register")
     for loop in s.loops(role="lane"):
         in_lanes(s, loop)
-    if target.multiplies_by_lane:  # four neighbours are one load
+    if (terms := group.knob("terms")) > 1:
         for loop in s.loops(role="term"):
-            steps_of(s, loop)
+            steps_of(s, loop, terms)
     for role in ("keys", "columns"):
-        for vectors in _pairs(s, role):
+        for vectors in _several(s, role, group.knob("vectors")):
             sink(s, vectors)
     (rows,) = s.loops(role="row")
-    for tile in row_tiles(s, rows, max_rows(target, _VECTORS)):
+    for tile in row_tiles(s, rows, group.knob("rows")):
         _tile(s, tile, 3 + (c.together > 1))
     return s
 
 
-def _pairs(s: Schedule, role: str) -> list[str]:
-    """Split a loop over vectors into pairs and a last odd vector; return the inner loops."""
+def _several(s: Schedule, role: str, count: int) -> list[str]:
+    """Split a loop over vectors into groups of so many, and single ones; return the inner loops."""
     (loop,) = s.loops(role=role)
-    size, roles = _VECTORS if s.reaches(loop, _VECTORS) else 1, (role, "vector")
+    size, roles = count if s.reaches(loop, count) else 1, (role, "vector")
     found = s.split(loop, size, (f"{loop}_0", f"o_{loop}"), "peel", roles)
     if (rest := found.tail) is None:
         return [found.inner]

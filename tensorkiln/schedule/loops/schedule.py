@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.knobs import CHAINS
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.loops.program import (
@@ -46,7 +47,7 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
         # Not if the lanes are inside the loop already, nor in the remainder of a vectorized loop,
         # where each result is to be summed in the same order as in the vectors.
         if s.children(loop)[0] in s.blocks() and not _is_inside(s, loop, rests):
-            sum_in_lanes(s, loop, regions[0].lanes)
+            sum_in_lanes(s, loop, regions[0].lanes, group.knob("chains", CHAINS))
     in_vectors(s)
     buffers = dict.fromkeys(t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc))
     for name in buffers:

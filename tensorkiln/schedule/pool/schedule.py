@@ -17,9 +17,6 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
-# Column values of one tile, each a vector that lives in a register.
-_COLUMNS = 12
-
 
 def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """max_pool2d or avg_pool2d with its elementwise prologue and epilogue."""
@@ -27,7 +24,7 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
         return None
     p = Pool(group)
     s = Schedule(pool_program(p), check=check)
-    size = _tile(p)
+    size = group.knob("columns")
     start, columns = s.blocks()[:2]
     s.compose_reduction(start, columns)
     (row,), (column,) = s.loops(role="row"), s.loops(role="column")
@@ -51,14 +48,6 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
     if height is not None:
         _cut(s, row, [p.is_inner(h) for h in range(height)])
     return s
-
-
-def _tile(p: Pool) -> int:
-    """How many outputs of a row share columns: so many that their columns fit into _COLUMNS
-    registers, and tiles are as equal as possible."""
-    largest = max(1, (_COLUMNS - p.cols.kernel) // p.cols.stride + 1)
-    width = int_value(p.width)
-    return largest if width is None else -(-width // -(-width // largest))
 
 
 def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:

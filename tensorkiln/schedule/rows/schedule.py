@@ -37,7 +37,7 @@ def _scheduled(group: Group, target: Target, row: Callable[[Row], Stmt], check: 
     for loop in s.loops():
         role = s.role(loop)
         if role == "term":
-            sum_in_lanes(s, loop, lanes)
+            sum_in_lanes(s, loop, lanes, group.knob("chains"))
         elif role == "element":
             store_in_lanes(s, loop, lanes)
     in_vectors(s)
