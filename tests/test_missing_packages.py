@@ -100,6 +100,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "kiln bench": lambda: _kiln("bench", "mlp.so", "--model", "mlp.onnx"),
     },
     "ray": {"ray_executor": lambda: tk.scale.executor_of("ray")},
+    "sklearn": {"tune": lambda: tk.tune(tk.script.from_source(TWICE), "llvm")},
     "torch": {"from_torch": lambda: tk.frontend.from_torch(object(), ())},
     "ziglang": {"linking": _linked},
 }

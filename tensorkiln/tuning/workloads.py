@@ -12,7 +12,8 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.config import read_config
-from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.errors import UnsupportedError, UserError, nearest
+from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.ir.attrs import Attrs
@@ -129,6 +130,7 @@ def workloads_of(
     and is not among them.
     """
     place = placed_on(target)
+    _require_known(mod, sizes)
     calls = _calls(mod)
     found: dict[tuple[str, Target], Workload] = {}
     others: list[tuple[str, str, float]] = []
@@ -173,6 +175,18 @@ def _calls(mod: IRModule) -> Counter[str]:
 def _nodes(f: Function) -> tuple[str, ...]:
     """The nodes of the model that a group computes."""
     return tuple(dict.fromkeys(b.value.span for b in f.bindings if isinstance(b.value, Call)))
+
+
+def _require_known(mod: IRModule, sizes: Mapping[str, int]) -> None:
+    """Raise UserError (code `unknown-dim`) for sizes of dimensions that the model has not."""
+    graphs = [f for f in mod.functions if isinstance(f, Function)]
+    known = sorted({v.name for f in graphs for v in symbols_of(f)})
+    for name in sizes:
+        if name not in known:
+            hint = nearest(name, known) or f"symbolic dimensions: {listed(known) or 'none'}"
+            raise UserError(
+                f"no symbolic dimension {name!r}", code="unknown-dim", where="sizes", hint=hint
+            )
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:

@@ -121,6 +121,7 @@ WRONG = {
     "check": "none.onnx",
     "verify": "none.onnx",
     "bench": "none.onnx",
+    "tune": "none.onnx --records new.records",
     "explain": "none.onnx",
     "targets": "--tag none/none",
 }

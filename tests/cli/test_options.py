@@ -91,6 +91,7 @@ LEAST = {
     name: ["x"] for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify")
 }
 LEAST["completion"] = ["bash"]
+LEAST["tune"] = ["x", "--records=y"]
 LEAST["new-project"] = ["x", "--output=y"]
 
 

@@ -45,6 +45,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TUNE = ["-q", "--dim=batch=1", "--trials=1", "--search=random", "--executor=local:1"]
 # Each command with a file of its own as {}.
 CALLS: dict[str, list[list[str]]] = {
     "demo": [],
@@ -57,6 +58,7 @@ CALLS: dict[str, list[list[str]]] = {
         ["verify", "{}", "--dim", "batch=1"],
         ["verify", "good.so", "--model", "{}", "--dim", "batch=1"],
     ],
+    "tune": [["tune", "{}", "--records", "new.records", *TUNE]],
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
@@ -94,7 +96,7 @@ FILES: dict[str, Callable[[Path, Path], Any]] = {
     "below a file": lambda made, path: None,
 }
 GOOD = {  # the calls that a file of these is right for
-    "model": ("compile", "inspect", "check", "bench", "explain", "verify"),
+    "model": ("compile", "inspect", "check", "bench", "explain", "verify", "tune"),
     "library": ("run", "inspect", "bench"),
     "text": ("inspect",),
     "empty": ("inspect", "targets"),
@@ -137,7 +139,10 @@ def test_files(
         else:
             assert "error" not in err
         for made_now in set(here.iterdir()) - set(before):
-            assert code == 0 and made_now.name in ("new.so", "page", "project"), (line, made_now)
+            assert code == 0 and made_now.name in ("new.so", "new.records", "page", "project"), (
+                line,
+                made_now,
+            )
             shutil.rmtree(made_now) if made_now.is_dir() else made_now.unlink()
 
 
@@ -177,6 +182,7 @@ PRINTS = [
     ["compile", "good.onnx", "-o", "new.so", "-q", "--json"],
     ["explain", "good.onnx", "-o", "page", "-q", "--no-times", "--json"],
     ["new-project", "good.tar", "-o", "project", "-q", "--json"],
+    ["tune", "good.onnx", "--records", "new.records", *TUNE],
     ["cache"],
     ["completion", "bash"],
     ["--help"],
@@ -215,6 +221,8 @@ WRITES = {
     ("new-project", "--output"): "new-project good.tar -q",
     ("verify", "--output"): "verify good.onnx -q --dim batch=1",
     ("bench", "--profile"): "bench good.onnx -q --dim batch=1 --seconds 0.001",
+    ("tune", "--records"): " ".join(["tune good.onnx", *TUNE]),
+    ("tune", "--journal"): " ".join(["tune good.onnx --records new.records", *TUNE]),
     ("explain", "--output"): "explain good.onnx -q --no-times",
 }
 
