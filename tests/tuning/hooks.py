@@ -14,6 +14,7 @@ from pathlib import Path
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.runtime.trial import Trial, WrongResult
+from tensorkiln.tuning import Tuned
 from tests.transform.graphs import graph, rand
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2"}
@@ -67,7 +68,7 @@ def model() -> IRModule:
     return graph(build, x=(24, 32))
 
 
-def tuned(journal: Path | None, dies: int = 0, **options: object) -> tk.tuning.Tuned:  # type: ignore[name-defined]
+def tuned(journal: Path | None, dies: int = 0, **options: object) -> Tuned:
     """A search of some candidates, in this process."""
     given = {"seconds": 500, "trials": 8, "batch": 3, "measure": Points(dies), "seed": 3}
     with ThreadPoolExecutor(1) as executor:
