@@ -13,6 +13,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.toolchain import zig_path
 from tensorkiln.pipeline import placed_on
 from tensorkiln.runtime.tensor import dtype_named
-from tensorkiln.runtime.timing import CRASH, HANG
-from tensorkiln.runtime.trial import Memory, Trial
+from tensorkiln.runtime.timing import CRASH, ERROR, HANG
+from tensorkiln.runtime.trial import Memory, Trial, WrongResult
 from tensorkiln.target import Target
 
 EMULATOR = "qemu-aarch64"
@@ -34,6 +35,7 @@ GET = "apt-get install qemu-user libc6-arm64-cross"
 _TRIPLE = "aarch64-linux-gnu.2.17"
 _HERE = Path(__file__).parent
 _VERSIONS = range(1, 7)  # of the interface of qemu's plugins
+_WROTE = 9  # the exit status where it wrote behind its result
 _COUNTS = re.compile(r"kiln-counts (\d+) (\d+)")
 
 
@@ -120,12 +122,23 @@ class InstructionCount:
         try:
             done = run_tool(command, folder, seconds=30 + 20 * limit)
         except ToolFailure as error:
-            state = HANG if "did not finish" in str(error) else CRASH
-            raise EmulationFailure(f"emulated: {str(error).splitlines()[-1]}", state) from None
+            raise _failure(error) from None
         found = _COUNTS.search(done)
         if found is None:
             raise UserError(f"{EMULATOR} loads no plugins: {done.strip()[:200]}", code="no-plugin")
         return int(found[1]), int(found[2])
+
+
+def _failure(error: ToolFailure) -> UserError:
+    """What it means that the program failed."""
+    lines = [line for line in str(error).splitlines()[1:] if not _COUNTS.search(line)]
+    words = lines[-1] if lines else f"exit status {error.status}"
+    if error.status == _WROTE:
+        return WrongResult(words)
+    if error.status < 0:
+        return EmulationFailure(f"emulated, it ended by {Signals(-error.status).name}", CRASH)
+    late = "did not finish" in words
+    return EmulationFailure(f"emulated: {words}", HANG if late else ERROR)
 
 
 def _root() -> Path:

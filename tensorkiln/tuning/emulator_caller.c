@@ -59,14 +59,14 @@ int main(int argc, char **argv)
     }
     memcpy(a + tensors, size, (size_t)sizes * sizeof *size);
     void *library = dlopen(argv[2], RTLD_NOW);
-    kernel *call = library ? (kernel *)(intptr_t)dlsym(library, argv[3]) : NULL;
-    void (*threads)(int) = library ? (void (*)(int))(intptr_t)dlsym(library, "kiln_set_num_threads")
-                                   : NULL;
-    if (call == NULL || threads == NULL) {
+    void *threads = library ? dlsym(library, "kiln_set_num_threads") : NULL;
+    void *found = threads ? dlsym(library, argv[3]) : NULL;
+    if (found == NULL) {
         fprintf(stderr, "%s\n", dlerror());
         return 3;
     }
-    threads(1);
+    ((void (*)(int))(intptr_t)threads)(1);
+    kernel *const call = (kernel *)(intptr_t)found;
     for (int n = atoi(argv[1]); n > 0; n--)
         call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13],
              a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23]);

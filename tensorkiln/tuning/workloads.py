@@ -16,6 +16,7 @@ from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.codegen.kernel_names import with_names_for_c
+from tensorkiln.executable import Executable
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, RVar, TensorType
@@ -250,11 +251,11 @@ def _group_in(text: str) -> Function:
     return f
 
 
-def library_of(
+def compiled(
     text: str, target: Target, family: str, chosen: Sequence[tuple[str, int]] = ()
-) -> tuple[bytes, str]:
-    """The library of a workload with the values of a family's knobs, and its kernel's symbol.
-    Raises what `compile` raises, and UserError (code `declined`) if another family computes it."""
+) -> Executable:
+    """What a workload compiles to with the values of a family's knobs. Raises what `compile`
+    raises, and UserError (code `declined`) if another family computes it."""
     group = _group_in(text)
     if chosen:
         rows = tuple((family, *row) for row in chosen)
@@ -269,6 +270,16 @@ def library_of(
     (kernel,) = exe.kernels
     if kernel.kernel_class != family:
         raise UserError(f"{kernel.kernel_class} computes it, {family} declines", code="declined")
+    return exe
+
+
+def library_of(
+    text: str, target: Target, family: str, chosen: Sequence[tuple[str, int]] = ()
+) -> tuple[bytes, str]:
+    """The library of a workload with the values of a family's knobs, and its kernel's symbol.
+    Raises what `compiled` raises."""
+    exe = compiled(text, target, family, chosen)
+    (kernel,) = exe.kernels
     with private_temporary("kiln-workload-") as folder:
         path = exe.export_library(f"{folder}/kernel.so", exports=[kernel.symbol])
         return path.read_bytes(), kernel.symbol
