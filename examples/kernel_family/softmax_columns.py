@@ -17,7 +17,7 @@ from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import Expr, const, int_value, intrin, maximum
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
-from tensorkiln.kernels import Family, light
+from tensorkiln.kernels import Family, Knob, light
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.build import loop, nest
 from tensorkiln.schedule.group import Group
@@ -33,6 +33,13 @@ def fits(call: Call, out: TensorType, target: Target) -> bool:
         return False
     plain = isinstance(x, TensorType) and x.layout is None and out.layout is None
     return plain and shape[-1] % target.vector_lanes("float32") == 0
+
+
+def knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    """How many elements along the axis are computed in a round of a loop."""
+    terms = int_value(out.shape[call.attrs.axis % out.ndim])
+    values = tuple(n for n in (1, 2, 4) if n == 1 or n <= terms)
+    return (Knob("terms", values, untuned=1, doc="elements of the axis in a round"),)
 
 
 def program(group: Group, lanes: int) -> PrimFunc:
@@ -75,7 +82,7 @@ def program(group: Group, lanes: int) -> PrimFunc:
             return Store(group.out, element(k, lane), e / Load(total, (lane,)))
 
         def passes(*bodies: Callable[[Expr, Expr], Stmt]) -> Stmt:
-            return loop("k", terms, lambda k: seq(*map(partial(lane_loop, k), bodies)))
+            return loop("k", terms, lambda k: seq(*map(partial(lane_loop, k), bodies)), "term")
 
         def lane_loop(k: Expr, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
             return loop("l", lanes, partial(body, k), "lane")
@@ -93,6 +100,9 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     """Vectors in registers; threads share what is left when there is enough of it."""
     lanes = target.vector_lanes("float32")
     s = Schedule(program(group, lanes), check)
+    if (terms := group.knob("terms")) > 1:
+        for name in s.loops(role="term"):
+            s.unroll(s.split(name, terms, tail="peel").inner)
     for name in s.loops(role="lane"):
         s.vectorize(name)
     for name in ("top", "total"):
@@ -109,4 +119,5 @@ FAMILY = Family(
     schedule="softmax_columns:schedule",
     fits=fits,
     prologue=light,
+    knobs=knobs,
 )

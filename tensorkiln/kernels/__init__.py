@@ -2,12 +2,14 @@
 
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import computes_nothing, elementwise_epilogue, is_view, light
+from tensorkiln.kernels.knobs import Knob
 from tensorkiln.kernels.table import Families, algorithm_of, computes, families
 
 __all__ = [
     "Algorithm",
     "Families",
     "Family",
+    "Knob",
     "Layouts",
     "Packed",
     "Rewriter",

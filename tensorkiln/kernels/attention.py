@@ -156,7 +156,7 @@ def _decompose(b: Binding) -> list[Binding]:
     return [*bindings, Binding(var, op_call("matmul", weights, v, span=call.span))]
 
 
-# Keys of a block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed; else
+# Keys of a block: all of them up to SINGLE_BLOCK, which needs no rescaling between blocks; else
 # KEY_BLOCK. And others, of which all are whole vectors.
 SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
 # Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.

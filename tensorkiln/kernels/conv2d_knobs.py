@@ -39,7 +39,9 @@ def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...
     rows, columns = spatial_tile(target, vectors, height, width, integers)
     tiles = -(-height // rows) * -(-width // columns)
     pixels = max_rows(target, vectors, integers) if is_open else rows * columns
-    found = [knob("pixels", range(1, min(most, height * width) + 1), pixels, "of a register tile")]
+    # What is left over of a row of unknown length is half of a tile.
+    of_pixels = range(1 + is_open, min(most, height * width) + 1)
+    found = [knob("pixels", of_pixels, pixels, "pixels of a register tile")]
     if not is_open:
         of_rows = range(1, min(height, most) + 1)
         found.append(knob("rows", of_rows, rows, "rows of the image that a register tile is of"))

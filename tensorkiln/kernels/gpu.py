@@ -23,12 +23,17 @@ def _operators(*patterns: str) -> tuple[str, ...]:
 
 
 SOFTMAX = replace(
-    rows.SOFTMAX, schedule=f"{_ROWS}:schedule_softmax", op_class="gpu_softmax", devices=_DEVICES
+    rows.SOFTMAX,
+    schedule=f"{_ROWS}:schedule_softmax",
+    op_class="gpu_softmax",
+    knobs=None,
+    devices=_DEVICES,
 )
 LAYER_NORM = replace(
     rows.LAYER_NORM,
     schedule=f"{_ROWS}:schedule_layer_norm",
     op_class="gpu_layer_norm",
+    knobs=None,
     devices=_DEVICES,
 )
 ATTENTION = gpu_attention(_DEVICES)

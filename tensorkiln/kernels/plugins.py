@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import wraps
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, tensor
 from tensorkiln.ir.type_text import show
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
+from tensorkiln.kernels.knobs import Knob
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
 
@@ -109,6 +111,8 @@ def _guarded(row: Family, what: str) -> Family:
         changed["algorithm"] = replace(a, choose=choose, rewrite=rewrite)
     if row.decompose is not None:
         changed["decompose"] = _checked_decompose(changed["decompose"], f"{what}: decompose")
+    if row.knobs is not None:
+        changed["knobs"] = _checked_knobs(changed["knobs"], f"{what}: knobs")
     row = replace(row, owner=what, **changed)
     if row.layouts is None:
         return row
@@ -116,6 +120,7 @@ def _guarded(row: Family, what: str) -> Family:
 
 
 def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
+    @wraps(function)
     def guarded(*args: object) -> object:
         with plugin(what):
             answer = function(*args)
@@ -163,6 +168,23 @@ def _checked_decompose(
             raise UserError(f"{what}: no binding defines {b.var.name}", code=_CODE)
         for x in found:
             _require_type(x, what)
+        return found
+
+    return checked
+
+
+def _checked_knobs(guarded: Callable[..., Any], what: str) -> Callable[..., tuple[Knob, ...]]:
+    """`knobs` with a check that it gives knobs of different names."""
+
+    @wraps(guarded)
+    def checked(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+        found: tuple[Knob, ...] = guarded(call, out, target)
+        wrong = next((x for x in found if not isinstance(x, Knob)), None)
+        if wrong is not None:
+            raise bad_answer(what, wrong, "Knob in its tuple", _CODE)
+        if len({k.name for k in found}) < len(found):
+            names = ", ".join(k.name for k in found)
+            raise UserError(f"{what}: two of the same name in {names}", code=_CODE)
         return found
 
     return checked

@@ -271,5 +271,5 @@ def schedule_digest(family: Family) -> str:
     declares the knobs."""
     module = family.schedule.partition(":")[0]
     assert family.knobs is not None
-    declaring = inspect.unwrap(family.knobs).__module__
+    declaring = getattr(inspect.unwrap(family.knobs), "__module__", module)
     return modules_digest(module, declaring)
