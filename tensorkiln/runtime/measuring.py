@@ -60,7 +60,7 @@ def measure_kernel(trial: Trial, library: bytes, measure: Measure) -> Verdict:
     if not 0 < number < math.inf:
         return Verdict(ERROR, f"measure returned {number!r}, expected a number above 0")
     machine = getattr(measure, "machine", "") or machine_name()
-    return Verdict(OK, "", number, number, number, measure.unit, machine)
+    return Verdict(OK, "", number, number, number, 1.0, measure.unit, machine)
 
 
 def within(seconds: float, f: Callable[..., T], *arguments: Any) -> T:

@@ -45,13 +45,16 @@ MS = "ms"
 class Verdict:
     """What became of a candidate: its state, and what happened, in words. Where that is `ok`,
     `value` is the least of what it costs, `median` the median, and `untuned` the least of the
-    untuned kernel beside it, in `unit`. `machine` is where."""
+    untuned kernel beside it, in `unit`. `ratio` is the larger of the quotient of these two and the
+    median quotient of neighbouring samples: load of the machine may deceive one of both. `machine`
+    is where."""
 
     state: str
     reason: str = ""
     value: float = math.nan
     median: float = math.nan
     untuned: float = math.nan
+    ratio: float = math.nan
     unit: str = MS
     machine: str = ""
 
@@ -134,8 +137,10 @@ def _verdict(text: str) -> Verdict:
     reason, machine = row.get("reason", str), row.get("machine", str, "")
     if state != OK:
         return Verdict(state, reason)
-    value, median, untuned = (row.real(key) for key in ("value", "median", "untuned"))
-    return Verdict(state, reason, value, median, untuned, MS, machine)
+    value, median, untuned, ratio = (
+        row.real(key) for key in ("value", "median", "untuned", "ratio")
+    )
+    return Verdict(state, reason, value, median, untuned, ratio, MS, machine)
 
 
 def main() -> int:
@@ -186,7 +191,10 @@ def _timed(folder: Path, trial: Trial) -> dict[str, object]:
             raise UserError(f"the untuned kernel: {error.message}", code="untuned-wrong") from None
     _say("the candidate kernel, called again,")
     signal.alarm(math.ceil(trial.limit + 10 * trial.seconds))
-    untuned, candidate = _in_turns(calls, trial.seconds)
+    # What other processes take of a processor does not count, if there is but one thread.
+    clock = time.thread_time if trial.threads == 1 else time.perf_counter
+    untuned, candidate = _in_turns(calls, trial.seconds, clock)
+    pairs = (a / b for a, b in zip(candidate, untuned, strict=True))
     memory.require_guards()
     trial.check(results[1], results[0])
     signal.alarm(0)
@@ -196,6 +204,7 @@ def _timed(folder: Path, trial: Trial) -> dict[str, object]:
         "value": 1e3 * min(candidate),
         "median": 1e3 * statistics.median(candidate),
         "untuned": 1e3 * min(untuned),
+        "ratio": max(min(candidate) / min(untuned), statistics.median(pairs)),
         "machine": machine_name(),
     }
 
@@ -209,23 +218,24 @@ def _call(library: Module, trial: Trial, memory: Memory, result: Array) -> Calla
     return partial(kernel, *tensors, *map(ctypes.c_int64, trial.sizes))
 
 
-def _span(call: Callable[[], object], count: int) -> float:
-    """Seconds of `count` calls."""
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return time.perf_counter() - start
-
-
-def _in_turns(calls: list[Callable[[], object]], seconds: float) -> list[list[float]]:
+def _in_turns(
+    calls: list[Callable[[], object]], seconds: float, clock: Callable[[], float]
+) -> list[list[float]]:
     """Seconds of a call of each: samples in turns for as long, and a few at least."""
-    once = [min(_span(call, 1) for _ in range(2)) for call in calls]
+
+    def span(call: Callable[[], object], count: int) -> float:
+        start = clock()
+        for _ in range(count):
+            call()
+        return max(clock() - start, 1e-9)
+
+    once = [min(span(call, 1) for _ in range(2)) for call in calls]
     counts = [max(1, min(1000, round(_SAMPLE / max(t, 1e-7)))) for t in once]
     found: list[list[float]] = [[] for _ in calls]
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < _ROUNDS or time.perf_counter() < end:
         order = range(len(calls)) if rounds % 2 == 0 else reversed(range(len(calls)))
         for i in order:
-            found[i].append(_span(calls[i], counts[i]) / counts[i])
+            found[i].append(span(calls[i], counts[i]) / counts[i])
         rounds += 1
     return found

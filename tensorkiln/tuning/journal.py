@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,8 @@ HEADER = {
 class Entry:
     """One candidate that was measured: the workload's key, the values of its knobs that are not
     untuned, the number of the run (0: of the search, further ones confirm), and what became of it:
-    see `runtime.timing.Verdict`. Numbers are absent unless the state is "ok"."""
+    see `runtime.timing.Verdict`. Numbers are absent unless the state is "ok", and `ratio`, which is
+    1 for the untuned kernel, infinity."""
 
     workload: str
     knobs: tuple[tuple[str, int], ...]
@@ -51,6 +53,7 @@ class Entry:
     value: float | None = None
     median: float | None = None
     untuned: float | None = None
+    ratio: float = math.inf
     unit: str = ""
     machine: str = ""
     library: str = ""
@@ -60,18 +63,11 @@ class Entry:
         """What it is a measurement of."""
         return self.workload, self.knobs, self.run
 
-    @property
-    def ratio(self) -> float:
-        """What it took, the untuned kernel being 1; infinity if it failed."""
-        if self.value is None or not self.untuned:
-            return float("inf")
-        return self.value / self.untuned
-
     def to_json(self) -> dict[str, object]:
         """Its fields by name, without those that are empty."""
         row = {name: getattr(self, name) for name in self.__slots__}
         row["knobs"] = dict(self.knobs)
-        return {k: v for k, v in row.items() if v not in ("", None)}
+        return {k: v for k, v in row.items() if v not in ("", None, math.inf)}
 
     @staticmethod
     def of(row: Reader) -> Entry:
@@ -90,6 +86,7 @@ class Entry:
             value,
             median,
             untuned,
+            math.inf if row.is_null("ratio") else row.real("ratio"),
             row.get("unit", str, ""),
             row.get("machine", str, ""),
             row.get("library", str, ""),

@@ -8,6 +8,7 @@ and longer: what was only noise is no record.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
@@ -337,9 +338,10 @@ class Search:
     ) -> Entry:
         if verdict.state != OK:
             return Entry(e.workload.key, knobs, run, verdict.state, verdict.reason)
-        untuned = verdict.untuned
+        untuned, ratio = verdict.untuned, verdict.ratio
         if self.options.measure is not None and e.untuned is not None:
-            untuned = e.untuned.value or 0.0
+            untuned = e.untuned.value or math.inf
+            ratio = verdict.value / untuned
         median = verdict.median if verdict.median == verdict.median else verdict.value
         return Entry(
             e.workload.key,
@@ -350,6 +352,7 @@ class Search:
             verdict.value,
             median,
             untuned,
+            ratio,
             verdict.unit,
             verdict.machine,
             _digest(library),

@@ -13,10 +13,10 @@ from tensorkiln.tuning.journal import HEADER, Entry, Journal
 
 SAME = {key: f"some {key}" for key in HEADER}
 ENTRIES = (
-    Entry("w1", (), 0, "ok", "", 1.5, 1.6, 1.5, "ms", "a processor"),
-    Entry("w1", (("rows", 6), ("unroll", 2)), 0, "ok", "", 1.25, 1.3, 1.5, "ms", "µ", "0a"),
+    Entry("w1", (), 0, "ok", "", 1.5, 1.6, 1.5, 1.0, "ms", "a processor"),
+    Entry("w1", (("rows", 6), ("unroll", 2)), 0, "ok", "", 1.25, 1.3, 1.5, 0.84, "ms", "µ", "0a"),
     Entry("w1", (("rows", 7),), 0, "crash", "it ended by SIGSEGV"),
-    Entry("w1", (("rows", 6), ("unroll", 2)), 1, "ok", "", 1.26, 1.3, 1.5, "ms"),
+    Entry("w1", (("rows", 6), ("unroll", 2)), 1, "ok", "", 1.26, 1.3, 1.5, 0.84, "ms"),
 )
 
 
