@@ -189,7 +189,7 @@ def add_records(parser: argparse.ArgumentParser) -> None:
         type=path,
         action="append",
         default=[],
-        help="use the measured choices of `kiln tune` (repeatable: the best one of each kernel)",
+        help="use measured choices for kernels (repeatable: the best of each kernel)",
     )
 
 

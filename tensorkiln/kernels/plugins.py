@@ -178,7 +178,12 @@ def _checked_knobs(guarded: Callable[..., Any], what: str) -> Callable[..., tupl
 
     @wraps(guarded)
     def checked(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
-        found: tuple[Knob, ...] = guarded(call, out, target)
+        try:
+            found: tuple[Knob, ...] = guarded(call, out, target)
+        except UserError as error:  # of a Knob, which does not know whose it is
+            if error.code != "bad-knob":
+                raise
+            raise UserError(f"{what}: {error.message}", code=_CODE) from None
         wrong = next((x for x in found if not isinstance(x, Knob)), None)
         if wrong is not None:
             raise bad_answer(what, wrong, "Knob in its tuple", _CODE)

@@ -53,9 +53,9 @@ def knobs_of(family: Family, group: Group, target: Target) -> tuple[Knob, ...]:
 def _choices(family: Family, group: Group, target: Target) -> Choices:
     """The values of a family's knobs for a group. UserError (code `bad-knob`) for those that its
     attribute `knobs` asks for and that are not legal."""
-    given = group.given(family.op_class)
+    knobs, given = knobs_of(family, group, target), group.given(family.op_class)
     try:
-        return choices_of(knobs_of(family, group, target), given)
+        return choices_of(knobs, given)
     except UserError as error:
         message = f"{family.op_class}: {error.message}"
         raise UserError(message, code=error.code, where=group.name, hint=error.hint) from None

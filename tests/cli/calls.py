@@ -13,6 +13,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compile": (
         "mlp.onnx -o new.so",
         "mlp.onnx -o new.so --keep new --headers new-headers --weights beside",
+        "mlp.onnx -o new.so --records mlp.jsonl",
         "mlp.onnx -o new.tar --format mlf --freeze batch=1 --quiet",
     ),
     "run": (
@@ -64,6 +65,7 @@ def make_files(folder: Path) -> None:
 
     model = folder / "mlp.onnx"
     model.write_bytes(make_mlp().SerializeToString())
+    (folder / "mlp.jsonl").write_text('{"kiln_records":1}\n')
     np.save(folder / "image.npy", np.ones((2, 784), np.float32))
     ends = [helper.make_tensor_value_info(name, 1, [3]) for name in "xy"]
     nodes = [

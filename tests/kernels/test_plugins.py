@@ -18,7 +18,14 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, constant, tensor
 from tensorkiln.kernels import Family, Layouts, Packed, plugins, table
-from tensorkiln.schedule.choose import schedule_group
+from tensorkiln.kernels.records import (
+    Record,
+    Records,
+    schedule_digest,
+    target_text,
+    workload_of,
+)
+from tensorkiln.schedule.choose import fitting, schedule_group
 from tests.schedule.groups import groups_of
 from tests.transform.graphs import Build, graph
 
@@ -78,6 +85,28 @@ def test_the_example_is_the_kernel_of_its_operator(
     target = tk.Target("native")
     for group in groups_of(mod, target):
         schedule_group(group, target, check=True)
+
+
+def test_its_knobs_and_records(install: Install) -> None:
+    text = (EXAMPLE / "softmax_columns.py").read_text()
+    install("softmax_columns", text)
+    mod, target = graph(_softmax(1), x=(2, 21, 5, 64)), tk.Target("native")
+    group = next(g for g in groups_of(mod, target) if g.main.op == "softmax")
+    family = next(fitting(group, target))
+    workload, _ = workload_of(group.function)
+    digest, of = schedule_digest(family), (workload, target_text(target), "softmax_columns")
+    records = [Record(*of, digest, (("terms", n),), "ms", 1, 1, 2) for n in (1, 2, 4)]
+    x = 20 * np.random.default_rng(0).standard_normal((2, 21, 5, 64)).astype(np.float32)
+    plain = np.asarray(tk.compile(mod)(x))
+    for record in records:
+        tuned = tk.compile(mod, records=Records((record,)))
+        assert tuned.placement()[0].tuned == f"terms={record.choices['terms']}"
+        np.testing.assert_array_equal(np.asarray(tuned(x)), plain)
+    # Another version of the package has another schedule.
+    (Path(sys.path[0]) / "softmax_columns.py").write_text(text.replace("4096", "8192"))
+    schedule_digest.cache_clear()
+    assert schedule_digest(family) != digest
+    schedule_digest.cache_clear()
 
 
 def test_where_it_does_not_fit_others_compute(install: Install) -> None:
@@ -161,6 +190,19 @@ WRONG = {
         "bad-family",
         "expected",
     ),
+    "knobs": ({"knobs": "lambda *given: [1]"}, "bad-family", "returned list"),
+    "knob": ({"knobs": "lambda *given: (1,)"}, "bad-family", "returned int, expected Knob"),
+    "knob_twice": (
+        {"knobs": "lambda *given: (Knob('a', (1,), 1, ''), Knob('a', (2,), 2, ''))"},
+        "bad-family",
+        "two of the same name in a, a",
+    ),
+    "knob_values": (
+        {"knobs": "lambda *given: (Knob('a', (1,), 2, ''),)"},
+        "bad-family",
+        "untuned is 2",
+    ),
+    "no_knobs": ({"knobs": "3"}, "bad-family", "knobs is 3, expected a function"),
     "parameters": (
         {"schedule": "'wrong_parameters:made'"},
         "bad-family",
@@ -178,7 +220,7 @@ def test_wrong_rows_name_their_package(install: Install, case: str) -> None:
             "from tensorkiln.ir.layout import Layout\n"
             "from tensorkiln.ir.relax import Binding\n"
             "from tensorkiln.ir.stmt import PrimFunc, Seq\n"
-            "from tensorkiln.kernels import Algorithm, Family, Layouts, Packed\n"
+            "from tensorkiln.kernels import Algorithm, Family, Knob, Layouts, Packed\n"
             "from tensorkiln.ops import call\n"
             "from tensorkiln.schedule.primitives import Schedule\n"
             "def made(group, target, check):\n"

@@ -185,10 +185,22 @@ def test_foreign_and_damaged_files(name: str, tmp_path: Path) -> None:
 
 
 WRONG: dict[str, object] = {
-    "missing": ..., "null": None, "true": True, "text": "no", "list": [1], "object": {"a": "b"},
-    "number": -1, "huge": 1 << 70, "real": 1.5, "nan": float("nan"), "infinite": float("inf"),
-    "half": "\ud800", "bool": {"a": True}, "place": {"a b": 1}, "hash": HASH[:-1] + "g",
-}  # fmt: skip
+    "missing": ...,
+    "null": None,
+    "true": True,
+    "text": "no",
+    "list": [1],
+    "object": {"a": "b"},
+    "number": -1,
+    "huge": 1 << 70,
+    "real": 1.5,
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "half": "\ud800",
+    "bool": {"a": True},
+    "place": {"a b": 1},
+    "hash": HASH[:-1] + "g",
+}
 # Values that are right for a field.
 RIGHT = {
     "knobs": set(),

@@ -70,30 +70,39 @@ CASES: dict[str, tuple[str, Build, tuple[tuple[int | Var, ...], ...]]] = {
     "conv_planar": ("conv2d_direct", _conv(33, 3, 7, 5, **STRIDED), ((1, 3, 19, 23),)),
     "conv_grouped": ("conv2d_direct", _conv(64, 8, 3, 3, groups=8), ((1, 64, 5, 6),)),
     "conv_open": ("conv2d_direct", _conv(24, 17, 3, 3, **PADDED, **STRIDED), ((1, 17, H, 11),)),
-    "depthwise": (
-        "conv2d_depthwise", _conv(19, 1, 3, 3, groups=19, **PADDED), ((1, 19, 9, 11),)
-    ),
+    "depthwise": ("conv2d_depthwise", _conv(19, 1, 3, 3, groups=19, **PADDED), ((1, 19, 9, 11),)),
     "depthwise_open": (
-        "conv2d_depthwise", _conv(19, 1, 3, 3, groups=19, **PADDED), ((1, 19, H, 11),)
+        "conv2d_depthwise",
+        _conv(19, 1, 3, 3, groups=19, **PADDED),
+        ((1, 19, H, 11),),
     ),
     "depthwise_5x5": (
-        "conv2d_depthwise", _conv(17, 1, 5, 5, groups=17, **STRIDED), ((1, 17, 13, 12),)
+        "conv2d_depthwise",
+        _conv(17, 1, 5, 5, groups=17, **STRIDED),
+        ((1, 17, 13, 12),),
     ),
     "winograd": ("conv2d_winograd", _conv(40, 40, 3, 3, **PADDED), ((1, 40, 21, 19),)),
     "winograd_open": ("conv2d_winograd", _conv(32, 32, 3, 3, **PADDED), ((1, 32, H, 17),)),
     "attention": ("attention_fused", _attention(False), ((1, 2, 13, 32),) * 3),
     "attention_long": (
-        "attention_fused", _attention(True), ((1, 1, 11, 32), (1, 1, 300, 32), (1, 1, 300, 32))
+        "attention_fused",
+        _attention(True),
+        ((1, 1, 11, 32), (1, 1, 300, 32), (1, 1, 300, 32)),
     ),
-    "max_pool": ("pool_blocked", _window("max_pool2d", 20, kernel=(3, 3), **STRIDED, **PADDED),
-                 ((1, 3, 13, 29),)),
+    "max_pool": (
+        "pool_blocked",
+        _window("max_pool2d", 20, kernel=(3, 3), **STRIDED, **PADDED),
+        ((1, 3, 13, 29),),
+    ),
     "avg_pool": ("pool_blocked", _window("avg_pool2d", 16, kernel=(2, 3)), ((1, 3, 5, 31),)),
     "softmax": ("softmax_rows", lambda g, x: g.softmax(x), ((3, 301),)),
     "layer_norm": (
-        "layer_norm_rows", lambda g, x: g.layer_norm(x, rand(261), rand(261)), ((5, 261),)
+        "layer_norm_rows",
+        lambda g, x: g.layer_norm(x, rand(261), rand(261)),
+        ((5, 261),),
     ),
     "sum": ("loops", lambda g, x: g.sum(x, axes=(1,)), ((9, 293),)),
-}  # fmt: skip
+}
 # `make test` tries so many mixtures of values of each case, which have different ones of each knob
 # while there are any; `make fuzz` so many more, and all values one by one.
 MIXTURES = {"v2": 3, "v3": 1, "v4": 1, "neon": 1, "c": 1}
@@ -125,11 +134,13 @@ class Variants:
                 own = replace(
                     group,
                     name=f"{group.name}_{f.name}_{n}",
-                    attrs=Attrs.of(**{
-                        **group.attrs,
-                        ATTRIBUTE: tuple((kind, k, v) for k, v in sorted(choice.items())),
-                    }),
-                )  # fmt: skip
+                    attrs=Attrs.of(
+                        **{
+                            **group.attrs,
+                            ATTRIBUTE: tuple((kind, k, v) for k, v in sorted(choice.items())),
+                        }
+                    ),
+                )
                 name = f"{f.name}_variant_{n}"
                 self.made[name] = choice
                 functions += [own, _calling(replace(f, name=name), group.name, own.name)]
@@ -261,10 +272,24 @@ def _proved(name: str, target: Target, mixtures: int) -> int:
 
 # Their programs are small enough to be proved in a second with whatever tiles.
 QUICK = (
-    "conv", "conv_planar", "conv_grouped", "depthwise", "linear", "linear_rows", "linear_pieces",
-    "winograd", "winograd_overhang", "softmax_chains", "layer_norm", "max_pool", "sum_last",
-    "attention", "conv_bytes_few", "linear_bytes", "matmul_16",
-)  # fmt: skip
+    "conv",
+    "conv_planar",
+    "conv_grouped",
+    "depthwise",
+    "linear",
+    "linear_rows",
+    "linear_pieces",
+    "winograd",
+    "winograd_overhang",
+    "softmax_chains",
+    "layer_norm",
+    "max_pool",
+    "sum_last",
+    "attention",
+    "conv_bytes_few",
+    "linear_bytes",
+    "matmul_16",
+)
 
 
 @pytest.mark.parametrize("name", QUICK)
