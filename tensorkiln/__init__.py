@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tensorkiln.runtime import cpu, cuda, nd, opencl
     from tensorkiln.runtime.loaded import load
     from tensorkiln.target import Target
+    from tensorkiln.tuning import tune
     from tensorkiln.verification import verify
 
 
@@ -67,6 +68,7 @@ _PUBLIC = {
     "scale": "tensorkiln.scale",
     "script": "tensorkiln.script",
     "trace": "tensorkiln.measure.placed:trace",
+    "tune": "tensorkiln.tuning:tune",
     "verify": "tensorkiln.verification:verify",
 }
 
@@ -102,6 +104,7 @@ __all__ = [
     "scale",
     "script",
     "trace",
+    "tune",
     "verify",
 ]
 

@@ -570,14 +570,19 @@ def given_options(**options: object) -> dict[str, object]:
     return found
 
 
-def _require_arguments(
-    externals: object, instruments: object, system_lib_prefix: object, jobs: object
-) -> None:
-    """Raise UserError for arguments of `compile` that are not what they should be."""
+def require_externals(externals: object) -> None:
+    """Raise UserError (code `wrong-type`) unless externals are several of something."""
     require(externals, Iterable, "externals")
     if isinstance(externals, str):
         message = f"externals are a list, not a text ({externals!r})"
         raise UserError(message, code="wrong-type", hint=f"externals=[{externals!r}]")
+
+
+def _require_arguments(
+    externals: object, instruments: object, system_lib_prefix: object, jobs: object
+) -> None:
+    """Raise UserError for arguments of `compile` that are not what they should be."""
+    require_externals(externals)
     require(instruments, Iterable, "instruments")
     if system_lib_prefix is not None:
         require(system_lib_prefix, str, "system_lib_prefix")

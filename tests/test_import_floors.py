@@ -31,7 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"verification"}),
     frozenset({"report"}),
     frozenset({"scale"}),
-    frozenset({"tune"}),
+    frozenset({"tuning"}),
     frozenset({"cli"}),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

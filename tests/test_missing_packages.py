@@ -106,6 +106,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
         "ray_executor": lambda: tk.scale.executor_of("ray"),
         "map_batches": lambda: tk.scale.map_batches("mlp.so", "rows.parquet", engine="ray"),
     },
+    "sklearn": {"tune": lambda: tk.tune(tk.script.from_source(TWICE), "llvm")},
     "torch": {"from_torch": lambda: tk.frontend.from_torch(object(), ())},
     "ziglang": {"linking": _linked},
 }

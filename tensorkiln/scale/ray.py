@@ -18,7 +18,12 @@ class RayExecutor(Executor):
     def __init__(self, options: Mapping[str, Any], owns: bool):
         import ray
 
-        self._task = ray.remote(_call).options(**options)
+        # Within another function, so that Ray sends its code: a worker that has the runtime package
+        # alone has not this module.
+        def call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return fn(*args, **kwargs)
+
+        self._task = ray.remote(call).options(**options)
         self._held: set[Future[Any]] = set()
         self.cpus = max(1, int(options.get("num_cpus") or 1))
         self._owns = owns
@@ -126,7 +131,3 @@ def ray_executor(
     if runtime_env:
         options["runtime_env"] = dict(runtime_env)
     return RayExecutor(options, owns)
-
-
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fn(*args, **kwargs)

@@ -236,6 +236,7 @@ _PROGRAMS = {
     "codegen/llvm/compile.py": "python_command",
     "inspectors/llvm.py": "python_command",
     "cli/compare.py": "python_command",
+    "runtime/timing.py": "python_command",
     "base/tools.py": "the compiler that the caller, $CC or the package ziglang names, and NVIDIA's "
     "assembler and disassembler, of its packages or on PATH, for who asks for them",
 }

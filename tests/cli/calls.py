@@ -49,6 +49,11 @@ CALLS: dict[str, tuple[str, ...]] = {
         "mlp.so --dim batch=1 --seconds 0.001",
         "mlp.onnx --dim batch=1 --seconds 0.001 --compare --streams 2 --profile trace.json",
     ),
+    "tune": (
+        "mlp.onnx --records new.records --dim batch=4 --trials 1 --seconds 60 --search random",
+        "mlp.onnx --records again.records --dim batch=4 --kernels 1 --trials 1 --seconds 60 "
+        "--journal journal --executor local:1 --search random",
+    ),
     "explain": ("mlp.onnx -o page", "mlp.onnx -o page --no-times"),
     "targets": ("", "--all", "native", "mali", "nvidia/t4"),
     "cache": ("", "--prune 500M"),

@@ -122,6 +122,7 @@ WRONG = {
     "farm": "none.toml",
     "verify": "none.onnx",
     "bench": "none.onnx",
+    "tune": "none.onnx --records new.records",
     "explain": "none.onnx",
     "targets": "--tag none/none",
 }

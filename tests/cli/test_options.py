@@ -94,6 +94,7 @@ LEAST = {
     for name in ("compile", "run", "inspect", "check", "bench", "explain", "verify", "farm")
 }
 LEAST["completion"] = ["bash"]
+LEAST["tune"] = ["x", "--records=y"]
 LEAST["new-project"] = ["x", "--output=y"]
 
 

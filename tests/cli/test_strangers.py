@@ -46,6 +46,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TUNE = ["-q", "--dim=batch=1", "--trials=1", "--search=random", "--executor=local:1"]
 # Each command with a file of its own as {}.
 CALLS: dict[str, list[list[str]]] = {
     "demo": [],
@@ -59,6 +60,7 @@ CALLS: dict[str, list[list[str]]] = {
         ["verify", "good.so", "--model", "{}", "--dim", "batch=1"],
     ],
     "farm": [["farm", "{}", "-o", "libraries", "-q"]],
+    "tune": [["tune", "{}", "--records", "new.records", *TUNE]],
     "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
     "new-project": [["new-project", "{}", "-o", "project"]],
     "targets": [["targets", "--tags-file", "{}"]],
@@ -96,7 +98,7 @@ FILES: dict[str, Callable[[Path, Path], Any]] = {
     "below a file": lambda made, path: None,
 }
 GOOD = {  # the calls that a file of these is right for
-    "model": ("compile", "inspect", "check", "bench", "explain", "verify"),
+    "model": ("compile", "inspect", "check", "bench", "explain", "verify", "tune"),
     "library": ("run", "inspect", "bench"),
     "text": ("inspect",),
     "empty": ("inspect", "targets"),
@@ -139,7 +141,10 @@ def test_files(
         else:
             assert "error" not in err
         for made_now in set(here.iterdir()) - set(before):
-            assert code == 0 and made_now.name in ("new.so", "page", "project"), (line, made_now)
+            assert code == 0 and made_now.name in ("new.so", "new.records", "page", "project"), (
+                line,
+                made_now,
+            )
             shutil.rmtree(made_now) if made_now.is_dir() else made_now.unlink()
 
 
@@ -180,6 +185,7 @@ PRINTS = [
     ["explain", "good.onnx", "-o", "page", "-q", "--no-times", "--json"],
     ["new-project", "good.tar", "-o", "project", "-q", "--json"],
     ["farm", "good.toml", "-q", "--dry-run"],
+    ["tune", "good.onnx", "--records", "new.records", *TUNE],
     ["cache"],
     ["completion", "bash"],
     ["--help"],
@@ -218,6 +224,8 @@ WRITES = {
     ("new-project", "--output"): "new-project good.tar -q",
     ("verify", "--output"): "verify good.onnx -q --dim batch=1",
     ("bench", "--profile"): "bench good.onnx -q --dim batch=1 --seconds 0.001",
+    ("tune", "--records"): " ".join(["tune good.onnx", *TUNE]),
+    ("tune", "--journal"): " ".join(["tune good.onnx --records new.records", *TUNE]),
     ("explain", "--output"): "explain good.onnx -q --no-times",
     ("farm", "--output"): "farm good.toml -q",
     ("farm", "--cache"): "farm good.toml -q -o libraries",

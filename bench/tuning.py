@@ -1,0 +1,109 @@
+"""What tuning wins: the costliest kernels of ResNet-50 and BERT, each network in five minutes.
+
+    python -m bench.tuning [--networks bert] [--targets x86-64-v2] [--seconds 300]
+
+For x86 kernels are timed, and then the whole network, compiled with the records and without, in
+turns on one thread; for AArch64 they are counted in qemu (`tk.tune(measure="instructions")`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import tensorkiln as tk
+from tensorkiln.base.progress import make_progress
+from tensorkiln.measure.inputs import random_inputs
+from tensorkiln.tuning import Tuned
+from tests.zoo.export import model_path
+
+# How each target is measured, by its processor.
+TARGETS = {
+    "x86-64-v2": ({"kind": "llvm", "mcpu": "x86-64-v2"}, "time"),
+    "x86-64-v3": ({"kind": "llvm", "mcpu": "x86-64-v3"}, "time"),
+    "cortex-a72": (
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+        "instructions",
+    ),
+}
+
+
+def tuned(network: str, target: str, options: argparse.Namespace) -> Tuned:
+    """Tune the costliest kernels of a network for a target, and print what was found."""
+    asked, measure = TARGETS[target]
+    start = time.perf_counter()
+    found = tk.tune(
+        model_path(network),
+        asked,
+        seconds=options.seconds,
+        kernels=options.kernels,
+        measure=measure,
+        seed=options.seed,
+        progress=make_progress(sys.stderr, "plain"),
+    )
+    took = time.perf_counter() - start
+    print(f"\n{network}, {target}, {took:.0f} s\n{found}")
+    ratios = [row.ratio for row in found.rows]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"mean ratio {mean:.3f}", flush=True)
+    return found
+
+
+def compared(network: str, target: str, records: object, seconds: float) -> float:
+    """The least time of the network with records, by that without."""
+    asked, _ = TARGETS[target]
+    plain = tk.compile(model_path(network), asked)
+    better = tk.compile(model_path(network), asked, records=records)
+    (info,) = (f.info for f in plain.functions if f.info.kind == "graph")
+    inputs = random_inputs(info, {}, 0)
+    runs: list[Callable[[], object]] = []
+    for exe in (plain, better):
+        run = tk.runtime.Executor(exe.jit())[info.name]
+        exe.jit().set_num_threads(1)
+        runs.append(lambda run=run: run(*inputs))  # type: ignore[misc]
+    least = [np.inf, np.inf]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for i, call in enumerate(runs):
+            start = time.perf_counter()
+            call()
+            least[i] = min(least[i], time.perf_counter() - start)
+    print(
+        f"{network}, {target}: {1e3 * least[0]:.2f} ms untuned, {1e3 * least[1]:.2f} ms tuned, "
+        f"ratio {least[1] / least[0]:.3f}",
+        flush=True,
+    )
+    return least[1] / least[0]
+
+
+def main() -> int:
+    """Tune each network for each target."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tuning")
+    parser.add_argument("--networks", nargs="+", default=["resnet50", "bert"])
+    parser.add_argument(
+        "--targets", nargs="+", choices=TARGETS, default=["x86-64-v2", "cortex-a72"]
+    )
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--kernels", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--records", type=Path, help="a folder to write the records to")
+    options = parser.parse_args()
+    for target in options.targets:
+        for network in options.networks:
+            found = tuned(network, target, options)
+            if options.records:
+                options.records.mkdir(parents=True, exist_ok=True)
+                found.save(options.records / f"{network}-{target}.records")
+            if TARGETS[target][1] == "time":
+                compared(network, target, found.records, 10)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

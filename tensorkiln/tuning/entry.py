@@ -1,0 +1,221 @@
+"""`tune`: from a model to records of the choices that are best for its kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from typing import Any, cast
+
+from tensorkiln import frontend
+from tensorkiln.base.errors import UserError, nearest, require
+from tensorkiln.base.progress import Progress, watched
+from tensorkiln.base.sources import source_digest
+from tensorkiln.kernels.records import GivenRecords, Records, records_of, target_text
+from tensorkiln.pipeline import Externals, asked_option, asked_target, require_externals
+from tensorkiln.runtime.measuring import Measure
+from tensorkiln.scale import local_executor
+from tensorkiln.target import Target
+from tensorkiln.tuning.direct import Direct
+from tensorkiln.tuning.emulated import InstructionCount
+from tensorkiln.tuning.journal import Journal
+from tensorkiln.tuning.report import Tuned, tuned_of
+from tensorkiln.tuning.search import Effort, Options, Search, require_options
+from tensorkiln.tuning.space import SEARCHES, Space, require_search
+from tensorkiln.tuning.workloads import (
+    Choice,
+    Kernel,
+    Workload,
+    fused_module,
+    require_tunable,
+    workloads_of,
+)
+
+MEASURES = ("time", "instructions")
+_MOST = 7 * 86400.0
+_SHARE = 0.01
+
+
+def tune(
+    model: Any,
+    target: Target | str | dict[str, object] | None = None,
+    *,
+    seconds: float = 300.0,
+    kernels: int | None = None,
+    executor: Executor | None = None,
+    measure_executor: Executor | None = None,
+    measure: str | Measure = "time",
+    search: str = "model",
+    journal: str | os.PathLike[str] | None = None,
+    records: GivenRecords | None = None,
+    sizes: Mapping[str, int] | None = None,
+    trials: int | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    threads: int = 1,
+    each: float = 0.2,
+    limit: float = 10.0,
+    freeze: Mapping[str, int] | None = None,
+    precision: str | None = None,
+    optimize: str | None = None,
+    externals: Externals = (),
+    progress: Progress | None = None,
+) -> Tuned:
+    """Search for the values of knobs with which a model's kernels take the least time, for
+    `compile(records=)`.
+
+    `model`, `target`, `freeze`, `precision`, `optimize` and `externals` are those of `compile`,
+    whose kernels they decide. The search ends after about `seconds`, at most a candidate's time
+    later, or when every choice was tried; `kernels` is how many kernels it is for, the costliest,
+    and `trials` the candidates of each at most. `sizes` are of symbolic dimensions, for which a
+    kernel is measured.
+
+    Candidates are compiled by `executor`, any of `concurrent.futures`, by default this machine's
+    processes; and measured by `measure_executor`, by default the same, by a clock one at a time on
+    this machine. Where it runs, the runtime package is enough, and `resources={"board": 1}` of
+    `tk.scale.ray_executor` sends them to boards. Each candidate runs in a process of its own, with
+    `limit` seconds for a call, and beside the untuned kernel for `each` seconds, on `threads`
+    threads; it has to compute what NumPy in float64 does. `measure` is "time"; "instructions", what
+    an AArch64 library executes in qemu, for machines that are not here; or a function, `Measure`.
+
+    `search` is "model", trees of scikit-learn that learn from what was measured (extra `tune`), or
+    "random"; `batch` candidates are proposed at a time, and the same measurements with the same
+    `seed` lead to the same ones. With a `journal`, a file of what was measured, a search that was
+    ended goes on where it was. `records` are tried first.
+
+    A record is kept only if its kernel was better in two measurements, by more than noise. Raises
+    UserError for options that are none, a journal of something else (code `other-journal`), and a
+    missing package; what `compile` raises; UnsupportedError for a target other than a CPU of kind
+    llvm.
+    """
+    start = time.monotonic()
+    _require_arguments(seconds, kernels, search, each, limit)
+    require_externals(externals)
+    sizes = _sizes(sizes)
+    for name, given in (("executor", executor), ("measure_executor", measure_executor)):
+        if given is not None:
+            require(given, Executor, name)
+    way = _measure(measure)
+    options = Options(search, seed, batch, trials, kernels, float(each), float(limit), threads, way)
+    require_options(options)
+    asked = asked_option(asked_target(target), "precision", precision)
+    asked = asked_option(asked, "optimize", optimize)
+    require_tunable(asked)
+    require_search(search)
+    if isinstance(way, InstructionCount):
+        way.require(asked)
+    known, shown = records_of(records), watched(progress)
+    shown.phase("optimise graph")
+    mod = frontend.import_model(model, freeze=freeze)
+    fused = fused_module(mod, asked, externals)
+    found, others = workloads_of(fused, asked, sizes)
+    with ExitStack() as stack:
+        header = _header(found, asked, way, sizes, threads)
+        chosen = _worth(found, others, kernels)
+        book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
+        if executor is None:
+            executor = stack.enter_context(local_executor())
+            if measure_executor is None and way is None:
+                measure_executor = stack.enter_context(local_executor(1))
+        efforts = _efforts(found, book.costs, known)
+        measuring = Direct(measure_executor or executor)
+        done = Search(efforts, options, book, executor, measuring, start + seconds, shown).run()
+    shown.finish()
+    return tuned_of(done, others)
+
+
+def _require_arguments(
+    seconds: object, kernels: object, search: object, each: object, limit: object
+) -> None:
+    for name, value, most in (
+        ("seconds", seconds, _MOST),
+        ("each", each, 60),
+        ("limit", limit, 3600),
+    ):
+        require(value, (int, float), name)
+        if isinstance(value, bool) or not 0 < float(value) <= most:  # type: ignore[arg-type]
+            raise UserError(f"{name}={value!r}, expected a number above 0, at most {most:g}")
+    if kernels is not None and (type(kernels) is not int or kernels < 1):
+        raise UserError(f"kernels={kernels!r}, expected a whole number of at least 1, or None")
+    if search not in SEARCHES:
+        hint = nearest(str(search), SEARCHES) or f"one of {', '.join(SEARCHES)}"
+        raise UserError(f"no search {search!r}", code="unknown-search", hint=hint)
+
+
+def _sizes(given: Mapping[str, int] | None) -> dict[str, int]:
+    """Sizes of symbolic dimensions. UserError for anything else."""
+    if given is None:
+        return {}
+    require(given, Mapping, "sizes")
+    for name, size in given.items():
+        if type(size) is not int or size < 1:
+            raise UserError(f"sizes: {name!r} is {size!r}, expected a whole number of at least 1")
+    return dict(given)
+
+
+def _measure(measure: object) -> Measure | None:
+    """The way to measure that an argument stands for; None is a clock."""
+    if measure == "time":
+        return None
+    if measure == "instructions":
+        return InstructionCount()
+    if callable(measure) and isinstance(getattr(measure, "unit", None), str):
+        return cast("Measure", measure)
+    if callable(measure):
+        raise UserError(
+            "a function to measure with has an attribute 'unit', such as \"cycles\"",
+            code="bad-measure",
+            where="measure",
+        )
+    hint = nearest(str(measure), MEASURES) or f"{' or '.join(MEASURES)}, or a function"
+    raise UserError(f"no way to measure {measure!r}", code="bad-measure", hint=hint)
+
+
+def _header(
+    found: list[Workload],
+    target: Target,
+    measure: Measure | None,
+    sizes: Mapping[str, int],
+    threads: int,
+) -> dict[str, str]:
+    """What a journal is of: see `journal.HEADER`."""
+    keys = json.dumps(sorted(w.key for w in found))
+    return {
+        "compiler": source_digest()[:16],
+        "target": target_text(target),
+        "model": hashlib.sha256(keys.encode()).hexdigest(),
+        "measure": "time" if measure is None else f"{type(measure).__qualname__} {measure.unit}",
+        "sizes": json.dumps(dict(sorted(sizes.items()))),
+        "threads": str(threads),
+    }
+
+
+def _worth(found: list[Workload], others: list[Kernel], kernels: int | None) -> list[Workload]:
+    """The workloads that are measured: some more than are asked for, since an estimate chooses
+    them, and none that takes less than a hundredth of a run."""
+    share = 1 - sum(k.share for k in others)
+    total = sum(w.total for w in found) / max(share, 1e-9)
+    worth = [w for w in found if w.total >= _SHARE * total]
+    return worth if kernels is None else found[: 2 * kernels]
+
+
+def _efforts(found: list[Workload], costs: Mapping[str, float], records: Records) -> list[Effort]:
+    """Efforts for the workloads that a journal has costs of, the costliest first."""
+    by_key = {w.key: w for w in found}
+    efforts = []
+    for key, cost in costs.items():
+        w = by_key.get(key)
+        if w is None:
+            continue
+        space = Space(w.knobs)
+        known = records.of(w.key, target_text(w.target))
+        efforts.append(Effort(w, cost, space, tuple(_choice(w, r.choices) for r in known)))
+    return efforts
+
+
+def _choice(w: Workload, chosen: Mapping[str, int]) -> Choice:
+    return tuple(chosen.get(k.name, k.untuned) for k in w.knobs)

@@ -1,0 +1,110 @@
+"""What workers do for a search: prepare a workload, compile a candidate, measure one. All of them
+take and give plain data of some hundred kilobytes, and may be done twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorkiln.kernels.knobs import text_of
+from tensorkiln.runtime.measuring import Measure, TookTooLongError, measure_kernel, within
+from tensorkiln.runtime.timing import ERROR, HANG, OK, Verdict, time_kernel
+from tensorkiln.runtime.trial import Trial
+from tensorkiln.scale import Job
+from tensorkiln.target import Target
+from tensorkiln.tuning.workloads import Workload, library_of, trial_for
+
+COMPILING = 60.0  # seconds that a candidate may take to compile
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A workload that can be measured: its trial, and the library of the untuned kernel."""
+
+    trial: Trial
+    library: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The library of a candidate, or why there is none."""
+
+    library: bytes
+    state: str = OK
+    reason: str = ""
+
+
+def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
+    """The job of a Prepared workload."""
+    given = tuple(sorted(options.items()))
+    return Job(
+        _key("prepare", w.text, w.target, given, w.sizes),
+        prepare,
+        (w.text, w.target.to_json(), w.family.op_class, w.sizes, given),
+        f"prepare {w.name}",
+    )
+
+
+def compile_job(w: Workload, chosen: Mapping[str, int]) -> Job:
+    """The job of a Compiled candidate."""
+    rows = tuple(sorted(chosen.items()))
+    return Job(
+        _key("compile", w.text, w.target, rows),
+        compile_candidate,
+        (w.text, w.target.to_json(), w.family.op_class, rows),
+        f"compile {w.name} {text_of(chosen)}",
+    )
+
+
+def measure_job(
+    w: Workload, prepared: Prepared, library: bytes, run: int, what: str, measure: Measure | None
+) -> Job:
+    """The job of a Verdict on a candidate; the run tells repeated ones from each other."""
+    trial = prepared.trial
+    digest = hashlib.sha256(library).hexdigest()
+    return Job(
+        _key("measure", w.key, w.target, trial.seconds, trial.seed, digest, run),
+        *_measuring(trial, prepared.library, library, measure),
+        f"measure {w.name} {what}",
+    )
+
+
+def _measuring(
+    trial: Trial, untuned: bytes, library: bytes, measure: Measure | None
+) -> tuple[Callable[..., Verdict], tuple[Any, ...]]:
+    """The function that a worker calls, of the runtime package alone, and its arguments."""
+    if measure is None:
+        return time_kernel, (trial, untuned, library)
+    return measure_kernel, (trial, library, measure)
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def prepare(
+    text: str,
+    target: Mapping[str, object],
+    family: str,
+    sizes: tuple[tuple[str, int], ...],
+    options: tuple[tuple[str, float | int], ...],
+) -> Prepared:
+    """Compile a workload untuned, and compute what has to come out."""
+    library, symbol = library_of(text, Target(dict(target)), family)
+    return Prepared(trial_for(text, symbol, dict(sizes), dict(options)), library)
+
+
+def compile_candidate(
+    text: str, target: Mapping[str, object], family: str, chosen: tuple[tuple[str, int], ...]
+) -> Compiled:
+    """Compile a workload with the values of its knobs."""
+    try:
+        library, _ = within(COMPILING, library_of, text, Target(dict(target)), family, chosen)
+    except TookTooLongError:
+        return Compiled(b"", HANG, f"compiling it takes more than {COMPILING:g} s")
+    except Exception as error:
+        # Any error of a schedule costs its candidate alone.
+        return Compiled(b"", ERROR, f"compiling it: {type(error).__name__}: {error}")
+    return Compiled(library)

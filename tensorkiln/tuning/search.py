@@ -1,0 +1,403 @@
+"""The search: rounds of candidates, each for the kernel with which most can still be won.
+
+A round depends on the measurements before it and on nothing else, so a search that goes on from its
+journal makes the candidates that it would have made. What is best in the end is measured once more,
+and longer: what was only noise is no record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.progress import Progress
+from tensorkiln.kernels.knobs import text_of
+from tensorkiln.kernels.records import Record, schedule_digest, target_text
+from tensorkiln.runtime.measuring import Measure
+from tensorkiln.runtime.timing import ERROR, OK, Verdict
+from tensorkiln.scale import Job, Outcome, run_jobs
+from tensorkiln.tuning.jobs import (
+    Compiled,
+    Prepared,
+    compile_job,
+    measure_job,
+    prepare_job,
+)
+from tensorkiln.tuning.journal import Entry, Journal
+from tensorkiln.tuning.space import Space
+from tensorkiln.tuning.workloads import Choice, Workload
+
+NOISE = 0.02  # a kernel is better if it takes less by more than this part
+LONGER = 4  # times the seconds of a measurement: those of one that confirms
+_CONFIRMED = 3  # candidates of a workload that are measured again, until one is better
+_PATIENCE = 0.6  # what a round without gain leaves of what is expected of the next
+LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How candidates are found and measured: see `tune`."""
+
+    search: str = "model"
+    seed: int = 0
+    batch: int = 8
+    trials: int | None = None
+    kernels: int | None = None
+    seconds: float = 0.2  # of a measurement
+    limit: float = 10.0
+    threads: int = 1
+    measure: Measure | None = None
+
+
+@dataclass(slots=True)
+class Effort:
+    """What is known of one workload."""
+
+    workload: Workload
+    cost: float
+    space: Space
+    first: tuple[Choice, ...] = ()
+    prepared: Prepared | None = None
+    untuned: Entry | None = None
+    tried: dict[Choice, Entry] = field(default_factory=dict)
+    confirmed: dict[Choice, Entry] = field(default_factory=dict)
+    fruitless: int = 0
+    problem: str = ""  # why it is not tuned
+
+    @property
+    def best(self) -> float:
+        """The least ratio that was measured; 1 for the untuned choice."""
+        return min((1.0, *(e.ratio for e in self.tried.values())))
+
+    @property
+    def total(self) -> float:
+        """What all its calls in a run of the model take."""
+        return self.cost * self.workload.calls
+
+    @property
+    def expected(self) -> float:
+        """What one more round may win, most where most time is spent."""
+        return self.total * self.best * _PATIENCE**self.fruitless
+
+    def ranked(self) -> list[Choice]:
+        """Choices that are better than noise, the best first."""
+        good = [c for c, e in self.tried.items() if e.ratio <= 1 - NOISE]
+        return sorted(good, key=lambda c: (self.tried[c].ratio, c))
+
+    def winner(self) -> tuple[Choice, Entry] | None:
+        """The choice that was found better twice, and its second measurement."""
+        good = [c for c, e in self.confirmed.items() if e.ratio <= 1 - NOISE]
+        best = min(good, key=lambda c: (self.confirmed[c].ratio, c), default=None)
+        return None if best is None else (best, self.confirmed[best])
+
+    def record(self) -> Record | None:
+        """The record of the winner."""
+        won = self.winner()
+        if won is None:
+            return None
+        w, (choice, entry) = self.workload, won
+        assert entry.value is not None and entry.untuned is not None
+        return Record(
+            w.key,
+            target_text(w.target),
+            w.family.op_class,
+            schedule_digest(w.family),
+            tuple(sorted(w.chosen(choice).items())),
+            entry.unit,
+            entry.value,
+            entry.value if entry.median is None else entry.median,
+            entry.untuned,
+            entry.machine,
+            w.record_text,
+        )
+
+
+class Search:
+    """A search over workloads; `run` ends when its time is over, or nothing is left to try."""
+
+    def __init__(
+        self,
+        efforts: Sequence[Effort],
+        options: Options,
+        journal: Journal,
+        compiling: Executor,
+        measuring: Executor,
+        deadline: float,
+        progress: Progress,
+    ):
+        self.efforts, self.options, self.journal = list(efforts), options, journal
+        self.compiling, self.measuring = compiling, measuring
+        self.deadline, self.progress = deadline, progress
+        self._took = 2.0  # seconds that a candidate took, at the last
+
+    def run(self) -> list[Effort]:
+        """Tune, and return what is known of each workload, the costliest first."""
+        self._prepare()
+        able = [e for e in self.efforts if not e.problem]
+        self.progress.phase("tune", 0)
+        while time.monotonic() + self._reserve(able) < self.deadline:
+            todo = [e for e in able if self._left(e)]
+            if not todo:
+                break
+            # The first of equals: the order of efforts is part of the journal.
+            self._round(max(todo, key=lambda e: e.expected))
+        self.progress.phase("confirm", 0)
+        for effort in able:
+            self._confirm(effort)
+        return self.efforts
+
+    def _reserve(self, able: Sequence[Effort]) -> float:
+        """Seconds to keep for what comes after the rounds, and for the next round itself."""
+        waiting = sum(bool(e.ranked()) for e in able)
+        return waiting * (1.0 + LONGER * self.options.seconds) + self._took * self.options.batch
+
+    def _left(self, e: Effort) -> int:
+        """How many more candidates of a workload may be tried."""
+        left = e.space.size - 1 - len(e.tried)
+        most = self.options.trials
+        return left if most is None else min(left, most - len(e.tried))
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make trials, and measure untuned kernels: beside themselves, where a clock does it."""
+        o = self.options
+        given = {"seed": o.seed, "seconds": o.seconds, "limit": o.limit, "threads": o.threads}
+        jobs = {(job := prepare_job(e.workload, given)).key: (job, e) for e in self.efforts}
+        made = [job for job, _ in jobs.values()]
+        for outcome in self._until(made, self.compiling, "prepare kernels"):
+            _, e = jobs[outcome.job.key]
+            if outcome.failure is not None:
+                e.problem = str(outcome.failure)
+                continue
+            e.prepared = outcome.result
+            e.untuned = self.journal.get(e.workload.key, (), 0)
+        asked = {}
+        for e in self.efforts:
+            if e.prepared is not None and e.untuned is None:
+                job = self._measure(e, e.workload.untuned, e.prepared.library, 0)
+                asked[job.key] = job, e
+        measured = [job for job, _ in asked.values()]
+        for outcome in self._until(measured, self.measuring, "measure untuned kernels"):
+            _, e = asked[outcome.job.key]
+            e.untuned = self._entry(e, (), 0, _verdict(outcome), b"")
+            self.journal.add(e.untuned)
+        for e in self.efforts:
+            if not e.problem and e.untuned is None:
+                e.problem = "the time was over before it was measured"
+            elif e.untuned is not None and e.untuned.state != OK:
+                e.problem = f"the untuned kernel: {e.untuned.state}: {e.untuned.reason}"
+            elif e.untuned is not None:
+                e.cost = e.untuned.untuned or 0.0
+        # What was measured decides, not the estimate by which these were chosen.
+        by_cost = sorted(self.efforts, key=lambda e: (bool(e.problem), -e.total, e.workload.name))
+        self.efforts = by_cost[: o.kernels]
+
+    def _round(self, e: Effort) -> None:
+        """Try a batch of candidates of one workload."""
+        before, start = e.best, time.monotonic()
+        ratios = {e.workload.untuned: 1.0, **{c: x.ratio for c, x in e.tried.items()}}
+        first = (*e.first, *self._of_others(e))
+        choices = e.space.propose(
+            min(self.options.batch, self._left(e)),
+            ratios,
+            first=first,
+            search=self.options.search,
+            seed=(self.options.seed, int(e.workload.key[:8], 16)),
+        )
+        todo = []
+        for choice in choices:
+            known = self.journal.get(e.workload.key, _rows(e, choice), 0)
+            if known is None:
+                todo.append(choice)
+            else:
+                e.tried[choice] = known
+        if todo:
+            self._try(e, todo)
+            self._took = max(0.1, (time.monotonic() - start) / len(todo))
+        e.fruitless = 0 if e.best < before * (1 - NOISE / 2) else e.fruitless + 1
+
+    def _try(self, e: Effort, choices: Sequence[Choice]) -> None:
+        """Compile candidates and measure those that compile, as they come."""
+        assert e.prepared is not None
+        compiled = {compile_job(e.workload, e.workload.chosen(c)).key: c for c in choices}
+        libraries: dict[str, tuple[Choice, bytes]] = {}
+        same: list[tuple[Choice, bytes]] = []
+        known = {x.library: x for x in e.tried.values() if x.library}
+
+        def measured() -> Iterator[Job]:
+            jobs = [compile_job(e.workload, e.workload.chosen(c)) for c in choices]
+            for outcome in self._until(jobs, self.compiling, f"compile {e.workload.name}"):
+                choice = compiled[outcome.job.key]
+                found = _compiled(outcome)
+                if found.state != OK:
+                    verdict = Verdict(found.state, found.reason)
+                    self._keep(e, choice, verdict, b"")
+                    continue
+                job = self._measure(e, choice, found.library, 0)
+                if _digest(found.library) in known or job.key in libraries:
+                    same.append((choice, found.library))
+                    continue
+                libraries[job.key] = choice, found.library
+                yield job
+
+        for outcome in self._until(measured(), self.measuring, f"measure {e.workload.name}"):
+            choice, library = libraries[outcome.job.key]
+            self._keep(e, choice, _verdict(outcome), library)
+        # Other values of knobs that make the very same kernel.
+        found = {x.library: x for x in e.tried.values() if x.library}
+        for choice, library in same:
+            twin = found.get(_digest(library))
+            if twin is not None:
+                entry = replace(twin, knobs=_rows(e, choice))
+                e.tried[choice] = entry
+                self.journal.add(entry)
+
+    def _confirm(self, e: Effort) -> None:
+        """Measure the best candidates of a workload again, longer, until one is better."""
+        assert e.prepared is not None
+        for choice in e.ranked()[:_CONFIRMED]:
+            if e.winner() is not None:
+                return
+            known = self.journal.get(e.workload.key, _rows(e, choice), 1)
+            if known is None:
+                known = self._again(e, choice)
+            if known is None:
+                return
+            e.confirmed[choice] = known
+
+    def _again(self, e: Effort, choice: Choice) -> Entry | None:
+        """The longer measurement of a candidate; None if the time was over."""
+        job = compile_job(e.workload, e.workload.chosen(choice))
+        title = f"confirm {e.workload.name}"
+        for outcome in self._until([job], self.compiling, title, late=True):
+            found = _compiled(outcome)
+            verdict = Verdict(found.state, found.reason)
+            if found.state == OK:
+                again = self._measure(e, choice, found.library, 1)
+                verdicts = [
+                    _verdict(x) for x in self._until([again], self.measuring, title, late=True)
+                ]
+                if not verdicts:
+                    return None
+                (verdict,) = verdicts
+            entry = self._entry(e, _rows(e, choice), 1, verdict, found.library)
+            self.journal.add(entry)
+            return entry
+        return None
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def _measure(self, e: Effort, choice: Choice, library: bytes, run: int) -> Job:
+        prepared = e.prepared
+        assert prepared is not None
+        if run:
+            longer = replace(prepared.trial, seconds=LONGER * prepared.trial.seconds)
+            prepared = Prepared(longer, prepared.library)
+        what = text_of(e.workload.chosen(choice)) or "untuned"
+        return measure_job(e.workload, prepared, library, run, what, self.options.measure)
+
+    def _until(
+        self,
+        jobs: Sequence[Job] | Iterator[Job],
+        executor: Executor,
+        title: str,
+        late: bool = False,
+    ) -> Iterator[Outcome]:
+        """Outcomes of jobs, until the time is over; with `late`, at most twice the reserve more."""
+        end = self.deadline + (10 * LONGER * self.options.seconds if late else 0.0)
+        if time.monotonic() >= end:
+            return
+        found = run_jobs(jobs, executor, title=title)
+        with closing(cast("Generator[Outcome]", found)):
+            for outcome in found:
+                yield outcome
+                if time.monotonic() >= end:
+                    return
+
+    def _keep(self, e: Effort, choice: Choice, verdict: Verdict, library: bytes) -> None:
+        entry = self._entry(e, _rows(e, choice), 0, verdict, library)
+        e.tried[choice] = entry
+        self.journal.add(entry)
+        self.progress.advance(1, f"{e.workload.name}: {e.best:.3f} of untuned")
+
+    def _entry(
+        self,
+        e: Effort,
+        knobs: tuple[tuple[str, int], ...],
+        run: int,
+        verdict: Verdict,
+        library: bytes,
+    ) -> Entry:
+        if verdict.state != OK:
+            return Entry(e.workload.key, knobs, run, verdict.state, verdict.reason)
+        untuned, ratio = verdict.untuned, verdict.ratio
+        if self.options.measure is not None and e.untuned is not None:
+            untuned = e.untuned.value or math.inf
+            ratio = verdict.value / untuned
+        median = verdict.median if verdict.median == verdict.median else verdict.value
+        return Entry(
+            e.workload.key,
+            knobs,
+            run,
+            OK,
+            "",
+            verdict.value,
+            median,
+            untuned,
+            ratio,
+            verdict.unit,
+            verdict.machine,
+            _digest(library),
+        )
+
+    def _of_others(self, e: Effort) -> Iterator[Choice]:
+        """What is best for other kernels of the same family, as far as this one may have it."""
+        for other in self.efforts:
+            if other is not e and other.workload.family.op_class == e.workload.family.op_class:
+                for choice in other.ranked()[:1]:
+                    values = dict(zip((k.name for k in other.space.knobs), choice, strict=True))
+                    yield tuple(values.get(k.name, k.untuned) for k in e.space.knobs)
+
+
+def _rows(e: Effort, choice: Choice) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(e.workload.chosen(choice).items()))
+
+
+def _digest(library: bytes) -> str:
+    return hashlib.sha256(library).hexdigest()[:16] if library else ""
+
+
+def _compiled(outcome: Outcome) -> Compiled:
+    if outcome.failure is None:
+        assert isinstance(outcome.result, Compiled)
+        return outcome.result
+    state = LOST if outcome.failure.lost else ERROR
+    return Compiled(b"", state, f"compiling it: {outcome.failure}")
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    if outcome.failure is None:
+        assert isinstance(outcome.result, Verdict)
+        return outcome.result
+    state = LOST if outcome.failure.lost else ERROR
+    return Verdict(state, f"measuring it: {outcome.failure}")
+
+
+def require_options(o: Options) -> None:
+    """Raise UserError for options that are none."""
+    for name, value, least in (
+        ("batch", o.batch, 1),
+        ("trials", 1 if o.trials is None else o.trials, 1),
+        ("threads", o.threads, 1),
+        ("seed", o.seed, 0),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UserError(f"{name}={value!r}, expected a whole number of at least {least}")
