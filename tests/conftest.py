@@ -24,7 +24,6 @@ FULL = {
     "fuzz": "thousands of random schedules, programs and calls",
     "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
     "forks": "30,000 children of fork() that use what other threads were using",
-    "scale": "clusters of several processes, of which one is killed",
     "large": "a model of five gigabytes",
     "firmware": "what `make test` leaves out of the tests on emulated microcontrollers",
     "scale": "clusters of several processes, of which one is killed",

@@ -188,7 +188,7 @@ def _needs() -> list[str]:
 
 
 # What a distribution's name is where it is not that of the package.
-DISTRIBUTIONS = {"nvidia": "nvidia-cuda-nvcc"}
+DISTRIBUTIONS = {"nvidia": "nvidia-cuda-nvcc", "sklearn": "scikit-learn"}
 
 
 @pytest.mark.parametrize("package", REQUIREMENTS)
