@@ -43,6 +43,7 @@ SCORE_SECONDS = 2.0
 # The small runs: cached compiles in this order, on two processes.
 CHECKED = ("resnet18", "mlp", "mobilenetv2", "squeezenet", "mlp", "bert") * 4
 CHECK_WORKERS = 2
+CHECK_TIMES = 3  # the fastest counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,15 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A small run: seconds of each job alone in a process that has begun, in the order of the jobs,
-    of the start of a process, and of all jobs on `workers` processes."""
+    """A small run: seconds of the start of a process, of each job alone in a process that has
+    begun, in the order of the jobs, of each during the run, and of the run on `workers`
+    processes."""
 
     what: str
     workers: int
     start: float
     jobs: tuple[float, ...]
+    during: tuple[float, ...]
     seconds: float
 
 
@@ -139,6 +142,7 @@ def load(path: Path = FILE) -> Measured:
                 workers=row.number("workers"),
                 start=number(row, "start"),
                 jobs=times(row, "jobs"),
+                during=times(row, "during"),
                 seconds=number(row, "seconds"),
             )
             for row in top.rows("checked")
@@ -255,14 +259,20 @@ def _checked() -> list[Checked]:
     waits = [Job(f"{k}", time.sleep, (t,)) for k, t in enumerate(times)]
     found = []
     for what, jobs in (("compiles", compiles(CHECKED)), ("jobs that wait as long", waits)):
-        with local_executor(CHECK_WORKERS) as executor:
-            start = time.perf_counter()
-            outcomes = list(run_jobs(jobs, executor))
-            seconds = time.perf_counter() - start
-        for o in outcomes:
-            if o.failure is not None:
-                sys.exit(f"the small run: {o.failure}")
-        found.append(Checked(what, CHECK_WORKERS, round(started, 3), times, round(seconds, 3)))
+        fastest, during = float("inf"), times
+        for _ in range(CHECK_TIMES):
+            with local_executor(CHECK_WORKERS) as executor:
+                start = time.perf_counter()
+                outcomes = list(run_jobs(jobs, executor))
+                seconds = time.perf_counter() - start
+            for o in outcomes:
+                if o.failure is not None:
+                    sys.exit(f"the small run: {o.failure}")
+            if seconds < fastest:
+                fastest, order = seconds, sorted(outcomes, key=lambda o: int(o.job.key))
+                during = tuple(round(o.seconds, 3) for o in order)
+        seconds = round(fastest, 3)
+        found.append(Checked(what, CHECK_WORKERS, round(started, 3), times, during, seconds))
     return found
 
 

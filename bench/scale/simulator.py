@@ -110,12 +110,13 @@ class _Link:
         self.store, self.share = store, share
         self.unlimited = min(store, share) == INFINITE
         self.served = self.since = 0.0
-        self.version = 0
+        self.due = INFINITE  # when the next transfer ends
         self.active: dict[_Attempt, float] = {}  # when each began
         self.promised: list[tuple[float, int, _Attempt, _Step]] = []
 
     def rate(self) -> float:
-        return min(self.share, self.store / max(1, len(self.active)))
+        each = self.store / (len(self.active) or 1)
+        return each if each < self.share else self.share
 
     def advance(self, now: float) -> None:
         if self.active:
@@ -156,6 +157,10 @@ class _Simulation:
     def run(self) -> Outcome:
         self._give()
         while self.left:
+            if self.link.due <= (self.events[0][0] if self.events else INFINITE):
+                self.now = self.link.due
+                self._arrive()
+                continue
             self.now, _, step, what = heapq.heappop(self.events)
             if not isinstance(what, _Attempt) or what.alive:
                 step(what)
@@ -277,19 +282,16 @@ class _Simulation:
         self._foresee()
 
     def _foresee(self) -> None:
-        """The end of the next transfer; what was foreseen before is void."""
+        """The end of the next transfer, as things are now."""
         link = self.link
-        link.version += 1
         while link.promised and not link.promised[0][2].alive:
             heapq.heappop(link.promised)
+        link.due = INFINITE
         if link.promised:
-            wait = max(0.0, link.promised[0][0] - link.served) / link.rate()
-            self._at(self.now + wait, self._arrive, link.version)
+            link.due = self.now + max(0.0, link.promised[0][0] - link.served) / link.rate()
 
-    def _arrive(self, version: int) -> None:
+    def _arrive(self) -> None:
         link = self.link
-        if version != link.version:
-            return
         link.advance(self.now)
         link.served = max(link.served, link.promised[0][0])
         ended: list[tuple[_Attempt, _Step]] = []

@@ -27,7 +27,7 @@ from tensorkiln.scale.local import local_executor
 
 # Jobs that an executor holds at a time: enough for a thousand machines, and few enough that what
 # they are made of fits into memory.
-IN_FLIGHT = 1024
+IN_FLIGHT = 1 << 13
 TRIES = 3
 
 # Errors of engines by which a job was lost, not wrong, by their package and their name; an engine

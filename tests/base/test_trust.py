@@ -412,6 +412,7 @@ _ALLOWED = {
     ("frontend/torch/quiet.py", "warnings.simplefilter"),
     ("cli/screen.py", "sys"),  # the command's own standard streams
     ("frontend/torch/quiet.py", "sys"),  # passes on what other threads write
+    ("scale/local.py", "signal.signal"),  # in a process of its own, before it has work
 }
 
 

@@ -145,8 +145,8 @@ def run_campaign(
     Raises UserError where `out` is of another campaign or checkout or would be a change of this
     one, or a worker's checkout is another.
     """
-    require_outside(out)
     here = checkout()
+    require_outside(out)
     folder = _opened(out, campaign, here)
     reports = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
     lost: dict[str, Failure] = {}
