@@ -1,5 +1,5 @@
-"""Clusters of several processes, one of which is killed in the middle: nothing is lost, nothing comes
-twice, and all is equal to what this machine alone does. `make scale` runs these."""
+"""Clusters of several processes, one of which is killed in the middle: nothing is lost, nothing is
+delivered twice, and all is equal to what this machine alone does. `make scale` runs these."""
 
 from __future__ import annotations
 
