@@ -16,7 +16,7 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety large aarch64 \
+.PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
 	@echo "make safety       everything a library shows, called with extremes while the system fails;"
 	@echo "                  SEED=number MINUTES=minutes SANITIZER=address|undefined|thread"
+	@echo "make scale        jobs and farms on clusters of Ray and Dask, of which processes are killed"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make firmware     the archives of four models, built and run on emulated microcontrollers, whose"
@@ -198,6 +199,15 @@ MINUTES ?= 10
 SANITIZER ?= address
 safety: .venv/has-dev
 	$(BIN)/python -m tests.safety --seed $(SEED) --minutes $(MINUTES) --sanitizer $(SANITIZER)
+
+# Clusters of Ray and Dask on this machine, of which processes are killed; and the longer tests of farms.
+.venv/scale: .venv/has-dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[ray,dask,stores]' \
+	  || echo "make scale: an engine cannot be installed here, and its tests are left out"
+	@touch $@
+
+scale: .venv/scale
+	$(BIN)/python -m pytest -q -m "scale or not scale" tests/scale
 
 # Takes 11 GiB of disk.
 large: .venv/has-dev

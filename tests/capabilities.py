@@ -22,9 +22,9 @@ class Capability:
 
 
 _PACKAGES = (
-    "apache-tvm-ffi|distributed|fsspec|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|"
+    "apache-tvm-ffi|fsspec|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|"
     "onnxruntime|onnxruntime.quantization|onnxscript|"
-    "islpy|llvmlite|pip|setuptools|scipy-openblas32|ray|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
+    "islpy|llvmlite|pip|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"
 
@@ -37,6 +37,8 @@ CAPABILITIES = {
     "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
     "Chromium": Capability("`apt-get install chromium`", "no chromium"),
     "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
+    # Not of `dev`: Ray is 100 MB, and has no wheels for some Pythons on which all else is tested.
+    "clusters": Capability("`make scale`", "(ray|distributed) is not installed"),
     "CMake": Capability("`apt-get install cmake make`", "c?make is not installed"),
     "Cortex-M": Capability(
         "`apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm`",

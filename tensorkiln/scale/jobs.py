@@ -7,6 +7,7 @@ submitted again, a few times; a job that raised has failed, and nobody tries it 
 
 from __future__ import annotations
 
+import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -105,13 +106,15 @@ class _Answer:
 
 def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> _Answer:
     """What a worker calls. Exceptions come home as data: those of engines change their class on the
-    way, and one that cannot be unpickled breaks a pool."""
+    way, and one that cannot be unpickled breaks a pool. So is a result that cannot be pickled: for
+    that, Dask lets its caller wait for ever."""
     start = time.perf_counter()
     result, failure = None, None
     try:
         result = run(*arguments)
+        pickle.dumps(result)
     except (Exception, SystemExit) as error:
-        failure = failure_of(error)
+        result, failure = None, failure_of(error)
     return _Answer(result, failure, time.perf_counter() - start)
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.base.files import (
@@ -32,6 +31,7 @@ from tensorkiln.base.folders import file_hash
 from tensorkiln.base.packages import require_package
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.I)
+_ESCAPED = re.compile(rb"%([0-9a-fA-F]{2})")
 # Stores in which an object appears when all of it is there.
 _ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"}
 _PIECE = 1 << 20
@@ -48,7 +48,10 @@ def local_path(text: str) -> str:
     scheme = _URL.match(text)
     if scheme is None:
         return text
-    return unquote(text[scheme.end() :]) if scheme[1].lower() in ("file", "local") else ""
+    if scheme[1].lower() not in ("file", "local"):
+        return ""
+    path = os.fsencode(text[scheme.end() :])
+    return os.fsdecode(_ESCAPED.sub(lambda m: bytes([int(m[1], 16)]), path))
 
 
 class Storage(Protocol):
