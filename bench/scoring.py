@@ -150,6 +150,7 @@ def _init_ray() -> None:
     import ray
 
     ray.init(
+        "local",
         num_cpus=available_cpus(),
         object_store_memory=500_000_000,
         include_dashboard=False,
@@ -228,25 +229,27 @@ def run(name: str, folder: Path, rows: int) -> dict[str, float]:
     begin = time.time()
     with tempfile.TemporaryDirectory() as marks:
         os.environ[_MARKS] = marks
-        used: list[float] = []
+        done, used, before = threading.Event(), dict[int, float](), dict[int, float]()
 
         def watch() -> None:
-            while not any(Path(marks).iterdir()):
-                time.sleep(0.05)
-            used.append(cpu_seconds(os.getpid()))
+            while not done.wait(0.1):
+                used.update(cpu_seconds(os.getpid()))
+                if not before and any(Path(marks).iterdir()):
+                    before.update(used)
 
-        watcher = threading.Thread(target=watch, daemon=True)
+        watcher = threading.Thread(target=watch)
         watcher.start()
         total = sum(CONTENDERS[name](folder, rows))
         end = time.time()
+        done.set()
         watcher.join()
-        used.append(cpu_seconds(os.getpid()))
+        used.update(cpu_seconds(os.getpid()))
         first = min(float(mark.read_text()) for mark in Path(marks).iterdir())
     return {
         "rows": total,
         "rate": total / (end - first),
         "whole": total / (end - begin),
-        "cpu": total / (used[1] - used[0]),
+        "cpu": total / (sum(used.values()) - sum(before.values())),
     }
 
 
@@ -265,10 +268,10 @@ def tree(root: int) -> Iterator[tuple[int, list[str]]]:
             yield process, rows[process]
 
 
-def cpu_seconds(root: int) -> float:
-    """What a process, all below it and those that they have waited for have used."""
-    ticks = sum(sum(map(int, fields[10:14])) for _, fields in tree(root))
-    return ticks / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(root: int) -> dict[int, float]:
+    """What a process and all below it have used, by their numbers."""
+    tick = os.sysconf("SC_CLK_TCK")
+    return {process: (int(f[10]) + int(f[11])) / tick for process, f in tree(root)}
 
 
 def tree_bytes(root: int) -> int:
