@@ -10,6 +10,7 @@ begins to the last result, so that the start of Ray and of workers is in `whole`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -128,8 +129,6 @@ def loops(folder: Path, rows: int) -> Iterator[int]:
         worker.start()
     for _ in range(-(-each // _batch(folder)) * cpus):
         yield done.get()
-    for worker in workers:
-        worker.join()
 
 
 def _options(folder: Path) -> dict[str, Any]:
@@ -151,6 +150,7 @@ def _init_ray() -> None:
     import ray
 
     ray.init(
+        "local",
         num_cpus=available_cpus(),
         object_store_memory=500_000_000,
         include_dashboard=False,
@@ -224,38 +224,66 @@ CONTENDERS: dict[str, Callable[[Path, int], Iterator[int]]] = {
 
 
 def run(name: str, folder: Path, rows: int) -> dict[str, float]:
-    """Rows, and rows per second: since the first of them was begun, and of all that is done."""
+    """Rows; rows per second, since the first of them was begun, and of all that is done; and rows
+    per second of a CPU, which others on the machine hardly change."""
     begin = time.time()
     with tempfile.TemporaryDirectory() as marks:
         os.environ[_MARKS] = marks
+        done, used, before = threading.Event(), dict[int, float](), dict[int, float]()
+
+        def watch() -> None:
+            while not done.wait(0.1):
+                used.update(cpu_seconds(os.getpid()))
+                if not before and any(Path(marks).iterdir()):
+                    before.update(used)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
         total = sum(CONTENDERS[name](folder, rows))
         end = time.time()
+        done.set()
+        watcher.join()
+        used.update(cpu_seconds(os.getpid()))
         first = min(float(mark.read_text()) for mark in Path(marks).iterdir())
-    return {"rows": total, "rate": total / (end - first), "whole": total / (end - begin)}
+    return {
+        "rows": total,
+        "rate": total / (end - first),
+        "whole": total / (end - begin),
+        "cpu": total / (sum(used.values()) - sum(before.values())),
+    }
+
+
+def tree(root: int) -> Iterator[tuple[int, list[str]]]:
+    """A process and all below it: their numbers, and the fields of `stat` from `ppid` on."""
+    rows: dict[int, list[str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                rows[int(entry.name)] = (entry / "stat").read_text().rpartition(")")[2].split()[1:]
+    left = [root]
+    while left:
+        process = left.pop()
+        left += [other for other, fields in rows.items() if int(fields[0]) == process]
+        if process in rows:
+            yield process, rows[process]
+
+
+def cpu_seconds(root: int) -> dict[int, float]:
+    """What a process and all below it have used, by their numbers."""
+    tick = os.sysconf("SC_CLK_TCK")
+    return {process: (int(f[10]) + int(f[11])) / tick for process, f in tree(root)}
 
 
 def tree_bytes(root: int) -> int:
     """Pss of a process and of all below it."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    left, total = [root], 0
-    while left:
-        process = left.pop()
-        left += parents.get(process, [])
-        try:
+    total = 0
+    for process, _ in tree(root):
+        with contextlib.suppress(OSError):
             text = Path(f"/proc/{process}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += 1024 * sum(
-            int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")
-        )
-    return total
+            total += sum(
+                int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")
+            )
+    return 1024 * total
 
 
 def measured(name: str, folder: Path, rows: int) -> dict[str, float]:
@@ -298,16 +326,23 @@ def main() -> None:
         write_table(folder / "rows.parquet", options.rows)
         cpus = available_cpus()
         print(f"{options.rows} rows, {_batch(folder)} in a call, {cpus} CPUs")
-        print("| | rows/s | of one loop x CPUs | of loops | whole | memory |")
-        print("|---|---|---|---|---|---|")
+        print("| | rows/s | of loop x CPUs | of loops | per CPU s | of loop | whole | memory |")
+        print("|---|---|---|---|---|---|---|---|")
         found: dict[str, dict[str, float]] = {}
         for name in CONTENDERS:
             found[name] = one = measured(name, folder, options.rows)
-            linear = found["loop, one thread"]["rate"] * cpus
-            limit = found.get("loops, a process a CPU", one)["rate"]
+            loop, limit = found["loop, one thread"], found.get("loops, a process a CPU", one)
+            cells = [
+                f"{one['rate']:.1f}",
+                f"{one['rate'] / (loop['rate'] * cpus):.3f}",
+                f"{one['rate'] / limit['rate']:.3f}",
+                f"{one['cpu']:.1f}",
+                f"{one['cpu'] / loop['cpu']:.3f}",
+                f"{one['whole']:.1f}",
+                f"{one['bytes'] >> 20} MB",
+            ]
             print(
-                f"| {name} | {one['rate']:.1f} | {one['rate'] / linear:.3f} "
-                f"| {one['rate'] / limit:.3f} | {one['whole']:.1f} | {one['bytes'] >> 20} MB |",
+                f"| {name} | {' | '.join(cells)} |",
                 flush=True,
             )
 

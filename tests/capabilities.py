@@ -24,7 +24,7 @@ class Capability:
 _PACKAGES = (
     "apache-tvm-ffi|fsspec|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnx.parser|"
     "onnxruntime|onnxruntime.quantization|onnxscript|"
-    "islpy|llvmlite|pip|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
+    "islpy|llvmlite|pip|pyarrow|pyarrow.dataset|pyarrow.parquet|setuptools|scipy-openblas32|torch|tvm_ffi|typing_extensions|wgpu|ziglang"
 )
 _TOOLS = "nm|objcopy|objdump|readelf|strip"
 
@@ -78,6 +78,10 @@ CAPABILITIES = {
     "Pythons": Capability(
         "`uv python install 3.12 3.13 3.14`, then `make pythons`",
         r"python3\.\d+ with NumPy is not installed",
+    ),
+    "Ray": Capability(
+        "`pip install -e .[ray] 'ray[serve]' distributed`",
+        r"could not import '(ray|ray\.serve|distributed)'",
     ),
     "RISC-V": Capability(
         "`apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc`",

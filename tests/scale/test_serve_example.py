@@ -59,6 +59,7 @@ def port(tmp_path: Path) -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
     ray.init(
+        "local",
         num_cpus=2,
         object_store_memory=100_000_000,
         include_dashboard=False,
