@@ -41,7 +41,7 @@ COMMANDS: dict[str, str] = {
     "check": "every node of a model that cannot be compiled, at once, and whether the target can.",
     "verify": "where a compiled model begins to differ from the model, node by node.",
     "bench": "latency and throughput of a library or a model, on request beside ONNX Runtime's.",
-    "tune": "searches for the choices with which a model's kernels are fastest, and records them.",
+    "tune": "measures which choices make a model's kernels fast, and records them.",
     "explain": "what the compiler does with a model, as one page to look at.",
     "targets": "what can be compiled for, or what one target means.",
     "cache": "how much the kernel cache holds; removes what was not used for longest.",
