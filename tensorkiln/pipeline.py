@@ -460,9 +460,9 @@ def compile(
     (code `workspace`) before code is generated; so is one that overflows a pool.
     With `debug`, graph functions also return what each of their kernels computes, as further
     outputs, for `tk.verify`; kernels and schedules are the same (docs/howto/it-is-wrong.md).
-    `records` are measured choices of schedules: the path of a file, `Records`, or a
-    list of them (docs/formats/records.md). Those of other targets and kernels are left alone; those that
-    fit this compile's kernels and cannot be used are named in notes of `progress`.
+    `records` are measured choices of schedules: the path of a file, `Records`, or a list of them
+    (docs/formats/records.md). Those of other targets and kernels are left alone; those that fit
+    this compile's kernels and cannot be used are named in notes of `progress`.
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     _require_arguments(externals, instruments, system_lib_prefix)

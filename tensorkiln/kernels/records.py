@@ -35,6 +35,8 @@ _CODE = "bad-records"
 _HEADER = "kiln_records"
 _HASH = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Fields of targets that no kernel's code depends on.
+_NOT_OF_CODE = frozenset({"tag", "base_tag", "target_key", "operators"})
 _UNIT = re.compile(r"[A-Za-z][\w/ ]{0,31}")
 
 
@@ -248,20 +250,20 @@ def records_of(given: GivenRecords | None) -> Records:
 
 def workload_of(group: Function) -> tuple[str, str]:
     """(the hash by which records know a fused group, the text that is hashed): the group without
-    names and without knobs."""
-    if ATTRIBUTE in group.attrs:
-        rest = {name: value for name, value in group.attrs.items() if name != ATTRIBUTE}
-        group = replace(group, attrs=Attrs.of(**rest))
+    names, knobs and the key of its device."""
+    others = {k: v for k, v in group.attrs.items() if k not in (ATTRIBUTE, "target")}
+    if len(others) < len(group.attrs):
+        group = replace(group, attrs=Attrs.of(**others))
     text, _ = nameless_text(group)
     return hashlib.sha256(text.encode()).hexdigest(), text
 
 
 def target_text(target: Target) -> str:
-    """What decides the code of kernels for a target, as text: its JSON without tags and without
-    pools of memory."""
+    """What decides the code of kernels for a target, as text: its JSON without tags, pools of
+    memory, and what a composite target has a device for."""
     whole = target.replace(memory=None) if target.memory else target
-    fields = {k: v for k, v in whole.to_json().items() if k not in ("tag", "base_tag")}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    kept = {k: v for k, v in whole.to_json().items() if k not in _NOT_OF_CODE}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
 
 
 @cache

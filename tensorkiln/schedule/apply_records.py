@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
@@ -35,6 +36,10 @@ class ApplyRecords:
     target: Target
     records: Records
     note: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle, as of a debug compile's Executable, has nobody to tell anything to."""
+        return ApplyRecords, (self.target, self.records)
 
     def __call__(self, mod: IRModule) -> IRModule:
         """The module with knobs; `mod` itself if no record applies."""

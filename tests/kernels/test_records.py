@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -320,9 +321,26 @@ def test_kernels_as_c_and_debug(tmp_path: Path) -> None:
     tuned, notes = compiled(rows, target)
     assert not notes and [p.tuned for p in tuned.placement()] == ["rows=3"] * 2
     kept, _ = compiled(Records(tuple(measured(rows=3))), debug=True)
+    assert pickle.loads(pickle.dumps(kept)).placement() == kept.placement()
     assert [p.tuned for p in kept.placement() if p.kernel_class == "linear_packed"] == [
         "rows=3"
     ] * 2
+
+
+def test_a_device_of_a_composite() -> None:
+    """The code of a device is that of its target alone, and so are its records."""
+    dsp = {
+        "kind": "llvm",
+        "mcpu": "x86-64-v2",
+        "target_key": "dsp",
+        "operators": ["linear", "relu"],
+    }
+    simple = {"kind": "llvm", "target_key": "simple"}
+    target = Target({"kind": "composite", "host": "llvm", "devices": [simple, dsp]})
+    tuned, notes = compiled(Records(tuple(measured(rows=3))), target)
+    assert not notes
+    found = {(p.kernel_class, p.device, p.tuned) for p in tuned.placement()}
+    assert ("linear_packed", "dsp", "rows=3") in found
 
 
 def test_the_library_says_what_was_chosen(tmp_path: Path) -> None:
