@@ -182,7 +182,7 @@ def _needs() -> list[str]:
 
 
 # What a distribution's name is where it is not that of the package.
-DISTRIBUTIONS = {"nvidia": "nvidia-cuda-nvcc"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "nvidia": "nvidia-cuda-nvcc"}
 
 
 @pytest.mark.parametrize("package", REQUIREMENTS)
