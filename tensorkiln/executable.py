@@ -134,7 +134,7 @@ class Placement:
     that it computes, and why externals refused these: `"cmsis_nn: its input is float32"`. `reasons`
     say why several kernels compute a node, `"no attention_fused: its head size is symbolic"`, and,
     in a composite target, why nodes are on their device: `device` is its target key, or `host`.
-    `tuned` are the knobs that the kernel has by a record, `"rows=6 unroll=2"`; empty where it is as
+    `tuned` are the knobs that the kernel has by a record, `"rows=6 terms=2"`; empty where it is as
     the compiler makes it."""
 
     kernel: str

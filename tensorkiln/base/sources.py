@@ -51,6 +51,7 @@ def _collect(module: str, room: str, found: dict[str, bytes]) -> None:
         return
     found[module] = text = path.read_bytes()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    _collect(module.rpartition(".")[0], room, found)  # which runs before
     for node in ast.walk(ast.parse(text)):
         names: list[str] = []
         if isinstance(node, ast.Import):

@@ -111,5 +111,5 @@ def choices_of(knobs: Sequence[Knob], given: Choices) -> dict[str, int]:
 
 
 def text_of(choices: Choices) -> str:
-    """The choices as text: `"rows=6 unroll=2"`."""
+    """The choices as text: `"rows=6 terms=2"`."""
     return " ".join(f"{name}={value}" for name, value in sorted(choices.items()))
