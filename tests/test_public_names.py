@@ -41,6 +41,20 @@ VALUES = (
 MODULE = tk.frontend.from_onnx(make_mlp().SerializeToString())
 FIXED = tk.frontend.from_onnx(make_mlp().SerializeToString(), freeze={"batch": 1})
 
+# A model whose kernel has no knobs.
+PLAIN = from_source(
+    """
+@R.function
+def main(x: R.Tensor((4,), "float32")):
+    return R.exp(x)
+"""
+)
+
+
+def _tune(**options: Any) -> Any:
+    return tk.tune(PLAIN, "llvm", **{"search": "random", **options})
+
+
 # argument -> a call with a value for it, and the kinds of values that are right
 CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "Artifact.codegen_id": (lambda v: tk.Artifact(v, "native", "a.o", b""), ("text",)),
@@ -84,6 +98,28 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: tk.trace(tk.compile(FIXED, "llvm"), np.zeros((1, 784), np.float32), devices=v),
         (None, {}),
     ),
+    "tune": (lambda v: tk.tune(v, "llvm", search="random"), ()),
+    **{
+        f"tune.{name}": (lambda v, name=name: _tune(**{name: v}), right)
+        for name, right in {
+            "seconds": (5, 2.5),
+            "each": (5, 2.5),
+            "limit": (5, 2.5),
+            "kernels": (None, 5),
+            "trials": (None, 5),
+            "batch": (5,),
+            "seed": (5,),
+            "threads": (5,),
+            "executor": (None,),
+            "measure_executor": (None,),
+            "measure": (),
+            "search": (),
+            "journal": (None, "text"),
+            "records": (None, []),
+            "sizes": (None, {}),
+            "progress": (None,),
+        }.items()
+    },
     "verify": (lambda v: tk.verify(v, FIXED), ()),
     "verify.model": (lambda v: tk.verify(tk.compile(FIXED, "llvm"), v), ()),
     "verify.inputs": (lambda v: tk.verify(tk.compile(FIXED, "llvm"), FIXED, v), (None,)),

@@ -42,7 +42,7 @@ COMMANDS: dict[str, str] = {
     "farm": "many models for many targets, on this machine or a cluster, as a manifest says.",
     "verify": "where a compiled model begins to differ from the model, node by node.",
     "bench": "latency and throughput of a library or a model, on request beside ONNX Runtime's.",
-    "tune": "searches for the choices with which a model's kernels are fastest, and records them.",
+    "tune": "measures which choices make a model's kernels fast, and records them.",
     "explain": "what the compiler does with a model, as one page to look at.",
     "targets": "what can be compiled for, or what one target means.",
     "cache": "how much the kernel cache holds; removes what was not used for longest.",

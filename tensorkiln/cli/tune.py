@@ -1,5 +1,7 @@
-"""kiln tune: searches for the choices with which a model's kernels are fastest, and writes records
-of them, which kiln compile --records takes."""
+"""kiln tune: measures which choices make a model's kernels fast, and records them.
+
+`kiln compile --records` takes the records.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=option(number(1, 7 * 86400)),
+        type=option(number(0.1, 7 * 86400)),
         default=300,
         help="time for all of it; default 300",
     )

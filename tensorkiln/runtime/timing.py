@@ -118,7 +118,7 @@ def _judged(folder: Path, trial: Trial) -> Verdict:
         return Verdict(ERROR, words.splitlines()[-1] if words else f"exit status {status}")
     try:
         return _verdict(read_plain(folder / "verdict.json", 1 << 20).decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return Verdict(ERROR, f"{stage or 'its process'} ended without a verdict")
 
 

@@ -141,6 +141,7 @@ def _require_arguments(
             raise UserError(f"{name}={value!r}, expected a number above 0, at most {most:g}")
     if kernels is not None and (type(kernels) is not int or kernels < 1):
         raise UserError(f"kernels={kernels!r}, expected a whole number of at least 1, or None")
+    require(search, str, "search")
     if search not in SEARCHES:
         hint = nearest(str(search), SEARCHES) or f"one of {', '.join(SEARCHES)}"
         raise UserError(f"no search {search!r}", code="unknown-search", hint=hint)
@@ -159,10 +160,8 @@ def _sizes(given: Mapping[str, int] | None) -> dict[str, int]:
 
 def _measure(measure: object) -> Measure | None:
     """The way to measure that an argument stands for; None is a clock."""
-    if measure == "time":
-        return None
-    if measure == "instructions":
-        return InstructionCount()
+    if isinstance(measure, str) and measure in MEASURES:
+        return InstructionCount() if measure == "instructions" else None
     if callable(measure) and isinstance(getattr(measure, "unit", None), str):
         return cast("Measure", measure)
     if callable(measure):
@@ -171,7 +170,7 @@ def _measure(measure: object) -> Measure | None:
             code="bad-measure",
             where="measure",
         )
-    hint = nearest(str(measure), MEASURES) or f"{' or '.join(MEASURES)}, or a function"
+    hint = nearest(str(measure)[:80], MEASURES) or f"{' or '.join(MEASURES)}, or a function"
     raise UserError(f"no way to measure {measure!r}", code="bad-measure", hint=hint)
 
 

@@ -146,8 +146,9 @@ class Search:
             todo = [e for e in able if self._left(e)]
             if not todo:
                 break
-            # The first of equals: the order of efforts is part of the journal.
-            self._round(max(todo, key=lambda e: e.expected))
+            # Each has a round, then those of which most is expected; of equals the first, since the
+            # order of efforts is part of the journal.
+            self._round(max(todo, key=lambda e: (not e.tried, e.expected)))
         self.progress.phase("confirm", 0)
         for effort in able:
             self._confirm(effort)

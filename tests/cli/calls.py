@@ -50,8 +50,8 @@ CALLS: dict[str, tuple[str, ...]] = {
         "mlp.onnx --dim batch=1 --seconds 0.001 --compare --streams 2 --profile trace.json",
     ),
     "tune": (
-        "mlp.onnx --records new.records --dim batch=4 --trials 1 --seconds 60 --search random",
-        "mlp.onnx --records again.records --dim batch=4 --kernels 1 --trials 1 --seconds 60 "
+        "mlp.onnx --records new.records --dim batch=4 --kernels 1 --trials 1 --search random",
+        "mlp.onnx --records again.records --dim batch=4 --kernels 1 --trials 1 "
         "--journal journal --executor local:1 --search random",
     ),
     "explain": ("mlp.onnx -o page", "mlp.onnx -o page --no-times"),

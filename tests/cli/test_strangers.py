@@ -46,7 +46,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-TUNE = ["-q", "--dim=batch=1", "--trials=1", "--search=random", "--executor=local:1"]
+TUNE = ["-q", "--dim=batch=1", "--trials=1", "--kernels=1", "--search=random"]
 # Each command with a file of its own as {}.
 CALLS: dict[str, list[list[str]]] = {
     "demo": [],
