@@ -92,6 +92,7 @@ def ray_executor(
     *,
     num_cpus: float = 1,
     num_gpus: float = 0,
+    memory: int | None = None,
     resources: Mapping[str, float] | None = None,
     retries: int = 3,
     runtime_env: Mapping[str, Any] | None = None,
@@ -99,10 +100,11 @@ def ray_executor(
     """An executor whose jobs are tasks of Ray.
 
     `address` is the cluster to join, as for `ray.init`; None: the one that this process has joined
-    or, if it has not, that of RAY_ADDRESS or a new one on this machine. `num_cpus`, `num_gpus` and
-    `resources` are what each job takes, by which Ray places it; `resources={"board": 1}` sends jobs
-    to machines that were started with a board. `retries` is how often Ray starts a task again whose
-    machine is gone. `runtime_env` is Ray's, for machines without this package.
+    or, if it has not, that of RAY_ADDRESS or a new one on this machine. `num_cpus`, `num_gpus`,
+    `memory` (bytes) and `resources` are what each job takes, by which Ray places it;
+    `resources={"board": 1}` sends jobs to machines that were started with a board. `retries` is how
+    often Ray starts a task again whose machine is gone. `runtime_env` is Ray's, for machines
+    without this package.
 
     Raises UserError without Ray (`pip install 'tensorkiln[ray]'`), and where the process has joined
     another cluster than `address` (code `contradiction`).
@@ -126,6 +128,8 @@ def ray_executor(
         "max_retries": retries,
         "retry_exceptions": False,
     }
+    if memory is not None:
+        options["memory"] = memory
     if resources:
         options["resources"] = dict(resources)
     if runtime_env:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from tensorkiln.base.folders import file_hash
+from tensorkiln.scale.report import REPORT, FarmReport
 
 RNG = np.random.default_rng(5)
 
@@ -123,3 +128,28 @@ def write_networks(folder: Path, manifest: str = MANIFEST) -> Path:
     (folder / "twice.py").write_text(SCRIPT)
     (folder / "farm.toml").write_text(manifest)
     return folder / "farm.toml"
+
+
+SMALL = f"""
+[models]
+mlp = {{ path = "nets/mlp.onnx", freeze = {{ batch = 1 }} }}
+conv = "nets/conv.onnx"
+{TARGETS}
+[[exclude]]
+target = ["plain", "arm"]
+"""  # six rows for this machine
+
+
+def states(report: FarmReport) -> dict[str, str]:
+    return {row.name: row.state.value for row in report.rows}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """By name the hash of each file below a folder but the report."""
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != REPORT]
+    return {p.relative_to(folder).as_posix(): file_hash(p) for p in files}
+
+
+class Never(ThreadPoolExecutor):
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a job was begun")

@@ -29,8 +29,7 @@ from tensorkiln.scale import (
 )
 from tensorkiln.scale.report import FarmReport
 from tests.scale import job_functions as f
-from tests.scale.networks import write_networks
-from tests.scale.test_farm import SMALL, hashes, states
+from tests.scale.networks import SMALL, hashes, states, write_networks
 
 pytestmark = [pytest.mark.scale, pytest.mark.filterwarnings("ignore")]
 ROOT = Path(__file__).parents[2]
@@ -76,7 +75,7 @@ def ray_cluster() -> Iterator[Any]:
 @pytest.fixture
 def ray_engine(ray_cluster: Any) -> Iterator[Engine]:
     cluster, nodes = ray_cluster
-    with ray_executor(cluster.address) as executor:
+    with ray_executor(cluster.address, memory=10_000_000) as executor:
         yield Engine(executor, lambda: cluster.remove_node(nodes[0], allow_graceful=False))
 
 

@@ -17,8 +17,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.scale import farm
 from tensorkiln.scale.results import File, Results
 from tensorkiln.scale.storage import Folder, Storage, Store, local_path, matches_of, storage_of
-from tests.scale.networks import write_networks
-from tests.scale.test_farm import hashes, states
+from tests.scale.networks import hashes, states, write_networks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is the baseline")
 
