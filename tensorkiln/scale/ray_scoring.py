@@ -5,6 +5,7 @@ Imported where Ray scores, and only there: it needs pyarrow and Ray.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,10 @@ from ray.data import ActorPoolStrategy
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.scale.scorer import Scorer, Scoring
-from tensorkiln.scale.tables import Files, Stream, source_of
+from tensorkiln.scale.tables import Files, Part, Stream, read_part, source_of
 
-_BLOCKS = 8  # for each CPU, so that all end at about the same time
+_READ_ROWS = 256  # at a time
+_BLOCK_BYTES = 32 << 20  # of row groups that a task reads: many for each CPU, to end together
 
 
 class _Actor:
@@ -37,8 +39,8 @@ class _Actor:
 
 def scored(scoring: Scoring, data: Any, concurrency: int | tuple[int, int] | None) -> Any:
     """A Dataset of Ray with the results, computed when it is used, in the order of its rows."""
-    dataset = _dataset(data)
-    scorer = Scorer(scoring, _schema(dataset))  # what does not fit is said here
+    dataset, schema = _dataset(data)
+    scorer = Scorer(scoring, schema)  # what does not fit is said here
     pool, share = _actors()
     least, most = _span(concurrency or pool)
     made = dataset.map_batches(
@@ -68,16 +70,33 @@ def _actors() -> tuple[int | tuple[int, int], float]:
     return sum(cpus), int(1e4 * (min(cpus) - 1) / min(cpus)) / 1e4
 
 
-def _dataset(data: Any) -> Any:
+class _Reader:
+    """A task that reads parts of files, by their numbers."""
+
+    def __init__(self, parts: list[Part], schema: Any):
+        self._parts, self._schema = parts, schema
+
+    def __call__(self, numbers: Any) -> Iterator[Any]:
+        """The rows of these parts, some at a time."""
+        for number in numbers.column(0).to_pylist():
+            yield self._schema.empty_table()
+            for batch in read_part(self._parts[number], self._schema.names, _READ_ROWS):
+                yield pa.Table.from_batches([batch], schema=self._schema)
+
+
+def _dataset(data: Any) -> tuple[Any, Any]:
+    """The rows as Ray's, and their columns in Arrow."""
     if isinstance(data, ray.data.Dataset):
-        return data
+        return data, _schema(data)
     source = source_of(data)
     if isinstance(source, Files):
-        # Few files of many row groups would be as few tasks.
-        blocks = min(source.row_groups, _BLOCKS * int(ray.cluster_resources().get("CPU", 1)))
-        return ray.data.read_parquet(list(source.paths), override_num_blocks=max(1, blocks))
+        # Not by read_parquet: a task a file, and threads that race where aiohttp is missing.
+        parts = source.parts(_BLOCK_BYTES)
+        numbers = ray.data.from_items(list(range(len(parts))), override_num_blocks=len(parts))
+        read = _Reader(parts, source.schema)
+        return numbers.map_batches(read, batch_format="pyarrow", batch_size=1), source.schema
     if isinstance(source, Stream) and isinstance(source.source, pa.Table):
-        return ray.data.from_arrow(source.source)
+        return ray.data.from_arrow(source.source), source.schema
     raise UserError(
         f"data is {type(data).__name__}, which Ray does not take",
         code="bad-data",

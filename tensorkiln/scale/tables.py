@@ -66,11 +66,6 @@ class Files:
             found.append(Part(part_name(len(found)), path, tuple(groups), first, rows))
         return found
 
-    @property
-    def row_groups(self) -> int:
-        """Of all files."""
-        return sum(_opened(path).metadata.num_row_groups for path in self.paths)
-
     def state(self) -> list[list[Any]]:
         """What tells that the files are the same as in a former run."""
         return [[p, s.st_size, s.st_mtime_ns] for p in self.paths for s in [Path(p).stat()]]
