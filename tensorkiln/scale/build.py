@@ -30,6 +30,7 @@ from tensorkiln.scale.results import File, Results
 from tensorkiln.scale.storage import download, is_url, storage_of
 from tensorkiln.target import Target
 
+_RECORDS = ".records"  # which no output is called
 MOST_INLINE = 1 << 16  # bytes of a model that travels in its jobs
 _LIBRARIES = ("llvmlite", "numpy", "ml_dtypes")
 _PLUGINS = ("tensorkiln.externals", "tensorkiln.kernel_families", "tensorkiln.onnx_importers")
@@ -165,6 +166,8 @@ def _made(work: Work, results: Results, folder: Path) -> tuple[str, ...]:
     with _at_hand(work.model, results) as model:
         module = import_model(model, freeze=dict(options.freeze) if options.freeze else None)
         _require_same(work.model, module.source)
+        records = folder / _RECORDS
+        records.write_text(options.records, encoding="utf-8")
         executable = compile(
             module,
             Target(work.target),
@@ -176,6 +179,7 @@ def _made(work: Work, results: Results, folder: Path) -> tuple[str, ...]:
             deny_licenses=options.deny_licenses,
             debug=options.debug,
             jobs=work.jobs,
+            records=records if options.records else None,
         )
         output = _path(folder, work.names[0])
         if options.format == "mlf":

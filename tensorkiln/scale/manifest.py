@@ -39,6 +39,7 @@ from tensorkiln.base.files import names_beside, plain_path, read_plain
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
 from tensorkiln.codegen.host.function import c_name
+from tensorkiln.kernels.records import records_of
 from tensorkiln.pipeline import asked_option, asked_target
 from tensorkiln.scale.options import AXES, KEYS, SUFFIXES, Options, read_options
 from tensorkiln.scale.storage import is_url, local_path, matches_of
@@ -264,6 +265,15 @@ class _Reading:
         except (OSError, ValueError) as error:
             raise self.wrong(f"{str(path)!r} cannot be read: {error}", place) from None
 
+    def _records(self, paths: Sequence[str], place: str) -> str:
+        """The text of the records of files, merged; empty if there are none."""
+        if not paths:
+            return ""
+        try:
+            return records_of([self.folder / Path(p).expanduser() for p in paths]).text()
+        except UserError as error:
+            raise self.wrong(f"records: {error}", place) from None
+
     # -- rows --------------------------------------------------------------------------------------
 
     def _rule(self, reader: Reader, index: int, kind: str) -> _Rule:
@@ -284,7 +294,8 @@ class _Reading:
     def _row(
         self, model: Model, target_name: str, target: Target, said: Mapping[str, Any], place: str
     ) -> Row:
-        options = Options.of({"name": c_name(model.name), **said})
+        records = self._records(said.get("records") or (), place)
+        options = Options.of({"name": c_name(model.name), **said, "records": records})
         asked = target
         try:
             for option in ("precision", "optimize"):

@@ -38,6 +38,7 @@ class Options:
     allow_licenses: tuple[str, ...] = ()
     deny_licenses: tuple[str, ...] = ()
     debug: bool = False
+    records: str = ""  # measured choices of schedules, as the text of their file
 
     @staticmethod
     def of(said: Mapping[str, Any]) -> Options:
@@ -99,6 +100,11 @@ def _names(reader: Reader, key: str) -> tuple[str, ...]:
     return found
 
 
+def _paths(reader: Reader, key: str) -> tuple[str, ...]:
+    value = reader.get(key, object)
+    return (value,) if isinstance(value, str) and value else _names(reader, key)
+
+
 def _workspace(reader: Reader, key: str) -> object:
     """Bytes, as a number or text, or those of pools; `compile` reads the text."""
     value = reader.get(key, object)
@@ -129,6 +135,7 @@ _READERS: dict[str, Callable[[Reader, str], Any]] = {
     "allow_licenses": _names,
     "deny_licenses": _names,
     "debug": lambda reader, key: reader.flag(key),
+    "records": _paths,
 }
 _OF_MODELS = {"name": _name}  # which are of one model alone
 KEYS = tuple(_READERS)

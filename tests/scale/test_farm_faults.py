@@ -16,13 +16,16 @@ from typing import Any
 
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.base.progress import Progress
 from tensorkiln.cli import main
+from tensorkiln.kernels.records import Records
 from tensorkiln.scale import farm
 from tensorkiln.scale.build import compiler_identity
 from tensorkiln.scale.local import LocalExecutor
 from tensorkiln.scale.report import REPORT, FarmReport, State
-from tests.scale.networks import hashes, states
+from tests.kernels.test_records import measured
+from tests.scale.networks import hashes, mlp, states
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is the baseline")
 ROOT = Path(__file__).parents[2]
@@ -279,3 +282,24 @@ def test_a_worker_that_is_killed_costs_its_job(
     assert set(states(report).values()) == {"made"}
     assert sum(row.tries for row in report.rows) > len(report.rows)
     assert hashes(tmp_path / "out") == hashes(tmp_path / "straight")
+
+
+def test_records_of_a_manifest(cache: Path, tmp_path: Path) -> None:
+    """They are part of what a row is made from: other records, other bytes, those of `compile`."""
+    path, target = tmp_path / "net.onnx", {"kind": "llvm", "mcpu": "x86-64-v2"}
+    path.write_bytes(mlp().SerializeToString())
+    chosen = measured(tk.Target(target), tk.frontend.from_onnx(path), terms=2)
+    Records(tuple(chosen)).write(tmp_path / "some.records")
+    whole = {"models": {"net": str(path)}, "targets": {"v2": {"target": target}}}
+    made = []
+    for said in ({}, {"records": str(tmp_path / "some.records")}):
+        report = farm({**whole, "defaults": said}, tmp_path / f"out{len(made)}")
+        assert states(report) == {"v2/net.so": "made"}, report
+        made.append((tmp_path / f"out{len(made)}" / "v2" / "net.so").read_bytes())
+    assert made[0] != made[1]
+    source = tk.frontend.from_onnx(path)
+    alone = tk.compile(source, target, name="net", records=tmp_path / "some.records")
+    assert alone.export_library(tmp_path / "alone.so").read_bytes() == made[1]
+    again = farm({**whole, "defaults": said}, tmp_path / "out0")
+    assert states(again) == {"v2/net.so": "cached"}
+    assert (tmp_path / "out0" / "v2" / "net.so").read_bytes() == made[1]
