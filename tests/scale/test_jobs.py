@@ -318,7 +318,11 @@ def test_a_progress_that_raises(local: LocalExecutor) -> None:
 # -- what executors are ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [5, "local", [], f.double, object(), Threads], ids=ascii)
+@pytest.mark.parametrize(
+    "wrong",
+    [5, "local", [], f.double, object(), Threads],
+    ids=lambda x: getattr(x, "__name__", type(x).__name__),
+)
 def test_what_is_no_executor(wrong: Any) -> None:
     with pytest.raises(UserError) as caught:
         list(run_jobs([job("a", f.double, 1)], wrong))
