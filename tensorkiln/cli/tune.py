@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
 from tensorkiln.base.config import available_cpus, whole
 from tensorkiln.cli.options import (
@@ -115,7 +114,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Search, write records, and print what was found."""
     import tensorkiln as tk
     from tensorkiln.kernels.records import read_records
-    from tensorkiln.scale.executors import executor_of
 
     model = plain_file(args.model)
     writable_parent(args.records)
@@ -123,32 +121,27 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.journal is not None:
         writable_parent(args.journal)
     progress = stderr_progress(args.quiet)
-    with ExitStack() as stack:
-        executor, measuring = (
-            None if name is None else stack.enter_context(executor_of(name))
-            for name in (args.executor, args.measure_executor)
-        )
-        found = tk.tune(
-            model,
-            tk.Target(args.target or "native"),
-            seconds=args.seconds,
-            kernels=args.kernels,
-            executor=executor,
-            measure_executor=measuring,
-            measure=args.measure,
-            search=args.search,
-            journal=args.journal,
-            records=known,
-            sizes=sizes(args.dim, "--dim"),
-            trials=args.trials,
-            seed=args.seed,
-            threads=args.threads,
-            freeze=sizes(args.freeze, "--freeze") or None,
-            precision=args.precision,
-            optimize=args.optimize,
-            externals=args.external,
-            progress=progress,
-        )
+    found = tk.tune(
+        model,
+        tk.Target(args.target or "native"),
+        seconds=args.seconds,
+        kernels=args.kernels,
+        executor=args.executor,
+        measure_executor=args.measure_executor,
+        measure=args.measure,
+        search=args.search,
+        journal=args.journal,
+        records=known,
+        sizes=sizes(args.dim, "--dim"),
+        trials=args.trials,
+        seed=args.seed,
+        threads=args.threads,
+        freeze=sizes(args.freeze, "--freeze") or None,
+        precision=args.precision,
+        optimize=args.optimize,
+        externals=args.external,
+        progress=progress,
+    )
     records = found.records if known is None else known.merge(found.records)
     records.write(args.records)
     screen.answer(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 
 from tensorkiln.base.config import whole
 from tensorkiln.base.errors import TensorkilnError, UserError, nearest
 from tensorkiln.scale.dask import dask_executor
+from tensorkiln.scale.jobs import require_executor
 from tensorkiln.scale.local import local_executor, require_count
 from tensorkiln.scale.ray import ray_executor
 
@@ -46,6 +48,22 @@ def executor_of(text: str, *, cpus: int = 1) -> Executor:
             code="no-cluster",
             where=f"executor {text!r}",
         ) from error
+
+
+Given = Executor | str | None
+
+
+@contextmanager
+def given_executor(given: Given, where: str = "executor") -> Iterator[Executor | None]:
+    """What an argument says: an executor as it is; of text that of `executor_of`, which ends with
+    the block; None. UserError (code `bad-executor`) for anything else."""
+    if isinstance(given, str):
+        with executor_of(given) as made:
+            yield made
+        return
+    if given is not None:
+        require_executor(given, where)
+    yield given
 
 
 def _wrong(text: object, hint: str) -> UserError:

@@ -28,7 +28,7 @@ from tensorkiln.scale.build import (
     results_of,
     work_of,
 )
-from tensorkiln.scale.executors import executor_of
+from tensorkiln.scale.executors import Given, given_executor
 from tensorkiln.scale.jobs import Failure, Job, Outcome, failure_of, run_jobs
 from tensorkiln.scale.local import LocalExecutor, local_executor
 from tensorkiln.scale.manifest import Row, read_manifest
@@ -44,7 +44,7 @@ def farm(
     output: str | Path,
     *,
     cache: str | Path | None = None,
-    executor: Executor | str | None = None,
+    executor: Given = None,
     only: Sequence[str] = (),
     fail_fast: bool = False,
     dry_run: bool = False,
@@ -70,7 +70,8 @@ def farm(
         results_of(shared).require()
     shown = watched(progress)
     with ExitStack() as stack:
-        runs = _executor(executor, stack)
+        asked = stack.enter_context(given_executor(executor))
+        runs = stack.enter_context(local_executor()) if asked is None else asked
         run = _Run(out, rows, shared, shown)
         run.look(stack, getattr(runs, "cpus", 1))
         if dry_run:
@@ -83,12 +84,6 @@ def farm(
         finally:
             run.write()
     return run.report()
-
-
-def _executor(given: Executor | str | None, stack: ExitStack) -> Executor:
-    if isinstance(given, str):
-        return stack.enter_context(executor_of(given))
-    return stack.enter_context(local_executor()) if given is None else given
 
 
 def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:

@@ -135,19 +135,23 @@ def run_jobs(
 
     Raises UserError (code `bad-executor`) for an executor that takes no jobs.
     """
-    is_class = isinstance(executor, type)
-    if executor is not None and (is_class or not callable(getattr(executor, "submit", None))):
-        raise UserError(
-            f"executor is {executor!r}, expected one of concurrent.futures",
-            code="bad-executor",
-            where="executor",
-            hint="ProcessPoolExecutor, tk.scale.ray_executor(), or get_executor() of Dask's client",
-        )
     if executor is not None:
+        require_executor(executor)
         yield from _run(jobs, executor, tries, progress, title)
         return
     with local_executor() as own:
         yield from _run(jobs, own, tries, progress, title)
+
+
+def require_executor(given: object, where: str = "executor") -> None:
+    """Raise UserError (code `bad-executor`) for what takes no jobs."""
+    if isinstance(given, type) or not callable(getattr(given, "submit", None)):
+        raise UserError(
+            f"{where} is {given!r}, expected one of concurrent.futures",
+            code="bad-executor",
+            where=where,
+            hint="ProcessPoolExecutor, tk.scale.ray_executor(), or get_executor() of Dask's client",
+        )
 
 
 def _run(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from tensorkiln.base.files import made_folder, plain_path
 from tensorkiln.base.packages import require_package
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.runtime.loaded import LoadedModel
+from tensorkiln.scale.executors import Given, given_executor
+from tensorkiln.scale.jobs import require_executor
 
 
 def map_batches(
@@ -35,7 +36,7 @@ def map_batches(
     part_bytes: int | None = None,
     concurrency: int | tuple[int, int] | None = None,
     engine: str | None = None,
-    executor: Executor | None = None,
+    executor: Given = None,
     on_error: str = "raise",
     error_column: str = "error",
     out: str | os.PathLike[str] | None = None,
@@ -57,8 +58,8 @@ def map_batches(
 
     `engine`: "local" (None: unless `data` is Ray's) has `concurrency` threads of this process, by
     default one for each CPU, which share the library; "ray" is Ray Data with as many actors.
-    `executor`, any of concurrent.futures, scores files in parts of `part_bytes`, each where a
-    worker is; it needs `out`.
+    `executor`, any of concurrent.futures or text for `executor_of`, scores files in parts of
+    `part_bytes`, each where a worker is; it needs `out`.
 
     A row that is null, of another shape, or on which `preprocess` or the library fails raises
     UserError (code `bad-row`) that names it or, with `on_error="report"`, has null results and its
@@ -77,6 +78,8 @@ def map_batches(
     _check_numbers(batch_size, batch_bytes, part_bytes, concurrency, by_ray)
     _check_choices(on_error, error_column, preprocess, inputs)
     _check_combinations(by_ray, executor, concurrency, part_bytes, out, progress)
+    if executor is not None and not isinstance(executor, str):
+        require_executor(executor)
     from tensorkiln.scale import batch_size as sizes
     from tensorkiln.scale import score_tables, tables
     from tensorkiln.scale.scorer import Scorer, Scoring, threads_of_a_call
@@ -123,10 +126,11 @@ def map_batches(
     key = score_tables.key_of(scoring, source, parts)
     done = tables.require_ours(folder, parts, key)
     left = [part for part in parts if part.name not in done]
-    if executor is not None:
-        score_tables.by_jobs(scoring, left, folder, key, executor, progress)
-    else:
-        score_tables.by_threads(scorer, left, folder, key, workers, shown)
+    with given_executor(executor) as runs:
+        if runs is not None:
+            score_tables.by_jobs(scoring, left, folder, key, runs, progress)
+        else:
+            score_tables.by_threads(scorer, left, folder, key, workers, shown)
     tables.remove_remains(folder, parts)
     files = [folder / part.name for part in parts]
     return score_tables.scores(folder, files, len(done), error_column)
@@ -135,7 +139,7 @@ def map_batches(
 # ---- what is asked for ---------------------------------------------------------------------------
 
 
-def _by_ray(data: Any, engine: str | None, executor: Executor | None) -> bool:
+def _by_ray(data: Any, engine: str | None, executor: Given) -> bool:
     if engine is not None and not (isinstance(engine, str) and engine in ("local", "ray")):
         raise UserError(
             f"engine={engine!r:.80}, expected 'local' or 'ray'",

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -19,6 +18,8 @@ from tensorkiln.kernels.records import GivenRecords, Records, records_of, target
 from tensorkiln.pipeline import Externals, asked_option, asked_target, require_externals
 from tensorkiln.runtime.measuring import Measure
 from tensorkiln.scale import local_executor
+from tensorkiln.scale.executors import Given, given_executor
+from tensorkiln.scale.jobs import require_executor
 from tensorkiln.target import Target
 from tensorkiln.tuning.direct import Direct
 from tensorkiln.tuning.emulated import InstructionCount
@@ -46,8 +47,8 @@ def tune(
     *,
     seconds: float = 300.0,
     kernels: int | None = None,
-    executor: Executor | None = None,
-    measure_executor: Executor | None = None,
+    executor: Given = None,
+    measure_executor: Given = None,
     measure: str | Measure = "time",
     search: str = "model",
     journal: str | os.PathLike[str] | None = None,
@@ -74,13 +75,14 @@ def tune(
     and `trials` the candidates of each at most. `sizes` are of symbolic dimensions, for which a
     kernel is measured.
 
-    Candidates are compiled by `executor`, any of `concurrent.futures`, by default this machine's
-    processes; and measured by `measure_executor`, by default the same, by a clock one at a time on
-    this machine. Where it runs, the runtime package is enough, and `resources={"board": 1}` of
-    `tk.scale.ray_executor` sends them to boards. Each candidate runs in a process of its own, with
-    `limit` seconds for a call, and beside the untuned kernel for `each` seconds, on `threads`
-    threads; it has to compute what NumPy in float64 does. `measure` is "time"; "instructions", what
-    an AArch64 library executes in qemu, for machines that are not here; or a function, `Measure`.
+    Candidates are compiled by `executor`, any of `concurrent.futures` or text for
+    `tk.scale.executor_of`, by default this machine's processes; and measured by `measure_executor`,
+    by default the same, by a clock one at a time on this machine. Where it runs, the runtime
+    package is enough, and `resources={"board": 1}` of `tk.scale.ray_executor` sends them to boards.
+    Each candidate runs in a process of its own, with `limit` seconds for a call, and beside the
+    untuned kernel for `each` seconds, on `threads` threads; it has to compute what NumPy in float64
+    does. `measure` is "time"; "instructions", what an AArch64 library executes in qemu, for
+    machines that are not here; or a function, `Measure`.
 
     `search` is "model", trees of scikit-learn that learn from what was measured (extra `tune`), or
     "random"; `batch` candidates are proposed at a time, and the same measurements with the same
@@ -97,8 +99,8 @@ def tune(
     require_externals(externals)
     sizes = _sizes(sizes)
     for name, given in (("executor", executor), ("measure_executor", measure_executor)):
-        if given is not None:
-            require(given, Executor, name)
+        if given is not None and not isinstance(given, str):
+            require_executor(given, name)
     way = _measure(measure)
     options = Options(search, seed, batch, trials, kernels, float(each), float(limit), threads, way)
     require_options(options)
@@ -114,16 +116,18 @@ def tune(
     fused = fused_module(mod, asked, externals)
     found, others = workloads_of(fused, asked, sizes)
     with ExitStack() as stack:
+        compiling = stack.enter_context(given_executor(executor))
+        alone = stack.enter_context(given_executor(measure_executor, "measure_executor"))
         header = _header(found, asked, way, sizes, threads)
         chosen = _worth(found, others, kernels)
         book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
-        if executor is None:
-            executor = stack.enter_context(local_executor())
-            if measure_executor is None and way is None:
-                measure_executor = stack.enter_context(local_executor(1))
+        if compiling is None:
+            compiling = stack.enter_context(local_executor())
+            if alone is None and way is None:
+                alone = stack.enter_context(local_executor(1))
         efforts = _efforts(found, book.costs, known)
-        measuring = Direct(measure_executor or executor)
-        done = Search(efforts, options, book, executor, measuring, start + seconds, shown).run()
+        measuring = Direct(alone or compiling)
+        done = Search(efforts, options, book, compiling, measuring, start + seconds, shown).run()
     shown.finish()
     return tuned_of(done, others)
 

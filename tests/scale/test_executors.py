@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.config import available_cpus
+from tensorkiln.base.errors import UserError
 from tensorkiln.scale import executor_of
+from tensorkiln.scale.executors import given_executor
 from tensorkiln.scale.local import LocalExecutor
 
 WRONG = {
@@ -86,3 +89,36 @@ def test_a_cluster_that_does_not_answer() -> None:
         executor_of("dask://127.0.0.1:9")
     assert caught.value.code == "no-cluster"
     assert "dask://127.0.0.1:9" in caught.value.where
+
+
+WHO_TAKES = {
+    "tune": lambda x: tk.tune("none.onnx", executor=x),
+    "tune, measure": lambda x: tk.tune("none.onnx", measure_executor=x),
+    "farm": lambda x: tk.scale.farm(FARM, "out", executor=x),
+    "run_jobs": lambda x: list(tk.scale.run_jobs([], x)),
+    "given_executor": lambda x: given_executor(x).__enter__(),
+}
+FARM = {"models": {"net": "none.onnx"}, "targets": {"a": "llvm"}}
+
+
+@pytest.mark.parametrize("wrong", [5, [], object, ThreadPoolExecutor], ids=repr)
+@pytest.mark.parametrize("call", WHO_TAKES)
+def test_what_takes_no_jobs(call: str, wrong: object) -> None:
+    with pytest.raises(UserError, match="expected one of concurrent.futures") as caught:
+        WHO_TAKES[call](wrong)
+    assert caught.value.code == "bad-executor"
+
+
+def test_arguments_are_executors_or_their_names() -> None:
+    with given_executor(None) as none:
+        assert none is None
+    with ThreadPoolExecutor(1) as own:
+        with given_executor(own) as same:
+            assert same is own
+        assert own.submit(abs, -1).result() == 1, "it is not ended"
+    with given_executor("local:1") as made:
+        assert isinstance(made, LocalExecutor)
+    with pytest.raises(RuntimeError):
+        made.submit(abs, -1)
+    with pytest.raises(UserError, match="did you mean 'local'"):
+        given_executor("locl").__enter__()

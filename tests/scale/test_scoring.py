@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -360,10 +361,11 @@ def dies_once(batch: Any) -> Mapping[str, Array]:
     return {"x": values(batch)}
 
 
-def _pools() -> dict[str, Callable[[], Executor]]:
+def _pools() -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     return {
         "threads": lambda: ThreadPoolExecutor(2),
         "processes": lambda: tk.scale.local_executor(2),
+        "by name": lambda: nullcontext("local:2"),
     }
 
 
