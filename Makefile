@@ -207,7 +207,7 @@ safety: .venv/has-dev
 	@touch $@
 
 scale: .venv/scale
-	$(BIN)/python -m pytest -q -m "scale or not scale" tests/scale
+	$(BIN)/python -m pytest -q -m "scale or not scale" tests/scale tests/tuning tests/campaign
 
 # Takes 11 GiB of disk.
 large: .venv/has-dev
