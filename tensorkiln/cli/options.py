@@ -201,7 +201,7 @@ def add_records(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--records",
         metavar="FILE",
-        type=path,
+        type=file,
         action="append",
         default=[],
         help="use measured choices for kernels (repeatable: the best of each kernel)",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from examples.make_mlp import make_mlp
+from tensorkiln.base.errors import UserError
 from tensorkiln.cli import main
+from tensorkiln.external.cblas import CBLAS
+from tensorkiln.external.host_library import find_library
 
 # Command -> the words that follow it, in a folder with the files of `make_files`.
 CALLS: dict[str, tuple[str, ...]] = {
@@ -87,3 +92,14 @@ def make_files(folder: Path) -> None:
         ["-o", str(folder / "mlp.tar"), "--format", "mlf", "--freeze", "batch=1", "--target", "c"],
     ):
         assert main(["compile", str(model), "-q", *words]) == 0
+
+
+def skip_without_its_packages(line: list[str]) -> None:
+    """Skip a call of what is not installed here."""
+    if line[0] == "demo" or "--compare" in line:
+        pytest.importorskip("onnxruntime")
+    if "cblas" in line:
+        try:
+            find_library(CBLAS.file, CBLAS.install)
+        except UserError:
+            pytest.skip("OpenBLAS is not installed")

@@ -14,7 +14,7 @@ import pytest
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli import main, targets
-from tests.cli.calls import CALLS, LINES, make_files
+from tests.cli.calls import CALLS, LINES, make_files, skip_without_its_packages
 from tests.cli.test_options import LEAST, commands
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -70,8 +70,7 @@ def test_all_commands_are_here() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_documents(here: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if line[0] == "demo" or "--compare" in line:
-        pytest.importorskip("onnxruntime")
+    skip_without_its_packages(line)
     code = main([*line, "--json"])
     out, err = capsys.readouterr()
     assert code == (1 if line[1:] and line[1].startswith("unsupported") else 0), err

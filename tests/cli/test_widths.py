@@ -11,7 +11,7 @@ import pytest
 from tensorkiln.cli import main, screen
 from tensorkiln.cli.fold import fold
 from tensorkiln.cli.tables import columns
-from tests.cli.calls import CALLS, LINES, make_files
+from tests.cli.calls import CALLS, LINES, make_files, skip_without_its_packages
 from tests.cli.test_options import commands
 
 WIDTHS = (20, 40, 60, 80, 100)
@@ -42,8 +42,7 @@ def test_commands(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if line[0] == "demo" or "--compare" in line:
-        pytest.importorskip("onnxruntime")
+    skip_without_its_packages(line)
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     texts: list[tuple[str, bool]] = []
