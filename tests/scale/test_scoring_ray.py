@@ -76,7 +76,10 @@ def cluster() -> Iterator[Any]:
         yield made
     finally:
         ray.shutdown()
-        made.shutdown()
+        try:
+            made.shutdown()
+        except ValueError:  # what ended a Dataset had joined again; the attempt made it leave
+            made.shutdown()
 
 
 def _when(marks: Path, count: int, act: Callable[[], Any]) -> threading.Thread:

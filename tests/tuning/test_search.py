@@ -191,7 +191,7 @@ WRONG = [
     ({"measure": "tiem"}, "did you mean 'time'"),
     ({"measure": len}, "attribute 'unit'"),
     ({"measure": 3}, "no way to measure 3"),
-    ({"executor": "local"}, "executor"),
+    ({"executor": "locl"}, "executor"),
     ({"measure_executor": 3}, "executor"),
     ({"records": 3}, "records"),
     ({"journal": 3}, "path"),
