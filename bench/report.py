@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 Result = dict[str, Any]
@@ -49,6 +50,22 @@ def result_lines(result: Result) -> list[str]:
 def precision(result: Result) -> str:
     """What all contenders were asked for."""
     return str(result.get("precision", "float32"))
+
+
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+
+
+def grouped(results: Iterable[Result]) -> list[tuple[tuple[str, str, int], list[Result]]]:
+    """Results by machine, precision and threads: by precision, then in the order of machines."""
+    found: dict[tuple[str, str, int], list[Result]] = {}
+    for r in results:
+        found.setdefault((r["machine"], precision(r), r["threads"]), []).append(r)
+    machines = list(dict.fromkeys(machine for machine, _, _ in found))
+
+    def place(key: tuple[str, str, int]) -> tuple[int, int, int]:
+        return PRECISIONS.index(key[1]), machines.index(key[0]), key[2]
+
+    return [(key, found[key]) for key in sorted(found, key=place)]
 
 
 def _error(row: dict[str, Any]) -> str:

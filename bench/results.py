@@ -15,6 +15,7 @@ from bench.report import (
     best_peer,
     firmware_lines,
     geometric_mean,
+    grouped,
     precision,
     ratio,
     summary_lines,
@@ -81,12 +82,7 @@ def _summary(records: list[Record]) -> list[str]:
     ]
     latency = _kind(records, "latency")
     machines = list(dict.fromkeys(r["machine"] for r in records))
-
-    def key(r: Record) -> tuple[str, str, int]:
-        return r["machine"], precision(r), r["threads"]
-
-    for machine, name, threads in dict.fromkeys(map(key, latency)):
-        group = [r for r in latency if key(r) == (machine, name, threads)]
+    for (machine, name, threads), group in grouped(latency):
         ratios = {r["model"]: v for r in group if (v := ratio(r, "min_ms")) is not None}
         if ratios:
             above = ", ".join(m for m, v in ratios.items() if v > 1) or "none"

@@ -152,7 +152,7 @@ def _init_ray() -> None:
     ray.init(
         "local",
         num_cpus=available_cpus(),
-        object_store_memory=500_000_000,
+        object_store_memory=4_000_000_000,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.report import best_peer, geometric_mean, precision, ratio
+from bench.report import best_peer, geometric_mean, grouped, precision, ratio
 from bench.store import ROOT, Record
 
 PAGE = ROOT / "docs" / "speed.md"
@@ -120,13 +120,8 @@ def _ms(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
-def _groups(records: list[Record]) -> Iterator[tuple[tuple[str, str, int], list[Record]]]:
-    """Latencies by machine, precision and threads, in order of first appearance."""
-    groups: dict[tuple[str, str, int], list[Record]] = {}
-    for r in records:
-        if r["kind"] == "latency":
-            groups.setdefault((r["machine"], precision(r), r["threads"]), []).append(r)
-    yield from groups.items()
+def _groups(records: list[Record]) -> list[tuple[tuple[str, str, int], list[Record]]]:
+    return grouped(r for r in records if r["kind"] == "latency")
 
 
 def with_table(readme: str, records: list[Record]) -> str:
