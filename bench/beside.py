@@ -1,4 +1,5 @@
-"""A table of models by two contenders: each checked, then both in turn on the same inputs.
+"""A table of models by contenders: each checked, then all in turn on the same inputs. The first is
+ours; ratios are of its time by that of the best of the others.
 
 Every thread count is a fresh process on as many CPUs. A case that fails, or is wrong, is a row that
 says so, and makes the command fail.
@@ -22,9 +23,11 @@ import numpy as np
 from bench.contenders import OURS, Array, Case, Contender
 from bench.measure import Prepared, Row, alone, interleave, prepare
 from bench.peers import PEERS
-from bench.store import ROOT
+from bench.store import ROOT, Record, add
 
+Contenders = Sequence[Contender]
 BESIDE_ORT = (OURS, PEERS["ort"])
+BESIDE_BOTH = (OURS, PEERS["openvino"], PEERS["ort"])
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KILN_NUM_THREADS")
 
 
@@ -47,10 +50,10 @@ Options = argparse.Namespace
 def main(
     module: str,
     models: Callable[[str], Iterable[Model]],
-    pair: tuple[Contender, Contender] = BESIDE_ORT,
+    contenders: Contenders = BESIDE_ORT,
 ) -> None:
     """The command line of `python -m MODULE`; `models` gives those whose names contain a text."""
-    command(module, lambda options: _measured(models(options.only), pair, options))
+    command(module, lambda options: _measured(models(options.only), contenders, options))
 
 
 def command(module: str, measured: Callable[[Options], int]) -> None:
@@ -62,8 +65,10 @@ def command(module: str, measured: Callable[[Options], int]) -> None:
     parser.add_argument("--reps", type=int, default=7, help="least number of turns each")
     parser.add_argument("--seconds", type=float, default=0.4, help="least time per model")
     parser.add_argument("--lock", default="", help="file to lock while timing")
+    parser.add_argument("--record", action="store_true", help="keep them for bench/RESULTS.md")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.table = module.removeprefix("bench.")
     if options.child:
         sys.exit(measured(options))
     status, available = 0, sorted(os.sched_getaffinity(0))
@@ -83,32 +88,39 @@ def command(module: str, measured: Callable[[Options], int]) -> None:
     sys.exit(status)
 
 
-def _measured(models: Iterable[Model], pair: tuple[Contender, Contender], options: Options) -> int:
+def _measured(models: Iterable[Model], contenders: Contenders, options: Options) -> int:
     """Print a line per model, and geometric means; return 1 if a model failed."""
     threads, ratios, failed = options.child, {}, 0
-    labels = " and ".join(f"{c.label} {c.version()}" for c in pair)
+    first, *optional, last = contenders
+    here = [first, *(c for c in optional if not c.missing()), last]
+    labels = ", ".join(f"{c.label} {c.missing() or c.version()}" for c in contenders)
     print(f"\n{threads} thread(s), {labels}", flush=True)
-    print("ms, min and median; ratio of medians, and of mins", flush=True)
+    print("ms, min and median; ratio to the best of the others, of medians and of mins", flush=True)
     for model in models:
         with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.data)
             case = Case(model.name, path, model.inputs, Path(folder))
-            both = {} if model.broken else prepare(list(pair), case, threads)
-            wrong = model.broken or checked(both, model.differ)
+            prepared = {} if model.broken else prepare(here, case, threads)
+            wrong = model.broken or checked(prepared, model.differ)
             if not wrong:
                 with alone(options.lock):
-                    interleave(both, options.reps, options.seconds)
-            rows = [row for row, _ in both.values()]
+                    interleave(prepared, options.reps, options.seconds)
+            rows = [row for row, _ in prepared.values()]
         name = f"{model.group:18} {model.name:34}"
         if wrong:
             failed += 1
             print(f"{name} {wrong}", flush=True)
             continue
-        ours, theirs = rows
-        ratio = ours.median_ms / theirs.median_ms, ours.min_ms / theirs.min_ms
+        ours, *others = rows
+        ratio = (
+            ours.median_ms / min(row.median_ms for row in others),
+            ours.min_ms / min(row.min_ms for row in others),
+        )
         ratios.setdefault(model.group, []).append(ratio)
-        print(f"{name} {times(ours)} {times(theirs)}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True)
+        record(options, model.name, rows)
+        found = " ".join(times(row) for row in rows)
+        print(f"{name} {found}   {ratio[0]:5.2f} {ratio[1]:5.2f}", flush=True)
     for group, found in {**ratios, "all": [r for v in ratios.values() for r in v]}.items():
         if found:
             means = np.exp(np.log(found).mean(axis=0))
@@ -116,6 +128,28 @@ def _measured(models: Iterable[Model], pair: tuple[Contender, Contender], option
             print(f"{group:18} geometric mean {means[0]:.2f} {means[1]:.2f}, worst {worst:.2f}")
     print(json.dumps({"threads": threads, "failed": failed}), flush=True)
     return 1 if failed else 0
+
+
+def record(options: Options, name: str, rows: Sequence[Row]) -> None:
+    """Keep the times of one row of a table, if that was asked for."""
+    if options.record:
+        kept = [{k: getattr(row, k) for k in ("label", "min_ms", "median_ms")} for row in rows]
+        what = f"{options.table}: {name}"
+        add("beside", what, options.child, {"table": options.table, "row": name, "rows": kept})
+
+
+def lines(records: Sequence[Record]) -> list[str]:
+    """Markdown of kept rows of one table; in brackets the first contender's time by another's."""
+    labels = list(dict.fromkeys(row["label"] for r in records for row in r["rows"]))
+    made = [f"| network | threads | {' | '.join(labels)} |", "|---|--:|" + "--:|" * len(labels)]
+    for r in records:
+        ours, *others = r["rows"]
+        cells = {row["label"]: f"{row['min_ms']:.3f}" for row in r["rows"]}
+        for row in others:
+            cells[row["label"]] += f" ({ours['min_ms'] / row['min_ms']:.2f})"
+        found = " | ".join(cells.get(label, "-") for label in labels)
+        made.append(f"| {r['row']} | {r['threads']} | {found} |")
+    return [*made, ""]
 
 
 def times(row: Row) -> str:

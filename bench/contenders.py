@@ -58,13 +58,14 @@ class Contender:
             return ""
 
 
-def _ours(case: Case, threads: int) -> Runner:
-    """Compile, export, load, run: the road a user takes. Threads come from KILN_NUM_THREADS."""
+def ours(case: Case, threads: int, cpu: str = "native") -> Runner:
+    """Compile for a processor, export, load, run: the road a user takes. Threads come from
+    KILN_NUM_THREADS."""
     import tensorkiln as tk
 
     module = tk.frontend.from_onnx(case.path)
     precision = "float32" if case.precision == "int8" else case.precision
-    made = tk.compile(module, precision=precision)
+    made = tk.compile(module, target_of(cpu), precision=precision)
     path = made.export_library(case.folder / f"{case.network}.so")
     library = tk.runtime.load_module(path)
     main = tk.runtime.Executor(library, tk.cpu())["main"]
@@ -78,11 +79,16 @@ def _ours(case: Case, threads: int) -> Runner:
     return run
 
 
+def target_of(cpu: str) -> str | dict[str, str]:
+    """The target for a processor by its name: "native" is this one, "x86-64-v2" a level."""
+    return cpu if cpu == "native" else {"kind": "llvm", "mcpu": cpu}
+
+
 OURS = Contender(
     "ours",
     "Tensorkiln",
     "tensorkiln",
     "tensorkiln",
-    _ours,
+    ours,
     precisions=("float32", "bfloat16", "float16", "int8"),
 )

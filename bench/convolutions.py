@@ -44,7 +44,7 @@ def measure(
     exe = tk.compile(mod, instruments=[groups])
     sizes = {name: filter_size(f) for name, f in groups.found.items()}
     flops = {name: work_of(groups.found[name]).flops for name, n in sizes.items() if n in (1, 3)}
-    peak = measure_limits().gflops
+    peak = measure_limits().peaks["float32"]
     rows = []
     for threads in THREADS:
         taken = time_calls(exe, inputs or random_inputs(exe), seconds, threads)

@@ -1,4 +1,5 @@
-"""`python -m bench.families`: networks of the families whose kernels are rare, beside ONNX Runtime.
+"""`python -m bench.families`: networks of the families whose kernels are rare, beside ONNX Runtime
+and OpenVINO.
 
 Decoders with transposed convolutions, dilated, grouped and shuffled convolutions, pooling as a
 token mixer, points, short sequences. Weights are random, those of normalisations near the usual.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.beside import Model, main
+from bench.beside import BESIDE_BOTH, Model, main
 from bench.contenders import Array
 from bench.measure import mismatch
 from tests.zoo.export import cache_folder
@@ -474,7 +475,8 @@ def _onnx(name: str) -> tuple[bytes, dict[str, Array]]:
     return path.read_bytes(), {"x": x}
 
 
-def _near(ours: list[Array], theirs: list[Array]) -> str:
+def near(ours: Sequence[Array], theirs: Sequence[Array]) -> str:
+    """A sentence on how they differ; empty if they do not."""
     return mismatch(list(theirs), list(ours))
 
 
@@ -483,8 +485,8 @@ def models(only: str) -> Iterator[Model]:
     for name in NETWORKS:
         if only.lower() in name:
             data, inputs = _onnx(name)
-            yield Model("families", name, data, inputs, _near)
+            yield Model("families", name, data, inputs, near)
 
 
 if __name__ == "__main__":
-    main("bench.families", models)
+    main("bench.families", models, BESIDE_BOTH)

@@ -1,46 +1,80 @@
-"""What this machine can do at most, measured: FMA peak and read bandwidth of one core.
+"""What this machine can do at most, measured: peaks of its multipliers and read bandwidth of one
+core, of the instructions that a target has.
 
-Both programs are compiled by Tensorkiln, so that they run wherever it does.
+All programs are compiled by Tensorkiln, so that they run wherever it does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import tensorkiln as tk
-from tensorkiln.runtime.tensor import aligned_empty
-from tensorkiln.script import T
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.runtime.tensor import aligned_empty, dtype_named
+from tensorkiln.script import T, from_source
 
-FMA_STEPS = 1_000_000
+STEPS = 300_000
 CHAINS = 16  # of 16 vectors: more than latency times throughput of any FMA unit so far
 # Bytes that are read again and again: within a core's own caches, the shared one, memory.
 FOOTPRINTS = (1 << 17, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28)
 READ_BYTES = 1 << 26  # of one measurement
 
 
-def fma_program(lanes: int, chains: int) -> Any:
-    """`chains` registers of `lanes` numbers, each multiplied and added to FMA_STEPS times."""
+# Adds a product, or several, to each lane of a register; `Unit` fills in the operands.
+_PEAK = """
+@T.prim_func
+def peak(
+    A: T.Buffer(({wide},), "{left}"),
+    B: T.Buffer(({wide},), "{right}"),
+    Y: T.Buffer(({lanes},), "{sums}"),
+) -> None:
+    acc = T.alloc_buffer(({all},), "{sums}", scope="register")
+    for r in T.unroll({chains}):
+        acc[T.Ramp(r * {lanes}, 1, {lanes})] = Y[T.Ramp(0, 1, {lanes})]
+    for _step in range({steps}):
+        for r in T.unroll({chains}):
+            acc[T.Ramp(r * {lanes}, 1, {lanes})] = {step}
+    for r in T.unroll({chains}):
+        Y[T.Ramp(0, 1, {lanes})] = Y[T.Ramp(0, 1, {lanes})] + acc[T.Ramp(r * {lanes}, 1, {lanes})]
+"""
 
-    @T.prim_func
-    def peak(X: T.Buffer((lanes,), "float32"), Y: T.Buffer((lanes,), "float32")) -> None:
-        acc = T.alloc_buffer((chains, lanes), "float32", scope="register")
-        for r in T.unroll(chains):
-            for v in T.vectorized(lanes):
-                acc[r, v] = X[v]
-        for _step in range(FMA_STEPS):
-            for r in T.unroll(chains):
-                for v in T.vectorized(lanes):
-                    acc[r, v] = T.fma(acc[r, v], X[v], X[v])
-        for r in T.unroll(chains):
-            for v in T.vectorized(lanes):
-                Y[v] = Y[v] + acc[r, v]
 
-    return peak
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What multiplies and adds: types of the sums and factors, products per lane, and the step."""
+
+    sums: str
+    left: str
+    right: str
+    count: int
+    step: str
+
+    def program(self, target: tk.Target, chains: int) -> PrimFunc:
+        """`chains` registers, to each of whose lanes STEPS steps are added."""
+        lanes = target.vector_lanes("float32")
+        wide = self.count * lanes
+        factors = (f"{x}[T.Ramp(0, 1, {wide})]" for x in "AB")
+        operands = (f"acc[T.Ramp(r * {lanes}, 1, {lanes})]", *factors)
+        text = _PEAK.format(
+            **{f: getattr(self, f) for f in ("sums", "left", "right")},
+            **{"lanes": lanes, "wide": wide, "chains": chains, "all": chains * lanes},
+            **{"steps": STEPS, "step": self.step.format(*operands)},
+        )
+        (made,) = from_source(text).functions
+        return made
+
+
+# By the name of the precision whose products it computes.
+UNITS = {
+    "float32": Unit("float32", "float32", "float32", 1, "T.fma({0}, {1}, {2})"),
+    "bfloat16": Unit("float32", "bfloat16", "bfloat16", 2, "T.dot2_bf16({0}, {1}, {2})"),
+    "int8": Unit("int32", "uint8", "int8", 4, "T.dot4({0}, {1}, {2})"),
+}
 
 
 def read_program(rounds: int, rows: int, chains: int, lanes: int) -> Any:
@@ -66,9 +100,9 @@ def read_program(rounds: int, rows: int, chains: int, lanes: int) -> Any:
     return add_rows
 
 
-def compiled(func: Any) -> Callable[..., object]:
+def compiled(func: PrimFunc, target: tk.Target) -> Callable[..., object]:
     """The function of a library that holds only it."""
-    return tk.compile(tk.IRModule((func,)), "native", relax_pipeline=None).jit()[func.name]
+    return tk.compile(tk.IRModule((func,)), target, relax_pipeline=None).jit()[func.name]
 
 
 def least(run: Callable[[], object], times: int = 1) -> float:
@@ -81,20 +115,21 @@ def least(run: Callable[[], object], times: int = 1) -> float:
     return best
 
 
-def fma_peak() -> tuple[Callable[[], object], float]:
-    """A call that keeps the FMA units busy, and its floating point operations."""
-    lanes = tk.Target("native").vector_lanes("float32")
-    chains = CHAINS if tk.Target("native").num_vector_registers >= 32 else 12
-    x, y = np.full(lanes, 0.5, np.float32), np.zeros(lanes, np.float32)
-    peak = compiled(fma_program(lanes, chains))
-    return lambda: peak(x, y), 2.0 * lanes * chains * FMA_STEPS
+def peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], float]:
+    """A call that keeps the units of `unit`, one of UNITS, busy, and its operations."""
+    u, lanes = UNITS[unit], target.vector_lanes("float32")
+    chains = CHAINS if target.num_vector_registers >= 32 else 12
+    call = compiled(u.program(target, chains), target)
+    a, b = (np.full(u.count * lanes, 0.5).astype(dtype_named(d)) for d in (u.left, u.right))
+    y = np.zeros(lanes, u.sums)
+    return lambda: call(a, b, y), 2.0 * u.count * lanes * chains * STEPS
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """GFLOP/s of float32 and, by footprint in bytes, GB/s read, of one core."""
+    """Of one core: GFLOP/s (of int8: Gop/s) by unit, and GB/s read by footprint in bytes."""
 
-    gflops: float
+    peaks: Mapping[str, float]
     gbytes: tuple[tuple[int, float], ...]
 
     def bandwidth(self, footprint: float) -> float:
@@ -102,16 +137,22 @@ class Limits:
         return next((rate for size, rate in self.gbytes if size >= footprint), self.gbytes[-1][1])
 
 
-def measure_limits(times: int = 10) -> Limits:
-    """Takes a second or two; the clock's frequency changes, so the peak is taken twice."""
-    run, operations = fma_peak()
-    before = least(run, times)
+def measure_limits(times: int = 10, target: tk.Target | None = None) -> Limits:
+    """Of the instructions that `target` has (this processor's). Takes seconds; the clock's
+    frequency changes, so the peaks are taken twice."""
+    target = target or tk.Target("native")
+    units = {unit: peak_of(unit, target) for unit in UNITS}
+    before = {unit: least(run, times) for unit, (run, _) in units.items()}
     rates = []
-    lanes, chains = tk.Target("native").vector_lanes("float32"), 8
+    lanes, chains = target.vector_lanes("float32"), 8
     for size in FOOTPRINTS:
         rounds, rows = max(1, READ_BYTES // size), size // (4 * lanes * chains)
         x, y = aligned_empty((rows, chains, lanes), np.dtype(np.float32)), np.zeros(lanes, "f")
         x[...] = 0.0
-        read = compiled(read_program(rounds, rows, chains, lanes))
+        read = compiled(read_program(rounds, rows, chains, lanes), target)
         rates.append((size, rounds * size / least(lambda r=read, a=x, b=y: r(a, b), times) / 1e9))
-    return Limits(operations / min(before, least(run, times)) / 1e9, tuple(rates))
+    peaks = {
+        unit: operations / min(before[unit], least(run, times)) / 1e9
+        for unit, (run, operations) in units.items()
+    }
+    return Limits(peaks, tuple(rates))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.beside import Options, checked, command, times
+from bench.beside import Options, checked, command, record, times
 from bench.contenders import OURS, Case, Contender, Runner
 from bench.measure import alone, interleave, mismatch, prepare
 from bench.open_networks import NETWORKS, Network
@@ -50,8 +50,8 @@ def measured(options: Options) -> int:
     """Print a line per network and size, and means; return how many failed."""
     compiled: dict[str, object] = {}
     contenders = [
-        Contender("open", "open", "tensorkiln", "tensorkiln", partial(_open, compiled)),
-        Contender("fixed", "fixed", "tensorkiln", "tensorkiln", _fixed),
+        Contender("open", "open sizes", "tensorkiln", "tensorkiln", partial(_open, compiled)),
+        Contender("fixed", "sizes of this row", "tensorkiln", "tensorkiln", _fixed),
         ORT,
     ]
     print(f"\n{options.child} thread(s), ONNX Runtime {ORT.version()}", flush=True)
@@ -71,19 +71,21 @@ def measured(options: Options) -> int:
             if not wrong:
                 with alone(options.lock):
                     interleave(prepared, options.reps, options.seconds)
-            ours, fixed, theirs = (row for row, _ in prepared.values())
-        title = f"{network.name:14} {'x'.join(map(str, size)):9}"
+            rows = [row for row, _ in prepared.values()]
+        title = f"{network.name} {'x'.join(map(str, size))}"
         if wrong:
             failed += 1
-            print(f"{title} {wrong}", flush=True)
+            print(f"{title:24} {wrong}", flush=True)
             continue
+        record(options, title, rows)
+        ours, fixed, theirs = rows
         found = (
             *(ours.min_ms / x.min_ms for x in (fixed, theirs)),
             *(ours.median_ms / x.median_ms for x in (fixed, theirs)),
         )
         ratios.setdefault(network.name, []).append(found)
         both = f"{found[0]:5.2f} {found[2]:5.2f}   {found[1]:5.2f} {found[3]:5.2f}"
-        print(f"{title} {times(ours)} {times(fixed)} {times(theirs)}   {both}", flush=True)
+        print(f"{title:24} {times(ours)} {times(fixed)} {times(theirs)}   {both}", flush=True)
     for network_name, rows in ratios.items():
         mean, worst = np.exp(np.log(rows).mean(axis=0)), np.max(rows, axis=0)
         print(

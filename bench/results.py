@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench import compile_time, convolutions, devices, loading, memory, overhead, speed_page
+from bench import (
+    beside,
+    compile_time,
+    convolutions,
+    devices,
+    kernel_classes,
+    loading,
+    many_cores,
+    memory,
+    overhead,
+    speed_page,
+)
 from bench.gpu import table as gpu
 from bench.report import (
     best_peer,
@@ -51,6 +62,7 @@ def page(records: list[Record], remarks: str) -> str:
         for title, made in (
             ("Latency", _latency(here)),
             ("Errors of lower precisions", _errors(here)),
+            *((_TABLES[name], _beside(here, name)) for name in _TABLES),
             ("Compile time and memory", _compile(here)),
             ("Memory of a run", _memory(here)),
             ("Loading", _loading(here)),
@@ -59,6 +71,8 @@ def page(records: list[Record], remarks: str) -> str:
             ("GPU", _gpu(here)),
             ("Firmware", _firmware(here)),
             ("Convolutions against the FMA peak", _convolutions(here)),
+            ("More cores", _many_cores(here)),
+            ("Kernel classes against the limits of the machine", _classes(here)),
             ("Kernels against the limits of the machine", _rooflines(here)),
         ):
             if made:
@@ -105,6 +119,23 @@ def _machines(records: list[Record], machines: list[str]) -> list[str]:
         lines.append(f"  - versions: {', '.join(versions) or 'no peer'}")
         lines.append(f"  - runs (UTC, commit): {'; '.join(runs)}")
     return [*lines, ""]
+
+
+# Tables of `bench.beside`.
+_TABLES = {
+    "families": "Families of networks whose kernels are rare",
+    "open_sizes": "Networks of open sizes",
+    "levels": "Older processors",
+}
+
+
+def _beside(records: list[Record], table: str) -> list[str]:
+    found = [r for r in _kind(records, "beside") if r["table"] == table]
+    head = (
+        f"Least milliseconds (`python -m bench.{table}`); in brackets the time of the first column "
+        "as a part of it.\n"
+    )
+    return [head, *beside.lines(found)] if found else []
 
 
 def _errors(records: list[Record]) -> list[str]:
@@ -187,8 +218,21 @@ def _convolutions(records: list[Record]) -> list[str]:
     return [head, *convolutions.HEAD, *made, ""] if made else []
 
 
-def _rooflines(records: list[Record]) -> list[str]:
+def _many_cores(records: list[Record]) -> list[str]:
+    found = _kind(records, "many_cores")
+    return [*many_cores.HEAD, *map(many_cores.line, found), ""] if found else []
+
+
+def _classes(records: list[Record]) -> list[str]:
     found = _kind(records, "roofline")
+    return kernel_classes.lines(found) if found else []
+
+
+def _rooflines(records: list[Record]) -> list[str]:
+    """In float32, by the instructions of the machine; other precisions and older processors are
+    among the classes alone."""
+    every = [r for r in _kind(records, "roofline") if not r.get("target")]
+    found = [r for r in every if precision(r) == "float32"]
     if not found:
         return []
     lines = [

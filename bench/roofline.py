@@ -1,8 +1,9 @@
 """`python -m bench.roofline MODEL`: every kernel of a model against the limits of this machine.
 
 Per kernel: its work by definition (bench/work.py), the time its calls took inside whole runs, and
-the least time that the FMA peak and the bandwidths of the same run allow. Weights count at the
-bandwidth for all that one inference reads, activations at that for what the kernel touches.
+the least time that the peak of its products (of float32, bfloat16 or bytes, each by the
+instructions of the target) and the bandwidths of the same run allow. Weights count at the bandwidth
+for all that one inference reads, activations at that for what the kernel touches.
 MODEL is a name of the zoo, or a file; dimensions of a file are given as NAME=N.
 """
 
@@ -17,8 +18,10 @@ from typing import Any
 import numpy as np
 
 import tensorkiln as tk
+from bench.contenders import target_of
 from bench.limits import Limits, measure_limits
-from bench.models import MODELS
+from bench.models import MODELS, QUANTISED
+from bench.report import PRECISIONS
 from bench.store import add
 from bench.work import Groups, Work, work_of
 from tensorkiln.base.errors import UserError
@@ -86,11 +89,18 @@ def random_inputs(exe: Executable, function: str = "main") -> dict[str, Array]:
     return made
 
 
-def roofline(mod: tk.IRModule, seconds: float, inputs: Mapping[str, Array] = {}) -> Roofline:
-    """Compiles a module, measures limits and calls on one thread, and joins the two."""
-    groups = Groups()
-    exe = tk.compile(mod, instruments=[groups])
-    limits = measure_limits()
+def roofline(
+    mod: tk.IRModule,
+    seconds: float,
+    inputs: Mapping[str, Array] = {},
+    precision: str = "float32",
+    cpu: str = "native",
+) -> Roofline:
+    """Compiles a module for a processor, measures limits and calls on one thread, and joins the
+    two."""
+    groups, target = Groups(), tk.Target(target_of(cpu))
+    exe = tk.compile(mod, target, precision=precision, instruments=[groups])
+    limits = measure_limits(target=target)
     taken = time_calls(exe, inputs or random_inputs(exe), seconds)
     work = {name: work_of(f) for name, f in groups.found.items()}
     rows = _rows(exe, taken, work, limits)
@@ -106,7 +116,7 @@ def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Lim
         w, k = work[call.symbol], call.symbol
         weights = _weights(call, w)
         warm = sum(w.reads) + w.writes - weights
-        compute = w.flops / limits.gflops / 1e3
+        compute = w.flops / limits.peaks[w.unit] / 1e3
         memory = (weights / limits.bandwidth(cold) + warm / limits.bandwidth(warm)) / 1e3
         old = found.get(k, Row(k, classes[k], 0, 0, 0, 0, 0, ""))
         found[k] = Row(
@@ -157,26 +167,34 @@ def _line(found: Roofline, name: str, rows: Any) -> str:
 def limits_line(limits: Limits) -> str:
     """The machine's limits in a sentence."""
     sizes = ", ".join(f"{rate:.0f} GB/s of {size >> 10} KiB" for size, rate in limits.gbytes)
-    return f"FMA peak of one core {limits.gflops:.1f} GFLOP/s; read {sizes}."
+    peaks = ", ".join(f"{rate:.1f} of {unit}" for unit, rate in limits.peaks.items())
+    return f"Peak of one core in GFLOP/s: {peaks}; read {sizes}."
 
 
-def module_of(model: str, dims: Mapping[str, int]) -> tuple[tk.IRModule, dict[str, Array]]:
+def module_of(
+    model: str, dims: Mapping[str, int], quantised: bool = False
+) -> tuple[tk.IRModule, dict[str, Array]]:
     """A model of the zoo with its inputs, or of a file without."""
     from tests.zoo.registry import EXPORTS, NETWORKS, inputs
 
     if model in EXPORTS:
         from tests.zoo.export import model_path
+        from tests.zoo.quantise import quantised_path
 
         found = inputs(NETWORKS[EXPORTS[model].network], seed=0)
-        return tk.frontend.from_onnx(model_path(model)), found
+        path = quantised_path(model) if quantised else model_path(model)
+        return tk.frontend.from_onnx(path), found
     return tk.frontend.from_onnx(Path(model), freeze=dict(dims) or None), {}
 
 
-def record(model: str, found: Roofline) -> None:
+def record(model: str, found: Roofline, precision: str = "float32", target: str = "") -> None:
     """Keeps the figures for bench/RESULTS.md."""
-    limits = {"gflops": found.limits.gflops, "gbytes": found.limits.gbytes}
-    rows = [asdict(r) for r in found.rows]
-    add("roofline", model, 1, {"whole": found.whole, "limits": limits, "rows": rows})
+    data = {
+        "whole": found.whole,
+        "limits": asdict(found.limits),
+        "rows": [asdict(r) for r in found.rows],
+    }
+    add("roofline", model, 1, data, precision=precision, target=target)
 
 
 def restored(kept: Mapping[str, Any]) -> Roofline:
@@ -184,23 +202,29 @@ def restored(kept: Mapping[str, Any]) -> Roofline:
     limits = kept["limits"]
     rates = tuple((int(size), float(rate)) for size, rate in limits["gbytes"])
     rows = tuple(Row(**row) for row in kept["rows"])
-    return Roofline(rows, kept["whole"], Limits(limits["gflops"], rates))
+    return Roofline(rows, kept["whole"], Limits(limits["peaks"], rates))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Compile, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.roofline", description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", default=MODELS)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="all that `make bench` measures")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--cpu", default="native", help="such as x86-64-v2 (native)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of whole runs, per model")
     parser.add_argument("--top", type=int, default=TOP, help="rows to show")
     parser.add_argument("--record", action="store_true", help="keep them for bench/RESULTS.md")
     options = parser.parse_args(arguments)
+    quantised = options.precision == "int8"
+    precision = "float32" if quantised else options.precision
+    target = "" if options.cpu == "native" else options.cpu
     dims = {k: int(n) for k, _, n in (m.partition("=") for m in options.models) if n}
-    for model in (m for m in options.models if "=" not in m):
-        mod, inputs = module_of(model, dims)
-        found = roofline(mod, options.seconds, inputs)
+    asked = [m for m in options.models if "=" not in m]
+    for model in asked or (QUANTISED if quantised else MODELS):
+        mod, inputs = module_of(model, dims, quantised)
+        found = roofline(mod, options.seconds, inputs, precision, options.cpu)
         if options.record:
-            record(model, found)
+            record(model, found, options.precision, target)
         print(f"\n## {model}\n\n{limits_line(found.limits)}\n")
         print("\n".join(table(found, options.top)))
         print(

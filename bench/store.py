@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "bench" / "results.jsonl"
-KEY = ("kind", "model", "threads", "machine", "precision")
+KEY = ("kind", "model", "threads", "machine", "precision", "target")
 Record = dict[str, Any]
 
 
@@ -72,9 +72,10 @@ def add(
     path: Path = STORE,
     where: str = "",
     precision: str = "float32",
+    target: str = "",
 ) -> Record:
-    """Keep one record, in place of an older one of the same kind, model, threads, precision and
-    machine: `where`, by default this one."""
+    """Keep one record, in place of an older one of the same kind, model, threads, precision, target
+    (empty: this processor) and machine: `where`, by default this one."""
     record = {
         "kind": kind,
         "model": model,
@@ -82,6 +83,7 @@ def add(
         "machine": where or machine(),
         "run": run_id(),
         **({} if precision == "float32" else {"precision": precision}),
+        **({"target": target} if target else {}),
         **data,
     }
     kept = [r for r in load(path) if any(r.get(k) != record.get(k) for k in KEY)]

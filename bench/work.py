@@ -35,11 +35,13 @@ class Groups(Instrument):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations, bytes of each parameter in order, and of the result."""
+    """Operations, bytes of each parameter in order, and of the result; and the type of the factors
+    of most products: bfloat16, int8, or float32 for all others."""
 
     flops: float
     reads: tuple[float, ...]
     writes: float
+    unit: str
 
 
 def work_of(group: Function) -> Work:
@@ -47,7 +49,16 @@ def work_of(group: Function) -> Work:
     calls = [(b.var, b.value) for b in group.bindings if isinstance(b.value, Call)]
     reads = tuple(_read(p, calls) for p in group.params)
     assert isinstance(group.result, RVar)
-    return Work(sum(_flops(v, c) for v, c in calls), reads, _bytes(group.result.tensor))
+    flops = [_flops(v, c) for v, c in calls]
+    most = max(zip(flops, calls, strict=True), key=lambda found: found[0])[1][1]
+    return Work(sum(flops), reads, _bytes(group.result.tensor), _unit(most))
+
+
+def _unit(call: Call) -> str:
+    """The type of a call's factors: of its second operand, which the weights are."""
+    types = [a.tensor.dtype.name for a in call.args if isinstance(a, RVar)]
+    factors = types[1] if len(types) > 1 else ""
+    return {"bfloat16": "bfloat16", "int8": "int8", "uint8": "int8"}.get(factors, "float32")
 
 
 def _elements(t: TensorType) -> float:

@@ -10,7 +10,7 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.family import Family
-from tensorkiln.kernels.fusion import elementwise_epilogue, no_view, transposes_rows
+from tensorkiln.kernels.fusion import elementwise_epilogue, looks_up, no_view, transposes_rows
 from tensorkiln.kernels.knobs import Knob, chains_knob
 from tensorkiln.kernels.layouts import channel_blocks, has_vectors
 from tensorkiln.ops import OPS, get, infer
@@ -28,7 +28,8 @@ def _operators(*patterns: str) -> tuple[str, ...]:
 
 def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
     """Whether loops over channel blocks compute a call: elementwise, or a concatenation of whole
-    blocks, or a slice that keeps all images and channels, or rows or columns that are taken."""
+    blocks, or a slice that keeps all images and channels, or rows or columns that are taken, or
+    bytes that are looked up."""
     a = call.attrs
     if call.op == "concat":
         sizes = [int_value(t.type.shape[1]) for t in call.args if isinstance(t.type, TensorType)]
@@ -40,7 +41,8 @@ def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
         first = all(int_value(i) == 0 for i in a.begin[:2])
         return first and out.shape[:2] == x.shape[:2] and a.strides[:2] == (1, 1)
     if call.op == "take":
-        return a.axis % out.ndim > 1 and getattr(call.args[1].type, "ndim", 0) == 1
+        along = a.axis % out.ndim > 1 and getattr(call.args[1].type, "ndim", 0) == 1
+        return along or looks_up(call)
     return get(call.op).pattern in ("elementwise", "broadcast")
 
 

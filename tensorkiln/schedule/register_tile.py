@@ -13,6 +13,7 @@ whose products one dot-product instruction sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -124,6 +125,26 @@ def nest_of(s: Schedule, loop: str) -> list[str]:
     while (around := s.parent(nest[0])) is not None:
         nest.insert(0, around)
     return nest
+
+
+# With fewer tasks than this, an uneven number of them leaves threads waiting.
+FEW_TASKS = 8
+# How often a loop of unknown extent is taken to run.
+_MANY = 1000
+
+
+def with_inner(s: Schedule, nest: Sequence[str]) -> list[str]:
+    """A nest of loops, and as many loops perfectly nested in it as are needed for FEW_TASKS."""
+    found = list(nest)
+    while found:
+        extents = [int_value(s.loop(x).extent) or _MANY for x in found]
+        inside = [x for x in s.children(found[-1]) if x in s.loops()]
+        if math.prod(extents) >= FEW_TASKS or len(s.children(found[-1])) != 1 or not inside:
+            break
+        if s.loop(inside[0]).kind != "serial":
+            break
+        found += inside
+    return found
 
 
 def share(s: Schedule, nest: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def test_sections_appear_with_their_records(kind: str) -> None:
         "compile": {"rows": [{"model": "mlp", "kind": "cold", "status": "ok", "total_s": 1.25}]},
         "convolutions": {"peak": 100.0, "rows": [{"threads": 2, "filters": [1, 3], "layers": 4,
                                                   "flops": 1e6, "micros": 20.0}]},
-        "roofline": {"whole": 9.0, "limits": {"gflops": 100.0, "gbytes": [[1024, 50.0]]},
+        "roofline": {"whole": 9.0, "limits": {"peaks": {"float32": 1e2}, "gbytes": [[1024, 50.0]]},
                      "rows": [{"kernel": "k", "op_class": "loops", "calls": 1, "flops": 1e6,
                                "bytes": 10.0, "micros": 20.0, "limit": 10.0, "bound": "compute"}]},
     }  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 import tensorkiln as tk
 from bench import roofline as tool
-from bench.limits import Limits, measure_limits
+from bench.limits import UNITS, Limits, measure_limits
 from bench.roofline import Roofline, Row, restored, roofline, table
 from bench.store import load
 from tensorkiln.base.errors import UserError
@@ -14,11 +14,11 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import tensor
 from tests.transform.graphs import graph, rand
 
-LIMITS = Limits(100.0, ((1 << 20, 50.0), (1 << 28, 20.0)))
+LIMITS = Limits({"float32": 100.0}, ((1 << 20, 50.0), (1 << 28, 20.0)))
 
 
 def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "measure_limits", lambda: LIMITS)
+    monkeypatch.setattr(tool, "measure_limits", lambda target: LIMITS)
     mod = graph(
         lambda g, x: g.softmax(g.relu(g.linear(x, rand(64, 96), rand(96))), axis=-1), x=(40, 64)
     )
@@ -54,7 +54,7 @@ def test_symbolic_dimensions_are_refused() -> None:
 
 def test_records_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     kept: list[object] = []
-    monkeypatch.setattr(tool, "add", lambda *args: kept.append(args[3]))
+    monkeypatch.setattr(tool, "add", lambda *args, **_: kept.append(args[3]))
     found = Roofline((Row("k", "loops", 2, 1.0, 2.0, 3.0, 1.0, "memory"),), 4.0, LIMITS)
     tool.record("mlp", found)
     (data,) = kept
@@ -64,5 +64,9 @@ def test_records_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: object) ->
 
 def test_limits_of_this_machine() -> None:
     limits = measure_limits(times=1)
-    assert limits.gflops > 0 and all(rate > 0 for _, rate in limits.gbytes)
+    assert (
+        set(limits.peaks) == set(UNITS)
+        and min(limits.peaks.values()) > 0
+        and all(rate > 0 for _, rate in limits.gbytes)
+    )
     assert [size for size, _ in limits.gbytes] == sorted(size for size, _ in limits.gbytes)

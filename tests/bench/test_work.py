@@ -70,5 +70,5 @@ def test_symbolic_sizes_are_refused() -> None:
 
 
 def test_bandwidth_is_that_of_the_smallest_footprint_that_holds_it() -> None:
-    limits = Limits(100.0, ((1 << 10, 90.0), (1 << 20, 30.0)))
+    limits = Limits({"float32": 100.0}, ((1 << 10, 90.0), (1 << 20, 30.0)))
     assert [limits.bandwidth(n) for n in (1, 1024, 1025, 1 << 30)] == [90, 90, 30, 30]

@@ -10,6 +10,7 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.expand.offsets import elements, register_key
 from tensorkiln.codegen.llvm import tiles
 from tensorkiln.codegen.llvm.addresses import address, alignment, base_address, lane_pointers
+from tensorkiln.codegen.llvm.lookup import looked_up
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter, Statements
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
@@ -41,6 +42,9 @@ def _load(w: KernelWriter, e: Load) -> str:
     if buf in w.state.registers:
         slot = _register(w, buf, e.indices, dtype)
         return w.line(f"load {llvm_type(dtype)}, ptr {slot}")
+    found = looked_up(w, e)
+    if found is not None:
+        return found
     base, offset, stride = base_address(w, buf, e.indices)
     if stride is None:
         return _load_from(w, e, base, stride)

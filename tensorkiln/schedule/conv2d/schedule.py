@@ -17,13 +17,11 @@ from tensorkiln.kernels.knobs import SUM_TERMS
 from tensorkiln.kernels.tiles import tiles
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
-from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import fetch_ahead, nest_of, share, sink
+from tensorkiln.schedule.register_tile import FEW_TASKS, fetch_ahead, nest_of, share, sink
 from tensorkiln.target import Target
 
-# With fewer panels than this, an uneven number of them leaves threads waiting.
-_FEW_TASKS = 8
 # Rows of a patch of an image of unknown size, of a depthwise convolution: few enough that threads
 # share small images evenly.
 _ROWS = 6
@@ -159,16 +157,28 @@ class _Work(Protocol):
 
 
 def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
-    """Share panels, or strips of rows, among threads when there is work for them."""
+    """Share panels among threads when there is work for them; strips of rows, where panels are few;
+    tiles of columns in them, where those are few as well, as in a signal, which is one row."""
     batch = int_value(c.ot.shape[0]) or 1
     if batch * c.work <= PARALLEL_WORK:
         return
     outer = [*s.loops(role="batch"), *s.loops(role="panel")]
-    if not rows_are_tasks and batch * c.panels >= _FEW_TASKS:
+    if not rows_are_tasks and batch * c.panels >= FEW_TASKS:
         share(s, outer)
         return
+    if c.is_open:
+        _separate(s)
+        share_nests(s, c, s.loops(role="patch"))
+        return
+    strips = {x: static(s.loop(x).extent, "strips of rows") for x in s.loops(role="row")}
+    few = any(batch * c.panels * count < FEW_TASKS for count in strips.values())
+    for row in strips if few else ():
+        if len(s.children(row)) > 1:
+            s.fission(row)
     _separate(s)
-    share_nests(s, c, s.loops(role="patch" if c.is_open else "row"))
+    for row in s.loops(role="row"):
+        columns = [x for x in s.children(row) if few and s.role(x) == "column"]
+        share(s, nest_of(s, columns[0] if columns else row))
 
 
 def share_nests(s: Schedule, c: _Work, loops: Sequence[str]) -> None:

@@ -267,6 +267,12 @@ class Merged(OutputRegion):
 class Blocked(OutputRegion):
     """[N][C/v][H][W][v]: for image, block of channels: zero halo; for row, column, channel."""
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of channels of all images, where each unknown dimension is UNKNOWN."""
+        images, channels = (int_value(d) or UNKNOWN for d in self.shape[:2])
+        return images * -(-channels // self.t.memory.block(1))
+
     def stmt(self) -> Stmt:
         """The plain loops."""
         g, layout = self.group, self.t.memory
@@ -296,8 +302,8 @@ class Blocked(OutputRegion):
             return around([(lane, IntImm(v), self.named("channel"))], body)
 
         def plane(n: Expr, cb: Expr) -> Stmt:
-            names = [self.named("h"), self.named("w")]
-            pixels = nest(names, self.shape[2:], lambda h, w: one(n, cb, h, w))
+            names, roles = (tuple(map(self.named, x)) for x in (("h", "w"), ("row", "column")))
+            pixels = nest(names, self.shape[2:], lambda h, w: one(n, cb, h, w), roles)
             return seq(zero_border(g.out, self.t, (n, simplify(cb + first))), pixels)
 
         names, roles = [self.named("i")] * 2, [self.named("outer")] * 2

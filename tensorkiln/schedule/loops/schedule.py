@@ -17,6 +17,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.loops.program import (
     UNKNOWN,
+    Blocked,
     Flat,
     Merged,
     OutputRegion,
@@ -26,7 +27,7 @@ from tensorkiln.schedule.loops.program import (
 )
 from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule, Split
-from tensorkiln.schedule.register_tile import share
+from tensorkiln.schedule.register_tile import FEW_TASKS, nest_of, share, with_inner
 from tensorkiln.target import Target
 
 # Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
@@ -80,9 +81,21 @@ def _nest(s: Schedule, r: OutputRegion) -> str | None:
     if isinstance(r, Merged) and r.planes < _FEW_PLANES:
         if found is not None and r.parallel and s.reaches(found.outer, _CHUNK):
             s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+    elif isinstance(r, Blocked) and r.parallel and r.blocks < FEW_TASKS:
+        _pixels(s, r)
     else:
         _tasks(s, r)
     return found.tail if found is not None else None
+
+
+def _pixels(s: Schedule, r: Blocked) -> None:
+    """Share rows of pixels among threads, of all blocks of channels, which are few; where rows are
+    few as well, as in a signal, the columns too."""
+    for loop in reversed(s.loops(role=r.named("outer"))):
+        if len(s.children(loop)) > 1:  # the halo
+            s.fission(loop)
+    for loop in s.loops(role=r.named("row")) or s.loops(role=r.named("column")):
+        share(s, with_inner(s, nest_of(s, loop)))
 
 
 def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:

@@ -26,7 +26,7 @@ from tensorkiln.schedule.movement.boxes import (
 )
 from tensorkiln.schedule.movement.program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule, Split
-from tensorkiln.schedule.register_tile import share
+from tensorkiln.schedule.register_tile import share, with_inner
 from tensorkiln.target import Target
 
 # Most tiles that are written one after the other along the rows of an output.
@@ -171,13 +171,22 @@ def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> Non
 
 def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
-    indices of a fused loop cost divisions. Without outer loops, share `steps`, along the write
-    axis."""
+    indices of a fused loop cost divisions. Where those are few, share the loops in them too, from
+    `steps`, along the write axis, inwards, if pieces do not overlap."""
     around = s.loops(role=box.named("outer"))
     extents = (int_value(s.loop(name).extent) or UNKNOWN for name in around)
     tasks = list(accumulate(extents, mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
-    share(s, around or ([steps] if steps else []))
+    found = around or ([steps] if steps else [])
+    share(s, with_inner(s, found) if _is_even(box) else found)
+
+
+def _is_even(box: CopyBox) -> bool:
+    """Whether whole vectors and tiles make up the box."""
+    if box.form not in ("copy", "transpose"):
+        return False
+    axes = [box.write_axis, *([box.read_axis] if box.form == "transpose" else [])]
+    return all(axis.size % min(box.lanes, LARGEST) == 0 for axis in axes)
 
 
 def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:

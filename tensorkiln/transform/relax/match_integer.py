@@ -11,6 +11,7 @@ from tensorkiln import ops
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Function, RVar, Value, constant
+from tensorkiln.transform.relax.byte_tables import BYTE_TABLES
 from tensorkiln.transform.relax.integer_operands import (
     Factors,
     centred,
@@ -34,6 +35,8 @@ def match_integer(mod: IRModule) -> IRModule:
              r = quantize(relu(y), R, V)
     After:   i = conv2d(q, W1, B1)                       int32, zero points and U folded into B1
              r = quantize(dequantize(i, S*T/R, 0), 1, V)    one multiplication, one rounding
+    and      r = quantize(gelu(dequantize(q, S, Z)), R, V)
+    as       r = take(TABLE, q)                      a function of a byte is a table
     Needs:   constants as the model gives them (run before fold_constants).
 
     The sums are exact, up to overflow of 32 bits. The scale is a product of the model's scales in
@@ -203,6 +206,7 @@ RULES: tuple[Rule, ...] = (
     Rule("matmul(x, w, transpose_a=t, transpose_b=False, wide=False)", _matmul),
     Rule("matmul(x, w, transpose_a=t, transpose_b=True)", _transposed),
     Rule("add(y := dequantize(i := linear(q, W, *rest), S, Z), b)", _bias),
+    *BYTE_TABLES,
     *REQUANTIZED,
 )
 # Once no rule above moves anything: they move transposes the other way.

@@ -1,0 +1,71 @@
+"""Kernel classes against the limits of a machine, from rooflines: those that take a part of a
+model's time that counts, reach too little of their limit, and why (bench/roofline.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bench.report import precision
+from bench.roofline import restored
+from bench.store import Record
+
+COUNTS, ENOUGH = 0.02, 0.75  # of the time, of the limit
+
+# Why a class stays below, by its name; a name with a precision behind it comes first.
+REASONS: dict[str, str] = {}
+
+HEAD = f"""Classes of kernels that take more than {COUNTS:.0%} of a model's time (one thread), and
+the part of their limit that they reach. Work is by definition: a softmax is 4 operations an
+element, GELU one, a layer norm 7, and what is moved counts once.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTime:
+    """All kernels of one class in a model: their part of its time, and of their limit."""
+
+    model: str
+    precision: str
+    target: str
+    name: str
+    share: float
+    reached: float
+
+    @property
+    def reason(self) -> str:
+        """Why it stays below its limit; empty if nobody has said so."""
+        return REASONS.get(f"{self.name} {self.precision}") or REASONS.get(self.name, "")
+
+
+def class_times(records: Iterable[Record]) -> Iterator[ClassTime]:
+    """Of records of rooflines: every class that takes a part that counts, largest first."""
+    for r in records:
+        found = restored(r)
+        by_name: dict[str, list[float]] = {}
+        for row in found.rows:
+            sums = by_name.setdefault(row.op_class, [0.0, 0.0])
+            sums[0] += row.micros
+            sums[1] += row.limit
+        for name, (micros, limit) in sorted(by_name.items(), key=lambda item: -item[1][0]):
+            share = micros / found.micros
+            if share > COUNTS:
+                where = r["model"], precision(r), r.get("target", "")
+                yield ClassTime(*where, name, share, limit / micros)
+
+
+def lines(records: Iterable[Record]) -> list[str]:
+    """Markdown: those below, each with its reason, and how many reach enough."""
+    every = list(class_times(records))
+    below = [c for c in every if c.reached < ENOUGH]
+    made = [
+        f"{len(every) - len(below)} of {len(every)} reach {ENOUGH:.0%} or more. The others:\n",
+        "| class | model | precision | target | of the time | of the limit | reason |",
+        "|---|---|---|---|--:|--:|---|",
+    ]
+    for c in sorted(below, key=lambda c: (c.name, c.precision, c.target, -c.share)):
+        made.append(
+            f"| {c.name} | {c.model} | {c.precision} | {c.target or 'native'} | {c.share:.1%} "
+            f"| {c.reached:.0%} | {c.reason} |"
+        )
+    return [HEAD, *made, ""]
