@@ -107,6 +107,10 @@ PEERS ?= ort openvino iree tvm
 bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench --budget $(BUDGET)
 	$(BIN)/python -m bench.roofline --record
+	$(BIN)/python -m bench.families --record
+	$(BIN)/python -m bench.open_sizes --record
+	$(BIN)/python -m bench.levels --record
+	$(BIN)/python -m bench.many_cores --record
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.overhead

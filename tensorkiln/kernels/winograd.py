@@ -2,6 +2,8 @@
 
     y = conv2d(x, w, b, padding=p)  ->  y = winograd_conv2d(x, u, b, tile=(4, 4), padding=p)
 
+With a dilation d, that is d * d convolutions of every d-th row and column.
+
 The transformed weights u = G w G^T are computed here, in float64. A convolution stays direct if few
 products are saved, or if reading u, which is up to four times as large as w, takes longer than the
 direct convolution. The target option `winograd` gives the largest tile (0: none).
@@ -10,6 +12,7 @@ direct convolution. The target option `winograd` gives the largest tile (0: none
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import int_value
@@ -61,18 +64,21 @@ def fastest_tile(
     sizes: list[int],
     costs: Costs,
     gain: float = _GAIN,
+    dilation: tuple[int, int] = (1, 1),
 ) -> tuple[int, int] | None:
     """The output tile (rows, columns) with the least estimated time; None if that is not less than
     `gain` times the direct convolution's, or the processor has no vectors: there, weights should
-    not grow. `height` and `width`
-    are those of the output, `sizes` the tile sizes to try."""
+    not grow. `height` and `width` are those of the output, `sizes` the tile sizes to try."""
     if costs.lanes == 1 or inputs < costs.lanes or outputs < costs.lanes:
         return None
     of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
     vectors = of * costs.lanes * to  # vectors of weights for each tap or product
-    best, least = None, gain * TAPS * TAPS * vectors * height * width
+    direct = math.prod(_inside(n, d) for n, d in zip((height, width), dilation, strict=True))
+    best, least = None, gain * vectors * direct
     for tile in itertools.product(sizes, sizes):
-        tiles = -(-height // tile[0]) * -(-width // tile[1])
+        tiles = math.prod(
+            -(-n // (m * d)) * d for n, m, d in zip((height, width), tile, dilation, strict=True)
+        )
         products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
         # The weights are read once for each block of tiles.
         blocks = -(-tiles // tiles_at_once(products, of, costs.lanes))
@@ -83,11 +89,18 @@ def fastest_tile(
     return best
 
 
+def _inside(size: int, dilation: int) -> int:
+    """Products of a row of outputs with the taps of a filter: of those within the image, which are
+    all that convolutions of a large dilation sum (`kernels/conv_parts.py`)."""
+    beside = size if dilation == 1 else max(0, size - dilation)
+    return size + (TAPS - 1) * beside
+
+
 def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | None:
-    """The tile for a 3x3 float32 convolution with strides, dilations and groups of 1, constant
-    weights, and known channels."""
+    """The tile for a 3x3 float32 convolution with strides and groups of 1, constant weights, and
+    known channels."""
     w, a = call.args[1], call.attrs
-    plain = a.strides == (1, 1) and a.dilation == (1, 1) and a.groups == 1
+    plain = a.strides == (1, 1) and a.groups == 1
     sizes = [m for m in POINTS if m <= target.winograd]
     if not sizes or not plain or not isinstance(w, Constant) or w.type.dtype.name != "float32":
         return None
@@ -99,7 +112,8 @@ def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | No
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
     height, width = map(expected, out.shape[2:])
     gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
-    return fastest_tile(inputs, outputs, height, width, sizes, Costs.of(target), gain)
+    costs = Costs.of(target)
+    return fastest_tile(inputs, outputs, height, width, sizes, costs, gain, a.dilation)
 
 
 def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:
@@ -110,7 +124,7 @@ def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:
     u = rewriter.once(
         (id(w), tile), lambda: replace(constant(transformed_filter(w.array, tile)), name=w.name)
     )
-    attrs = {"tile": tile, "padding": call.attrs.padding}
+    attrs = {"tile": tile, **{k: call.attrs[k] for k in ("padding", "dilation")}}
     return op_call("winograd_conv2d", call.args[0], u, *call.args[2:], span=call.span, **attrs)
 
 

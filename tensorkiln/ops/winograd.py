@@ -115,8 +115,9 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
         raise mismatch(op, "u", expected, show_type(u))
     if len(types) > 2:
         require_shape(op, "bias", types[2], (u.shape[0],), "one value per output channel")
-    height = x.shape[2] + (top + bottom - TAPS + 1)
-    width = x.shape[3] + (left + right - TAPS + 1)
+    rows, columns = a.dilation
+    height = x.shape[2] + (top + bottom - (TAPS - 1) * rows)
+    width = x.shape[3] + (left + right - (TAPS - 1) * columns)
     for size in (height, width):
         n = int_value(size)
         if n is not None and n < 1:
@@ -126,13 +127,24 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
 
 def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     x, u = arrays[:2]
-    (m, k), (top, left, bottom, right) = a.tile, a.padding
-    height, width = (
-        n + before + after - TAPS + 1
-        for n, before, after in ((x.shape[2], top, bottom), (x.shape[3], left, right))
-    )
+    top, left, bottom, right = a.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    rows, columns = a.dilation
+    height, width = (n - (TAPS - 1) * d for n, d in zip(x.shape[2:], a.dilation, strict=True))
+    out = np.empty((x.shape[0], u.shape[0], height, width), x.dtype)
+    for i in range(min(rows, height)):
+        for j in range(min(columns, width)):
+            phase = x[:, :, i::rows, j::columns]
+            out[:, :, i::rows, j::columns] = _phase(phase, u, a.tile)
+    return out + arrays[2][:, None, None] if len(arrays) > 2 else out
+
+
+def _phase(x: np.ndarray, u: np.ndarray, tile: Sequence[int]) -> np.ndarray:
+    """The convolution of padded images without dilation."""
+    m, k = tile
+    height, width = (n - TAPS + 1 for n in x.shape[2:])
     # The last tiles may extend past the last row and column.
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom + -height % m), (left, right + -width % k)))
+    x = np.pad(x, ((0, 0), (0, 0), (0, -height % m), (0, -width % k)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (m + 2, k + 2), axis=(2, 3))
     tiles = windows[:, :, ::m, ::k]  # N I rows columns n n'
     (at, _, bt), (at2, _, bt2) = matrices(m), matrices(k)
@@ -141,8 +153,7 @@ def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     y = (at.astype(x.dtype) @ products) @ at2.T.astype(x.dtype)
     n, o, rows, columns = y.shape[:4]
     out: np.ndarray = y.transpose(0, 1, 2, 4, 3, 5).reshape(n, o, rows * m, columns * k)
-    out = out[:, :, :height, :width]
-    return out + arrays[2][:, None, None] if len(arrays) > 2 else out
+    return out[:, :, :height, :width]
 
 
 WINOGRAD: dict[str, OpDef] = {
@@ -151,7 +162,11 @@ WINOGRAD: dict[str, OpDef] = {
     "winograd_conv2d": OpDef(
         "winograd_conv2d",
         ("x", "u", "bias?"),
-        {"tile": at.integers(2, 1), "padding": at.integers(4, 0, (0, 0, 0, 0))},
+        {
+            "tile": at.integers(2, 1),
+            "padding": at.integers(4, 0, (0, 0, 0, 0)),
+            "dilation": at.integers(2, 1, (1, 1)),
+        },
         "contraction",
         _infer,
         _numpy,

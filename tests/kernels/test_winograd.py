@@ -52,6 +52,24 @@ def test_layers_of_networks(
         assert fastest_tile(inputs, outputs, size, size, [2, 4], Costs.of(target)) == tile
 
 
+@pytest.mark.parametrize(
+    ("dilation", "tile"),
+    [(1, (4, 4)), (2, (4, 4)), (4, (4, 4)), (12, None), (24, None), (36, None)],
+)
+def test_dilated_layers_of_28_pixels(dilation: int, tile: tuple[int, int] | None) -> None:
+    """Of a large dilation most taps lie outside of the image, which direct sums leave out."""
+    both, costs = (dilation, dilation), Costs.of(ZEN)
+    assert fastest_tile(512, 512, 28, 28, [2, 4], costs, dilation=both) == tile
+
+
+@pytest.mark.parametrize("dilation", [(2, 2), (1, 3), (5, 2)])
+def test_values_of_dilated_layers_are_kept(dilation: tuple[int, int]) -> None:
+    mod = _conv(32, 24, 30, padding=(3, 1, 2, 4), dilation=dilation)
+    after = SelectAlgorithms(AVX512)(mod)
+    assert ops_of(after) == ["winograd_conv2d"]
+    assert_same_values(mod, after, rtol=1e-6)
+
+
 def test_values_are_kept() -> None:
     mod = _conv(32, 24, 30)
     after = SelectAlgorithms(AVX512)(mod)
@@ -73,7 +91,6 @@ def test_rows_of_unknown_number_are_taken_for_those_of_pictures() -> None:
     "mod",
     [
         _conv(32, 32, 64, strides=(2, 2)),
-        _conv(32, 32, 34, dilation=(2, 2)),
         _conv(32, 16, 32, groups=2),
         _conv(32, 32, 32, kernel=1, padding=(0, 0, 0, 0)),
         graph(lambda g, x, w: g.conv2d(x, w, padding=SAME), x=(1, 32, 32, 32), w=(32, 32, 3, 3)),

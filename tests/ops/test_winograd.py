@@ -33,14 +33,20 @@ def test_points_are_zero_and_opposite_pairs(m: int) -> None:
 @pytest.mark.parametrize("tile", [(2, 2), (4, 4), (2, 4)])
 @pytest.mark.parametrize("padding", [(1, 1, 1, 1), (0, 2, 2, 0)])
 @pytest.mark.parametrize("size", [(8, 12), (7, 13), (3, 2)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3), (4, 1)])
 def test_numpy_meaning_is_conv2d(
-    tile: tuple[int, int], padding: tuple[int, ...], size: tuple[int, int]
+    tile: tuple[int, int],
+    padding: tuple[int, ...],
+    size: tuple[int, int],
+    dilation: tuple[int, int],
 ) -> None:
+    padding = tuple(n * d for n, d in zip(padding, dilation * 2, strict=True))
     x, w, bias = data(2, 5, *size), data(7, 5, 3, 3), data(7)
     conv, winograd = ops.get("conv2d"), ops.get("winograd_conv2d")
-    want = conv.numpy([x, w, bias], conv.complete({"padding": padding}))
+    both = {"padding": padding, "dilation": dilation}
+    want = conv.numpy([x, w, bias], conv.complete(both))
     u = transformed_filter(w, tile)
-    have = winograd.numpy([x, u, bias], winograd.complete({"tile": tile, "padding": padding}))
+    have = winograd.numpy([x, u, bias], winograd.complete({"tile": tile, **both}))
     np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
 
 

@@ -144,6 +144,7 @@ def _cases() -> Battery:
     pictures("depthwise_dilated", _conv(16, 1, 3, groups=16, dilation=(2, 2), pad=(2,) * 4), 16)
     pictures("residual", _residual(40, 3), 8)
     pictures("winograd", _chain(_conv(64, 8, 1), _residual(64, 3)), 8)
+    pictures("winograd_dilated", _conv(64, 64, 3, pad=(2, 3) * 2, dilation=(2, 3)), 64)
     pictures("winograd_batch", _chain(_conv(72, 72, 3), _conv(72, 72, 3)), 72, batch=N)
     pictures("winograd_panels", _conv(256, 128, 3), 128)
     pictures("gated", _gated, 8)

@@ -24,9 +24,16 @@ SAME = (1, 1, 1, 1)
 TIMES_DIRECT = 4.0
 
 
-def _layer(o: int, c: int, tile: tuple[int, int], padding: tuple[int, ...] = SAME):  # noqa: ANN202
+def _layer(  # noqa: ANN202
+    o: int,
+    c: int,
+    tile: tuple[int, int],
+    padding: tuple[int, ...] = SAME,
+    dilation: tuple[int, int] = (1, 1),
+):
     u = constant(ops.winograd.transformed_filter(rand(o, c, 3, 3).array, tile))
-    return lambda g, x: g.winograd_conv2d(x, u, rand(o), tile=tile, padding=padding)
+    attrs = {"tile": tile, "padding": padding, "dilation": dilation}
+    return lambda g, x: g.winograd_conv2d(x, u, rand(o), **attrs)
 
 
 def _residual(g, x):  # noqa: ANN001, ANN202
@@ -63,6 +70,27 @@ def build() -> Battery:
     )
     b.add("valid_overhang", _layer(16, 16, (4, 2), (0, 0, 0, 0)), (1, 16, 5, 11), tolerance=2e-5)
     b.add("lopsided_overhang", _layer(16, 16, (4, 4), (0, 2, 1, 0)), (1, 16, 8, 9), tolerance=2e-5)
+    dilated = [  # dilation, height and width, padding
+        ((2, 2), (16, 24), None),
+        ((2, 3), (15, 17), None),
+        ((4, 4), (28, 28), None),
+        ((3, 1), (11, 9), (0, 0, 0, 0)),
+        ((1, 5), (7, 13), (2, 1, 0, 6)),
+        ((6, 6), (5, 7), None),  # phases of one pixel, or none
+    ]
+    for (down, across), (h, w), padding in dilated:
+        given = padding or (down, across, down, across)
+        for tile in ((2, 2), (4, 4)):
+            layer = _layer(24, 20, tile, given, (down, across))
+            b.add(f"dilated_{down}_{across}_{tile[0]}", layer, (2, 20, h, w), tolerance=2e-5)
+    wide = _layer(128, 128, (4, 4), (2,) * 4, (2, 2))
+    b.add("dilated_tasks", wide, (1, 128, 27, 30), tolerance=2e-5)
+    b.add(
+        "dilated_chosen",
+        lambda g, x: g.relu(g.conv2d(x, rand(64, 64, 3, 3), padding=(2,) * 4, dilation=(2, 2))),
+        (1, 64, 40, 40),
+        tolerance=2e-5,
+    )
     b.add("residual", _residual, (2, 24, 8, 8), tolerance=2e-5)
     b.add("residual_overhang", _residual, (2, 24, 13, 9), tolerance=2e-5)
     b.add("blocks_are_tasks", _layer(64, 48, (4, 4)), (1, 48, 56, 56), tolerance=2e-5)

@@ -6,7 +6,9 @@ blocked like the input. A tile of m x m' outputs takes three steps: transform it
 V = B^T D B; for each of the n n' transformed values, multiply by the weights and sum over the input
 channels, P; transform back, A^T P A (Lavin and Gray, "Fast algorithms for convolutional neural
 networks", 2016). The zero halo of the input is the padding. The last tiles may extend past the
-image; the outputs that they compute there are not stored.
+image; the outputs that they compute there are not stored. With a dilation d, outputs whose rows are
+equal modulo d, and columns likewise, read no others' inputs: they are an image of their own (a
+*phase*), and a tile is d outputs apart.
 
 Sums are taken in shorter pieces than those of direct convolutions (accumulate.py), because the
 output transform enlarges their errors; the order of the additions depends on shapes alone.
@@ -60,12 +62,13 @@ class Winograd(ChannelBlocks):
         self.set_panels(u.tensor.memory.axes[-1].modulus // self.lanes)
         self.pad: tuple[int, int] = self.call.attrs.padding[:2]
         self.tile: tuple[int, int] = self.call.attrs.tile
+        self.dilation: tuple[int, int] = self.call.attrs.dilation
         self.inner = (self.tile[0] + TAPS - 1, self.tile[1] + TAPS - 1)
         self.products = self.inner[0] * self.inner[1]
-        # Rows and columns of tiles of the image; their product, and what it is taken for.
+        # Rows and columns of tiles of all phases; their product, and what it is taken for.
         self.grid = tuple(
-            simplify((n + m - 1) // m)
-            for n, m in zip((self.height, self.width), self.tile, strict=True)
+            simplify((n + m * d - 1) // (m * d) * d)
+            for n, m, d in zip((self.height, self.width), self.tile, self.dilation, strict=True)
         )
         self.tiles = math.prod(map(expected, self.grid))
         self.all_tiles = self.tiles
@@ -88,7 +91,13 @@ class Winograd(ChannelBlocks):
         if self.is_open:
             t = minimum(t, self.grid[0] * self.grid[1] - 1)
         columns = self.grid[1]
-        return (t // columns) * self.tile[0], (t % columns) * self.tile[1]
+        return self._first(t // columns, 0), self._first(t % columns, 1)
+
+    def _first(self, place: Expr, dim: int) -> Expr:
+        """The first row (dim 0) or column (dim 1) of a tile by its place in the grid, where those
+        of all phases that begin side by side follow each other."""
+        m, d = self.tile[dim], self.dilation[dim]
+        return place * m if d == 1 else place // d * (m * d) + place % d
 
     def under(self, corner: Expr, i: ExprLike, dim: int) -> Expr:
         """Row (dim 0) or column (dim 1) of the input at row or column `i` of a tile.
@@ -97,8 +106,9 @@ class Winograd(ChannelBlocks):
         halo, and no stored output depends on it.
         """
         last = simplify(self.xt.shape[2 + dim] - 1 + self.xt.memory.halo(2 + dim))
-        at, known, reach = corner + (as_expr(i) - self.pad[dim]), int_value(last), self.reach(dim)
-        if known is None or reach is None or reach + TAPS - 2 - self.pad[dim] > known:
+        d, known, reach = self.dilation[dim], int_value(last), self.reach(dim)
+        at = corner + (as_expr(i) * d - self.pad[dim])
+        if known is None or reach is None or reach - 1 + (TAPS - 1) * d - self.pad[dim] > known:
             return minimum(at, last)
         return at
 
@@ -112,10 +122,10 @@ class Winograd(ChannelBlocks):
         """`body`, if row (dim 0) or column (dim 1) `i` of the tile is inside the image; without the
         condition if that holds for all tiles."""
         size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
-        known, reach = int_value(size), self.reach(dim)
+        d, known, reach = self.dilation[dim], int_value(size), self.reach(dim)
         past = 0 if at is None else tile - 1 - at
-        if known is None or reach is None or reach - 1 - past >= known:
-            return If(simplify(corner + as_expr(i)) < size, body)
+        if known is None or reach is None or reach - 1 - past * d >= known:
+            return If(simplify(corner + as_expr(i) * d) < size, body)
         return body
 
     def reach(self, dim: int) -> int | None:
@@ -123,7 +133,8 @@ class Winograd(ChannelBlocks):
         tiles = int_value(self.grid[dim])
         if dim == 0 and not self.is_open:  # the last block may contain tiles below the image
             tiles = -(-self.all_tiles // static(self.grid[1], "columns of tiles"))
-        return None if tiles is None else tiles * self.tile[dim]
+        d = self.dilation[dim]
+        return None if tiles is None else -(-tiles // d) * d * self.tile[dim]
 
     def summands(self) -> tuple[int, int, int]:
         """(input channel blocks per piece of a sum, whole pieces, blocks of a last short piece)."""
@@ -327,6 +338,7 @@ def _outputs(
 ) -> Stmt:
     """A^T P A of every channel of a panel, columns first, and the epilogue."""
     (rows, columns), (m, k), (h, w) = c.inner, c.tile, c.corner(t)
+    (below, beside) = c.dilation
 
     def vector(o: Expr) -> Stmt:
         half = buffer("sums", (m, columns, c.lanes), c.dtype, "local")
@@ -342,8 +354,9 @@ def _outputs(
             y = output_transform(k, p)
             if len(c.call.args) > 2:
                 y = [c.initial(block, lane) + value for value in y]
+            at = simplify(h + i * below)
             stores = [
-                c.kept(w, j, 1, c.finish(value, n, block, lane, simplify(h + i), simplify(w + j)))
+                c.kept(w, j, 1, c.finish(value, n, block, lane, at, simplify(w + j * beside)))
                 for j, value in enumerate(y)
             ]
             return c.kept(h, i, 0, seq(*stores))
