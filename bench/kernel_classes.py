@@ -13,7 +13,27 @@ from bench.store import Record
 COUNTS, ENOUGH = 0.02, 0.75  # of the time, of the limit
 
 # Why a class stays below, by its name; a name with a precision behind it comes first.
-REASONS: dict[str, str] = {}
+REASONS: dict[str, str] = {
+    "attention_fused": "the softmax between its products is an exponential, a maximum and a sum an "
+    "element; a head's products have 64 terms; under a causal mask whole tiles are computed, twice "
+    "the products that count",
+    "conv2d_depthwise": "9 or 25 products for an element: loads bind, and the weights of 5x5 "
+    "filters do not fit the registers",
+    "conv2d_depthwise int8": "bytes are widened and multiplied one by one: four terms of a "
+    "channel, which the peak's instruction takes, do not lie side by side",
+    "conv2d_direct": "short sums (16 to 48 terms) with SiLU or a layout behind them: an "
+    "exponential and a division an element",
+    "conv2d_direct int8": "short sums (4 to 8 dot products), each converted to a byte by as many "
+    "instructions",
+    "layer_norm_rows": "passes over each row several times, which are counted as one",
+    "linear_packed bfloat16": "one row: 0.4 MB of weights from the second-level cache in 5 us",
+    "loops": "some microseconds, of which starting is a part, or normalisations in front of "
+    "convolutions that write partial channel blocks",
+    "loops bfloat16": "rounds to 16 bits and back, 6 instructions for 16 elements",
+    "loops int8": "rounds, saturates and narrows 16 elements at a time, a byte each",
+    "pool_blocked": "reads each element up to nine times from the cache; counted as one",
+    "softmax_rows": "an exponential of 15 instructions an element, and three passes over a row",
+}
 
 HEAD = f"""Classes of kernels that take more than {COUNTS:.0%} of a model's time (one thread), and
 the part of their limit that they reach. Work is by definition: a softmax is 4 operations an

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
 from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
-from tensorkiln.kernels.estimates import expected
+from tensorkiln.kernels.estimates import SMALL, expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.layouts import by_lanes, channel_blocks
@@ -40,6 +41,10 @@ _READ, _READ_BY_CPU = 22.0, {"znver4": 2.5, "znver5": 2.5}
 # Where the direct convolution would multiply pairs of 16 bits, that is half as long, and less
 # precise still.
 _GAIN, _GAIN_OVER_PAIRS = 0.85, 0.5
+# For images of unknown size: at most so many times the least time of small ones. Reading the weights
+# of 512 channels for tiles of (2, 4) takes 1.4 times as long as direct sums of 5 x 4 pixels, and half
+# as long of 7 x 7.
+_REGRET = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +61,56 @@ class Costs:
         return Costs(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
 
 
-def fastest_tile(
-    inputs: int,
-    outputs: int,
-    height: int,
-    width: int,
-    sizes: list[int],
-    costs: Costs,
-    gain: float = _GAIN,
-    dilation: tuple[int, int] = (1, 1),
-) -> tuple[int, int] | None:
-    """The output tile (rows, columns) with the least estimated time; None if that is not less than
-    `gain` times the direct convolution's, or the processor has no vectors: there, weights should
-    not grow. `height` and `width` are those of the output, `sizes` the tile sizes to try."""
-    if costs.lanes == 1 or inputs < costs.lanes or outputs < costs.lanes:
-        return None
-    of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
-    vectors = of * costs.lanes * to  # vectors of weights for each tap or product
-    direct = math.prod(_inside(n, d) for n, d in zip((height, width), dilation, strict=True))
-    best, least = None, gain * vectors * direct
-    for tile in itertools.product(sizes, sizes):
-        tiles = math.prod(
-            -(-n // (m * d)) * d for n, m, d in zip((height, width), tile, dilation, strict=True)
-        )
+Tile = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What else a choice depends on."""
+
+    costs: Costs
+    gain: float = _GAIN
+    dilation: tuple[int, int] = (1, 1)
+
+
+def estimated_times(
+    inputs: int, outputs: int, height: int, width: int, tiles: Sequence[Tile], layer: Layer
+) -> dict[Tile | None, float]:
+    """The estimated time of the direct convolution (None), and of Winograd's with each output tile
+    (rows, columns). `height` and `width` are those of the output."""
+    lanes, read = layer.costs.lanes, layer.costs.read
+    of, to = -(-inputs // lanes), -(-outputs // lanes)
+    vectors = of * lanes * to  # vectors of weights for each tap or product
+    sizes = list(zip((height, width), layer.dilation, strict=True))
+    found: dict[Tile | None, float] = {None: vectors * math.prod(_inside(n, d) for n, d in sizes)}
+    for tile in tiles:
+        count = math.prod(-(-n // (m * d)) * d for (n, d), m in zip(sizes, tile, strict=True))
         products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
         # The weights are read once for each block of tiles.
-        blocks = -(-tiles // tiles_at_once(products, of, costs.lanes))
-        work = vectors * (_PRODUCT * max(tiles, _FEWEST) + costs.read * blocks)
-        cost = products * (work + tiles * (_INPUT * of + _OUTPUT * to))
-        if cost < least:
-            best, least = tile, cost
-    return best
+        blocks = -(-count // tiles_at_once(products, of, lanes))
+        work = vectors * (_PRODUCT * max(count, _FEWEST) + read * blocks)
+        found[tile] = products * (work + count * (_INPUT * of + _OUTPUT * to))
+    return found
+
+
+def fastest_tile(
+    inputs: int, outputs: int, images: Sequence[tuple[int, int]], sizes: list[int], layer: Layer
+) -> Tile | None:
+    """The output tile (rows, columns) with the least estimated time; None if that is not less than
+    `layer.gain` times the direct convolution's, or the processor has no vectors: there, weights
+    should not grow. `images` are the height and width of the output, and of smaller ones of which
+    it may not take much longer than the best; `sizes` the tile sizes to try."""
+    lanes = layer.costs.lanes
+    if lanes == 1 or inputs < lanes or outputs < lanes:
+        return None
+    tiles = [*itertools.product(sizes, sizes)]
+    (height, width), *smaller = images
+    for small in smaller:
+        times = estimated_times(inputs, outputs, *small, tiles, layer)
+        tiles = [tile for tile in tiles if times[tile] <= _REGRET * min(times.values())]
+    times = estimated_times(inputs, outputs, height, width, tiles, layer)
+    best = min(tiles, key=lambda tile: times[tile], default=None)
+    return best if best is not None and times[best] < layer.gain * times[None] else None
 
 
 def _inside(size: int, dilation: int) -> int:
@@ -96,7 +120,7 @@ def _inside(size: int, dilation: int) -> int:
     return size + (TAPS - 1) * beside
 
 
-def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | None:
+def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     """The tile for a 3x3 float32 convolution with strides and groups of 1, constant weights, and
     known channels."""
     w, a = call.args[1], call.attrs
@@ -110,10 +134,12 @@ def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | No
     if int_value(x.shape[1]) is None:
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
-    height, width = map(expected, out.shape[2:])
+    images = [(expected(h), expected(w)) for h, w in [out.shape[2:]]]
+    if any(int_value(d) is None for d in out.shape[2:]):
+        images += [(expected(h, SMALL), expected(w, SMALL)) for h, w in [out.shape[2:]]]
     gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
-    costs = Costs.of(target)
-    return fastest_tile(inputs, outputs, height, width, sizes, costs, gain, a.dilation)
+    layer = Layer(Costs.of(target), gain, a.dilation)
+    return fastest_tile(inputs, outputs, images, sizes, layer)
 
 
 def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:

@@ -7,7 +7,7 @@ import pytest
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.kernels.winograd import Costs, fastest_tile
+from tensorkiln.kernels.winograd import Costs, Layer, fastest_tile
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tests.transform.graphs import assert_same_values, graph, main, ops_of, rand
@@ -49,7 +49,8 @@ def test_layers_of_networks(
     fast_memory: tuple[int, int] | None,
 ) -> None:
     for target, tile in ((AVX512, slow_memory), (ZEN, fast_memory)):
-        assert fastest_tile(inputs, outputs, size, size, [2, 4], Costs.of(target)) == tile
+        layer = Layer(Costs.of(target))
+        assert fastest_tile(inputs, outputs, [(size, size)], [2, 4], layer) == tile
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,18 @@ def test_layers_of_networks(
 )
 def test_dilated_layers_of_28_pixels(dilation: int, tile: tuple[int, int] | None) -> None:
     """Of a large dilation most taps lie outside of the image, which direct sums leave out."""
-    both, costs = (dilation, dilation), Costs.of(ZEN)
-    assert fastest_tile(512, 512, 28, 28, [2, 4], costs, dilation=both) == tile
+    layer = Layer(Costs.of(ZEN), dilation=(dilation, dilation))
+    assert fastest_tile(512, 512, [(28, 28)], [2, 4], layer) == tile
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "tile"), [(64, 56, (4, 4)), (256, 14, (4, 4)), (512, 7, (2, 2))]
+)
+def test_of_open_sizes_small_pictures_count_too(
+    channels: int, size: int, tile: tuple[int, int]
+) -> None:
+    images = [(size, size), (-(-size // 2), -(-size // 2))]
+    assert fastest_tile(channels, channels, images, [2, 4], Layer(Costs.of(ZEN))) == tile
 
 
 @pytest.mark.parametrize("dilation", [(2, 2), (1, 3), (5, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +12,15 @@ Array = np.ndarray
 Run = Callable[..., list[Array]]
 
 
-def export_library(model: Path, library: Path, freeze: Mapping[str, int] | None = None) -> None:
-    """Compiles an ONNX file for this machine and writes one shared library."""
+def export_library(
+    model: Path, library: Path, freeze: Mapping[str, int] | None = None, **options: Any
+) -> None:
+    """Compiles an ONNX file, for this machine unless `options` of `compile` say otherwise, and
+    writes one shared library."""
     import tensorkiln as tk
 
     module = tk.frontend.from_onnx(str(model), freeze=dict(freeze or {}))
-    tk.compile(module, target=None).export_library(str(library))
+    tk.compile(module, **options).export_library(str(library))
 
 
 def load(library: Path) -> Run:
@@ -33,8 +37,8 @@ def load(library: Path) -> Run:
     return run
 
 
-def compiled(model: Path, folder: Path) -> Run:
+def compiled(model: Path, folder: Path, **options: Any) -> Run:
     """Both of the above."""
     library = folder / f"{model.stem}.so"
-    export_library(model, library)
+    export_library(model, library, **options)
     return load(library)
