@@ -41,9 +41,9 @@ _READ, _READ_BY_CPU = 22.0, {"znver4": 2.5, "znver5": 2.5}
 # Where the direct convolution would multiply pairs of 16 bits, that is half as long, and less
 # precise still.
 _GAIN, _GAIN_OVER_PAIRS = 0.85, 0.5
-# For images of unknown size: at most so many times the least time of small ones. Reading the weights
-# of 512 channels for tiles of (2, 4) takes 1.4 times as long as direct sums of 5 x 4 pixels, and half
-# as long of 7 x 7.
+# For images of unknown size: at most so many times the least time of small ones. Reading weights
+# of 512 channels for tiles of (2, 4) takes 1.4 times as long as direct sums of 5 x 4 pixels, and
+# half as long as those of 7 x 7.
 _REGRET = 1.4
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorkiln as tk
+from tensorkiln import ops
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
 from tensorkiln.kernels.conv_parts import halo_of, phase_parts, window_parts
@@ -126,9 +127,16 @@ def test_only_taps_inside_are_summed(level: str) -> None:
         np.testing.assert_allclose(got[k].numpy(), want, rtol=1e-4, atol=3e-5, err_msg=f"case {k}")
 
 
-def test_a_small_dilation_keeps_the_halo() -> None:
-    g = GraphBuilder()
-    x = g.param("x", tensor((1, 16, 28, 28), "float32"))
-    y = g.emit("conv2d", x, _constant(32, 16, 3, 3), dilation=(2, 2), padding=(2,) * 4)
-    exe = tk.compile(IRModule((g.finish(y),)))
-    assert "conv2d_direct" in {p.kernel_class for p in exe.placement()}
+@pytest.mark.parametrize(("winograd", "expected"), [(0, "conv2d_direct"), (4, "conv2d_winograd")])
+def test_a_small_dilation_keeps_the_halo(winograd: int, expected: str) -> None:
+    rng = np.random.default_rng(6)
+    image = rng.standard_normal((1, 16, 28, 28)).astype("f4")
+    g, w = GraphBuilder(), _constant(32, 16, 3, 3)
+    x = g.param("x", tensor(image.shape, "float32"))
+    attrs = {"dilation": (2, 2), "padding": (2,) * 4}
+    target = {"kind": "llvm", "mcpu": "x86-64-v3", "winograd": winograd}
+    exe = tk.compile(IRModule((g.finish(g.emit("conv2d", x, w, **attrs)),)), target)
+    assert expected in {p.kernel_class for p in exe.placement()}
+    conv = ops.get("conv2d")
+    want = conv.numpy([image.astype("f8"), w.array.astype("f8")], conv.complete(attrs))
+    np.testing.assert_allclose(exe(image), want, rtol=0, atol=3e-5)
