@@ -40,7 +40,8 @@ PRIORITY = -15
 class Row:
     """What became of one contender. `status` is "ok" or the reason why there are no times; those
     that were too slow for more have a `count` of 1 to 4, the first call among them. `error` is the
-    largest difference from float64, as a part of the largest result, where that was asked for."""
+    largest difference from float64, as a part of the largest result, where that was asked for, and
+    `mean_error` the root of the mean square of differences, as a part of that of results."""
 
     name: str
     label: str
@@ -52,6 +53,7 @@ class Row:
     median_ms: float = 0.0
     count: int = 0
     error: float = 0.0
+    mean_error: float = 0.0
 
 
 Clock = Callable[[], float]
@@ -110,6 +112,7 @@ def check(
         if exact is not None:
             row = prepared[name][0]
             row.error = max(map(relative_error, exact, found))
+            row.mean_error = max(map(mean_error, exact, found))
             if row.error > ROUNDED.get(precision, RTOL):
                 row.status = f"wrong result: {row.error:.2g} from float64"
             continue
@@ -129,6 +132,15 @@ def relative_error(want: Array, have: Array) -> float:
         return float("inf")
     difference = float(np.abs(have.astype(np.float64) - want).max())
     return difference / max(float(np.abs(want).max()), np.finfo(np.float64).tiny)
+
+
+def mean_error(want: Array, have: Array) -> float:
+    """The root of the mean square of differences, as a part of that of `want`; infinite for other
+    shapes."""
+    if want.shape != have.shape:
+        return float("inf")
+    difference = float(np.square(have.astype(np.float64) - want).mean())
+    return (difference / max(float(np.square(want).mean()), np.finfo(np.float64).tiny)) ** 0.5
 
 
 def mismatch(expected: list[Array], received: list[Array]) -> str:

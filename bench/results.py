@@ -148,15 +148,21 @@ def _errors(records: list[Record]) -> list[str]:
         dict.fromkeys(row["label"] for r in found for row in r["rows"] if row.get("error"))
     )
     lines = [
-        "Largest difference of a result from float64, as a part of the largest result.\n",
+        "Largest difference of a result from float64, as a part of the largest result; in brackets "
+        "the root of the mean square of differences, as a part of that of results.\n",
         "| model | precision | " + " | ".join(labels) + " |",
         "|---|---|" + "--:|" * len(labels),
     ]
     for r in found:
-        rows = {row["label"]: row.get("error", 0.0) for row in r["rows"]}
-        cells = [f"{rows[x]:.1e}" if rows.get(x) else "-" for x in labels]
+        rows = {row["label"]: row for row in r["rows"] if row.get("error")}
+        cells = [_error_text(rows[x]) if x in rows else "-" for x in labels]
         lines.append(f"| {r['model']} | {precision(r)} | {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _error_text(row: Record) -> str:
+    mean = f" ({row['mean_error']:.1e})" if row.get("mean_error") else ""
+    return f"{row['error']:.1e}{mean}"
 
 
 def _latency(records: list[Record]) -> list[str]:

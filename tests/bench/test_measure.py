@@ -14,7 +14,16 @@ import pytest
 
 from bench import __main__ as command
 from bench.contenders import Case, Contender
-from bench.measure import PRIORITY, Row, alone, check, interleave, mismatch, prepare
+from bench.measure import (
+    PRIORITY,
+    Row,
+    alone,
+    check,
+    interleave,
+    mean_error,
+    mismatch,
+    prepare,
+)
 from bench.memory import growth
 
 ONES = np.ones(3, np.float32)
@@ -179,3 +188,11 @@ def test_bad_arguments(
     with pytest.raises(SystemExit):
         command.parse(arguments)
     assert sentence in capsys.readouterr().err
+
+
+def test_mean_error_is_of_squares() -> None:
+    want = np.array([3.0, -4.0, 0.0, 0.0])
+    assert mean_error(want, want) == 0.0
+    assert mean_error(want, want + np.array([0.5, 0, 0, 0])) == pytest.approx(0.5 / 5)
+    assert mean_error(np.zeros(3), np.zeros(3)) == 0.0
+    assert mean_error(want, want[:2]) == float("inf")

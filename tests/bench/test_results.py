@@ -98,9 +98,9 @@ def test_lower_precisions_are_rows_of_their_own() -> None:
     """They are compared among themselves, and have a table of errors."""
     lower = {**latency("mlp", 1, ours=0.25, openvino=0.5), "precision": "bfloat16"}
     for row, error in zip(lower["rows"], (1e-3, 2e-3), strict=True):
-        row["error"] = error
+        row["error"], row["mean_error"] = error, error / 4
     text = page([*RECORDS, lower], "")
     assert "| A | bfloat16 | 1 | 1 | 0.500 | none |" in text
     assert "| A | float32 | 1 | 2 | 1.000 | bert |" in text
-    assert "| mlp | bfloat16 | 1.0e-03 | 2.0e-03 |" in text
+    assert "| mlp | bfloat16 | 1.0e-03 (2.5e-04) | 2.0e-03 (5.0e-04) |" in text
     assert "error 1.0e-03" in "".join(result_lines(lower))

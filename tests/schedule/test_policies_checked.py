@@ -187,6 +187,19 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     ),
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
+    # One row of pixels, one block of channels, few panels: what is in them is shared.
+    "conv_signal": (_conv(24, 32, 1), (1, 32, 1, 901), "conv2d_direct"),
+    "conv_few_rows": (_conv(24, 40, padding=(1,) * 4), (1, 40, 3, 67), "conv2d_direct"),
+    "transposed_signal": (_transposed(16, 16, 2), (1, 16, 1, 901), "conv2d_transposed"),
+    "depthwise_signal": (
+        _conv(16, 1, padding=(1,) * 4, groups=16), (1, 16, 1, 3001), "conv2d_depthwise"
+    ),
+    "blocked_signal": (_scaled, (1, 16, 1, 2001), "loops"),
+    "blocked_few_rows": (_scaled, (1, 16, 5, 403), "loops"),
+    "relayout_signal": (_channels, (1, 20, 1, 2048), "movement"),
+    "relayout_signal_odd": (_channels, (1, 20, 1, 2049), "movement"),
+    "linear_one_panel": (_linear(64, 32), (321, 64), "linear_packed"),
+    "linear_few_panels": (_linear(64, 112), (301, 64), "linear_packed"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),
     "linear_shared_rest": (_linear(300, 70), (130, 300), "linear_packed"),
     "linear_odd": (_linear(37, 41), (13, 37), "linear_packed"),

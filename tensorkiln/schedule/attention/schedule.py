@@ -7,10 +7,21 @@ row. The program is in program.py.
 
 from __future__ import annotations
 
+import math
+
+from tensorkiln.ir.expr import int_value
 from tensorkiln.schedule.attention.program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import in_lanes, row_tiles, share, sink, steps_of
+from tensorkiln.schedule.register_tile import (
+    FEW_TASKS,
+    in_lanes,
+    nest_of,
+    row_tiles,
+    share,
+    sink,
+    steps_of,
+)
 from tensorkiln.target import Target
 
 _REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
@@ -20,7 +31,11 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     """Attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = Attention(group, target)
     s = Schedule(attention_program(c), check=check)
-    share(s, s.loops(role="task"))
+    tasks = s.loops(role="task")
+    extents = [int_value(s.loop(task).extent) for task in tasks]
+    few = None not in (*extents, int_value(c.rows)) and math.prod(extents) < FEW_TASKS  # type: ignore[arg-type]
+    if not few:
+        share(s, tasks)
     # Steps that are the same for every row tile come first, before the tiles are copies.
     for name in _REGISTERS:
         s.set_scope(name, "register")
@@ -35,7 +50,21 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     (rows,) = s.loops(role="row")
     for tile in row_tiles(s, rows, group.knob("rows")):
         _tile(s, tile, 3 + (c.together > 1))
+    if few and target.has_threads:
+        _share_tiles(s)
     return s
+
+
+def _share_tiles(s: Schedule) -> None:
+    """Divide the tiles of rows of all heads, which are few, among threads."""
+    for task in reversed(s.loops(role="task")):
+        if len(s.children(task)) > 1:  # tiles of two sizes
+            s.fission(task)
+    tiles = [x for x in s.loops(role="row") if s.loop(x).kind == "serial"]
+    for tile in tiles:
+        around = s.parent(tile)
+        if around is None or s.role(around) == "task":
+            share(s, nest_of(s, tile))
 
 
 def _several(s: Schedule, role: str, count: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Matrix product with packed constant weights: x [M, K] times w [N/nr][K][nr].
 
 A panel of nr columns is multiplied by all rows, in register tiles of rows; threads share the
-panels, or an unknown number of rows where there is one panel, or panels are small. Rows of x are
+panels, and the tiles of rows too where panels are few, or an unknown number of rows where there is
+one panel, or panels are small. Rows of x are
 read in place: broadcasting from row-major memory costs nothing once the rows are in the first-level
 cache. The program is in program.py.
 """
@@ -18,7 +19,15 @@ from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.linear.program import Linear, linear_program
 from tensorkiln.schedule.linear.tiles import schedule_tiles
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import fetch_ahead, nest_of, row_tiles, share, sink, steps_of
+from tensorkiln.schedule.register_tile import (
+    FEW_TASKS,
+    fetch_ahead,
+    nest_of,
+    row_tiles,
+    share,
+    sink,
+    steps_of,
+)
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -62,13 +71,31 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     if by_rows or not target.has_threads:
         return s
     if c.work > PARALLEL_WORK:
-        nests = [nest_of(s, panel) for panel in s.loops(role="panel")]
-        for outer in nests or [s.loops(role="batch")]:
-            share(s, outer[:1] if _several(s, outer) else outer)
+        panels = s.loops(role="panel")
+        for panel in panels:
+            _share_panels(s, c, panel)
+        if not panels:
+            share(s, s.loops(role="batch"))
     if c.work // c.n * (c.n % c.nr or c.nr) > PARALLEL_WORK:
         for tiles in last:
             s.parallel(tiles)
     return s
+
+
+def _share_panels(s: Schedule, c: Linear, panel: str) -> None:
+    """Divide the panels among threads, with the loops around them; where they are few, their tiles
+    of rows as well."""
+    outer = nest_of(s, panel)
+    if _several(s, outer):
+        share(s, outer[:1])
+        return
+    rows = s.children(panel)
+    few = len(outer) == 1 and (int_value(s.loop(panel).extent) or FEW_TASKS) < FEW_TASKS
+    if not few or c.work <= 2 * PARALLEL_WORK or any(s.role(x) != "row" for x in rows):
+        share(s, outer)
+        return
+    for part in s.fission(panel).parts if len(rows) > 1 else (panel,):
+        share(s, [part, *s.children(part)])
 
 
 def _blocks(s: Schedule, size: int) -> None:
