@@ -8,11 +8,10 @@ from tensorkiln.ir.visit import free_vars, substitute
 
 # An unknown extent of a model's parameter: that of most pictures, and of small ones. Extents that
 # follow from it get smaller with depth as they do in pictures.
-_UNKNOWN = 224
-SMALL = 112
+USUAL, SMALL = 224, 112
 
 
-def expected(extent: Expr, unknown: int = _UNKNOWN) -> int:
+def expected(extent: Expr, unknown: int = USUAL) -> int:
     """An extent, with `unknown` for each symbol in it; at least 1."""
     known = int_value(extent)
     if known is None:

@@ -20,7 +20,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
 from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
-from tensorkiln.kernels.estimates import SMALL, expected
+from tensorkiln.kernels.estimates import SMALL, USUAL, expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.layouts import by_lanes, channel_blocks
@@ -134,9 +134,10 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     if int_value(x.shape[1]) is None:
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
-    images = [(expected(h), expected(w)) for h, w in [out.shape[2:]]]
-    if any(int_value(d) is None for d in out.shape[2:]):
-        images += [(expected(h, SMALL), expected(w, SMALL)) for h, w in [out.shape[2:]]]
+    is_open = any(int_value(d) is None for d in out.shape[2:])
+    pictures = (USUAL, SMALL) if is_open else (USUAL,)
+    height, width = out.shape[2:]
+    images = [(expected(height, size), expected(width, size)) for size in pictures]
     gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
     layer = Layer(Costs.of(target), gain, a.dilation)
     return fastest_tile(inputs, outputs, images, sizes, layer)

@@ -52,12 +52,28 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
         zero, real = splat(float_literal(0.0, src), src), f"fcmp ord {t} {x}, {x}"
         x = w.line(f"select <{src.lanes} x i1> {w.line(real)}, {t} {x}, {t} {zero}")
     # For unsigned types: a NaN is not greater than 0, so it becomes 0.
-    for compare, bound in (("ogt", low), ("olt", high)):
+    # An instruction that narrows saturates too; of what is too large for int32, it makes `high`.
+    narrows = dst.is_unsigned and src.lanes == 16 and w.target.arch == "x86_64"
+    narrows = narrows and w.target.has("avx512bw")
+    for compare, bound in (("ogt", low), *([] if narrows else [("olt", high)])):
         limit = splat(float_literal(float(bound), src), src)
         inside = w.line(f"fcmp {compare} {t} {x}, {limit}")
         x = w.line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
-    whole = w.line(f"fptosi {t} {x} to {llvm_type(wide)}")
+    if narrows:
+        whole = _truncated(w, x)
+        whole = w.call("umin", wide, [whole, splat(str(high), wide)])
+    else:
+        whole = w.line(f"fptosi {t} {x} to {llvm_type(wide)}")
     return w.line(f"trunc {llvm_type(wide)} {whole} to {llvm_type(dst)}")
+
+
+def _truncated(w: KernelWriter, x: str) -> str:
+    """16 numbers that are not negative as int32; 2**31, as unsigned, for those that are larger,
+    which LLVM's own conversion does not define."""
+    name, f, i = "llvm.x86.avx512.mask.cvttps2dq.512", "<16 x float>", "<16 x i32>"
+    w.declares.add(f"declare {i} @{name}({f}, {i}, i16, i32)")
+    # With all lanes, and the current rounding, which truncation does not need.
+    return w.line(f"call {i} @{name}({f} {x}, {i} poison, i16 -1, i32 4)")
 
 
 def _narrow(w: KernelWriter, x: str, src: DType, dst: DType) -> str:

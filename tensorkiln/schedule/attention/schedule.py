@@ -32,8 +32,10 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     c = Attention(group, target)
     s = Schedule(attention_program(c), check=check)
     tasks = s.loops(role="task")
-    extents = [int_value(s.loop(task).extent) for task in tasks]
-    few = None not in (*extents, int_value(c.rows)) and math.prod(extents) < FEW_TASKS  # type: ignore[arg-type]
+    sizes = [int_value(s.loop(task).extent) for task in tasks]
+    known = [n for n in sizes if n is not None]
+    few = len(known) == len(sizes) and math.prod(known) < FEW_TASKS
+    few = few and int_value(c.rows) is not None
     if not few:
         share(s, tasks)
     # Steps that are the same for every row tile come first, before the tiles are copies.
