@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from bench import kernel_classes
 from bench.kernel_classes import ENOUGH, class_times, lines
+from bench.roofline import Row
 from bench.store import load
 
 
 def record(*rows: tuple[str, float, float], **more: str) -> dict[str, Any]:
     """A roofline of kernels of (class, micros, limit)."""
     made = [
-        {"kernel": f"k{i}", "op_class": c, "calls": 1, "flops": 1.0, "bytes": 1.0,
-         "micros": micros, "limit": limit, "bound": "memory"}
-        for i, (c, micros, limit) in enumerate(rows)
-    ]  # fmt: skip
+        asdict(Row(f"k{i}", name, 1, 1.0, 1.0, micros, limit, "memory"))
+        for i, (name, micros, limit) in enumerate(rows)
+    ]
     limits = {"peaks": {"float32": 100.0}, "gbytes": [[1024, 50.0]]}
     return {"kind": "roofline", "model": "m", "whole": 1.0, "limits": limits, "rows": made, **more}
 
