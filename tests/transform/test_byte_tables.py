@@ -12,7 +12,7 @@ from tensorkiln.ir.relax import Value, constant, tensor
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_integer import match_integer
-from tests.transform.graphs import Graph, graph, ops_of
+from tests.transform.graphs import Graph, graph, ops_of, rand
 
 Build = Callable[[Graph, Value], Value]
 BYTES = np.arange(256, dtype=np.uint8)
@@ -101,3 +101,21 @@ def test_the_operators_may_be_read_elsewhere_too() -> None:
     assert "take" in ops_of(after) and "tanh" in ops_of(after)
     given = {"x": BYTES.reshape(4, 64)}
     np.testing.assert_array_equal(evaluate(after, given)[0], evaluate(mod, given)[0])
+
+
+ORDER = np.random.default_rng(0).permutation(256)
+FROM_A_RESULT: dict[str, Build] = {
+    "linear": lambda g, x: g.linear(x, rand(256, 256)),
+    "linear and relu": lambda g, x: g.relu(g.linear(x, rand(256, 256))),
+    "softmax": lambda g, x: g.softmax(x, axis=-1),
+    "sum": lambda g, x: g.sum(g.mul(x, rand(256, 256)), axes=(1,)),
+}
+
+
+@pytest.mark.parametrize("name", FROM_A_RESULT)
+def test_what_is_taken_from_256_computed_numbers_is_no_table(name: str) -> None:
+    """Each element is another of the product's, so the product's kernel cannot compute it."""
+    mod = graph(lambda g, x: g.take(FROM_A_RESULT[name](g, x), constant(ORDER), axis=0), x=(256,))
+    given = np.random.default_rng(1).standard_normal(256).astype(np.float32)
+    (want,) = evaluate(mod, {"x": given}, dtype="float64")
+    np.testing.assert_allclose(tk.compile(mod)(given), want, rtol=0, atol=1e-4)
