@@ -8,7 +8,7 @@ import itertools
 import json
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,13 +109,13 @@ def _processor_key(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str] | No
     return {"kind": "processor", "cpuinfo": words, "llvm": f"{llvm.st_size} {llvm.st_mtime_ns}"}
 
 
-def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, object]:
+def processor_fields(isa: Isa, cpu: str, present: Collection[str]) -> dict[str, object]:
     """Return `mcpu` and `mattr` for processor `cpu` with the features `present`.
 
     Features of `cpu` that are not present are listed as `-name`: a virtual machine can hide
     features of its processor. An unknown processor becomes the baseline plus its features.
     """
-    name = cpu if cpu in isa.cpus else isa.baseline_cpu
+    name = _model(isa, cpu, present) if cpu in isa.cpus else isa.baseline_cpu
     own = isa.cpu_features(name)
     base = isa.cpu_features(isa.baseline_cpu)
     seen = set(present)
@@ -125,6 +125,25 @@ def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, ob
     # Some systems report no features at all; then those of the processor's model are assumed.
     minus = [f"-{feature}" for feature in sorted(own - found - base)] if seen else []
     return {"mcpu": name, "mattr": [*plus, *minus]}
+
+
+def _model(isa: Isa, cpu: str, present: Collection[str]) -> str:
+    """Return `cpu`, or that processor which has all its features and fits `present` better.
+
+    LLVM names a processor by its family and model, of which a virtual machine can show another
+    number: one with AMX was a Rocket Lake. What generated code can use counts first.
+    """
+    seen = frozenset(present) & frozenset(isa.implied)
+    if not seen:
+        return cpu
+    least = isa.cpu_features(cpu)
+
+    def misfit(name: str) -> tuple[int, int]:
+        differences = isa.cpu_features(name) ^ seen
+        return len(isa.generated(differences)), len(differences)
+
+    later = [name for name in isa.cpus if isa.cpu_features(name) >= least and name != cpu]
+    return min([cpu, *later], key=misfit)
 
 
 def cache_bytes(level: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:

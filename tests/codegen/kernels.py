@@ -16,6 +16,7 @@ from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tensorkiln.target.isa import ISAS
 from tests.codegen.c_like.build import compiler
 from tests.codegen.opencl.library import OpenCLLibrary
 from tests.emulated.machine import Library, load
@@ -26,6 +27,20 @@ LEVELS: dict[str, Target] = {
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "native": Target("native"),
 }
+
+
+def without(target: Target, *names: str) -> Target:
+    """The target without these features, those that it lacks among them, and without all features
+    that imply one: whatever the processor at hand has."""
+    isa = ISAS[target.arch]
+    features = target.features
+    for name in names:
+        features = isa.without(features, name)
+    model = isa.cpu_features(target.mcpu)
+    flags = [*(f"+{f}" for f in features - model), *(f"-{f}" for f in model - features)]
+    return target.replace(mattr=sorted(flags))
+
+
 # Levels of AArch64, which run under an emulator: NEON, and with dot products of bytes, first of
 # equal signs only.
 _ARM: dict[str, Target] = {

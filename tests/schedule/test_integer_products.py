@@ -9,7 +9,7 @@ from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.target import Target
-from tests.codegen.kernels import EVERY_LEVEL, TARGETS
+from tests.codegen.kernels import EVERY_LEVEL, TARGETS, without
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, typed, undefined_by
 
@@ -18,11 +18,7 @@ N = Var("N")
 
 def _without_dots() -> Target:
     """This machine as if it had no instruction for sums of products of bytes."""
-    native = Target("native")
-    less = [f for f in ("avx512vnni", "avxvnni") if native.has(f)]
-    return native.replace(
-        mattr=[*(m for m in native.mattr if m[1:] not in less), *(f"-{f}" for f in less)]
-    )
+    return without(Target("native"), "avx512vnni", "avxvnni", "amx-int8")
 
 
 def q(dtype: str, *shape: int, seed: int = 0) -> Constant:

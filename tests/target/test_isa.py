@@ -120,6 +120,26 @@ def test_unknown_processor_keeps_its_features() -> None:
     assert target.has("bmi2")
 
 
+def test_a_model_number_of_another_processor() -> None:
+    """A virtual machine with AMX showed the number of a Rocket Lake."""
+    isa = ISAS["x86_64"]
+    hidden = {"enqcmd", "pconfig", "pku", "ptwrite", "shstk", "uintr", "waitpkg", "wbnoinvd"}
+    seen = (isa.cpu_features("sapphirerapids") | {"avx10.1"}) - hidden
+    target = Target({"kind": "llvm", **processor_fields(isa, "rocketlake", seen)})
+    assert target.features == seen
+    assert "amx-int8" in isa.cpu_features(target.mcpu)
+
+
+@pytest.mark.parametrize("hidden", [set(), {"pku", "shstk", "clwb"}], ids=["all", "hidden"])
+def test_processors_keep_their_names(hidden: set[str]) -> None:
+    isa = ISAS["x86_64"]
+    for cpu in isa.cpus:
+        seen = isa.cpu_features(cpu) - hidden
+        target = Target({"kind": "llvm", **processor_fields(isa, cpu, seen)})
+        assert isa.cpu_features(target.mcpu) == isa.cpu_features(cpu), cpu
+        assert target.features == seen | isa.cpu_features(isa.baseline_cpu), cpu
+
+
 def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
     rows = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]
     for index, (level, kind, size) in enumerate(rows):

@@ -1,5 +1,7 @@
 """Products in tiles, run in a process whose processor has them or that emulates them:
-`python -m tests.codegen.tiles.battery` prints what went wrong, by case, as JSON."""
+`python -m tests.codegen.tiles.battery` prints what went wrong, by case, as JSON.
+
+Either emulator.c or palette.c is preloaded: the first where the processor has no tiles."""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ def _alone(b: Battery, run: Executor) -> Iterator[tuple[str, str]]:
 def main() -> None:
     b, failures = cases(), {}
     exe = b.compile(TARGET)
-    run = Executor(without_check(exe))
+    preloaded = ctypes.CDLL(None)
+    emulated = hasattr(preloaded, "tile_count")
+    run = Executor(without_check(exe) if emulated else exe.jit())
     for name in b.cases:
         try:
             b.check(name, run)
@@ -129,11 +133,26 @@ def main() -> None:
     code = {a.file_name: bytes(a.view) for a in exe.artifacts if a.file_name.endswith(".s")}
     products = {name: text for name, text in code.items() if name.startswith(("linear", "matmul"))}
     vectors = sorted(name for name, text in products.items() if b"ldtilecfg" not in text)
-    count = ctypes.CDLL(None).tile_count
-    count.restype = ctypes.c_long
-    counts = {name: count(n) for n, name in enumerate((*INSTRUCTIONS, *PRODUCTS))}
-    found = {"cases": len(b.cases), "kernels": len(products), "without tiles": vectors}
-    json.dump({**found, "counts": counts, "failures": failures}, sys.stdout)
+    report: dict[str, object] = {
+        "cases": len(b.cases),
+        "kernels": len(products),
+        "without tiles": vectors,
+        "failures": failures,
+        "counts": None,
+        "palette": None,
+        "instructions": sorted(
+            name
+            for name in (*INSTRUCTIONS, *PRODUCTS)
+            if any(name in t.decode() for t in code.values())
+        ),
+    }
+    if emulated:
+        count = preloaded.tile_count
+        count.restype = ctypes.c_long
+        report["counts"] = {name: count(n) for n, name in enumerate((*INSTRUCTIONS, *PRODUCTS))}
+    else:
+        report["palette"] = preloaded.tile_palette()
+    json.dump(report, sys.stdout)
 
 
 if __name__ == "__main__":

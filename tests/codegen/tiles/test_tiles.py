@@ -25,7 +25,7 @@ from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.schedule.intrin import instruction
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
-from tests.codegen.tiles.battery import TARGET, N, cases, half
+from tests.codegen.tiles.battery import INSTRUCTIONS, PRODUCTS, TARGET, N, cases, half
 from tests.ir.evaluate import run
 from tests.schedule.battery import typed
 from tests.schedule.groups import groups_of
@@ -34,7 +34,8 @@ from tests.transform.graphs import graph
 
 SPR = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 NEEDED = ("avx512bf16", "avx512vnni", "avx512vl", "avx512bw")
-EMULATOR = Path(__file__).with_name("emulator.c")
+FOLDER = Path(__file__).parent
+TILES = all(Target("native").has(f) for f in ("amx-tile", "amx-bf16", "amx-int8"))
 
 
 # ---- values ------------------------------------------------------------------------------------
@@ -42,15 +43,17 @@ EMULATOR = Path(__file__).with_name("emulator.c")
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `battery.py` says in a process in which tiles are emulated."""
+    """What `battery.py` says in a process whose processor has tiles, or in which they are
+    emulated."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     lacking = [f for f in NEEDED if not Target("native").has(f)]
     if lacking:
         pytest.skip(f"this machine lacks {', '.join(lacking)}")
-    library = tmp_path_factory.mktemp("tiles") / "emulator.so"
+    source = FOLDER / ("palette.c" if TILES else "emulator.c")
+    library = tmp_path_factory.mktemp("tiles") / "preloaded.so"
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
-    command = ["gcc", "-O2", "-mfma", *strict, "-shared", "-fPIC", str(EMULATOR)]
+    command = ["gcc", "-O2", "-mfma", *strict, "-shared", "-fPIC", str(source)]
     subprocess.run([*command, "-o", str(library), "-lm", "-ldl"], check=True)
     done = subprocess.run(
         [sys.executable, "-m", "tests.codegen.tiles.battery"],
@@ -71,6 +74,10 @@ def test_products_are_those_of_numpy_and_rows_are_independent(outcome: dict[str,
 
 
 def test_every_instruction_ran_and_tiles_are_released(outcome: dict[str, Any]) -> None:
+    assert outcome["instructions"] == sorted((*INSTRUCTIONS, *PRODUCTS))
+    if TILES:
+        assert outcome["palette"] == 0
+        return
     counts = outcome["counts"]
     assert all(counts.values()) and counts["ldtilecfg"] == counts["tilerelease"]
     assert counts["tilezero"] == counts["tilestored"]
