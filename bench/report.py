@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Result = dict[str, Any]
@@ -148,3 +148,27 @@ def firmware_lines(records: list[Result]) -> list[str]:
             note = "" if row["status"] == "ok" else f": {row['status']}"
             lines.append(f"{head}{note} | {' | '.join(cells)} |")
     return lines
+
+
+NORMAL = "normal"
+DENORMALS_HEAD = [
+    "Microseconds with normal numbers, and how many times as long with denormal ones as inputs, as "
+    "weights, and as what is computed from normal numbers (bench/denormals.py). One thread.\n",
+    "| kernel | µs | inputs | weights | on the way |",
+    "|---|--:|--:|--:|--:|",
+]
+
+
+def denormal_lines(record: Mapping[str, Any]) -> list[str]:
+    """The rows of a record; masks stand by their values."""
+    found = []
+    for name, times in record["rows"].items():
+        base = times[NORMAL]
+
+        def cell(kind: str, times: Mapping[str, float] = times, base: float = base) -> str:
+            return f"{times[kind] / base:.2f}" if kind in times else ""
+
+        masks = [f"{k}: {cell(k)}" for k in times if k.startswith("mask")]
+        way = ", ".join(masks) or cell("on the way")
+        found.append(f"| {name} | {base:.1f} | {cell('inputs')} | {cell('weights')} | {way} |")
+    return found

@@ -23,7 +23,9 @@ from bench import (
 )
 from bench.gpu import table as gpu
 from bench.report import (
+    DENORMALS_HEAD,
     best_peer,
+    denormal_lines,
     firmware_lines,
     geometric_mean,
     grouped,
@@ -67,6 +69,7 @@ def page(records: list[Record], remarks: str) -> str:
             ("Memory of a run", _memory(here)),
             ("Loading", _loading(here)),
             ("Calls", _overhead(here)),
+            ("Numbers below the normal ones", _denormals(here)),
             ("Devices", _devices(here)),
             ("GPU", _gpu(here)),
             ("Firmware", _firmware(here)),
@@ -215,6 +218,11 @@ def _gpu(records: list[Record]) -> list[str]:
 def _overhead(records: list[Record]) -> list[str]:
     found = _kind(records, "overhead")
     return [*overhead.lines(found[-1]["rows"]), ""] if found else []
+
+
+def _denormals(records: list[Record]) -> list[str]:
+    found = _kind(records, "denormals")
+    return [*DENORMALS_HEAD, *denormal_lines(found[-1]), ""] if found else []
 
 
 def _convolutions(records: list[Record]) -> list[str]:

@@ -109,9 +109,9 @@ def _erfcx(b: Builder, z: Expr) -> Expr:
 
 def _tanh(b: Builder, x: Expr) -> Expr:
     z = b.let(Unary("abs", x))
-    x2 = b.let(x * x)
-    small = b.fma(b.let(x * x2), b.poly(x2, _TANH), x)
-    e = math_shared.exp_plain(b, b.let(z + z))
+    x2 = b.square(x)
+    small = b.fma(b.let(b.poly(x2, _TANH) * x2), x, x)
+    e = math_shared.exp_plain(b, b.let(minimum(b.num(64.0), z + z)))
     large = b.let(b.num(1.0) - b.num(2.0) / (e + b.num(1.0)))
     signed = select(x < b.num(0.0), -large, large)
     return b.let(select(b.num(0.625) < z, signed, small))
@@ -119,10 +119,9 @@ def _tanh(b: Builder, x: Expr) -> Expr:
 
 def _gelu(b: Builder, x: Expr) -> Expr:
     """max(x, 0) - |x| Phi(-|x|): without cancellation, so that the negative tail keeps its
-    precision. There |x| is clamped to 12.9, where the tail is below 1e-36, since subnormal numbers
-    are slow."""
+    precision. There |x| is clamped to 12.9, where the tail is below 1e-36, and still normal."""
     z = b.let(minimum(b.num(12.9), Unary("abs", x)))
-    s = b.let(z * z)
+    s = b.square(z)
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.36), b.num(1.0)))
     # exp(-s/2) = 2**k e**(-r/2), r = s + 2 k ln 2.
     shift = math_shared.scale_rounder(b)
@@ -160,7 +159,7 @@ _KIT = Kit(
     mantissa=23,
     bias=127,
     sqrt_half_bits=0x3F3504F3,
-    exp_range=(-104.0, 89.0),
+    exp_range=(-87.33654, 89.0),
     ln2=(0.693145751953125, 1.42860677e-06),
     half_pi=(1.5703125, 4.837512969970703e-4, 7.549789948768648e-8),
     exp=(0.49999994, 0.16666521, 0.041668389, 0.0083687156, 0.00138146),

@@ -18,7 +18,8 @@ class Kit:
     mantissa: int  # stored bits
     bias: int
     sqrt_half_bits: int
-    exp_range: tuple[float, float]  # below it exp is 0, above it infinite
+    # The least number whose exp is normal, below which exp is 0; one whose exp is infinite.
+    exp_range: tuple[float, float]
     # Cody and Waite: pieces of decreasing size, the first short enough that n times it is exact.
     ln2: tuple[float, ...]
     half_pi: tuple[float, ...]
@@ -55,6 +56,10 @@ class Builder:
     def fma(self, a: Expr, b: Expr, c: Expr) -> Expr:
         """a b + c."""
         return self.let(intrin("fma", a, b, c))
+
+    def square(self, x: Expr) -> Expr:
+        """x * x for what is added to 1: a little more where its own square would not be normal."""
+        return self.fma(x, x, self.num(2.0 ** -(self.kit.bias // 2)))
 
     def poly(self, x: Expr, coefficients: Sequence[float]) -> Expr:
         """Horner's rule, lowest coefficient first."""

@@ -12,7 +12,7 @@ import math
 
 from tensorkiln.codegen.expand import math_inverse, math_shared
 from tensorkiln.codegen.expand.math_builder import Builder, Kit
-from tensorkiln.ir.expr import Expr, Unary, binary, minimum, select
+from tensorkiln.ir.expr import Expr, Unary, binary, maximum, minimum, select
 
 _LN2 = (float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33"))
 _HALF_PI = tuple(
@@ -100,11 +100,11 @@ def _tanh(b: Builder, x: Expr) -> Expr:
 
 
 def _gelu(b: Builder, x: Expr) -> Expr:
-    """x * Phi(x), Phi from erfc of |x|/sqrt(2) so that the negative tail keeps its precision."""
-    z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
-    tail = b.let(math_shared.erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
-    phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
-    return b.let(x * phi)
+    """max(x, 0) - |x| Phi(-|x|), as in float32: |x| is clamped to 37.5, where Phi is 4e-308."""
+    size = b.let(minimum(b.num(37.5), Unary("abs", x)))
+    z = b.let(size * b.num(0.7071067811865476))
+    tail = b.let(math_shared.erfc_positive(b, z, b.square(size) * b.num(0.5)) * b.num(0.5))
+    return b.fma(-size, tail, maximum(b.num(0.0), x))
 
 
 def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
@@ -167,7 +167,7 @@ KIT = Kit(
     mantissa=52,
     bias=1023,
     sqrt_half_bits=0x3FE6A09E667F3BCD,
-    exp_range=(-746.0, 710.0),
+    exp_range=(-708.3964185322641, 710.0),
     ln2=_LN2,
     half_pi=_HALF_PI,
     exp=tuple(1 / math.factorial(k) for k in range(2, 15)),

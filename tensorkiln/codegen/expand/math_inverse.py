@@ -11,7 +11,7 @@ import math
 
 from tensorkiln.codegen.expand import math_shared
 from tensorkiln.codegen.expand.math_builder import Builder
-from tensorkiln.ir.expr import Expr, Unary, binary, select
+from tensorkiln.ir.expr import Expr, Unary, binary, minimum, select
 
 # function -> bits of the type -> coefficients of q, lowest power of x**2 first. asin, asinh and
 # atanh are for |x| <= 1/2, sinh for |x| <= 1, atan for |x| <= tan(pi/8).
@@ -133,8 +133,8 @@ def _q(b: Builder, name: str, x2: Expr) -> Expr:
 
 def _near_zero(b: Builder, name: str, x: Expr) -> Expr:
     """x + x**3 q(x**2); x itself if it is 0, to which a negative q would add the other zero."""
-    x2 = b.let(x * x)
-    y = b.fma(b.let(x * x2), _q(b, name, x2), x)
+    x2 = b.square(x)
+    y = b.fma(b.let(_q(b, name, x2) * x2), x, x)
     return b.let(select(binary("eq", x, b.num(0.0)), x, y))
 
 
@@ -190,9 +190,10 @@ def atan(b: Builder, x: Expr) -> Expr:
 
 
 def _exp_of_size(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(near, e): e = exp(|x|); where |x| is not `near`, and that could overflow, exp(|x| / 2)."""
-    z = _size(b, x)
-    near = z < b.num(b.kit.exp_range[1] - 1.0)
+    """(near, e): e = exp(|x|); where |x| is not `near`, and that could overflow, or its reciprocal
+    be below the normal numbers, exp(|x| / 2)."""
+    z = b.let(minimum(b.num(b.kit.exp_range[1] + 1.0), _size(b, x)))
+    near = z < b.num(-b.kit.exp_range[0] - 1.0)
     e = math_shared.exp(b, b.let(select(near, z, z * b.num(0.5))))
     return near, e
 
@@ -225,7 +226,7 @@ def _log_of_sum(b: Builder, u: Expr, size: Expr) -> Expr:
 def asinh(b: Builder, x: Expr) -> Expr:
     """log(1 + u) with u = |x| + x**2 / (1 + sqrt(1 + x**2)), where |x| > 1/2."""
     z = _size(b, x)
-    x2 = b.let(x * x)
+    x2 = b.square(x)
     root = b.let(Unary("sqrt", b.let(x2 + b.num(1.0))))
     u = b.let(z + b.let(x2 / (root + b.num(1.0))))
     far = _signed(b, x, _log_of_sum(b, u, z))

@@ -5,6 +5,7 @@ Both types share one implementation, so that a fix for one is a fix for the othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tensorkiln.codegen.expand.math_builder import Builder
@@ -60,27 +61,24 @@ def _remainder(
 def reduced_exp(b: Builder, x: Expr, shift: Expr) -> tuple[Expr, Expr]:
     """(k + shift, p): e**x = 2**k (1 + p), k an integer, p = expm1(x - k ln 2)."""
     t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, shift)
-    return t, b.fma(b.poly(r, b.kit.exp), b.let(r * r), r)
+    return t, b.fma(b.let(b.poly(r, b.kit.exp) * r), r, r)
 
 
 def exp(b: Builder, x: Expr) -> Expr:
-    """2**k (1 + p) with |x - k ln 2| <= ln(2)/2."""
+    """2**k (1 + p) with |x - k ln 2| <= ln(2)/2; 0 where that is below the smallest normal number.
+    Such a number is never computed: it takes many processors 150 cycles."""
     low, high = b.kit.exp_range
-    x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
-    # 2**k may lie outside the range of normal numbers, so a part of it is multiplied in last.
-    last = b.kit.mantissa + 2
-    negative = x < b.num(0.0)
-    shift = b.let(select(negative, scale_rounder(b, last), scale_rounder(b, -1)))
-    t, p = reduced_exp(b, x, shift)
-    y = b.let(b.let(p + b.num(1.0)) * scale_of(b, t))
-    return b.let(y * select(negative, b.num(2.0**-last), b.num(2.0)))
+    near = b.let(minimum(b.num(high), maximum(b.num(low), x)))
+    t, p = reduced_exp(b, near, scale_rounder(b))
+    # k may be one more than the greatest exponent: the result is doubled then.
+    most = b.let(minimum(scale_rounder(b, b.kit.bias), t))
+    scale = b.let(select(x < b.num(low), b.num(0.0), scale_of(b, most)))
+    y = b.let(b.let(p + b.num(1.0)) * scale)
+    return b.fma(y, b.let(t - most), y)
 
 
 def exp_plain(b: Builder, x: Expr) -> Expr:
-    """exp to 2 units in the last place; a result that is not a normal number becomes 0 or
-    infinity."""
-    low, high = (k * 0.6931471805599453 for k in (-b.kit.bias, b.kit.bias + 1))
-    x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
+    """exp to 2 units in the last place, where |x| is at most that of a normal number."""
     t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, scale_rounder(b))
     return b.let(b.poly(r, b.kit.exp_short) * scale_of(b, t))
 
@@ -110,24 +108,29 @@ def erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
 
 
 def _erf(b: Builder, x: Expr) -> Expr:
-    z = b.let(Unary("abs", x))
-    x2 = b.let(x * x)
-    small = b.let(x * b.poly(x2, b.kit.erf))
-    large = b.let(b.num(1.0) - erfc_positive(b, z, x2))
+    """1 - erfc(|x|), |x| being so small that erfc is a normal number; near 0 x p(x**2)."""
+    z = b.let(minimum(b.num(math.sqrt(-8.0 - b.kit.exp_range[0])), Unary("abs", x)))
+    z2 = b.square(z)
+    small = b.let(x * b.poly(z2, b.kit.erf))
+    large = b.let(b.num(1.0) - erfc_positive(b, z, z2))
     signed = select(x < b.num(0.0), -large, large)
     return b.let(select(b.num(1.0) < z, signed, small))
 
 
 def _sigmoid(b: Builder, x: Expr) -> Expr:
-    return b.let(b.num(1.0) / (b.num(1.0) + exp_plain(b, b.let(-x))))
+    """1 / (1 + e**-x); 0 where that is below the smallest normal number."""
+    low = b.kit.exp_range[0]
+    e = exp_plain(b, b.let(minimum(b.num(-low), maximum(b.num(low), -x))))
+    e = b.let(select(x < b.num(low), b.num(float("inf")), e))
+    return b.let(b.num(1.0) / (b.num(1.0) + e))
 
 
 def reduced_angle(b: Builder, x: Expr, offset: int) -> tuple[Expr, Expr, Expr]:
     """(k, sin r, cos r): x = (k - offset) pi/2 + r with |r| <= pi/4 and k an integer."""
     t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi, rounder(b)[0])
     k = b.let(low_bits(b, t) + b.whole(offset))
-    r2 = b.let(r * r)
-    sin = b.fma(b.let(r * r2), b.poly(r2, b.kit.sin), r)
+    r2 = b.square(r)
+    sin = b.fma(b.let(b.poly(r2, b.kit.sin) * r2), r, r)
     cos = b.fma(b.let(r2 * r2), b.poly(r2, b.kit.cos), b.fma(r2, b.num(-0.5), b.num(1.0)))
     return k, sin, cos
 

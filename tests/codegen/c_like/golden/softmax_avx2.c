@@ -94,25 +94,27 @@ ALWAYS_INLINE i32x8 splat_i32x8(int32_t x)
 
 ALWAYS_INLINE f32x8 exp_f32x8(f32x8 a0)
 {
-    const f32x8 m0 = min_f32x8(splat_f32x8(89.0f), max_f32x8(splat_f32x8(-104.0f), a0));
-    const f32x8 m1 = select_f32x8((i32x8)(m0 < splat_f32x8(0.0f)), splat_f32x8(0x1.80013p+23f), splat_f32x8(0x1.8000fcp+23f));
-    const f32x8 m2 = m0 * splat_f32x8(0x1.715476p+0f) + m1;
-    const f32x8 m3 = m2 - m1;
-    const f32x8 m4 = m3 * splat_f32x8(-0x1.62e4p-1f) + m0;
-    const f32x8 m5 = m3 * splat_f32x8(-0x1.7f7d1cp-20f) + m4;
-    const f32x8 m6 = splat_f32x8(0x1.6a2436p-10f) * m5 + splat_f32x8(0x1.1239ep-7f);
-    const f32x8 m7 = m6 * m5 + splat_f32x8(0x1.5558f2p-5f);
-    const f32x8 m8 = m7 * m5 + splat_f32x8(0x1.555492p-3f);
-    const f32x8 m9 = m8 * m5 + splat_f32x8(0x1.fffffcp-2f);
-    const f32x8 m10 = m5 * m5;
-    const f32x8 m11 = m9 * m10 + m5;
-    const f32x8 m12 = m11 + splat_f32x8(1.0f);
-    const i32x8 m13 = (i32x8)m2;
-    const i32x8 m14 = (i32x8)((u32x8)m13 << (u32x8)splat_i32x8(23));
-    const f32x8 m15 = (f32x8)m14;
-    const f32x8 m16 = m12 * m15;
-    const f32x8 m17 = m16 * select_f32x8((i32x8)(m0 < splat_f32x8(0.0f)), splat_f32x8(0x1p-25f), splat_f32x8(2.0f));
-    return m17;
+    const f32x8 m0 = min_f32x8(splat_f32x8(89.0f), max_f32x8(splat_f32x8(-0x1.5d589ep+6f), a0));
+    const f32x8 m1 = m0 * splat_f32x8(0x1.715476p+0f) + splat_f32x8(0x1.8000fep+23f);
+    const f32x8 m2 = m1 - splat_f32x8(0x1.8000fep+23f);
+    const f32x8 m3 = m2 * splat_f32x8(-0x1.62e4p-1f) + m0;
+    const f32x8 m4 = m2 * splat_f32x8(-0x1.7f7d1cp-20f) + m3;
+    const f32x8 m5 = splat_f32x8(0x1.6a2436p-10f) * m4 + splat_f32x8(0x1.1239ep-7f);
+    const f32x8 m6 = m5 * m4 + splat_f32x8(0x1.5558f2p-5f);
+    const f32x8 m7 = m6 * m4 + splat_f32x8(0x1.555492p-3f);
+    const f32x8 m8 = m7 * m4 + splat_f32x8(0x1.fffffcp-2f);
+    const f32x8 m9 = m8 * m4;
+    const f32x8 m10 = m9 * m4 + m4;
+    const f32x8 m11 = min_f32x8(splat_f32x8(0x1.8001fcp+23f), m1);
+    const i32x8 m12 = (i32x8)m11;
+    const i32x8 m13 = (i32x8)((u32x8)m12 << (u32x8)splat_i32x8(23));
+    const f32x8 m14 = (f32x8)m13;
+    const f32x8 m15 = select_f32x8((i32x8)(a0 < splat_f32x8(-0x1.5d589ep+6f)), splat_f32x8(0.0f), m14);
+    const f32x8 m16 = m10 + splat_f32x8(1.0f);
+    const f32x8 m17 = m16 * m15;
+    const f32x8 m18 = m1 - m11;
+    const f32x8 m19 = m17 * m18 + m17;
+    return m19;
 }
 
 ALWAYS_INLINE void store_f32x8(float *p, f32x8 x)
@@ -141,25 +143,27 @@ static inline float f32_of_bits(int32_t x)
 
 static inline float exp_f32(float a0)
 {
-    const float m0 = min_f32(89.0f, max_f32(-104.0f, a0));
-    const float m1 = m0 < 0.0f ? 0x1.80013p+23f : 0x1.8000fcp+23f;
-    const float m2 = m0 * 0x1.715476p+0f + m1;
-    const float m3 = m2 - m1;
-    const float m4 = m3 * -0x1.62e4p-1f + m0;
-    const float m5 = m3 * -0x1.7f7d1cp-20f + m4;
-    const float m6 = 0x1.6a2436p-10f * m5 + 0x1.1239ep-7f;
-    const float m7 = m6 * m5 + 0x1.5558f2p-5f;
-    const float m8 = m7 * m5 + 0x1.555492p-3f;
-    const float m9 = m8 * m5 + 0x1.fffffcp-2f;
-    const float m10 = m5 * m5;
-    const float m11 = m9 * m10 + m5;
-    const float m12 = m11 + 1.0f;
-    const int32_t m13 = bits_of_f32(m2);
-    const int32_t m14 = (int32_t)((uint32_t)m13 << 23);
-    const float m15 = f32_of_bits(m14);
-    const float m16 = m12 * m15;
-    const float m17 = m16 * (m0 < 0.0f ? 0x1p-25f : 2.0f);
-    return m17;
+    const float m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    const float m1 = m0 * 0x1.715476p+0f + 0x1.8000fep+23f;
+    const float m2 = m1 - 0x1.8000fep+23f;
+    const float m3 = m2 * -0x1.62e4p-1f + m0;
+    const float m4 = m2 * -0x1.7f7d1cp-20f + m3;
+    const float m5 = 0x1.6a2436p-10f * m4 + 0x1.1239ep-7f;
+    const float m6 = m5 * m4 + 0x1.5558f2p-5f;
+    const float m7 = m6 * m4 + 0x1.555492p-3f;
+    const float m8 = m7 * m4 + 0x1.fffffcp-2f;
+    const float m9 = m8 * m4;
+    const float m10 = m9 * m4 + m4;
+    const float m11 = min_f32(0x1.8001fcp+23f, m1);
+    const int32_t m12 = bits_of_f32(m11);
+    const int32_t m13 = (int32_t)((uint32_t)m12 << 23);
+    const float m14 = f32_of_bits(m13);
+    const float m15 = a0 < -0x1.5d589ep+6f ? 0.0f : m14;
+    const float m16 = m10 + 1.0f;
+    const float m17 = m16 * m15;
+    const float m18 = m1 - m11;
+    const float m19 = m17 * m18 + m17;
+    return m19;
 }
 
 ALWAYS_INLINE float sum_of_f32x8(f32x8 x)

@@ -35,26 +35,28 @@ fn i32_of_f32(x: f32) -> i32
 
 fn exp_f32(a0: f32) -> f32
 {
-    let m0 = min_f32(89.0f, max_f32(-104.0f, a0));
-    let m1 = select(126.0f, 152.0f, (m0 < 0.0f));
-    let m2 = m0 * 0x1.715476p+0f;
-    let m3 = round_f32(m2);
-    let m4 = m3 + m1;
-    let m5 = m3 * -0x1.62e4p-1f + m0;
-    let m6 = m3 * -0x1.7f7d1cp-20f + m5;
-    let m7 = 0x1.6a2436p-10f * m6 + 0x1.1239ep-7f;
-    let m8 = m7 * m6 + 0x1.5558f2p-5f;
-    let m9 = m8 * m6 + 0x1.555492p-3f;
-    let m10 = m9 * m6 + 0x1.fffffcp-2f;
-    let m11 = m6 * m6;
-    let m12 = m10 * m11 + m6;
-    let m13 = m12 + 1.0f;
-    let m14 = i32_of_f32(m4);
-    let m15 = i32(u32(m14) << 23);
-    let m16 = bitcast<f32>(m15);
-    let m17 = m13 * m16;
-    let m18 = m17 * select(2.0f, 0x1p-25f, (m0 < 0.0f));
-    return m18;
+    let m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    let m1 = m0 * 0x1.715476p+0f;
+    let m2 = round_f32(m1);
+    let m3 = m2 + 127.0f;
+    let m4 = m2 * -0x1.62e4p-1f + m0;
+    let m5 = m2 * -0x1.7f7d1cp-20f + m4;
+    let m6 = 0x1.6a2436p-10f * m5 + 0x1.1239ep-7f;
+    let m7 = m6 * m5 + 0x1.5558f2p-5f;
+    let m8 = m7 * m5 + 0x1.555492p-3f;
+    let m9 = m8 * m5 + 0x1.fffffcp-2f;
+    let m10 = m9 * m5;
+    let m11 = m10 * m5 + m5;
+    let m12 = min_f32(254.0f, m3);
+    let m13 = i32_of_f32(m12);
+    let m14 = i32(u32(m13) << 23);
+    let m15 = bitcast<f32>(m14);
+    let m16 = select(m15, 0.0f, (a0 < -0x1.5d589ep+6f));
+    let m17 = m11 + 1.0f;
+    let m18 = m17 * m16;
+    let m19 = m3 - m12;
+    let m20 = m18 * m19 + m18;
+    return m20;
 }
 
 @compute @workgroup_size(128, 1, 1)
