@@ -8,7 +8,7 @@ import itertools
 import json
 import platform
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def describe_host() -> dict[str, object]:
     triple = host_triple()
     isa = ISAS[triple.split("-")[0]]
     cpu, present = _processor()
+    cpu = _model(isa, cpu, present)
     tiles = {name for name in present if name.startswith("amx")}
     if tiles and not system_has_tiles():
         present = [name for name in present if name not in tiles]
@@ -109,13 +110,13 @@ def _processor_key(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str] | No
     return {"kind": "processor", "cpuinfo": words, "llvm": f"{llvm.st_size} {llvm.st_mtime_ns}"}
 
 
-def processor_fields(isa: Isa, cpu: str, present: Collection[str]) -> dict[str, object]:
+def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, object]:
     """Return `mcpu` and `mattr` for processor `cpu` with the features `present`.
 
     Features of `cpu` that are not present are listed as `-name`: a virtual machine can hide
     features of its processor. An unknown processor becomes the baseline plus its features.
     """
-    name = _model(isa, cpu, present) if cpu in isa.cpus else isa.baseline_cpu
+    name = cpu if cpu in isa.cpus else isa.baseline_cpu
     own = isa.cpu_features(name)
     base = isa.cpu_features(isa.baseline_cpu)
     seen = set(present)
@@ -128,13 +129,14 @@ def processor_fields(isa: Isa, cpu: str, present: Collection[str]) -> dict[str, 
 
 
 def _model(isa: Isa, cpu: str, present: Collection[str]) -> str:
-    """Return `cpu`, or that processor which has all its features and fits `present` better.
+    """Return `cpu`, or that processor of its maker which has all its features and fits the features
+    `present` better.
 
     LLVM names a processor by its family and model, of which a virtual machine can show another
     number: one with AMX was a Rocket Lake. What generated code can use counts first.
     """
     seen = frozenset(present) & frozenset(isa.implied)
-    if not seen:
+    if not seen or cpu not in isa.cpus:
         return cpu
     least = isa.cpu_features(cpu)
 
@@ -142,7 +144,12 @@ def _model(isa: Isa, cpu: str, present: Collection[str]) -> str:
         differences = isa.cpu_features(name) ^ seen
         return len(isa.generated(differences)), len(differences)
 
-    later = [name for name in isa.cpus if isa.cpu_features(name) >= least and name != cpu]
+    later = [
+        name
+        for name in isa.cpus
+        if (features := isa.cpu_features(name)) > least
+        and ("sse4a" in features) == ("sse4a" in least)  # only AMD's have it
+    ]
     return min([cpu, *later], key=misfit)
 
 
