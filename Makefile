@@ -16,7 +16,7 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
+.PHONY: demo quick test processors tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
@@ -46,6 +46,7 @@ help:
 	@echo "make scale        jobs and farms on clusters of Ray and Dask, of which processes are killed"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
+	@echo "make processors   tests that depend on the processor, as on a Nehalem, a Haswell and an EPYC; needs qemu"
 	@echo "make firmware     the archives of four models, built and run on emulated microcontrollers, whose"
 	@echo "                  compilers and qemu must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
@@ -83,6 +84,11 @@ quick: .venv/has-dev
 # would wait forever for one that took its place.
 test: .venv/has-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20
+
+# Under qemu's user mode; CPUS='Haswell max' names others.
+CPUS ?=
+processors: .venv/has-dev
+	$(BIN)/python -m tests.processors $(CPUS)
 
 # What tests/capabilities.py names, so that no test is skipped for want of a tool; needs root.
 tools: .venv/has-dev

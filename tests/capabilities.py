@@ -70,7 +70,8 @@ CAPABILITIES = {
         "neither torch nor onnxruntime",
     ),
     "processor": Capability(
-        "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
+        "one with AVX-512, and one without; `make processors` emulates others",
+        "this machine (has|lacks|is older)",
     ),
     "ptxas": Capability(
         "`pip install 'tensorkiln[cuda]'`",

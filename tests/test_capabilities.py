@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.capabilities import CAPABILITIES, capability, packages
 from tests.hosts.build import GET
+from tests.processors import DEPENDENT
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = """
@@ -126,6 +128,20 @@ def test_reasons_that_stand_in_tests() -> None:
     found = list(literal_reasons())
     assert len(found) > 50
     assert [row for row in found if capability(row[1]) is None] == []
+
+
+def test_files_that_ask_for_features_depend_on_the_processor() -> None:
+    """`python -m tests.processors` runs them as on others."""
+    asking = re.compile(
+        r"processors\.(require|lacking)\(|this machine (has|is older)|without\(Target"
+    )
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if asking.search(path.read_text())
+    }
+    assert files - {"tests/test_capabilities.py"} <= set(DEPENDENT)
+    assert all((ROOT / name).is_file() for name in DEPENDENT)
 
 
 @pytest.mark.parametrize("reason", ["", "-", "strip tease", "later", "torch is too old"])

@@ -20,13 +20,16 @@ from tensorkiln.target.isa import ISAS
 from tests.codegen.c_like.build import compiler
 from tests.codegen.opencl.library import OpenCLLibrary
 from tests.emulated.machine import Library, load
+from tests.processors import lacking
 
-# Every level of x86-64 that is generated for: SSE2, AVX2 with FMA, and this machine.
-LEVELS: dict[str, Target] = {
+# Every level of x86-64 that is generated for: SSE2, AVX2 with FMA, and this machine. LEVELS has
+# those that it can run.
+_X86: dict[str, Target] = {
     "sse2": Target("llvm"),
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "native": Target("native"),
 }
+LEVELS = {name: target for name, target in _X86.items() if not lacking(target)}
 
 
 def without(target: Target, *names: str) -> Target:
@@ -50,7 +53,7 @@ _ARM: dict[str, Target] = {
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a55", "mattr": ["+i8mm"]}
     ),
 }
-TARGETS = LEVELS | _ARM
+TARGETS = _X86 | _ARM
 # As C, which gcc compiles without optimisation: with vectors of two widths.
 _C: dict[str, Target] = {
     "c": Target("c"),

@@ -22,6 +22,7 @@ from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import ExprLike, Var, int_value
 from tensorkiln.ir.relax import RVar
 from tensorkiln.target import Target
+from tests import processors
 from tests.emulated.machine import Library, load
 from tests.schedule.battery import Battery, extent_of, typed
 from tests.transform.graphs import Graph
@@ -173,9 +174,8 @@ def library(level: str) -> Library:
 
 def require(level: str) -> None:
     """Skip where this machine has not the processor, and is not that of an emulator."""
-    target, here = TARGETS[level], Target("native")
-    if target.arch != "aarch64" and not set(target.required_features) <= set(here.features):
-        pytest.skip(f"this machine lacks {level}")
+    if TARGETS[level].arch != "aarch64":
+        processors.require(TARGETS[level])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,6 +13,7 @@ from tensorkiln.ir.relax import Call, RVar, Value, constant
 from tensorkiln.ops import OPS
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tests import processors
 from tests.schedule.battery import Battery
 from tests.schedule.test_integer_products import q
 from tests.transform.graphs import Graph, c, rand
@@ -250,8 +251,7 @@ BATTERY = build()
 @pytest.fixture(scope="module", params=CPUS)
 def run(request: pytest.FixtureRequest) -> Executor:
     target = Target(request.param if request.param == "native" else {"mcpu": request.param})
-    if lacks := sorted(set(target.required_features) - Target("native").features):
-        pytest.skip(f"this machine has no {lacks[0]}")
+    processors.require(target)
     return Executor(BATTERY.compile(target).jit())
 
 

@@ -18,6 +18,7 @@ from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
+from tests import processors
 from tests.emulated.machine import load
 from tests.schedule.battery import Battery, typed
 
@@ -143,9 +144,7 @@ def _kernels(target: Target) -> IRModule:
 def kernels(request: pytest.FixtureRequest) -> tk.Module:
     """The kernels on their own, in vectors of several lengths."""
     target = Target(TARGETS[request.param])
-    absent = set(target.required_features) - set(Target("native").features)
-    if target.arch != Target("native").arch or absent:
-        pytest.skip(f"this machine is no {request.param}")
+    processors.require(target)
     return tk.compile(_kernels(target), target, relax_pipeline=None).jit()
 
 
@@ -207,8 +206,7 @@ def _narrow(target: Target) -> IRModule:
 def test_elements_of_16_bits(name: str) -> None:
     """Bit for bit, on memory full of ones."""
     target = Target({"kind": "c", "mcpu": "x86-64-v3"} if name == "c" else TARGETS[name])
-    if set(target.required_features) - set(Target("native").features):
-        pytest.skip(f"this machine is no {name}")
+    processors.require(target)
     run = tk.compile(_narrow(target), target, relax_pipeline=None).jit()
     random = np.random.default_rng(0)
     for (k, (shape, text)), (source, dtype) in product(enumerate(NARROW), FROM):
@@ -236,8 +234,7 @@ UNKNOWN = (
 def test_symbolic_shapes_of_16_bits(name: str) -> None:
     """Exact for every size; the first without loops over single elements."""
     target = Target(TARGETS[name])
-    if set(target.required_features) - set(Target("native").features):
-        pytest.skip(f"this machine is no {name}")
+    processors.require(target)
     b = Battery()
     sizes = [{"T": n} for n in (0, 1, 2, 15, 16, 33)]
     for (k, (axes, shape)), dtype in product(enumerate(UNKNOWN), ("bfloat16", "float16")):

@@ -14,6 +14,7 @@ from tensorkiln.cli.demo_model import resnet18
 from tensorkiln.cli.inspect import report_text
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.target import Target
+from tests import processors
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = [
@@ -45,15 +46,9 @@ def build(folder: Path, target: Target, image: int = 64) -> Path:
     return tk.compile(tk.frontend.from_onnx(source), target).export_library(folder / "net.so")
 
 
-def absent(target: Target) -> list[str]:
-    """Features that `target` needs and this machine has not."""
-    return sorted(set(target.required_features) - set(Target("native").features))
-
-
 def check(folder: Path, spec: object, image: int) -> None:
     target = Target(spec)  # type: ignore[arg-type]
-    if absent(target):
-        pytest.skip(f"this machine lacks {', '.join(absent(target))}")
+    processors.require(target)
     library = tk.runtime.load_module(build(folder, target, image))
     _, x, want = answer(image)
     got = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
@@ -82,7 +77,7 @@ def test_targets_differ_in_what_they_need() -> None:
 
 def test_a_tag_is_compiled_for_and_shown(tmp_path: Path) -> None:
     """The newest processor of these that this machine can stand in for."""
-    tag = next((t for t in TAGS if not absent(Target(t))), None)
+    tag = next((t for t in TAGS if not processors.lacking(Target(t))), None)
     if tag is None:
         pytest.skip("this machine is older than every tag")
     check(tmp_path, tag, 64)
@@ -92,7 +87,7 @@ def test_a_tag_is_compiled_for_and_shown(tmp_path: Path) -> None:
 def test_a_library_for_another_processor_is_refused(tmp_path: Path) -> None:
     """Some feature that this machine lacks, whichever that is; the message names it."""
     here = Target("native").features
-    choices = (f for f in ("avx512fp16", "avx512f", "avx2") if f not in here)
+    choices = (f for f in ("avx512fp16", "avx512f", "avx2", "avxvnniint8") if f not in here)
     feature = next(choices, "")
     if not feature:
         pytest.skip("this machine has every feature the test knows")
@@ -103,4 +98,4 @@ def test_a_library_for_another_processor_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="this processor lacks '") as caught:
         tk.runtime.load_module(library)
     named = str(caught.value).partition("lacks '")[2].partition("'")[0]
-    assert feature in absent(target) and named in absent(target)
+    assert feature in processors.lacking(target) and named in processors.lacking(target)
