@@ -61,8 +61,10 @@ def heights(extent: int | None, most: int, untuned: int) -> tuple[int, ...]:
 TERMS, _TERMS = 4, (1, 2, 4, 8)
 # Independent vectors of a reduction: an addition has to wait for the previous one of its chain.
 CHAINS = 4
-# Bytes of weights that are fetched ahead of sums, and the cache lines that a round may fetch.
-_FETCHED, _LINE, _LINES = (0, 4 << 10, 16 << 10, 32 << 10), 64, 64
+# Bytes of weights that are fetched ahead of sums, and the cache lines that a round may fetch; or
+# instead the next panel of them, spread over the sums by the present one.
+NEXT_PANEL = 1
+_FETCHED, _LINE, _LINES = (0, NEXT_PANEL, 4 << 10, 16 << 10, 32 << 10), 64, 64
 
 # Products that are summed in one register before they join the total (`schedule/accumulate.py`): a
 # 3x3 filter over 16 channels; and other numbers, with which errors grow at most twice as fast.
@@ -91,9 +93,8 @@ def chains_knob() -> Knob:
 def fetch_knob(term: int, untuned: int) -> Knob:
     """How far ahead weights are fetched, `term` being the bytes of those that a term reads."""
     fits = term * _TERMS[-1] <= _LINE * _LINES
-    return knob(
-        "fetch", _FETCHED if fits else (), untuned, "bytes weights are fetched ahead; 0: none"
-    )
+    doc = "bytes weights are fetched ahead; 0: none, 1: the next panel, spread over this one"
+    return knob("fetch", _FETCHED if fits else (), untuned, doc)
 
 
 def choices_of(knobs: Sequence[Knob], given: Choices) -> dict[str, int]:

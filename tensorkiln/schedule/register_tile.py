@@ -22,7 +22,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.ir.visit import loads, walk_stmt
-from tensorkiln.kernels.knobs import TERMS
+from tensorkiln.kernels.knobs import NEXT_PANEL, TERMS
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.dot import dot_name
 from tensorkiln.schedule.primitives import Schedule
@@ -155,8 +155,16 @@ def share(s: Schedule, nest: Sequence[str]) -> None:
 
 def fetch_ahead(s: Schedule, weights: Buffer, size: int, role: str = "channel") -> None:
     """Prefetch weights into the second-level cache about `size` bytes ahead of the sums that read
-    them in steps of a few terms, in loops of that role; nothing for a size of 0. Weights lie in
-    memory in the order in which the sums read them."""
+    them in steps of a few terms, in loops of that role; nothing for a size of 0, and for NEXT_PANEL
+    what the next step of a loop over panels reads. Weights lie in memory in the order in which the
+    sums read them."""
+    if size == NEXT_PANEL:
+        for panel in s.loops(role="panel"):
+            if any(
+                s.loop(x).kind == "serial" for x in s.loops(role=role) if panel in nest_of(s, x)
+            ):
+                s.prefetch_next(panel, weights.name)
+        return
     for name in s.loops(role=role) if size else ():
         (*_, terms), loop = s.children(name), s.loop(name)
         if loop.kind == "serial" and s.role(terms) == f"{role}.inner":

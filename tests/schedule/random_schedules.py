@@ -122,6 +122,10 @@ def _prefetch(rng: Random, f: PrimFunc) -> Arguments | None:
     return chosen(rng, f)
 
 
+def _prefetch_next(rng: Random, f: PrimFunc) -> Arguments | None:
+    return on_loop(lambda rng: rng.choice(f.buffers).name)(rng, f)
+
+
 def a_block(rng: Random, f: PrimFunc) -> str | None:
     names = blocks(f)
     return rng.choice(names) if names else None
@@ -307,6 +311,7 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("bind", on_loop(one_of("blockIdx.x", "threadIdx.x", "threadIdx.y"))),
     ("annotate", _annotate),
     ("prefetch", _prefetch),
+    ("prefetch_next", _prefetch_next),
     ("fission", on_loop()),
     ("compute_at", near_user(False)),
     ("compute_at", near_user(False)),

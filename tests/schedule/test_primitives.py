@@ -5,19 +5,20 @@ from __future__ import annotations
 import cProfile
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import indent
 
 import numpy as np
 import pytest
 
+from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import structural_equal
-from tensorkiln.ir.expr import Var, const
+from tensorkiln.ir.expr import Expr, Var, const, int_value
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.text.print_tir import TirPrinter
-from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.ir.visit import substitute, substmts, walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     CacheWrite,
@@ -53,6 +54,7 @@ from tensorkiln.schedule.primitives import (
     vectorize,
 )
 from tensorkiln.schedule.primitives.results import Primitive
+from tensorkiln.schedule.tree.program import dims_of
 from tensorkiln.script import T
 from tests.ir.evaluate import run
 from tests.schedule import corpus as c
@@ -281,6 +283,69 @@ def test_each_line_of_what_is_read_later_is_fetched_once() -> None:
     inner = prefetch(split(rows, "j", 4), "j_0", "A", 3, 3)
     (one,) = [t for t in walk_stmt(inner.body) if isinstance(t, Prefetch)]
     assert TirPrinter().expr(one.indices[1]) == "j_0 * 4 + 12" and one.locality == 3
+
+
+def fetched(s: Stmt, values: dict[Var, Expr]) -> Iterator[tuple[int | None, ...]]:
+    """The places that a statement prefetches, in order."""
+    if isinstance(s, Prefetch):
+        yield tuple(int_value(simplify(substitute(i, values))) for i in s.indices)
+    elif isinstance(s, For):
+        count = int_value(simplify(substitute(s.extent, values)))
+        assert count is not None
+        for k in range(count if any(isinstance(t, Prefetch) for t in walk_stmt(s)) else 0):
+            yield from fetched(s.body, {**values, s.var: s.lo + k})
+    else:
+        for t in substmts(s):
+            yield from fetched(t, values)
+
+
+@pytest.mark.parametrize(("rows", "terms"), [(3, 32), (40, 32), (7, 41), (900, 32)])
+def test_the_next_panel_is_fetched_during_this_one(rows: int, terms: int) -> None:
+    """Each of its lines, in order, whatever the loops inside are."""
+
+    @T.prim_func
+    def panels(
+        A: T.Buffer((rows, terms)), B: T.Buffer((5, terms, 48)), C: T.Buffer((rows, 5, 48))
+    ) -> None:
+        for p in range(5):
+            for i in range(rows):
+                for k in range(terms):
+                    for j in range(48):
+                        C[i, p, j] = C[i, p, j] + A[i, k] * B[p, k, j]
+
+    s = Schedule(panels)
+    s.vectorize("j")
+    parts = s.split("k", 4, tail="peel")
+    s.unroll(parts.inner)
+    if parts.tail is not None:
+        s.unroll(parts.tail)
+    s.prefetch_next("p", "B")
+    lines = [(3, 0, 16 * n) for n in range(terms * 3)]
+    found = list(fetched(s.loop("p").body, {s.loop("p").var: const(2)}))
+    assert list(dict.fromkeys(found)) == lines
+    assert len(found) <= max(2 * len(lines), rows)
+    assert structural_equal(replay(str(s.trace), panels), s.func)
+
+
+def test_the_next_panel_is_fetched_where_rows_are_unknown() -> None:
+    """In the first rounds, as if there were 64 rows; further ones fetch the last lines again."""
+
+    @T.prim_func
+    def panels(A: T.Buffer(("n", 32)), B: T.Buffer((5, 32, 48)), C: T.Buffer(("n", 5, 48))) -> None:
+        for p in range(5):
+            for i in range(n):
+                for k in range(32):
+                    for j in range(48):
+                        C[i, p, j] = C[i, p, j] + A[i, k] * B[p, k, j]
+
+    s = Schedule(panels)
+    s.prefetch_next("p", "B")
+    (n,) = dims_of(s.func)
+    for rows in (1, 64, 200):
+        values = {s.loop("p").var: const(0), n: const(rows)}
+        found = list(fetched(s.loop("p").body, values))
+        assert found[:96] == [(1, 0, 16 * k) for k in range(len(found[:96]))]
+        assert set(found[96:]) <= {(1, 0, 95 * 16), (1, 0, 94 * 16)}
 
 
 # ---- traces ------------------------------------------------------------------------------------

@@ -131,6 +131,11 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.matmul, "prefetch", ("k", "D", 1), {}, "no buffer 'D'", "A"),
     (c.add, "prefetch", ("i", "C", 1), {}, "nothing here reads 'C'", "what the loop reads"),
     (c.blur_twice, "prefetch", ("i", "t", 1), {}, "'t' is not a parameter", "in the caches"),
+    (c.matmul, "prefetch_next", ("i", "A", 4), {}, "locality=4", "0 (used once)"),
+    (c.matmul, "prefetch_next", ("i", "D"), {}, "no buffer 'D'", "A"),
+    (c.matmul, "prefetch_next", ("k", "A"), {}, "no serial loop inside", "split the loop"),
+    (c.matmul, "prefetch_next", ("j", "B"), {}, "several pieces of memory", "a loop inside"),
+    (c.row_sum, "prefetch_next", ("j", "A"), {}, "no constant size", "split the loops"),
     (unroll(c.matmul, "k"), "prefetch", ("k", "A", 1), {}, "the loop is unrolled", "around it"),
     (c.row_sum, "prefetch", ("j", "A", 1), {}, "no constant size", "split the loops"),
     (

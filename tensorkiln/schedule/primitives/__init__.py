@@ -13,7 +13,7 @@ from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unrol
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.pipeline import pipeline
-from tensorkiln.schedule.primitives.prefetch import prefetch
+from tensorkiln.schedule.primitives.prefetch import prefetch, prefetch_next
 from tensorkiln.schedule.primitives.results import (
     CacheWrite,
     Cooperative,
@@ -89,6 +89,7 @@ __all__ = [
     "peel",
     "pipeline",
     "prefetch",
+    "prefetch_next",
     "reorder",
     "replay",
     "require_order",

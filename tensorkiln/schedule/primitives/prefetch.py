@@ -1,20 +1,28 @@
-"""The primitive `prefetch`: load what a loop will read into the caches."""
+"""The primitives `prefetch` and `prefetch_next`: load what a loop will read into the caches."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import product
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.expr import Expr, int_value
-from tensorkiln.ir.stmt import Block, Prefetch, PrimFunc, seq
-from tensorkiln.ir.visit import substitute
-from tensorkiln.schedule.tree.boxes import Box, region
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, IntImm, int_value, minimum
+from tensorkiln.ir.stmt import Block, For, Prefetch, PrimFunc, Stmt, seq
+from tensorkiln.ir.visit import free_vars, map_stmt, substitute, substmts
+from tensorkiln.schedule.tree.boxes import Box, accesses, region
 from tensorkiln.schedule.tree.places import around_of, find_buffer
 from tensorkiln.schedule.tree.program import Place, open_loop
 
 _LINE = 64  # bytes of a cache line, which one prefetch loads
 _MOST = 64  # prefetches in one step
+# What an unknown dimension is taken to be.
+_UNKNOWN = 64
+# Fewer lines than this that are due in a step are fetched in fewer steps of a loop outside, but not
+# more than so many together: a core has 10 to 16 buffers for lines under way.
+_DUE, _TOGETHER = 0.5, 16
 
 
 def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2) -> PrimFunc:
@@ -28,28 +36,144 @@ def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2)
     each cache line of the box that a step reads. The last steps prefetch memory past what the loop
     reads; a prefetch of any address is allowed and has no effect on results.
     """
-    at, s = open_loop(f, loop, "prefetch")
+    at, s, box = _open(f, loop, buffer, locality, "prefetch")
+    if not isinstance(ahead, int) or ahead < 1:
+        raise at.fail(f"ahead={ahead!r}", "a positive number of steps")
+    starts = _later(s, box, ahead)
+    lines = (Prefetch(box.buffer, _plus(starts, line), locality) for line in _lines(at, box))
+    return at.close(replace(s, body=seq(*lines, s.body)))
+
+
+def prefetch_next(f: PrimFunc, loop: str, buffer: str, locality: int = 2) -> PrimFunc:
+    """During each step of a loop, prefetch what its next step reads of a parameter, spread evenly
+    over the steps of the serial loops inside.
+
+        for p in range(8):                     for p in range(8):
+            for i in range(32):                    for i in range(32):
+                for j in range(64):                    T.prefetch(B[p + 1, i * 32], 2, False)
+                    C[p, i] += B[p, j * 16]   ->       T.prefetch(B[p + 1, i * 32 + 16], 2, False)
+                                                       for j in range(64):
+                                                           C[p, i] += B[p, j * 16]
+
+    What a step reads must lie in one piece. The innermost loops in whose steps at least half a
+    cache line is due get the prefetches, as many as are due, rounded up, at most 64; when all lines
+    are fetched, further steps fetch the last ones again. Unknown dimensions are taken to be 64.
+    `locality` and what is past the end are as in `prefetch`.
+    """
+    at, s, box = _open(f, loop, buffer, locality, "prefetch_next")
+    size = _piece(at, box)
+    line = max(1, _LINE // box.buffer.dtype.bytes)
+    count = -(-size // line)
+    steps = _steps(s, box.buffer, count)
+    if not steps:
+        raise at.fail("no serial loop inside reads it", "use prefetch, or split the loop")
+    runs = _runs(s.body, steps)
+    due = min(-(-count // max(1, _estimate(runs))), _MOST)
+    starts, total = _later(s, box, 1), int_value(runs)
+
+    def fetched(position: Expr) -> list[Stmt]:
+        first = simplify(position * due)
+        if total is None or total * due > count:
+            first = minimum(first, max(0, count - due))
+        places = (simplify(starts[-1] + (first + n) * line) for n in range(due))
+        return [Prefetch(box.buffer, (*starts[:-1], place), locality) for place in places]
+
+    return at.close(replace(s, body=_spread(s.body, IntImm(0), steps, fetched)))
+
+
+def _open(
+    f: PrimFunc, loop: str, buffer: str, locality: int, primitive: str
+) -> tuple[Place, For, Box]:
+    """The place of a loop, the loop, and the box of a parameter that one of its steps reads."""
+    at, s = open_loop(f, loop, primitive)
     buf = find_buffer(at.func, buffer, at.what)
     if buf not in at.func.params:
         raise at.fail(
             f"{buffer!r} is not a parameter", "a buffer made here is already in the caches"
         )
-    if not isinstance(ahead, int) or ahead < 1:
-        raise at.fail(f"ahead={ahead!r}", "a positive number of steps")
     if locality not in range(4):
         raise at.fail(f"locality={locality!r}", "0 (used once) to 3 (kept in all caches)")
     if s.kind not in ("serial", "parallel"):
         raise at.fail(f"the loop is {s.kind}", "choose one around it whose steps follow each other")
     if any(isinstance(t, Block) for t in at.path):
         raise at.fail("it is inside a block", "prefetch before blockize")
-    around = around_of(at.func, at.path).enter(s, s.body)
-    box = region(s.body, around, buf, writes=False)
+    box = region(s.body, around_of(at.func, at.path).enter(s, s.body), buf, writes=False)
     if box is None:
         raise at.fail(f"nothing here reads {buffer!r}", "name what the loop reads")
+    return at, s, box
+
+
+def _later(s: For, box: Box, ahead: int) -> tuple[Expr, ...]:
+    """The first element of a box, that many steps later."""
     later = {s.var: s.var + ahead}
-    starts = tuple(simplify(substitute(lo, later)) for lo, _ in box.ranges)
-    lines = (Prefetch(buf, _plus(starts, line), locality) for line in _lines(at, box))
-    return at.close(replace(s, body=seq(*lines, s.body)))
+    return tuple(simplify(substitute(lo, later)) for lo, _ in box.ranges)
+
+
+def _piece(at: Place, box: Box) -> int:
+    """The elements of a box that lies in one piece of memory: of its dimensions, those after the
+    first of more than one element are whole. ScheduleError for others."""
+    extents = [int_value(n) for n in box.shape]
+    sizes = [int_value(n) for n in box.buffer.shape]
+    inner = next((d for d, n in enumerate(extents) if n != 1), len(extents))
+    if any(n is None for n in extents):
+        raise at.fail("a step reads a part of no constant size", "split the loops inside it")
+    if extents[inner + 1 :] != sizes[inner + 1 :] or box.buffer.strides_given:
+        raise at.fail("a step reads several pieces of memory", "use prefetch in a loop inside")
+    return math.prod(n or 1 for n in extents)
+
+
+def _steps(s: For, buf: Buffer, count: int) -> set[str]:
+    """The serial loops inside of `s` in whose steps the `count` lines of a parameter are fetched:
+    all at one depth, or innermost at a smaller one."""
+    depth, steps = 1, _at_depth(s.body, buf, 1)
+    while (deeper := _at_depth(s.body, buf, depth + 1)) != steps:
+        total, more = (_estimate(_runs(s.body, x)) for x in (steps, deeper))
+        if count < _DUE * more and count <= _TOGETHER * total:
+            break
+        depth, steps = depth + 1, deeper
+    return steps
+
+
+def _at_depth(s: Stmt, buf: Buffer, depth: int) -> set[str]:
+    """The serial loops that read a parameter, `depth` of which are around it, themselves included;
+    the innermost where there are fewer."""
+    serial = isinstance(s, For) and s.kind == "serial" and int_value(s.extent) != 1
+    below = depth - 1 if serial else depth
+    inside = set().union(*(_at_depth(t, buf, below) for t in substmts(s))) if below else set()
+    if isinstance(s, For) and serial and not inside:
+        return {s.var.name} if any(x.buffer is buf for x in accesses(s)) else set()
+    return inside
+
+
+def _runs(s: Stmt, steps: Collection[str]) -> Expr:
+    """How many steps of these loops run in a statement."""
+    if isinstance(s, For) and s.var.name in steps:
+        return s.extent
+    inside: Expr = IntImm(0)
+    for t in substmts(s):
+        inside = inside + _runs(t, steps)
+    return simplify(s.extent * inside if isinstance(s, For) else inside)
+
+
+def _spread(
+    s: Stmt, before: Expr, steps: Collection[str], fetched: Callable[[Expr], list[Stmt]]
+) -> Stmt:
+    """A statement with prefetches in each step of loops, given how many steps ran before."""
+    if isinstance(s, For) and s.var.name in steps:
+        return replace(s, body=seq(*fetched(before + (s.var - s.lo)), s.body))
+    if isinstance(s, For):
+        before = before + (s.var - s.lo) * _runs(s.body, steps)
+    places = {}
+    for t in substmts(s):
+        places[id(t)] = before
+        before = before + _runs(t, steps)
+    return map_stmt(s, lambda e: e, lambda t: _spread(t, places[id(t)], steps, fetched))
+
+
+def _estimate(runs: Expr) -> int:
+    """A number of runs, for a usual size of unknown dimensions."""
+    dims = {v: IntImm(_UNKNOWN) for v in free_vars(runs)}
+    return int_value(simplify(substitute(runs, dims))) or 0
 
 
 def _lines(at: Place, box: Box) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unrol
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.pipeline import pipeline
-from tensorkiln.schedule.primitives.prefetch import prefetch
+from tensorkiln.schedule.primitives.prefetch import prefetch, prefetch_next
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.swizzle import swizzle
@@ -27,7 +27,7 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     p.__name__: p
     for p in (
         *(split, split_even, partition, fuse, fission, reorder, tile),
-        *(vectorize, unroll, parallel, bind, annotate, prefetch),
+        *(vectorize, unroll, parallel, bind, annotate, prefetch, prefetch_next),
         *(compute_at, reverse_compute_at, compute_inline, reverse_compute_inline),
         *(cache_read, cache_write, compact, decompose_reduction, compose_reduction, rfactor),
         *(set_scope, storage_align, transform_layout, pad, blockize, tensorize, pad_loop),

@@ -14,7 +14,7 @@ from tests.schedule.random_schedules import Tally, random_schedule
 # Primitives that only devices have, taken here and not among ACTIONS.
 DEVICE_ONLY = ("cooperative", "pipeline", "swizzle")
 # Steps for CPUs, or with an order of their own among lanes and threads.
-_LEFT_OUT = ("parallel", "bind", "prefetch", "tensorize", "blockize", "annotate")
+_LEFT_OUT = ("parallel", "bind", "prefetch", "prefetch_next", "tensorize", "blockize", "annotate")
 _MOST = 64  # threads along one index
 
 
