@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
     from tensorkiln.report.dims import explain_dims
-    from tensorkiln.runtime import cpu, cuda, nd, opencl
+    from tensorkiln.runtime import cpu, cuda, ext_dev, nd, opencl
     from tensorkiln.runtime.loaded import load
     from tensorkiln.target import Target
     from tensorkiln.tuning import tune
@@ -52,6 +52,7 @@ _PUBLIC = {
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
     "cuda": "tensorkiln.runtime.device:cuda",
+    "ext_dev": "tensorkiln.runtime.device:ext_dev",
     "explain": "tensorkiln.report:explain",
     "explain_dims": "tensorkiln.report.dims:explain_dims",
     "export_library": "tensorkiln.library.export:export_library",
@@ -92,6 +93,7 @@ __all__ = [
     "explain_dims",
     "export_library",
     "export_model_library_format",
+    "ext_dev",
     "external",
     "frontend",
     "inspectors",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tensorkiln.artifact import Artifact, ArtifactSet, LoaderGroup, TextContent
 from tensorkiln.artifact.dependency import DEPENDENCIES, dependencies_text
 from tensorkiln.artifact.metadata import (
+    EXT_DEV,
     DeviceInfo,
     KernelInfo,
     Metadata,
@@ -40,7 +41,14 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, is_embedded
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import DEVICE_EXPORTS, RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
-from tensorkiln.target import Target, device_key, devices_of, runs_kernels
+from tensorkiln.target import (
+    Target,
+    becomes_c,
+    device_key,
+    devices_of,
+    required_features,
+    runs_kernels,
+)
 from tensorkiln.target.kinds import KINDS
 
 
@@ -75,7 +83,7 @@ def assemble(
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     plans = (*functions, *(outer.helpers if outer else ()))
-    infos = _kernel_infos(mod, plans, code.imported, target)
+    infos = _kernel_infos(mod, plans, code.imported, target, externals)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     outers = outer.infos if outer else ()
     metadata = Metadata(
@@ -83,14 +91,14 @@ def assemble(
         prefix,
         VERSION,
         target.to_json(),
-        tuple(cpu.required_features),
+        required_features(target),
         arena.size,
         (*(f.info for f in functions), *outers),
         infos,
         artifact_infos(artifacts),
         tuple(dependencies),
         tuple(arena.constants),
-        _device_infos(target, devices),
+        _device_infos(target, devices, code.artifacts),
         origin,
     )
     loaded = any(is_embedded(group) for group in code.artifacts.groups())
@@ -103,8 +111,7 @@ def assemble(
         table = constants_text(arena.constants).encode()
         artifacts.append(Artifact("host", "text", "weights.json", table))
     kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*texts, *code.artifacts)}
-    if cpu.kind == "c":
-        kernels |= {f.name: "c" for f in mod.prim_funcs if not f.is_host}
+    kernels |= {f.name: "c" for f in mod.prim_funcs if becomes_c(target, f.attrs)}
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     if dependencies:
         listed = dependencies_text(dependencies).encode()
@@ -167,15 +174,20 @@ def _is_launched(f: AnyKernel) -> bool:
     return isinstance(f, PrimFunc) and f.is_device
 
 
-def _device_infos(target: Target, devices: HostDevices) -> tuple[DeviceInfo, ...]:
-    """The devices of a composite that run kernels of the compiler, as metadata lists them; those
-    that run code of their own get devices through their loaders."""
-    kinds = {key: KINDS[d.kind].device for key, d in devices_of(target).items() if runs_kernels(d)}
-    return tuple(
-        DeviceInfo(key, kind, devices.number(key) if key in devices.kinds else 0)
-        for key, kind in kinds.items()
-        if kind == "cpu" or key in devices.kinds
-    )
+def _device_infos(
+    target: Target, devices: HostDevices, artifacts: ArtifactSet
+) -> tuple[DeviceInfo, ...]:
+    """The devices of a composite that run code of a library, as metadata lists them: kernels of the
+    compiler, or artifacts of a loader, which gets the device."""
+    loaded = {group.target_key for group in artifacts.groups() if is_embedded(group)}
+    infos = []
+    for key, device in devices_of(target).items():
+        kind = KINDS[device.kind].device
+        if key in devices.kinds:
+            infos.append(DeviceInfo(key, kind, devices.number(key)))
+        elif key in loaded or (kind == "cpu" and runs_kernels(device)):
+            infos.append(DeviceInfo(key, "cpu" if kind == "cpu" else EXT_DEV, 0))
+    return tuple(infos)
 
 
 def _require_own_names(mod: IRModule) -> None:
@@ -253,6 +265,7 @@ def _kernel_infos(
     functions: Sequence[HostFunction],
     imported: Sequence[tuple[str, LoaderGroup]],
     target: Target,
+    externals: Sequence[External],
 ) -> tuple[KernelInfo, ...]:
     """Per kernel: the model's nodes that it computes, the class of its schedule, the device of a
     composite and, for an imported kernel, the loader whose module provides it."""
@@ -264,6 +277,8 @@ def _kernel_infos(
     classes = {k.name: k.op_class for k in mod.kernels if not _is_launched(k)}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     devices = {k.name: device_key(target, k.attrs) for k in mod.kernels}
+    own = {e.name: e.device for e in externals}
+    devices |= {f.name: own.get(f.external, "") for f in mod.externals}
     provided = {name: import_info(mod, name, group) for name, group in imported}
     return tuple(
         replace(

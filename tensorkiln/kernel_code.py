@@ -45,7 +45,6 @@ class _Generator:
     mod: IRModule
     cache: KernelCache | None
     known: Mapping[str, Kernel]
-    objects: bool
     jobs: int
     progress: Progress
 
@@ -59,17 +58,16 @@ def kernel_code(
     targets: Mapping[str, Target],
     cache: KernelCache | None,
     known: Mapping[str, Kernel],
-    objects: bool,
     jobs: int,
     progress: Progress,
 ) -> KernelCode:
     """Generate code for every kernel of a module. `targets` are the targets of kernels by the key
-    of their device, empty for the host's; of `known` kernels the objects are there. `objects` says
-    whether LLVM makes objects or, for linking in memory, bitcode, `jobs` kernels at a time.
+    of their device, empty for the host's; of `known` kernels the objects are there. LLVM makes
+    objects or, for linking in memory, bitcode, `jobs` kernels at a time.
 
     Raises UnsupportedError for programs that their target cannot run, UserError of a hook.
     """
-    g = _Generator(mod, cache, known, objects, jobs, progress)
+    g = _Generator(mod, cache, known, jobs, progress)
     text = TextContent(partial(module_text, mod, cache))
     texts = [Artifact("ir", "text", "module.py", text)]
     emitted = Emitted()
@@ -111,10 +109,11 @@ def _kernels(
         # Imported here, since the other kinds do not need it.
         from tensorkiln.codegen.c_like.kernels import c_kernels
 
-        issues = [*header_issues(g.mod, SYSTEM_SYMBOLS)]
+        issues = [*header_issues(_programs(kernels), SYSTEM_SYMBOLS)]
         if issues:
             raise UnsupportedError(issues)
         return Emitted(ArtifactSet(tuple(c_kernels(g.mod, _programs(kernels), cpu, g.done)))), []
+    objects = cpu.kind != "llvmjit"
     made = compile_kernels(
         kernels,
         cpu,
@@ -122,10 +121,10 @@ def _kernels(
         cache=g.cache,
         known=g.known,
         keys=g.mod.kernel_keys,
-        emit="object" if g.objects else "bitcode",
+        emit="object" if objects else "bitcode",
         on_done=g.done,
     )
-    loader, suffix = ("native", "o") if g.objects else ("llvmjit", "bc")
+    loader, suffix = ("native", "o") if objects else ("llvmjit", "bc")
     code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in made)
     files = KernelFiles(kernels, made, cpu, g.cache)
     texts = [Artifact("llvm", "text", name, text) for name, text in files.contents()]

@@ -19,7 +19,6 @@ from tensorkiln.base.config import MOST_JOBS, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
 from tensorkiln.base.origin import Origin
-from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
 from tensorkiln.codegen.kernel_names import (
@@ -47,6 +46,14 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.kernel_cache import KernelCache, kernel_cache
 from tensorkiln.kernel_code import kernel_code
 from tensorkiln.kernels.records import GivenRecords, Records, records_of
+from tensorkiln.kind_hooks import (
+    hook,
+    last_passes,
+    linker_of,
+    own_externals,
+    with_device_pipelines,
+    with_device_programs,
+)
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
@@ -54,6 +61,8 @@ from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import (
     Target,
     accelerators,
+    annotated_target,
+    becomes_c,
     cpu_target,
     devices_of,
     hooks_of,
@@ -97,7 +106,7 @@ from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.check_races import CheckRaces
 from tensorkiln.transform.tir.fold_grid import FoldGrid
-from tensorkiln.transform.tir.insert_barriers import insert_barriers
+from tensorkiln.transform.tir.insert_barriers import insert_barriers, require_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
 from tensorkiln.transform.tir.split_device import split_device
@@ -216,20 +225,7 @@ def all_externals(target: Target, externals: Externals = ()) -> tuple[External, 
     """The given externals, text being the name of an installed one, then those of the target's
     kind, then those of the kinds of a composite's devices, in their order. UserError (`bad-kind`)
     if a hook `relax_codegen` returns anything but Externals."""
-    own = _own_externals(target)
-    for key, device in devices_of(target).items():
-        asked = with_host(device)
-        own += tuple(e.of_device(key, asked) for e in _own_externals(asked))
-    return (*(_named(e) for e in externals), *own)
-
-
-def _own_externals(target: Target) -> tuple[External, ...]:
-    own = hook(target, "relax_codegen", list | tuple, target) or ()
-    wrong = next((e for e in own if not isinstance(e, External)), None)
-    if wrong is not None:
-        what = f"relax_codegen of kind {target.kind!r}"
-        raise bad_answer(what, wrong, "External in its list", "bad-kind")
-    return tuple(own)
+    return (*(_named(e) for e in externals), *own_externals(target))
 
 
 def _named(external: External | str) -> External:
@@ -240,43 +236,26 @@ def _named(external: External | str) -> External:
     return external_called(external)
 
 
-def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
-    """The result of hook `name` of the target's kind; None if the kind does not define the hook.
-
-    Raises UserError (code `bad-kind`) if the result is not an instance of `expected`, and
-    `plugin-failed` if the hook raises.
-    """
-    own = getattr(hooks_of(target), name)
-    if own is None:
-        return None
-    what = f"{name} of kind {target.kind!r}"
-    with plugin(what):
-        answer = own(*given)
-    if answer is None or not isinstance(answer, expected):
-        raise bad_answer(what, answer, _ANSWERS[name], "bad-kind")
-    return answer
-
-
 _MOST_NOTES = 3  # of nodes without the kernel that is fast for them
-_ANSWERS = {
-    "relax_codegen": "a list of External",
-    "relax_pipeline": "a pass, a list of passes or a pipeline's name",
-    "tir_pipeline": "a pass, a list of passes or a pipeline's name",
-    "pre_codegen": "a pass or a list of passes",
-    "linker": "a command or a function",
-}
 
 
 def auto_relax_passes(target: Target, externals: Externals = ()) -> Pipeline:
-    """The relax pipeline of the target's kind, else `relax_passes`."""
+    """The relax pipeline of the target's kind, else `relax_passes` with those of the kinds of a
+    composite's devices."""
     own = hook(target, "relax_pipeline", object, target, externals)
-    return relax_passes(target, externals) if own is None else own
+    if own is not None:
+        return cast(Pipeline, own)
+    passes = relax_passes(target, externals)
+    return with_device_pipelines(passes, with_host(target), externals, RELAX_PIPELINES)
 
 
 def auto_tir_passes(target: Target, externals: Externals = ()) -> Pipeline:
-    """The TIR pipeline of the target's kind, else `tir_passes`."""
+    """The TIR pipeline of the target's kind, else `tir_passes` with those of the kinds of a
+    composite's devices."""
     own = hook(target, "tir_pipeline", object, target)
-    return tir_passes(target) if own is None else own
+    if own is not None:
+        return cast(Pipeline, own)
+    return with_device_programs(tir_passes(target), with_host(target), TIR_PIPELINES)
 
 
 # Pipelines by name: the values of `relax_pipeline=` and `tir_pipeline=` that are strings.
@@ -337,10 +316,11 @@ class Plan:
 
     @property
     def makes_objects(self) -> bool:
-        """Whether kernels become LLVM's objects, which the cache finds without their programs: not
-        where the target's kind has the hook `tir_codegen`, and not for target `llvmjit`, which
-        links bitcode in memory, and `c`, whose kernels are C sources."""
-        return not self.has_hooked_kernels and self.cpu.kind not in ("llvmjit", "c")
+        """Whether all kernels become LLVM's objects, which the cache finds without their programs:
+        not where a kind has the hook `tir_codegen`, and not for CPUs of kind `llvmjit`, which links
+        bitcode in memory, and `c`, whose kernels are C sources."""
+        kinds = {cpu_target(t).kind for t in self.kernel_targets.values()}
+        return not self.has_hooked_kernels and kinds.isdisjoint(("llvmjit", "c"))
 
     @property
     def has_hooked_kernels(self) -> bool:
@@ -396,9 +376,6 @@ def plan_for(
     """
     require_codegen(target)
     target = with_host(target)
-    pre_codegen = None
-    if tir_pipeline not in (None, "none"):
-        pre_codegen = hook(target, "pre_codegen", object, target)
     given = tuple(map(_named, externals))
     return Plan(
         target,
@@ -406,8 +383,8 @@ def plan_for(
         all_externals(target, given),
         resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, given),
         resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, given),
-        resolve("pre_codegen", pre_codegen, {}),
-        hook(target, "linker", Callable | str, target),
+        last_passes(target) if tir_pipeline not in (None, "none") else (),
+        linker_of(target),
     )
 
 
@@ -433,8 +410,9 @@ def compile(
     jobs: int | None = None,
     records: GivenRecords | None = None,
 ) -> Executable:
-    """Compile a model for a target (None: this machine's CPU); what is returned is called with
-    arrays, `tk.compile("net.onnx")(x)`, or exported.
+    """Compile a model for a target (None: those that functions of a module name by their attribute
+    `target`, else this machine's CPU); what is returned is called with arrays,
+    `tk.compile("net.onnx")(x)`, or exported.
 
     `model` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; a `torch.nn.Module`
     with `example_inputs`, the tensors of one call; a `torch.export.ExportedProgram`; an IRModule;
@@ -471,7 +449,7 @@ def compile(
     _require_arguments(externals, instruments, system_lib_prefix, jobs)
     policy = LicensePolicy.of(allow_licenses, deny_licenses)
     mod = _asked_module(model, name, example_inputs, freeze)
-    asked = asked_option(asked_target(target), "precision", precision)
+    asked = asked_option(target_for(mod, target), "precision", precision)
     asked = asked_option(asked, "optimize", optimize)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     require(debug, bool, "debug")
@@ -503,18 +481,17 @@ def compile(
     mod = runner.run(mod, "pre_codegen", plan.pre_codegen)
     known = known_objects(mod, placed_on(plan.target), plan.cache) if plan.makes_objects else {}
     mod = mod.with_programs(but=known)
-    if plan.cpu.kind == "c":
-        mod = with_prefixed_kernels(mod)
+    mod = with_prefixed_kernels(mod, lambda f: becomes_c(plan.target, f.attrs))
     require_lowered(mod)
+    if accelerators(plan.target) and insert_barriers not in plan.tir:
+        require_barriers(mod)
     emitted = emit_externals(mod, plan.externals)
     declared = declared_dependencies(mod, plan.externals)
     declared += in_memory_dependencies(emitted.artifacts)
     dependencies = settled_dependencies(declared, policy)
     progress.phase("compile kernels", len(mod.kernels))
     at_a_time = jobs or config.compile_jobs or 2
-    made = kernel_code(
-        mod, plan.kernel_targets, plan.cache, known, plan.makes_objects, at_a_time, progress
-    )
+    made = kernel_code(mod, plan.kernel_targets, plan.cache, known, at_a_time, progress)
     if plan.has_hooked_kernels:  # whose code generators may have made such artifacts, too
         declared += in_memory_dependencies(made.emitted.artifacts)
         dependencies = settled_dependencies(declared, policy)
@@ -640,6 +617,16 @@ def _note_reasons(executable: Executable, progress: Progress) -> None:
         progress.note(f"{len(slow) - _MOST_NOTES} more of these: Executable.placement()")
 
 
+def target_for(mod: IRModule, target: Target | str | dict[str, object] | None) -> Target:
+    """The Target that an argument `target=` stands for; None: those that functions of the module
+    name by their attribute `target`, else this machine's CPU. Raises as `asked_target`."""
+    if target is None:
+        texts = ((f.name, f.attrs.get("target")) for f in mod.functions)
+        said = annotated_target((name, t) for name, t in texts if isinstance(t, str))
+        target = said if said is not None else "native"
+    return asked_target(target)
+
+
 def asked_target(target: Target | str | dict[str, object] | None) -> Target:
     """The Target that an argument `target=` stands for, None being this machine's CPU.
 
@@ -736,7 +723,7 @@ def refusals(
     externals: Externals = (),
 ) -> tuple[Refusal, ...]:
     """What externals refuse of a module and why, without compiling it: `Executable.refusals`."""
-    for step in relax_passes(asked_target(target), externals):
+    for step in relax_passes(target_for(mod, target), externals):
         mod = step(mod)
         if isinstance(step, PartitionExternals):
             break

@@ -16,7 +16,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact
-from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Function
@@ -158,6 +158,50 @@ def test_identical_accelerators_are_programmed_differently(fpga: list[str], tmp_
         ("fpga", "left"),
         ("fpga", "right"),
     ]
+
+
+def test_a_loader_gets_the_device_of_its_key(fpga: list[str], tmp_path: Path) -> None:
+    """Which of several accelerators runs which content is said when it is loaded."""
+    asked: dict[str, tuple[str, ...]] = {}
+
+    def load(artifacts: tuple[Artifact, ...], devices: tuple[Any, ...]) -> Any:
+        asked[artifacts[0].target_key] = tuple(map(str, devices))
+        return _Fpga(artifacts, fpga)
+
+    register_loader("fpga", load)
+    path = str(tk.compile(_both(), TWO).export_library(tmp_path / "two.so"))
+    rows = {
+        "nothing": (None, ("ext_dev:0", "ext_dev:0")),
+        "by key": ({"right": tk.ext_dev(3)}, ("ext_dev:0", "ext_dev:3")),
+        "all by key": (
+            {"right": tk.ext_dev(3), "left": [tk.ext_dev(1)]},
+            ("ext_dev:1", "ext_dev:3"),
+        ),
+        "in order": ([tk.ext_dev(5), tk.ext_dev(6), tk.cpu()], ("ext_dev:5", "ext_dev:6")),
+        "the host": (tk.cpu(), ("ext_dev:0", "ext_dev:0")),
+    }
+    x = np.linspace(-3, 2, 20, dtype=np.float32).reshape(4, 5)
+    for devices, want in rows.values():
+        library = tk.runtime.load_module(path, devices)
+        assert asked == {"left": want[:1], "right": want[1:]}
+        executor = tk.runtime.Executor(library)
+        assert [str(d) for d in executor.devices] == [*want, "cpu:0"]
+        np.testing.assert_allclose(
+            executor["main"](x).numpy(), 2 * np.exp(np.maximum(x + 1, 0)), rtol=1e-6
+        )
+    wrong: list[tuple[Any, str]] = [
+        ({"middle": tk.ext_dev(0)}, "no code of target key 'middle'"),
+        ({"left": tk.opencl(0)}, "which opencl:0 does not run"),
+        ({"left": [tk.ext_dev(0), tk.ext_dev(1)]}, "too many devices"),
+        ([tk.ext_dev(0)] * 3, "has no code for ext_dev:0"),
+    ]
+    for devices, says in wrong:
+        with pytest.raises(UserError, match=says):
+            tk.runtime.load_module(path, devices)
+    with pytest.raises(
+        UnsupportedError, match="'left' was called for ext_dev:0, not for ext_dev:2"
+    ):
+        tk.runtime.Executor(library, {"left": tk.ext_dev(2)})
 
 
 def test_what_the_executor_runs_and_what_a_loader_gets(fpga: list[str]) -> None:

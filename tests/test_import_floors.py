@@ -25,7 +25,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"library", "mlf"}),
     frozenset({"executable"}),
-    frozenset({"assemble", "kernel_code"}),
+    frozenset({"assemble", "kernel_code", "kind_hooks"}),
     frozenset({"pipeline"}),
     frozenset({"measure", "dynamo"}),
     frozenset({"verification"}),

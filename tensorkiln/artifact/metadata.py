@@ -93,11 +93,14 @@ class FunctionInfo:
     kept: tuple[KeptInfo, ...] = ()
 
 
+EXT_DEV = "ext_dev"  # the kind of devices whose code loaders run
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A device that code of the library is for: the key of its target among the library's, and its
-    kind (`cpu`, `opencl`). `number` is its number in compiled code (crt/device.h), 0 for one whose
-    memory is the host's."""
+    kind (`cpu`, `opencl`, `ext_dev` if a loader runs the code). `number` is its number in compiled
+    code (crt/device.h), 0 for one whose memory is the host's or a loader's."""
 
     target_key: str
     kind: str
@@ -421,8 +424,9 @@ def _devices(row: Reader) -> tuple[DeviceInfo, ...]:
     found = []
     for d in row.rows("devices"):
         info = DeviceInfo(d.get("target_key", str), d.get("kind", str), d.number("number"))
-        if (info.kind == "cpu") != (info.number == 0):
-            raise d.wrong(f"{info.number} of kind {info.kind!r:.80}: 0 is the host", "number")
+        if (info.kind in ("cpu", EXT_DEV)) != (info.number == 0):
+            message = f"{info.number} of kind {info.kind!r:.80}: 0 is the host, or a loader's"
+            raise d.wrong(message, "number")
         found.append(info)
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -69,12 +69,14 @@ def with_names_for_c(mod: IRModule) -> IRModule:
     return mod.with_functions(tuple(functions))
 
 
-def with_prefixed_kernels(mod: IRModule) -> IRModule:
-    """Rename kernels that are not public from `relu` to `net_kernel_relu`, in a module `net`: as C
-    sources they must not have the names of C's own functions, nor of another model's kernels.
-    Passes have run, and every kernel has its program."""
+def with_prefixed_kernels(mod: IRModule, as_c: Callable[[PrimFunc], bool]) -> IRModule:
+    """Rename kernels that become C sources (`as_c`) and are not public from `relu` to
+    `net_kernel_relu`, in a module `net`: they must not have the names of C's own functions, nor of
+    another model's kernels. Passes have run, and every kernel has its program."""
     prefix = kernel_prefix(mod)
-    names = {f.name: f"{prefix}{f.name}" for f in mod.prim_funcs if not f.public}
+    names = {f.name: f"{prefix}{f.name}" for f in mod.prim_funcs if not f.public and as_c(f)}
+    if not names:
+        return mod
     names = {old: new for old, new in names.items() if new not in mod}
     functions = [_renamed(f, names, kernels=True) for f in mod.functions]
     return mod.with_functions(
@@ -87,10 +89,10 @@ def kernel_prefix(mod: IRModule) -> str:
     return f"{c_name(mod.name)}_kernel_"
 
 
-def header_issues(mod: IRModule, declared: Collection[str]) -> Iterator[Issue]:
+def header_issues(kernels: Sequence[PrimFunc], declared: Collection[str]) -> Iterator[Issue]:
     """Yield an issue for each kernel with a name that headers of C declare, which its source cannot
     define."""
-    for f in mod.prim_funcs:
+    for f in kernels:
         if f.name in declared:
             fault = (
                 f"{f.name!r} is a function of the C library, which kernels as C cannot be called"

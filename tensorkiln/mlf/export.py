@@ -62,7 +62,7 @@ from tensorkiln.mlf.layout import INCLUDE, IR, OBJECTS, PARAMETERS, RUNTIME, SOU
 from tensorkiln.mlf.licenses import licenses_of
 from tensorkiln.mlf.project import archive_templates
 from tensorkiln.mlf.weights_c import write_weights_c
-from tensorkiln.target import Target, cpu_target
+from tensorkiln.target import Target, cpu_target, required_features
 
 _CRT = Path(__file__).parents[1] / "crt"
 _IR_TEXT = "ir/module.py"
@@ -253,16 +253,16 @@ def _write_model(parts: _Parts, folder: Path) -> Model:
     constants = _write_constants(parts, folder)
     (sources if constants.path.endswith(".c") else objects).extend(filter(None, [constants.path]))
     header = f"{INCLUDE}/{interface.prefix}.h"
-    cpu = cpu_target(model.target)
-    _write_text(folder / header, interface_h(interface, cpu.required_features))
+    features = required_features(model.target)
+    _write_text(folder / header, interface_h(interface, features))
     placed = _write_artifacts(parts, folder, constants)
     kernels = _kernels(parts, folder, [*sources, *objects])
     return Model(
         model_name=model.name,
         style="full-model",
         executors=("aot",),
-        target={HOST: cpu.to_json()},
-        cpu_features=tuple(cpu.required_features),
+        target={HOST: cpu_target(model.target).to_json()},
+        cpu_features=features,
         prefix=interface.prefix,
         header=header,
         sources=tuple(sources),

@@ -31,7 +31,7 @@ from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_span
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
-from tensorkiln.target import Target, cpu_target, device_key, devices_of, target_in
+from tensorkiln.target import Target, becomes_c, cpu_target, device_key, devices_of, target_in
 from tensorkiln.target.kinds import KINDS
 
 
@@ -190,11 +190,9 @@ def _kernel_rows(
     sizes: Mapping[str, int],
 ) -> list[KernelRow]:
     """The rows of all kernels, by descending total time; those without a time last."""
-    cpu = cpu_target(exe.target)
     ours = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
     sources = {f.name: _source(f, exe) for f in exe.module.prim_funcs}
     texts = _texts(ours, exe.target, "llvm"), _texts(ours, exe.target, "assembly")
-    prefix = kernel_prefix(exe.module) if cpu.kind == "c" else ""
     scheduled, traces = _first_forms(steps), _traces(steps, exe.target)
     counts = call_counts(exe)
     files = _files(exe.artifacts)
@@ -203,6 +201,8 @@ def _kernel_rows(
         f = exe.module.get(k.symbol)
         time = times.get(k.symbol)
         tir = print_function(f) if f is not None else ""
+        as_c = f is not None and becomes_c(exe.target, f.attrs)
+        prefix = kernel_prefix(exe.module) if as_c else ""
         was = k.symbol.removeprefix(prefix)  # its name before it got that of a C function
         first = scheduled.get(was)
         rows.append(

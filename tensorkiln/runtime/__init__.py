@@ -1,7 +1,7 @@
 """Load and run compiled libraries; needs no compiler, only NumPy and the standard library."""
 
 from tensorkiln.runtime.callbacks import register_function, unregister_function
-from tensorkiln.runtime.device import Device, cpu, cuda, opencl
+from tensorkiln.runtime.device import Device, cpu, cuda, ext_dev, opencl
 from tensorkiln.runtime.device_tensor import DeviceTensor
 from tensorkiln.runtime.failures import DeviceError
 from tensorkiln.runtime.library_file import read_metadata
@@ -22,6 +22,7 @@ __all__ = [
     "Tensor",
     "cpu",
     "cuda",
+    "ext_dev",
     "load_module",
     "opencl",
     "read_metadata",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.artifact.metadata import DeviceInfo
+from tensorkiln.artifact.metadata import EXT_DEV, DeviceInfo
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError
@@ -14,8 +14,9 @@ from tensorkiln.runtime.failures import ArgumentTypeError
 CPU = 1  # kDLCPU of DLPack
 CUDA = 2  # kDLCUDA
 OPENCL = 4  # kDLOpenCL
+_DL_EXT_DEV = 12  # kDLExtDev
 
-_MADE_BY = "tk.cpu(), tk.opencl() and tk.cuda()"
+_MADE_BY = "tk.cpu(), tk.opencl(), tk.cuda() and tk.ext_dev()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,19 @@ def cuda(index: int = 0) -> Device:
     return Device("cuda", _checked(index, "cuda"), CUDA)
 
 
-_MAKERS = {"cpu": cpu, "opencl": opencl, "cuda": cuda}
+def ext_dev(index: int = 0) -> Device:
+    """A device of which only a loader knows what it is: an accelerator that a registered kind of
+    target describes. What the index means is the loader's affair. Raises ArgumentTypeError as
+    `cpu`."""
+    return Device(EXT_DEV, _checked(index, EXT_DEV), _DL_EXT_DEV)
+
+
+_MAKERS = {"cpu": cpu, "opencl": opencl, "cuda": cuda, EXT_DEV: ext_dev}
 
 
 def example_devices(rows: Sequence[DeviceInfo]) -> str:
     """Devices that run a library, as Python text for a hint: `tk.cuda(0)`."""
-    kinds = [row.kind for row in rows if row.kind != "cpu"]
+    kinds = [row.kind for row in rows if row.number]
     made = [f"tk.{kind}({kinds[:i].count(kind)})" for i, kind in enumerate(kinds)]
     return f"[{', '.join(made)}]" if len(made) > 1 else "".join(made) or "tk.cpu()"
 
@@ -98,8 +106,10 @@ def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> 
 
     Without `devices` that is the first one of the row's kind. A list has a device for each row:
     each row gets the next one of its kind. A mapping names rows by target key, and those that it
-    leaves out have the default. Rows for the host need not be named in either. An empty table
-    stands for the host. Raises ArgumentTypeError for what is no device, and UserError (code
+    leaves out have the default. Rows for the host, and for devices whose code a loader runs, need
+    not be named in either. An empty table stands for the host.
+
+    Raises ArgumentTypeError for what is no device, and UserError (code
     `device`) for an unknown key, a row without a device, and a device without a row; `where` names
     the library.
     """
@@ -133,8 +143,8 @@ def _in_order(
         device = next((d for d in left if d.kind == row.kind), None)
         if device is not None:
             left.remove(device)
-        elif row.kind == "cpu":
-            device = cpu()
+        elif row.kind in ("cpu", EXT_DEV):
+            device = _first(row, where)
         else:
             received = ", ".join(map(str, given))
             one = f"tk.{row.kind}(0); " if row.kind in _MAKERS else ""
@@ -145,7 +155,7 @@ def _in_order(
             )
         found.append(device)
     # Any program may name the host, once or, without a table, as often as it likes.
-    alone = all(row.kind == "cpu" for row in table) and len(table) == 1
+    alone = [row.kind for row in table if row.kind != EXT_DEV] == ["cpu"]
     if not any(row.kind == "cpu" for row in table) and cpu() in left:
         left.remove(cpu())
     extra = [d for d in left if not (alone and d.kind == "cpu")]

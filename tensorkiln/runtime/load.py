@@ -51,6 +51,7 @@ _loaders: dict[str, Loader] = {}
 
 def register_loader(name: str, function: Loader | None = None) -> Any:
     """Let `function(artifacts, devices)` make modules of the artifacts that name this loader.
+    `devices` has the one of their target key, or all that the library's code runs on.
 
     Without `function`, returns a decorator. Registering a name again replaces the loader, for
     libraries that are loaded from then on. Functions of the module are called as kernels are, with
@@ -222,7 +223,10 @@ def _attach(
     groups = {g: a for g, a in artifacts.groups().items() if g.loader not in _NOT_LOADED}
     if replacing:
         _require_loaders(groups)
-    made = {group: _module_of(library, group, files, found) for group, files in groups.items()}
+    made = {
+        group: _module_of(library, group, files, _of_key(root, group.target_key, found))
+        for group, files in groups.items()
+    }
     for above, below in artifacts.imports:
         made[above].imports.append(made[below])
     imported = {below for _, below in artifacts.imports}
@@ -232,6 +236,13 @@ def _attach(
     stays = [m for m in root.imports if m.group not in made]
     root.imports[:] = stays + [module for group, module in made.items() if group not in imported]
     return root
+
+
+def _of_key(root: Module, key: str, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The device that a loader's group of this target key is for; all that the library's code runs
+    on for one without a device of its own."""
+    rows = zip(root.library.devices, devices, strict=False)
+    return tuple(d for row, d in rows if key and row.target_key == key) or devices
 
 
 def _require_loaders(groups: Mapping[LoaderGroup, Sequence[Artifact | InMemoryArtifact]]) -> None:

@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from tensorkiln.artifact.dependency import merge_dependencies
-from tensorkiln.artifact.metadata import FunctionInfo, read_dependencies
+from tensorkiln.artifact.metadata import EXT_DEV, FunctionInfo, read_dependencies
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.runtime.actual_types import is_a, text_bytes
 from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
-from tensorkiln.runtime.device import Device, Devices, assign_devices, example_devices
+from tensorkiln.runtime.device import (
+    Device,
+    Devices,
+    assign_devices,
+    example_devices,
+)
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fallback import Candidates, candidates, open_first
 from tensorkiln.runtime.graph import GraphFunction
@@ -224,6 +229,7 @@ class Executor:
         self.module = _module_of(lib)
         asked = self.module.assigned(devices)
         numbered = self.module.by_number(asked, fallback)
+        self._require_loaded_with(asked)
         self._asked, self._fallback = devices, fallback
         self._memory = ExecutorMemory(self.module.library, numbered)
         rows, used = self.module.library.devices or (None,), self._memory.devices
@@ -256,6 +262,17 @@ class Executor:
                 found = self.module[name]
             self._functions[name] = found
         return found
+
+    def _require_loaded_with(self, devices: tuple[Device, ...]) -> None:
+        """Raise UnsupportedError for another device of a loader than it has made its module for."""
+        loaded = self.module.assigned(None)
+        for row, device, other in zip(self.module.library.devices, devices, loaded, strict=False):
+            if row.kind == EXT_DEV and device != other:
+                raise UnsupportedError(
+                    f"the loader of target key {row.target_key!r} was called for {other}, not for "
+                    f"{device}",
+                    hint="choose its device in load_module(path, devices), or jit(devices=...)",
+                )
 
     def _require_default(self, name: str) -> None:
         if self.devices != self.module.assigned(None):

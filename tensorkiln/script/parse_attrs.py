@@ -12,6 +12,7 @@ from tensorkiln.ir.known_attrs import CALL_ATTRS, DEPENDENCIES, Table, problem_o
 from tensorkiln.script.parse_literals import parse_any, parse_literal
 from tensorkiln.script.python_values import unwrap
 from tensorkiln.script.scope import NameScope, plain
+from tensorkiln.target import Target
 
 
 def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
@@ -73,12 +74,67 @@ def parse_attrs(scope: NameScope, node: ast.expr) -> Attrs:
         for k, v in zip(node.keys, node.values, strict=True):
             if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
                 raise scope.fail(k or v, "attribute names are strings")
-            out[k.value] = parse_attr(scope, v)
+            out[k.value] = _target(scope, v) if k.value == "target" else parse_attr(scope, v)
         return Attrs.of(**out)
     found = unwrap(parse_any(scope, node))
     if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
         raise scope.fail(node, "expected attributes as a dict", 'as {"mine.depth": 4}')
-    return Attrs.of(**{k: plain(v) for k, v in found.items()})  # type: ignore[arg-type]
+    captured = {
+        k: _target_text(scope, node, v) if k == "target" else plain(v) for k, v in found.items()
+    }
+    return Attrs.of(**captured)  # type: ignore[arg-type]
+
+
+def _target(scope: NameScope, node: ast.expr) -> AttrValue:
+    """The text of a target that is written as text, a dict, `T.target(spec, host=None)` or a
+    captured Python value; other values as they are, for the table of attributes to refuse."""
+    return _target_text(scope, node, _target_spec(scope, node))
+
+
+def _target_text(scope: NameScope, node: ast.expr, spec: object) -> AttrValue:
+    if isinstance(spec, Target):
+        return str(spec)
+    if not isinstance(spec, dict):
+        return plain(spec)  # type: ignore[return-value]
+    return str(_checked_target(scope, node, spec))
+
+
+def _checked_target(scope: NameScope, node: ast.expr, spec: object, host: object = None) -> Target:
+    try:
+        return Target(spec, host)  # type: ignore[arg-type]
+    except UserError as error:
+        raise scope.fail(node, f"{error.where}: {error.message}", error.hint) from None
+
+
+def _target_spec(scope: NameScope, node: ast.expr) -> object:
+    """What is written as a target, or as a part of one: fields of dicts, and lists of these."""
+    match node:
+        case ast.Dict(keys=keys, values=values):
+            fields: dict[str, object] = {}
+            for k, v in zip(keys, values, strict=True):
+                if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
+                    raise scope.fail(k or v, "the fields of a target have names, as 'kind'")
+                if k.value in fields:
+                    raise scope.fail(k, f"field {k.value!r} is given twice")
+                fields[k.value] = _target_spec(scope, v)
+            return fields
+        case ast.List(elts=elts) | ast.Tuple(elts=elts):
+            return [_target_spec(scope, x) for x in elts]
+        case ast.Call(func=func) if scope.dialect(func)[2:] == "target":
+            return _target_call(scope, node)
+        case ast.Constant(value=value):
+            return value
+    return unwrap(parse_any(scope, node))
+
+
+def _target_call(scope: NameScope, node: ast.Call) -> Target:
+    """`T.target("cuda", host="llvm")`, also with `R`."""
+    specs = [_target_spec(scope, x) for x in node.args]
+    named = {k.arg or "": _target_spec(scope, k.value) for k in node.keywords}
+    unknown = next((name for name in named if name != "host"), None)
+    if not 1 <= len(specs) <= 2 or unknown is not None or (len(specs) == 2 and named):
+        raise scope.fail(node, "expected T.target(target) or T.target(target, host=target)")
+    return _checked_target(scope, node, specs[0], specs[1] if specs[1:] else named.get("host"))
 
 
 def parse_known_attrs(scope: NameScope, node: ast.expr, table: Table, name: str) -> Attrs:

@@ -1,11 +1,14 @@
 """What to compile for: `Target`, its kinds and options, and the features of processors."""
 
+from tensorkiln.target.annotated import annotated_target
 from tensorkiln.target.devices import (
     HOST,
     accelerators,
+    becomes_c,
     device_key,
     device_named,
     devices_of,
+    required_features,
     target_in,
 )
 from tensorkiln.target.memory import MemoryPool
@@ -27,6 +30,8 @@ __all__ = [
     "Option",
     "Target",
     "accelerators",
+    "annotated_target",
+    "becomes_c",
     "cpu_target",
     "device_key",
     "device_named",
@@ -34,6 +39,7 @@ __all__ = [
     "hooks_of",
     "register_target_kind",
     "require_codegen",
+    "required_features",
     "runs_kernels",
     "target_in",
     "unregister_target_kind",

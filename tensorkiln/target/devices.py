@@ -42,8 +42,9 @@ def device_named(text: str | None, target: Target, where: str) -> str:
     """What the attribute `target` of function `where` names: the key of a device of a composite,
     `HOST`, or "" for all of `target` (without the attribute, too).
 
-    It is a key, or the text of a target. Raises UserError of an invalid text, UnsupportedError for
-    one that names none of these.
+    It is a key, or the text of a target, with or without the device's `target_key` and `operators`.
+    Raises UserError of an invalid text, and of one without a key that several devices have;
+    UnsupportedError for one that names none of these.
     """
     if text is None:
         return ""
@@ -51,20 +52,27 @@ def device_named(text: str | None, target: Target, where: str) -> str:
     if text in devices or (devices and text == HOST):
         return text
     try:
-        own = with_host(Target(text))
+        asked = Target(text)
     except UserError as error:
         hint = nearest(text, (HOST, *devices)) if devices else ""
         place = f"{where}.attrs.target"
         raise UserError(
             error.message, code=error.code, where=place, hint=hint or error.hint
         ) from None
-    if own == target:
+    if with_host(asked) == target:
         return ""
-    if own == cpu_target(target):
+    equal = [key for key, device in devices.items() if _is_device(asked, key, device)]
+    if len(equal) == 1:
+        return equal[0]
+    if len(equal) > 1:
+        raise UserError(
+            f"several devices are {text}: {', '.join(equal)}",
+            code="unknown-device",
+            where=f"{where}.attrs.target",
+            hint="the key of one of them",
+        )
+    if not asked.target_key and asked == cpu_target(target):
         return HOST if devices else ""
-    found = [key for key, device in devices.items() if own == device]
-    if len(found) == 1:
-        return found[0]
     raise UnsupportedError(
         f"its target is {text}, and the module is compiled for {target}",
         where=where,
@@ -74,13 +82,45 @@ def device_named(text: str | None, target: Target, where: str) -> str:
     )
 
 
+def _is_device(asked: Target, key: str, device: Target) -> bool:
+    """Whether a text describes a device: by its key if it gives one, and but for the host, which a
+    composite has in the place of its devices."""
+    if asked.target_key not in ("", key) or asked.operators not in ((), device.operators):
+        return False
+    return _plain(asked) == _plain(device)
+
+
+def _plain(device: Target) -> Target:
+    """What a target is outside of a composite."""
+    return device.replace(target_key=None, operators=None, host=None)
+
+
 def target_in(target: Target, attrs: Mapping[str, object]) -> Target:
-    """The target of a function with these attributes: the device of a composite whose key is its
-    attribute `target`, else the CPU of the host; `target` itself if that is no composite."""
+    """The target that a function with these attributes is scheduled for: the device of a composite
+    whose key is its attribute `target`, else the CPU of the host; `target` itself if that is no
+    composite. A device for whose loops a hook generates code has those of the host."""
     devices = devices_of(target)
     if not devices:
         return target
-    return devices.get(str(attrs.get("target", ""))) or cpu_target(target)
+    device = devices.get(str(attrs.get("target", "")))
+    return device if device is not None and _has_schedules(device) else cpu_target(target)
+
+
+def _has_schedules(device: Target) -> bool:
+    return KINDS[device.kind].is_cpu or KINDS[device.kind].is_accelerator
+
+
+def becomes_c(target: Target, attrs: Mapping[str, object]) -> bool:
+    """Whether the code of a kernel with these attributes is a C source: its CPU is of kind `c`."""
+    own = target_in(target, attrs)
+    return (own if KINDS[own.kind].is_cpu else cpu_target(target)).kind == "c"
+
+
+def required_features(target: Target) -> tuple[str, ...]:
+    """The features beyond the baseline of a processor that runs what is compiled for a target,
+    sorted: code of its host, and of all CPUs among its devices."""
+    cpus = (cpu_target(target), *(d for d in devices_of(target).values() if KINDS[d.kind].is_cpu))
+    return tuple(sorted({feature for cpu in cpus for feature in cpu.required_features}))
 
 
 def device_key(target: Target, attrs: Mapping[str, object]) -> str:
@@ -95,4 +135,13 @@ def accelerators(target: Target) -> tuple[str, ...]:
     return tuple(key for key, device in found if KINDS[device.kind].is_accelerator)
 
 
-__all__ = ["HOST", "accelerators", "device_key", "device_named", "devices_of", "target_in"]
+__all__ = [
+    "HOST",
+    "accelerators",
+    "becomes_c",
+    "device_key",
+    "device_named",
+    "devices_of",
+    "required_features",
+    "target_in",
+]

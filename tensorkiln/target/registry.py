@@ -139,11 +139,7 @@ def require_codegen(target: Target) -> None:
             hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.is_cpu)}",
         )
     if cpu.libs and not KINDS[cpu.kind].hooks.relax_codegen:
-        raise UnsupportedError(
-            f"no code generator of kind {cpu.kind!r} calls libraries, such as {cpu.libs[0]!r}",
-            where=f"{where}.libs",
-            hint="leave libs out; compile(externals=...) gives operators to a library",
-        )
+        raise _no_libraries(cpu, where)
     arch = cpu.arch
     if not KINDS[cpu.kind].any_machine:
         require_library(cpu.mtriple, f"{where}.mtriple")
@@ -170,7 +166,7 @@ def flat_devices(target: Target) -> Iterator[Target]:
 
 def _require_devices(target: Target) -> None:
     """Raise UnsupportedError unless code can be generated for each device of a composite, and those
-    that are CPUs are of the host's machine and kind, since one library has the code of all."""
+    that are CPUs can be beside the host, since one library has the code of all."""
     has = [k.name for k in KINDS.values() if k.has_codegen]
     cpu = cpu_target(target)
     for i, device in enumerate(flat_devices(target)):
@@ -181,13 +177,45 @@ def _require_devices(target: Target) -> None:
                 where=f"{where}.kind",
                 hint=f"kinds that have one: {', '.join(has)}",
             )
-        if kind.is_cpu and (device.kind, device.mtriple) != (cpu.kind, cpu.mtriple):
-            raise UnsupportedError(
-                f"the host is {cpu.kind} of {cpu.mtriple}, the device {device.kind} of "
-                f"{device.mtriple}: a library has one machine",
-                where=where,
-                hint="CPUs that share memory with the host are of its kind and triple",
-            )
+        if kind.is_cpu:
+            _require_beside(cpu, device, where)
+
+
+def _require_beside(cpu: Target, device: Target, where: str) -> None:
+    """Raise UnsupportedError unless a CPU can be a device beside the host: the host calls the
+    device's kernels as functions of its own program."""
+    if device.mtriple != cpu.mtriple:
+        raise UnsupportedError(
+            f"the host is of {cpu.mtriple}, the device of {device.mtriple}: the host calls a CPU's "
+            "kernels as functions of its own program, and a program has one machine",
+            where=where,
+            hint="compile a model for each; an archive has several (docs/devices.md)",
+        )
+    if device.kind != cpu.kind and "llvmjit" in (device.kind, cpu.kind):
+        raise UnsupportedError(
+            f"the host is {cpu.kind}, the device {device.kind}: code of llvmjit stays in memory, "
+            "where no linker joins it with other code",
+            where=where,
+            hint="CPUs of kinds 'llvm' and 'c' go together",
+        )
+    if not KINDS[device.kind].any_machine:
+        require_library(device.mtriple, f"{where}.mtriple")
+    if device.libs and not KINDS[device.kind].hooks.relax_codegen:
+        raise _no_libraries(device, where)
+    if device.memory and device.memory != cpu.memory:
+        raise UnsupportedError(
+            "CPUs share the memory of the host, whose pools are divided",
+            where=f"{where}.memory",
+            hint="memory of the host's target",
+        )
+
+
+def _no_libraries(cpu: Target, where: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"no code generator of kind {cpu.kind!r} calls libraries, such as {cpu.libs[0]!r}",
+        where=f"{where}.libs",
+        hint="leave libs out; compile(externals=...) gives operators to a library",
+    )
 
 
 def _runs_here(triple: str) -> bool:

@@ -145,7 +145,7 @@ def test_devices_of_a_library() -> None:
                 [{"target_key": "", "kind": k, "number": n}],
                 "metadata.devices[0].number",
             )
-            for k, n in (("cpu", 1), ("opencl", 0), ("opencl", "1"), ("opencl", -1))
+            for k, n in (("cpu", 1), ("opencl", 0), ("ext_dev", 1), ("opencl", "1"), ("opencl", -1))
         ),
         (["cpu_features"], [1], "metadata.cpu_features"),
         (["artifacts", 0, "size"], "3", "metadata.artifacts[0].size"),

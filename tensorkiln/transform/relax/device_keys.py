@@ -24,6 +24,8 @@ def with_device_keys(mod: IRModule, target: Target, runs_passes: bool) -> IRModu
     own, functions = accelerators(target), list[AnyFunction]()
     for f in mod.functions:
         named = device_named(f.attrs.get("target"), target, f.name)
+        if f.attrs.get("target") and not named and isinstance(f, PrimFunc) and own:
+            named = own[0]  # the text of a target that is one device
         threads = isinstance(f, PrimFunc) and has_threads(f.body)
         if named in own and isinstance(f, PrimFunc) and runs_passes and not threads:
             raise UnsupportedError(

@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import listed
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Stmt
 from tensorkiln.transform.device.conflicts import Conflicts, Meeting
@@ -40,6 +42,19 @@ _ROUNDS = 16
 def insert_barriers(mod: IRModule) -> IRModule:
     """Insert barriers into every device function that needs some."""
     return mod.map_bodies(with_barriers)
+
+
+def require_barriers(mod: IRModule) -> None:
+    """Raise UserError (code `barriers`) that names the device functions of a lowered module that
+    lack barriers: their results would depend on which thread comes first."""
+    lacking = [f.name for f in mod.prim_funcs if with_barriers(f) is not f]
+    if lacking:
+        raise UserError(
+            f"threads of {listed(lacking, 4)} read what others write, with no barrier in between",
+            code="barriers",
+            where="tir_pipeline",
+            hint="insert_barriers goes behind async_copies, as in pipeline.tir_passes",
+        )
 
 
 def with_barriers(f: PrimFunc) -> PrimFunc:
@@ -119,4 +134,4 @@ def _costs(phases: Phases) -> dict[Point, int]:
     }
 
 
-__all__ = ["insert_barriers", "with_barriers"]
+__all__ = ["insert_barriers", "require_barriers", "with_barriers"]

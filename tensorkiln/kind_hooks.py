@@ -1,0 +1,162 @@
+"""What kinds of targets bring to a compile: the hooks of the kind of the target, and in a composite
+those of the kinds of its devices, whose passes run on the functions of their device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.plugin import bad_answer, plugin
+from tensorkiln.external import External
+from tensorkiln.link.shared import Fcompile
+from tensorkiln.passes import Pass, Pipeline, resolve
+from tensorkiln.passes.of_device import OfDevice, OfOthers
+from tensorkiln.target import Target, devices_of, hooks_of, runs_kernels, with_host
+from tensorkiln.transform.relax.assign_devices import AssignDevices
+from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
+from tensorkiln.transform.relax.pass_sizes import pass_sizes
+from tensorkiln.transform.relax.plan_memory import PlanMemory
+
+Externals = Sequence[External | str]
+Linker = Fcompile | str | None
+Named = Mapping[str, Callable[..., Pipeline]]
+
+_ANSWERS = {
+    "relax_codegen": "a list of External",
+    "relax_pipeline": "a pass, a list of passes or a pipeline's name",
+    "tir_pipeline": "a pass, a list of passes or a pipeline's name",
+    "pre_codegen": "a pass or a list of passes",
+    "linker": "a command or a function",
+}
+
+
+def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
+    """The result of hook `name` of the target's kind; None if the kind does not define the hook.
+
+    Raises UserError (code `bad-kind`) if the result is not an instance of `expected`, and
+    `plugin-failed` if the hook raises.
+    """
+    own = getattr(hooks_of(target), name)
+    if own is None:
+        return None
+    what = f"{name} of kind {target.kind!r}"
+    with plugin(what):
+        answer = own(*given)
+    if answer is None or not isinstance(answer, expected):
+        raise bad_answer(what, answer, _ANSWERS[name], "bad-kind")
+    return answer
+
+
+def _hooked(target: Target, name: str) -> dict[str, Target]:
+    """The devices of a composite whose kinds have a hook, with the composite's host."""
+    devices = {k: d for k, d in devices_of(target).items() if getattr(hooks_of(d), name)}
+    host = target.host.to_json() if target.host is not None else None
+    return {key: with_host(d.replace(host=host)) for key, d in devices.items()}
+
+
+def own_externals(target: Target) -> tuple[External, ...]:
+    """The externals of the target's kind, then those of the kinds of a composite's devices, each of
+    its device. UserError (`bad-kind`) if a hook returns anything but Externals."""
+    made = _externals_of(target)
+    for key, device in _hooked(target, "relax_codegen").items():
+        made += tuple(e.of_device(key, device) for e in _externals_of(device))
+    return made
+
+
+def _externals_of(target: Target) -> tuple[External, ...]:
+    own = hook(target, "relax_codegen", list | tuple, target) or ()
+    wrong = next((e for e in own if not isinstance(e, External)), None)
+    if wrong is not None:
+        what = f"relax_codegen of kind {target.kind!r}"
+        raise bad_answer(what, wrong, "External in its list", "bad-kind")
+    return tuple(own)
+
+
+def with_device_pipelines(
+    passes: Sequence[Pass], target: Target, externals: Externals, named: Named
+) -> list[Pass]:
+    """The relax passes of a composite, with those of the kinds of its devices behind the pass that
+    makes each part of a device a function. Memory is planned for the whole: passes of a device that
+    plan it are left out.
+
+    Raises UnsupportedError for a device with such a pipeline that has no parts: all it computes are
+    operators that its externals take.
+    """
+    made: list[Pass] = []
+    for key, device in _hooked(target, "relax_pipeline").items():
+        if not runs_kernels(device):
+            raise UnsupportedError(
+                f"relax_pipeline of kind {device.kind!r}: device {key!r} has no kernels, but takes "
+                "operators one by one, so there is no graph of its own to run passes on",
+                where="target.devices",
+                hint="relax_pipeline of a composite kind of your own, or of compile",
+            )
+        answer = hook(device, "relax_pipeline", object, device, externals)
+        own = resolve("relax_pipeline", answer, named, device, externals)
+        renamed = _renamed(device, key)
+        made += [OfDevice(key, p, renamed) for p in own if not _plans(p)]
+    place = next((i for i, p in enumerate(passes) if isinstance(p, AssignDevices)), len(passes)) + 1
+    return [*passes[:place], *made, *passes[place:]]
+
+
+def _plans(p: Pass) -> bool:
+    return isinstance(p, PlanMemory) or p is partial_graph_aot
+
+
+def _renamed(device: Target, key: str) -> dict[str, str]:
+    """The names of a device's externals in its own modules, with those in the composite's."""
+    return {e.name: e.of_device(key, device).name for e in _externals_of(device)}
+
+
+def with_device_programs(passes: Sequence[Pass], target: Target, named: Named) -> list[Pass]:
+    """The passes on tensor programs of a composite, which leave those of devices alone whose kinds
+    have passes of their own; these follow."""
+    devices = _hooked(target, "tir_pipeline")
+    if not devices:
+        return list(passes)
+    keys = tuple(devices)
+    made: list[Pass] = [p if p is pass_sizes else OfOthers(keys, p) for p in passes]
+    for key, device in devices.items():
+        answer = hook(device, "tir_pipeline", object, device)
+        own = resolve("tir_pipeline", answer, named, device, ())
+        made += [OfDevice(key, p, _renamed(device, key)) for p in own]
+    return made
+
+
+def last_passes(target: Target) -> tuple[Pass, ...]:
+    """The passes of the hooks `pre_codegen`: those of the devices, then of the whole target."""
+    made: list[Pass] = []
+    for key, device in _hooked(target, "pre_codegen").items():
+        own = resolve("pre_codegen", hook(device, "pre_codegen", object, device), {})
+        made += [OfDevice(key, p, _renamed(device, key)) for p in own]
+    return (*made, *resolve("pre_codegen", hook(target, "pre_codegen", object, target), {}))
+
+
+def linker_of(target: Target) -> Linker:
+    """What links libraries for the target if its user does not say: the `linker` of its kind, else
+    that of the one kind among its devices that has one. UserError (code `contradiction`) if several
+    have: a library is linked once."""
+    devices = _hooked(target, "linker")
+    kinds = {d.kind: d for d in devices.values()}
+    if hooks_of(target).linker is not None or not kinds:
+        return cast(Linker, hook(target, "linker", Callable | str, target))
+    if len(kinds) > 1:
+        raise UserError(
+            f"kinds {', '.join(kinds)} of devices all link libraries, and a library is linked once",
+            code="contradiction",
+            where="target.devices",
+            hint="a composite kind of your own: register_target_kind(composite=True, linker=...)",
+        )
+    (device,) = kinds.values()
+    return cast(Linker, hook(device, "linker", Callable | str, device))
+
+
+__all__ = [
+    "hook",
+    "last_passes",
+    "linker_of",
+    "own_externals",
+    "with_device_pipelines",
+    "with_device_programs",
+]

@@ -1,0 +1,57 @@
+"""The target of a compile that was given none: what functions say by their attribute `target`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.target.composite import PLAIN
+from tensorkiln.target.kinds import HOST, KINDS
+from tensorkiln.target.target import Target
+
+
+@dataclass(slots=True)
+class _Annotations:
+    """Targets in the order of their first function, and what has no target's text."""
+
+    targets: dict[Target, str] = field(default_factory=dict)  # with the function's name
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+def annotated_target(annotations: Iterable[tuple[str, str]]) -> Target | None:
+    """The target of functions of which (name, attribute `target`) are given: the one that all
+    name, or a composite of those that they name, in their order; None if no function names one.
+
+    A name that is the key of one of these targets, or `host`, stands for that. Raises UserError
+    (code `unknown-device`) for another that is no target, and those of an invalid target.
+    """
+    said = _Annotations()
+    for name, text in annotations:
+        _note(said, name, text)
+    known = {HOST, *(t.target_key for t in said.targets if t.target_key)}
+    for key, name in said.keys.items():
+        if key not in known:
+            raise UserError(
+                f"{key!r} is no target, nor the key of one that another function names",
+                code="unknown-device",
+                where=f"{name}.attrs.target",
+                hint=nearest(key, (*KINDS, *known)) or 'compile(target={"devices": [...]})',
+            )
+    targets = list(said.targets)
+    if len(targets) < 2 and not any(t.target_key or t.operators for t in targets):
+        return targets[0] if targets else None
+    return Target({"kind": PLAIN, "devices": [t.to_json() for t in targets]})
+
+
+def _note(said: _Annotations, name: str, text: str) -> None:
+    try:
+        said.targets.setdefault(Target(text), name)
+    except UserError as error:
+        if text.lstrip().startswith("{"):
+            place = f"{name}.attrs.target"
+            raise UserError(error.message, code=error.code, where=place, hint=error.hint) from None
+        said.keys.setdefault(text, name)
+
+
+__all__ = ["annotated_target"]
