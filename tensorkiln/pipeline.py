@@ -622,7 +622,7 @@ def target_for(mod: IRModule, target: Target | str | dict[str, object] | None) -
     name by their attribute `target`, else this machine's CPU. Raises as `asked_target`."""
     if target is None:
         texts = ((f.name, f.attrs.get("target")) for f in mod.functions)
-        said = annotated_target((name, t) for name, t in texts if isinstance(t, str))
+        said = annotated_target((name, t) for name, t in texts if isinstance(t, str) and t)
         target = said if said is not None else "native"
     return asked_target(target)
 
