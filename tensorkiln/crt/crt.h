@@ -39,8 +39,12 @@
 #define KILN_PRINTF(a, b)
 #endif
 
-/* Limits of one function; the code generator rejects a function beyond them. */
+/* Limits of one function; the code generator rejects a function beyond them. A library with a
+ * function of more parameters has another KILN_MAX_PARAMS, in the runtime and in entry.c: arrays of
+ * this length lie on the stack of a call. */
+#if !defined(KILN_MAX_PARAMS)
 #define KILN_MAX_PARAMS 256
+#endif
 #define KILN_MAX_SYMBOLS 64
 #define KILN_MAX_COMPUTED 256
 

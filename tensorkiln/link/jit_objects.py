@@ -12,7 +12,13 @@ from tensorkiln.base.tools import ToolFailure
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.isolate import RUNTIME, isolate
-from tensorkiln.link.shared import CRT, device_kinds, runtime_source, runtime_sources_key
+from tensorkiln.link.shared import (
+    CRT,
+    device_kinds,
+    runtime_defines,
+    runtime_source,
+    runtime_sources_key,
+)
 from tensorkiln.link.toolchain import (
     Toolchain,
     blamed,
@@ -37,7 +43,8 @@ def jit_objects(
     output; UserError if the compiler is the user's ($CC), or if an external code generator emitted
     the source (`authors` maps file names to artifacts)."""
     tools = choose_toolchain(triple)
-    texts = {**sources, "runtime.c": runtime_source(devices=device_kinds(sources))}
+    runtime = runtime_source(devices=device_kinds(sources), defines=runtime_defines(sources))
+    texts = {**sources, "runtime.c": runtime}
     found, flags = authors or {}, FLAGS[linux_arch(triple)]
     return {
         f"{Path(name).stem}.o": _object(tools, name, text, flags, found)

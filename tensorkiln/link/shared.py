@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -93,6 +94,7 @@ DEVICE_EXPORTS = (
     "kiln_executor_set_stream",
 )
 _DEVICE_HEADER = '#include "device.h"\n'
+_LIMIT = re.compile(r"^#define KILN_MAX_PARAMS \d{1,4}$", re.MULTILINE)
 
 
 # The kinds of all devices; without a library's sources it is not known which it has.
@@ -114,11 +116,17 @@ def crt_sources(*, devices: Sequence[str] = ()) -> list[Path]:
     return [path for path in sorted(CRT.glob("*.c")) if path.name not in left_out]
 
 
-def runtime_source(*, devices: Sequence[str] = ()) -> str:
-    """C text that includes all sources of the runtime, with those of the kinds `devices`: they are
-    compiled as one translation unit."""
+def runtime_source(*, devices: Sequence[str] = (), defines: Sequence[str] = ()) -> str:
+    """C text that includes all sources of the runtime, with those of the kinds `devices`, behind
+    the lines `defines`: they are compiled as one translation unit."""
     lines = [f'#include "{path.name}"\n' for path in crt_sources(devices=devices)]
-    return "".join([_DEVICE_HEADER, *lines] if devices else lines)
+    return "".join([*(f"{d}\n" for d in defines), *([_DEVICE_HEADER] if devices else []), *lines])
+
+
+def runtime_defines(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The definitions of limits in the C sources of a library that its runtime needs too: of
+    KILN_MAX_PARAMS, where a function has more parameters than usual."""
+    return tuple(sorted({d for text in sources.values() for d in _LIMIT.findall(text)}))
 
 
 def link_shared(
@@ -341,7 +349,8 @@ def _compiled(
         if theirs is None:
             raise
         raise theirs from failure
-    runtime = _runtime_object(tools, folder, devices=device_kinds(job.sources))
+    devices, defines = device_kinds(job.sources), runtime_defines(job.sources)
+    runtime = _runtime_object(tools, folder, devices=devices, defines=defines)
     compiled = [
         *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
         ("the runtime", runtime),
@@ -382,6 +391,7 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
     if devices:
         options.append("-DKILN_DEVICES=1")
+    options += ["-D{1}={2}".format(*line.split()) for line in runtime_defines(job.sources)]
     options += link_options(str(folder / "exports.map"))
     options += [*job.libraries, *SYSTEM_LIBRARIES]
     name = getattr(fcompile, "__name__", type(fcompile).__name__)
@@ -404,17 +414,21 @@ def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
     return {"kind": "crt", "crt": digest.hexdigest(), **compiler}
 
 
-def _runtime_object(tools: Toolchain, folder: Path, *, devices: Sequence[str]) -> str:
+def _runtime_object(
+    tools: Toolchain, folder: Path, *, devices: Sequence[str], defines: Sequence[str]
+) -> str:
     """Put the C runtime into `folder` as one object, compiled now or from the cache; return its
     file name."""
     parts, cache = runtime_sources_key(tools), user_cache()
     if devices:
         parts["devices"] = " ".join(devices)
+    if defines:
+        parts["defines"] = " ".join(defines)
     found = cache.get(key_of(parts)) if cache is not None else None
     if found is not None:
         (folder / "runtime.o").write_bytes(found)
         return "runtime.o"
-    (folder / "runtime.c").write_text(runtime_source(devices=devices))
+    (folder / "runtime.c").write_text(runtime_source(devices=devices, defines=defines))
     tools.compile(["runtime.c"], CRT, folder)
     if cache is not None:
         cache.put(key_of(parts), (folder / "runtime.o").read_bytes(), parts)

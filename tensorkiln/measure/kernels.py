@@ -30,11 +30,12 @@ from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store, TensorProgram
 from tensorkiln.ir.tiles import matrix_of
-from tensorkiln.ir.visit import free_vars, substitute, walk
+from tensorkiln.ir.visit import free_vars, substitute, walk, walk_stmt
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.tensor import Array, aligned_empty, dtype_named
 
 Sizes = Mapping[str, int]
+_ROUNDS = 64  # of a loop that decides the extent of another one: how many are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +57,50 @@ class KernelTime:
         return self.calls * self.micros
 
 
-def size_of(e: Expr, sizes: Sizes) -> int | None:
-    """The value of `e` with symbolic dimensions from `sizes`, 1 for those not listed; None if it
-    depends on other values."""
+def size_of(e: Expr, sizes: Sizes, loops: Mapping[Var, int] = MappingProxyType({})) -> int | None:
+    """The value of `e` with symbolic dimensions from `sizes`, 1 for those not listed, and variables
+    of loops from `loops`; None if it depends on other values."""
     known = int_value(e)
     if known is not None:
         return known
-    by: dict[Var, Expr] = {v: IntImm(sizes.get(v.name, 1)) for v in free_vars(e)}
+    by: dict[Var, Expr] = {v: IntImm(loops.get(v, sizes.get(v.name, 1))) for v in free_vars(e)}
     return int_value(simplify(substitute(e, by)))
 
 
 def flops(s: Stmt | None, sizes: Sizes) -> float:
-    """Floating-point operations that a statement executes. Both branches of a condition count; an
-    outer loop's variable counts as 1 in the extent of an inner loop."""
+    """Floating-point operations that a statement executes. Both branches of a condition count.
+    Where an inner loop's extent depends on an outer loop, that loop's rounds are summed, of more
+    than `_ROUNDS` a sample of so many."""
+    return _flops(s, sizes, {})
+
+
+def _flops(s: Stmt | None, sizes: Sizes, loops: Mapping[Var, int]) -> float:
+    """`flops` within loops whose variables have the values `loops`."""
     match s:
-        case For(extent=extent, body=body):
-            return (size_of(extent, sizes) or 0) * flops(body, sizes)
+        case For(var=var, lo=lo, extent=extent, body=body):
+            count = max(0, size_of(extent, sizes, loops) or 0)
+            if not _decides_an_extent(var, body):
+                return count * _flops(body, sizes, loops)
+            first, rounds = size_of(lo, sizes, loops) or 0, min(count, _ROUNDS)
+            values = (first + (2 * k + 1) * count // (2 * rounds) for k in range(rounds))
+            found = sum(_flops(body, sizes, {**loops, var: v}) for v in values)
+            return found * count / rounds if rounds else 0.0
         case Seq(stmts):
-            return sum(flops(x, sizes) for x in stmts)
+            return sum(_flops(x, sizes, loops) for x in stmts)
         case Store(value=value):
             return _operations(value)
         case Let(_, value, body):
-            return _operations(value) + flops(body, sizes)
+            return _operations(value) + _flops(body, sizes, loops)
         case If(_, then, orelse):
-            return flops(then, sizes) + flops(orelse, sizes)
+            return _flops(then, sizes, loops) + _flops(orelse, sizes, loops)
         case Alloc(body=body) | Block(body=body):
-            return flops(body, sizes)
+            return _flops(body, sizes, loops)
     return 0.0
+
+
+def _decides_an_extent(var: Var, body: Stmt) -> bool:
+    """Whether the extent of a loop in `body` has the variable in it."""
+    return any(isinstance(s, For) and var in free_vars(s.extent) for s in walk_stmt(body))
 
 
 def _operations(value: Expr) -> float:

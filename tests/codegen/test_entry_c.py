@@ -10,6 +10,7 @@ import pytest
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.codegen.host.function import (
+    MAX_PARAMS,
     Condition,
     HostFunction,
     KernelCall,
@@ -20,7 +21,7 @@ from tensorkiln.codegen.host.function import (
 )
 from tensorkiln.codegen.host.header import header_h
 from tensorkiln.ir.expr import binary
-from tensorkiln.link.shared import link_shared
+from tensorkiln.link.shared import link_shared, runtime_defines
 from tensorkiln.runtime import Executor, load_module
 from tests.crt.formulas import M, N, Q, entry_of, own, size, tensor
 from tests.link import sample
@@ -120,9 +121,12 @@ def test_malformed_functions(function: HostFunction, words: str) -> None:
 
 
 def test_limits_and_names() -> None:
-    wide = tuple(tensor(f"x{i}", "float32", (1,)) for i in range(257))
-    with pytest.raises(UnsupportedError, match="257 parameters, the limit is 256"):
+    wide = tuple(tensor(f"x{i}", "float32", (1,)) for i in range(MAX_PARAMS + 1))
+    with pytest.raises(UnsupportedError, match="4097 parameters, the limit is 4096"):
         text(changed(inputs=wide, symbols={}, outputs=(), calls=()))
+    for count, defined in ((256, ()), (257, ("#define KILN_MAX_PARAMS 512",))):
+        made = text(changed(inputs=wide[:count], symbols={}, outputs=(), calls=()))
+        assert runtime_defines({"entry.c": made}) == defined
     with pytest.raises(UnsupportedError, match="element type complex64"):
         text(changed(inputs=(tensor("x", "complex64", ("s_n",)),)))
     with pytest.raises(UserError, match="two entries of the library would be called 'lib_f'"):

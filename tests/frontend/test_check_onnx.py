@@ -64,6 +64,57 @@ def test_ten_blockers_in_two_thousand_nodes() -> None:
         assert Issue(**{**issue.to_json(), "types": tuple(issue.to_json()["types"])}) == issue  # type: ignore[arg-type]
 
 
+def behind(*, declared: list[object] | None) -> list[tuple[str, str]]:
+    """The nodes that are refused behind an operator nobody knows, with their kinds."""
+    yes, inner = helper.make_tensor_value_info, helper.make_node
+    branch = helper.make_graph([inner("Foo", ["a"], ["t"], name="t", domain="acme")], "b", [], [])
+    branch.output.append(yes("t", 1, None))
+    nodes = [
+        helper.make_node("Foo", ["x"], ["a"], name="first", domain="acme"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Foo", ["b"], ["c"], name="second", domain="acme"),
+        helper.make_node("Softmax", ["b"], ["d"], name="axis", axis=7),
+        helper.make_node("Hardmax", ["b"], ["e"], name="attribute", bogus=7),
+        helper.make_node("Gelu", ["c"], ["f"], name="of a body", bogus=7),
+        helper.make_node("StringSplit", ["c"], ["g", "h"], name="strings"),
+        helper.make_node("Reshape", ["b", "shape"], ["i"], name="size"),
+        helper.make_node("If", ["c"], ["j"], name="if", then_branch=branch, else_branch=branch),
+    ]
+    shape = numpy_helper.from_array(np.array([7, 5]), "shape")
+    made = model(nodes, ["d"], shape, opset=20)
+    if declared is not None:
+        made.graph.value_info.append(yes("a", 1, declared))
+    return [(i.node, i.kind) for i in tk.check(made.SerializeToString())]
+
+
+@pytest.mark.parametrize("declared", [None, [2, 3], ["unk__5", 3]])
+def test_checking_goes_on_behind_an_unknown_operator(declared: list[object] | None) -> None:
+    named = [("first", "operator"), ("second", "operator")]
+    attributes = [("attribute", "attribute"), ("of a body", "attribute")]
+    rest = [("strings", "operator"), *[("if/t", "operator")] * 2]
+    sized = [("axis", "malformed"), attributes[0], attributes[1]]
+    found = behind(declared=declared)
+    if declared == [2, 3]:
+        assert found == [*named, *sized, rest[0], ("size", "malformed"), *rest[1:]]
+    elif declared is None:
+        assert found == [*named, *attributes, *rest]
+    else:  # sizes that nothing tells might fit: what depends on them is not judged
+        assert found == [*named, attributes[1], *rest]
+
+
+def test_types_that_the_schema_tells() -> None:
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["a", "b"], name="computed"),
+        helper.make_node("Foo", ["a"], ["c"], name="foreign", domain="acme"),
+    ]
+    made = model(nodes, ["c"])
+    made.graph.input.append(helper.make_tensor_value_info("k", 7, [1]))
+    del made.graph.output[:]
+    made.graph.output.append(helper.make_tensor_value_info("c", 1, None))
+    found = tk.check(made.SerializeToString())
+    assert [i.types for i in found if i.node == "foreign"] == [("float32",)]
+
+
 def test_those_that_differ_in_their_node_share_a_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

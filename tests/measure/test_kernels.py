@@ -10,8 +10,11 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.external.example import C_REFERENCE
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.dtype import FLOAT32
+from tensorkiln.ir.expr import FloatImm, IntImm, Var, binary, minimum
 from tensorkiln.ir.relax import tensor
+from tensorkiln.ir.stmt import For, Store
 from tensorkiln.measure.kernels import flops, least_time, operands, size_of, time_kernels
 from tests.transform.graphs import graph, rand
 
@@ -67,6 +70,22 @@ def test_sizes_and_arithmetic() -> None:
     mod = graph(lambda g, x: g.mul(g.add(x, 1.0), 2.0), x=tensor((N, 8), "float32"))
     (f,) = tk.compile(mod).module.with_programs().prim_funcs
     assert flops(f.body, {"n": 100}) == pytest.approx(2 * 800, rel=0.1)
+
+
+def test_extents_that_depend_on_outer_loops() -> None:
+    """The rounds of each loop, not a product of extents: of triangles, tiles, remainders."""
+    x, i, j = Buffer("x", FLOAT32, (N, N)), Var("i"), Var("j")
+    step = Store(x, (i, j), binary("add", Load(x, (i, j)), FloatImm(1.0)))
+    for extent, count in (
+        (i, lambda n: n * (n - 1) // 2),
+        (N - i * 16, lambda n: sum(max(0, n - i * 16) for i in range(n))),
+        (minimum(8, N - i * 8), lambda n: n),
+    ):
+        inner = For(j, IntImm(0), extent, "serial", step)
+        loop = For(i, IntImm(0), N, "serial", inner)
+        for size in (1, 5, 40, 64, 1000):
+            got = flops(loop, {"n": size})
+            assert got == pytest.approx(count(size), rel=0 if size <= 64 else 0.2)
 
 
 def test_the_least_of_three_calls_at_least() -> None:

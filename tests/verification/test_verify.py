@@ -63,6 +63,19 @@ def test_models(form: str, tmp_path: Path) -> None:
     assert found and found.compared == 3 and found.outputs[0].shape == (2, 10)
 
 
+def test_a_chain_of_more_values_than_a_call_usually_has() -> None:
+    def chain(g: Any, x: Any) -> Any:
+        for k in range(300):
+            x = g.softmax(g.mul(x, 1.5 + k % 2), axis=-1)
+        return x
+
+    mod = graph(chain, x=(2, 4))
+    exe = tk.compile(mod, TARGET, debug=True)
+    assert len(exe.functions[0].params) > 256
+    found = tk.verify(exe, mod)
+    assert found and found.compared == 300
+
+
 def test_a_program_of_torch() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))

@@ -15,7 +15,9 @@ from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, Pool
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.base.schema import Dim
 
-MAX_PARAMS, MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 256, 64, 256, 16  # as in crt.h and kiln.h
+MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 64, 256, 16  # as in crt.h and kiln.h
+USUAL_PARAMS = 256  # KILN_MAX_PARAMS of crt.h, where entry.c does not define another
+MAX_PARAMS = 4096  # of which a call takes 460 kB of stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ nodes of its body. It is loaded when the first such operator is met; without it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
@@ -120,6 +120,49 @@ def body_of(
     return replace(body, attribute_proto=tuple(defaults), opset_import=imports)
 
 
+def inferred_types(
+    node: NodeProto, types: Sequence[TensorType | None], opsets: Mapping[str, int]
+) -> dict[str, TypeProto]:
+    """The types of a node's outputs, by name, that follow from its operands' and the operator's
+    schema; none if the package `onnx` is not installed, or cannot tell."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    schema = schema_of(node.op_type, domain, opsets.get(domain, 1))
+    if schema is None:
+        return {}
+    from onnx import NodeProto as Theirs
+    from onnx import TypeProto as TheirType
+    from onnx.shape_inference import infer_node_outputs
+
+    operands = {
+        name: TheirType.FromString(encode(TYPE, _type_proto(t)))
+        for name, t in zip(node.operands, types, strict=True)
+        if t is not None
+    }
+    try:
+        found = infer_node_outputs(schema, Theirs.FromString(encode(NODE, node)), operands)
+    except Exception:  # what is raised for a node that does not fit its schema depends on it
+        return {}
+    return {k: decode(TYPE, memoryview(t.SerializeToString())) for k, t in found.items()}
+
+
+def check_attributes(schema: Any, attributes: Sequence[AttributeProto]) -> None:
+    """Raise NodeProblem unless the attributes are those of a schema."""
+    given = {a.name: a for a in attributes}
+    for name, attr in given.items():
+        if name not in schema.attributes:
+            hint = nearest(name, list(schema.attributes))
+            raise unsupported(f"attribute {name!r} is not supported", hint)
+        _check_kind(attr, schema.attributes[name])
+    for name, row in schema.attributes.items():
+        if row.required and name not in given:
+            raise malformed(f"attribute {name!r} is missing")
+
+
+def has_body(schema: Any) -> bool:
+    """Whether the standard defines an operator by others."""
+    return bool(schema.has_function or schema.context_dependent_function_opset_versions)
+
+
 def needed_nodes(body: FunctionProto, results: Sequence[str]) -> list[NodeProto]:
     """The nodes of a body on which `results` depend, in the body's order."""
     maker = {out: i for i, node in enumerate(body.node) for out in node.output if out}
@@ -157,15 +200,7 @@ def _type_proto(t: TensorType) -> TypeProto:
 
 def _check(schema: Any, node: NodeProto, types: Sequence[TensorType | None]) -> None:
     """Raise NodeProblem unless attributes and operands are those of the schema."""
-    given = {a.name: a for a in node.attribute}
-    for name, attr in given.items():
-        if name not in schema.attributes:
-            hint = nearest(name, list(schema.attributes))
-            raise unsupported(f"attribute {name!r} is not supported", hint)
-        _check_kind(attr, schema.attributes[name])
-    for name, row in schema.attributes.items():
-        if row.required and name not in given:
-            raise malformed(f"attribute {name!r} is missing")
+    check_attributes(schema, node.attribute)
     if not schema.min_input <= len(types) <= schema.max_input:
         most = schema.max_input if schema.max_input < 1 << 30 else "or more"
         raise malformed(f"expected {schema.min_input} to {most} operands, got {len(types)}")

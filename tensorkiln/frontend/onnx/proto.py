@@ -129,7 +129,8 @@ class NodeProto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """GraphProto, without fields that an import does not need (value_info, doc_string, ...)."""
+    """GraphProto, without fields that an import does not need (doc_string, ...). `value_info` is
+    not decoded: only errors ask what is in it."""
 
     node: tuple[NodeProto, ...] = ()
     name: str = ""
@@ -137,6 +138,7 @@ class Graph:
     sparse_initializer: tuple[memoryview, ...] = ()
     input: tuple[ValueInfo, ...] = ()
     output: tuple[ValueInfo, ...] = ()
+    value_info: tuple[memoryview, ...] = ()  # each a ValueInfoProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ _TENSOR_TYPE = Schema(
     {1: Field("elem_type", "int"), 2: Field("shape", "message", False, lambda: _SHAPE)},
 )
 TYPE = Schema("TypeProto", TypeProto, {1: Field("tensor", "message", False, lambda: _TENSOR_TYPE)})
-_VALUE_INFO = Schema(
+VALUE_INFO = Schema(
     "ValueInfoProto",
     ValueInfo,
     {1: Field("name", "str"), 2: Field("type", "message", False, lambda: TYPE)},
@@ -240,8 +242,9 @@ _GRAPH: Schema = Schema(
         1: Field("node", "message", True, lambda: NODE),
         2: Field("name", "str"),
         5: Field("initializer", "message", True, lambda: _TENSOR),
-        11: Field("input", "message", True, lambda: _VALUE_INFO),
-        12: Field("output", "message", True, lambda: _VALUE_INFO),
+        11: Field("input", "message", True, lambda: VALUE_INFO),
+        12: Field("output", "message", True, lambda: VALUE_INFO),
+        13: Field("value_info", "bytes", True),
         15: Field("sparse_initializer", "bytes", True),
     },
 )

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorkiln.frontend.onnx.held import Held
-from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto
+from tensorkiln.frontend.onnx.proto import AttributeProto, NodeProto, TensorProto, TypeProto
 
 
 class Unknown:
-    """The value of an output whose node could not be imported; see `UNKNOWN`.
-
-    A node that reads it is skipped without an issue, so that one cause gives one issue.
-    """
+    """The value of an output whose node could not be imported, and whose type nothing tells; see
+    `UNKNOWN`. Of a node that reads it, only what does not depend on types is checked."""
 
 
 UNKNOWN = Unknown()
@@ -25,7 +23,9 @@ class GraphScope:
 
     `outer` is the enclosing scope, whose names a branch can read (None for a function body).
     `opsets` maps a domain to its version, `attrs` holds the attributes of a function's call,
-    `used` the names that nodes or results read; `prefix` is put before labels of nodes.
+    `used` the names that nodes or results read; `prefix` is put before labels of nodes. `infos` are
+    the graph's value_info, undecoded, and `declared` what is in them once that is asked; `doubtful`
+    are the names of values that depend on sizes which nothing tells (`stand_ins.py`).
     """
 
     opsets: Mapping[str, int]
@@ -35,6 +35,9 @@ class GraphScope:
     attrs: Mapping[str, AttributeProto] = field(default_factory=dict)
     values: dict[str, Held | TensorProto | Unknown] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    infos: Sequence[memoryview] = ()
+    declared: dict[str, TypeProto] | None = None
+    doubtful: set[str] = field(default_factory=set)
 
     def find(self, name: str) -> Held | TensorProto | Unknown | None:
         """The value of a name in this scope or an enclosing one; None if it is not defined.
@@ -47,6 +50,16 @@ class GraphScope:
                 return scope.values[name]
             scope = scope.outer
         return None
+
+    def is_doubtful(self, name: str) -> bool:
+        """Whether the value of a name in this scope or an enclosing one depends on sizes that
+        nothing tells."""
+        scope: GraphScope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return name in scope.doubtful
+            scope = scope.outer
+        return False
 
 
 def resolved(attr: AttributeProto, scope: GraphScope) -> AttributeProto | None:
