@@ -64,8 +64,9 @@ def check_onnx(
 ) -> tuple[Issue, ...]:
     """Return every issue for which `from_onnx` would refuse the model; empty if it imports.
 
-    A node with an operand that a refused node computes is not checked, and so not reported. Files
-    of external data need not be there (`absent_files`): other values take the place of weights, and
+    Behind a refused node, types that the model declares or that its schema tells take the place of
+    what it computes; where there are none, only operators and attributes are checked. Files of
+    external data need not be there (`absent_files`): other values take the place of weights, and
     a few integers, which may decide shapes, are an issue of kind `weights`. Otherwise raises
     UserError where `from_onnx` does.
     """

@@ -8,7 +8,7 @@ that has one is an outer function.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -17,6 +17,8 @@ from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import (
     AnyTensorType,
+    Call,
+    Constant,
     MatchCast,
     RVar,
     TensorType,
@@ -55,6 +57,31 @@ def _tensor(g: Context, x: RVar, shape: Sequence[ExprLike | None]) -> RVar:
     return shaped(g, x, shape, x.type.dtype)
 
 
+def elements(g: Context, x: Val, what: str) -> list[Val]:
+    """The elements of a 1-D operand as tensors [1]. Those that are known although others are not,
+    as operands of a concatenation, are constants."""
+    parts = [y for part in _joined(g, x) for y in _each(g, part, what)]
+    return [g.reshape(y, (1,)) for y in parts]
+
+
+def _joined(g: Context, x: Val) -> Sequence[Val]:
+    """The operands of the concatenation that makes a 1-D operand; itself if none does."""
+    if not isinstance(x, RVar):
+        return (x,)
+    made = next((b.value for b in reversed(g.builder.bindings) if b.var is x), None)
+    if isinstance(made, Call) and made.op == "concat":
+        return [y for v in made.args if isinstance(v, RVar | Constant) for y in _joined(g, v)]
+    return (x,)
+
+
+def _each(g: Context, x: Val, what: str) -> Iterator[Val]:
+    count = int_value(g.shape(x)[0]) if g.rank(x) == 1 else None
+    if count is None:
+        raise unsupported(f"{what} has a number of elements that is not known")
+    for i in range(count):
+        yield g.emit("slice", x, begin=(i,), strides=(1,), shape=(1,)) if count > 1 else x
+
+
 def extents_of(g: Context, x: Val, what: str) -> tuple[Expr, ...]:
     """The elements of a 1-D integer operand as extents. Those that are computed from data become
     new dimensions, and a negative one is an error when the function runs."""
@@ -69,6 +96,9 @@ def extents_of(g: Context, x: Val, what: str) -> tuple[Expr, ...]:
         raise unsupported(
             f"{what} has a number of elements that is not known", "its length is a rank"
         )
+    parts = _joined(g, x)
+    if len(parts) > 1:
+        return tuple(d for part in parts for d in extents_of(g, part, what))
     found = g.bound_sizes.get(x)
     if found is None:
         found = g.bound_sizes[x] = tuple(d for part in _parts(g, x, count) for d in part)
@@ -86,6 +116,13 @@ def _parts(g: Context, x: RVar, count: int) -> list[tuple[Expr, ...]]:
         made = g.builder.emit("sized", g.value(part), span=g.span)
         found.append(shaped(g, made, (*[None] * n, 0), BOOL).tensor.shape[:-1])
     return found
+
+
+def require(g: Context, holds: Val, what: str) -> None:
+    """Refuse a call in which the integer `holds`, a scalar that data decides, is not positive."""
+    ok = g.emit("sub", g.reshape(holds, (1,)), g.const([1], "int64"))
+    made = g.builder.emit("sized", g.value(ok), span=f"{g.span}: {what}")
+    shaped(g, made, (0, 0), BOOL)
 
 
 def number(g: Context, x: Val, what: str) -> Expr:
@@ -131,9 +168,11 @@ def is_computed(g: Context, x: Val) -> bool:
 
 __all__ = [
     "dynamic",
+    "elements",
     "extents_of",
     "is_computed",
     "number",
+    "require",
     "reshaped",
     "resolved_shape",
     "shaped",

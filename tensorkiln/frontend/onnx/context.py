@@ -84,6 +84,9 @@ class Context:
         small = isinstance(x, Constant) and x.array.size <= known.KNOWN_LIMIT
         if isinstance(x, Constant) and small and not x.type.dtype.is_float:
             return known.exprs(x)
+        empty = isinstance(x, RVar) and any(int_value(d) == 0 for d in x.tensor.shape)
+        if empty and not x.tensor.dtype.is_float and (shape := x.tensor.static_shape()) is not None:
+            return known.object_array((), shape)  # of no elements all are known
         return None
 
     def extents(self, x: Val, what: str) -> tuple[Expr, ...]:

@@ -25,7 +25,7 @@ from tensorkiln.frontend.onnx.scan import MAX_STEPS, BodyRefused, scan, scan_8, 
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
 
-MAX_DEPTH = 32
+MAX_DEPTH = 33  # of bodies and functions; files nest no deeper (`MAX_DEPTH` of wire.py)
 # Of all loops of a model: a file of a few bytes must not keep the importer busy for hours.
 MOST_STEPS = 1 << 14
 Outputs = Sequence[Held | Unknown]
@@ -52,6 +52,10 @@ class Host(Protocol):
         """What a result of a body stands for."""
 
 
+class _OperandUnknown(BodyRefused):
+    """A refused node computes an operand."""
+
+
 class _Computed(NodeProblem):
     """The course of a loop is known when the function runs."""
 
@@ -67,7 +71,7 @@ def _branch(
         raise malformed(f"If takes one condition, got {len(node.input)}")
     cond = host.operand(node.input[0], scope)
     if isinstance(cond, Unknown) or cond is None:
-        return [UNKNOWN] * len(node.output)
+        return _behind_unknown(host, node, given, scope)
     sides = [body for name in ("then_branch", "else_branch") if (body := bodies[name])]
     if isinstance(cond, Constant) and cond.array.size == 1:
         body = sides[0 if cond.array.item() else 1]
@@ -82,13 +86,28 @@ def _branch(
         return [UNKNOWN] * len(node.output)
 
 
-def _body(host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held]) -> Outputs:
+def _behind_unknown(
+    host: Host, node: NodeProto, given: Sequence[AttributeProto], scope: GraphScope
+) -> Outputs:
+    """Import the bodies of a node with an operand of which nothing is known, for their issues."""
+    for body in (a.g for a in given):
+        if isinstance(body, Graph) and scope.depth < MAX_DEPTH:
+            args = [UNKNOWN] * len(body.input)
+            _body(host, body, scope, f"{scope.prefix}{node.label}/", args)
+    return [UNKNOWN] * len(node.output)
+
+
+def _body(
+    host: Host, body: Graph, scope: GraphScope, prefix: str, args: Sequence[Held | Unknown]
+) -> Outputs:
     """The results of a body, whose nodes are imported in a scope of their own."""
     if scope.depth >= MAX_DEPTH:
         raise malformed("bodies are nested too deep")
     if len(body.input) != len(args):
         raise malformed(f"a body of {len(body.input)} operands for {len(args)}")
-    inner = GraphScope(scope.opsets, prefix, scope.depth + 1, scope, scope.attrs)
+    inner = GraphScope(
+        scope.opsets, prefix, scope.depth + 1, scope, scope.attrs, infos=body.value_info
+    )
     inner.values.update({t.name: t for t in body.initializer})
     inner.values.update(zip((v.name for v in body.input), args, strict=True))
     host.nodes(body.node, inner, [o.name for o in body.output])
@@ -143,12 +162,12 @@ def _tensors_only(
 
 
 def _given_operands(host: Host, node: NodeProto, scope: GraphScope, first: int) -> list[Held]:
-    """The operands from number `first` on; BodyRefused if one is unknown."""
+    """The operands from number `first` on; _OperandUnknown if one is unknown."""
     operands = [host.operand(name, scope) for name in node.input[first:]]
     if any(v is None for v in operands):
         raise malformed("an operand is left out, but all are required")
     if any(isinstance(v, Unknown) for v in operands):
-        raise BodyRefused
+        raise _OperandUnknown
     return [v for v in operands if v is not None and not isinstance(v, Unknown)]
 
 
@@ -169,6 +188,8 @@ def _scan(
         step = _tensors_only(_step(host, node, values["body"], scope))
         host.enter(node, scope)
         outputs: Sequence[Held] = run(host.g, step, *tensors, **values)
+    except _OperandUnknown:
+        return _behind_unknown(host, node, given, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
     return _fitting(node, outputs)
@@ -198,8 +219,10 @@ def _loop(
     try:
         states = _given_operands(host, node, scope, 2)
         if any(isinstance(v, Unknown) for v in limits):
-            raise BodyRefused
+            raise _OperandUnknown
         return _fitting(node, _any_loop(host, node, scope, body, (limits[0], limits[1]), states))
+    except _OperandUnknown:
+        return _behind_unknown(host, node, given, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
 
@@ -313,6 +336,8 @@ def _sequence_map(
             step(k, [v.items[k] if isinstance(v, TensorList) else v for v in operands])
             for k in range(lengths.pop())
         ]
+    except _OperandUnknown:
+        return _behind_unknown(host, node, given, scope)
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
     columns = [[row[k] for row in rows] for k in range(len(body.output))]

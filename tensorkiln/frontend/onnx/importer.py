@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
+from tensorkiln.base.text import unused
 from tensorkiln.frontend.onnx import bodies, control, dispatch
+from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
@@ -28,6 +30,7 @@ from tensorkiln.frontend.onnx.proto import (
     ValueInfo,
 )
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
+from tensorkiln.frontend.onnx.stand_ins import BY_NAME, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
 from tensorkiln.ir.attrs import Attrs
@@ -67,7 +70,7 @@ class Importer:
         """
         graph = self.source.model.graph
         assert graph is not None
-        scope = GraphScope(self._opsets(self.source.model.opset_import))
+        scope = GraphScope(self._opsets(self.source.model.opset_import), infos=graph.value_info)
         self._check_outputs(graph)
         for t in graph.initializer:
             if not t.name:
@@ -78,7 +81,7 @@ class Importer:
         inputs = self._params(graph, scope)
         self.dims.check_freeze()
         self.nodes(graph.node, scope, [o.name for o in graph.output])
-        results = [r for o in graph.output for r in self._results(o.name, scope)]
+        results = _distinct([r for o in graph.output for r in self._results(o.name, scope)])
         if self.issues:
             return None
         self.named = {n: v for n, v in scope.values.items() if isinstance(v, RVar)}
@@ -108,8 +111,6 @@ class Importer:
         names = [o.name for o in graph.output]
         if not names:
             self._issue("malformed", "graph", "", "the graph has no outputs")
-        for name in sorted({n for n in names if names.count(n) > 1}):
-            self._issue("malformed", "graph", "", f"output {name!r} is listed twice")
 
     def _module(
         self, graph: Graph, inputs: Sequence[ValueInfo], named: Sequence[tuple[str, RVar]]
@@ -221,21 +222,20 @@ class Importer:
 
     def _node(self, node: NodeProto, scope: GraphScope) -> None:
         label = scope.prefix + node.label
+        doubtful, before = is_doubtful(reads(node), scope), len(self.issues)
+        outputs: Sequence[Held | Unknown] = ()
         try:
-            outputs: Sequence[Held | Unknown] = self._import(node, scope)
+            outputs = self._import(node, scope)
         except NodeProblem as problem:
             self._node_issue(problem.kind, node, scope, problem.message, problem.hint)
-            outputs = ()
         except UserError as error:
             if error.code in ("missing-file", "unsafe-path", "short-file", *FAULTS):
                 raise
             # Raised by an operator's type rule: the operands do not fit each other.
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
             self._node_issue(kind, node, scope, error.message, error.hint)
-            outputs = ()
         except MemoryError:
             self._node_issue("malformed", node, scope, "not enough memory to import it")
-            outputs = ()
         except TensorkilnError:
             raise
         except Exception as error:
@@ -245,6 +245,10 @@ class Importer:
                 code="import-failed",
                 where=self.source.where,
             ) from error
+        if doubtful:
+            scope.doubtful.update(node.output)
+            self.issues[before:] = [i for i in self.issues[before:] if i.kind in BY_NAME]
+        outputs = outputs or stand_ins(self.g, node, scope)
         for i, name in enumerate(node.output):
             if name:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
@@ -286,9 +290,10 @@ class Importer:
         if any(isinstance(v, Unknown) for v in operands):
             return [UNKNOWN] * len(node.output)
         self.enter(node, scope)
+        name = f"{domain}.{node.op_type}" if domain else node.op_type
         result = apply(
-            f"{domain}.{node.op_type}" if domain else node.op_type,
-            lambda *args: importer(self.g, *args, **values),
+            name,
+            over_axes(self.g, name, lambda *args: importer(self.g, *args, **values)),
             [v for v in operands if not isinstance(v, Unknown)],
         )
         if any(self.g.outputs[len(result) :]):
@@ -326,6 +331,9 @@ class Importer:
             raise problem
         operands = self.operands(node, scope)
         if any(isinstance(v, Unknown) for v in operands):
+            if not bodies.has_body(schema):
+                raise problem
+            bodies.check_attributes(schema, given)
             return [UNKNOWN] * len(node.output)
         if any(isinstance(v, Narrow | TensorList | Absent) for v in operands):
             raise problem
@@ -460,6 +468,16 @@ class Importer:
                 place_of(node),
             )
         )
+
+
+def _distinct(results: Sequence[tuple[str, RVar]]) -> list[tuple[str, RVar]]:
+    """Results with names of their own: one that is listed again is `name_2`."""
+    taken = {name for name, _ in results}
+    found: dict[str, RVar] = {}
+    for name, value in results:
+        found[unused(name, taken) if name in found else name] = value
+        taken.update(found)
+    return list(found.items())
 
 
 def _type_of(value: object) -> str:

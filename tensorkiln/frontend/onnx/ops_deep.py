@@ -13,7 +13,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_index import pad
+from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ops.window import Window
 

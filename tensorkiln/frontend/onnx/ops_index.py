@@ -1,14 +1,12 @@
-"""Operators that index: Slice, Gather, GatherElements, GatherND and OneHot; and Pad."""
+"""Operators that index: Slice, Gather, GatherElements, GatherND and OneHot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tensorkiln.frontend.onnx.computed import dynamic, is_computed, number
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.dispatch import Int, Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
@@ -31,7 +29,7 @@ def slice_10(
 ) -> Val:
     """Slice with its bounds as operands, which may be symbolic or computed; steps may be
     negative."""
-    if any(v is not None and is_computed(g, v) for v in (starts, ends, steps)):
+    if any(v is not None and is_computed(g, v) for v in (starts, ends, axes, steps)):
         return _computed_slice(g, x, starts, ends, axes, steps)
     return _slice(
         g,
@@ -50,10 +48,13 @@ def _computed_slice(
     rank, count = g.rank(x), int_value(g.shape(starts)[0])
     if count is None:
         raise unsupported("starts has a number of elements that is not known")
-    where = g.axes(range(count) if axes is None else g.ints(axes, "axes"), rank)
     by = g.const([1] * count, "int64") if steps is None else steps
+    if axes is None or not is_computed(g, axes):
+        where = g.axes(range(count) if axes is None else g.ints(axes, "axes"), rank)
+        axes = g.const(where, "int64")
+    else:
+        where = tuple(range(rank))
     shape = [None if i in where else d for i, d in enumerate(g.shape(x))]
-    axes = g.const(where, "int64")
     return dynamic(g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape])[0]
 
 
@@ -215,83 +216,10 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
     return g.emit("where", g.emit("equal", index, line), pick[1], pick[0])
 
 
-# -- padding ----------------------------------------------------------------------------------
-
-
-def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Float = 0.0) -> Val:
-    """Pad with its pads as an attribute (until opset 10)."""
-    return pad(g, x, pads, range(g.rank(x)), mode, value)
-
-
-def pad_11(
-    g: Context,
-    x: Val,
-    pads: Val,
-    value: Val | None = None,
-    axes: Val | None = None,
-    *,
-    mode: Str = "constant",
-) -> Val:
-    """Pad with pads, value and (from opset 18) axes as operands."""
-    rank = g.rank(x)
-    where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)
-    fill = 0.0 if value is None else g.scalar(value, "the padding value")
-    return pad(g, x, g.ints(pads, "pads"), where, mode, float(fill))
-
-
-def pad(
-    g: Context, x: Val, pads: Sequence[int], axes: Sequence[int], mode: str, value: float
-) -> Val:
-    """Pad `x` along `axes`.
-
-    `pads` lists the number of elements to add before each of `axes`, then the numbers to add
-    after: [1, 2, 3, 4] for two axes adds 1 before and 3 after the first. A negative number removes
-    elements.
-    """
-    if len(pads) != 2 * len(axes):
-        raise malformed(f"pads has {len(pads)} entries for {len(axes)} dimensions")
-    if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise malformed(f"mode={mode!r}; expected 'constant', 'reflect', 'edge' or 'wrap'")
-    before, after = [0] * g.rank(x), [0] * g.rank(x)
-    for k, axis in enumerate(axes):
-        before[axis], after[axis] = pads[k], pads[len(axes) + k]
-    if any(p < 0 for p in (*before, *after)):
-        x = _crop(g, x, before, after)
-        before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
-    if not any(before) and not any(after):
-        return x
-    if mode == "wrap":
-        return _wrapped_around(g, x, before, after)
-    return g.emit("pad", x, before=tuple(before), after=tuple(after), value=value, mode=mode)
-
-
-def _wrapped_around(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
-    """`x` repeated without end in both directions, of which that many elements are kept."""
-    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
-        if low or high:
-            extent = int_value(g.shape(x)[axis])
-            if extent is None:
-                raise unsupported("mode='wrap' of a symbolic dimension", "freeze={name: size}")
-            index = np.arange(-low, extent + high) % max(extent, 1)
-            x = g.emit("take", x, g.const(index, "int64"), axis=axis)
-    return x
-
-
-def _crop(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
-    """Remove -p elements for each negative p in `before` and `after`; ignore positive pads."""
-    begin = tuple(max(-p, 0) for p in before)
-    shape = tuple(
-        g.dims.simplify(d + (min(b, 0) + min(a, 0)))
-        for d, b, a in zip(g.shape(x), before, after, strict=True)
-    )
-    return g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=shape)
-
-
 TABLE: Table = {
     "Slice": {1: slice_1, 10: slice_10},
     "Gather": {1: gather},
     "GatherElements": {11: gather_elements},
     "GatherND": {11: gather_nd},
     "OneHot": {9: one_hot},
-    "Pad": {2: pad_2, 11: pad_11},
 }

@@ -15,8 +15,9 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_scatter import least
 from tensorkiln.frontend.onnx.ops_unpool import max_indices
-from tensorkiln.frontend.onnx.windows import Windows
+from tensorkiln.frontend.onnx.windows import Windows, padded_same
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ops.window import Window
 
@@ -89,6 +90,7 @@ def max_pool(
 ) -> Sequence[Val]:
     """Maximum over windows of x [N, C, ...]; the places of the maxima only if they are used."""
     given = Windows(kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    x, given = padded_same(g, x, given, least(g.type(x).dtype))
     windows = given.along(g, x)
     y = _pooled(g, x, windows, lambda image, h, w: _emit(g, "max_pool2d", image, h, w))
     return (y, max_indices(g, x, windows, bool(storage_order))) if any(g.outputs[1:]) else (y,)
@@ -113,7 +115,15 @@ def average_pool(
     def pool(image: Val, h: Window, w: Window) -> Val:
         return _emit(g, "avg_pool2d", image, h, w, count_include_pad=include)
 
-    return _pooled(g, x, given.along(g, x), pool)
+    y, around = padded_same(g, x, given, 0.0)
+    if around is given:
+        return _pooled(g, x, given.along(g, x), pool)
+    total = _pooled(g, y, around.along(g, y), pool)
+    if include:
+        return total
+    ones = g.emit("full", shape=g.shape(x), value=1.0, dtype=g.dtype(x))
+    inside, _ = padded_same(g, ones, given, 0.0)
+    return g.emit("div", total, _pooled(g, inside, around.along(g, y), pool))
 
 
 def lp_pool(
@@ -146,8 +156,8 @@ def lp_pool(
         )
         return g.reshape(y, (*shape[:2], *g.shape(y)[2:]))
 
-    powers = _power(g, g.emit("abs", x), p)
-    return _root(g, _pooled(g, powers, given.along(g, x), pool), p)
+    powers, given = padded_same(g, _power(g, g.emit("abs", x), p), given, 0.0)
+    return _root(g, _pooled(g, powers, given.along(g, powers), pool), p)
 
 
 def _reach(w: Window, extent: Expr) -> int:

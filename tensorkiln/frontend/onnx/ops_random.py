@@ -134,17 +134,26 @@ def dropout_12(
 ) -> tuple[Val, ...]:
     """Dropout with the ratio and the training flag as operands. In training, elements are dropped
     by the numbers of the seed, the others divided by 1 - ratio."""
-    if training is None or not g.scalar(training, "training_mode"):
+    if training is None or (
+        isinstance(training, Constant) and not g.scalar(training, "training_mode")
+    ):
         return dropout(g, x)
-    part = 0.5 if ratio is None else g.scalar(ratio, "ratio")
-    if not 0 <= part < 1:
-        raise malformed(f"ratio={part}, expected 0 to below 1")
-    if part == 0:
-        return dropout(g, x)
+    part = g.const(0.5, "float32") if ratio is None else g.reshape(ratio, ())
+    if isinstance(part, Constant):
+        number = g.scalar(part, "ratio")
+        if not 0 <= number < 1:
+            raise malformed(f"ratio={number}, expected 0 to below 1")
+        if number == 0:
+            return dropout(g, x)
     u = _drawn(seed, g.static(x, "the operand"), "float64", _uniform(0, 1))
-    mask = constant(u.array >= part)
-    kept = g.emit("mul", x, g.like(1 / (1 - part), x))
-    return g.emit("where", mask, kept, g.like(0, x)), mask
+    mask = g.emit("greater_equal", u, g.cast(part, "float64"))
+    rest = g.emit("sub", g.const(1, "float64"), g.cast(part, "float64"))
+    kept = g.emit("mul", x, g.cast(g.emit("div", g.const(1, "float64"), rest), g.dtype(x)))
+    y = g.emit("where", mask, kept, g.like(0, x))
+    if isinstance(training, Constant):
+        return y, mask
+    now = g.reshape(training, ())
+    return g.emit("where", now, y, x), g.emit("logical_or", mask, g.emit("logical_not", now))
 
 
 TABLE: Table = {

@@ -176,6 +176,14 @@ def _masked(g: Context, name: str, unit: int, x: Val, exclusive: bool) -> Val:
     return g.emit(name, masked, axes=(g.rank(x),), keepdims=False)
 
 
+def hardmax_1(g: Context, x: Val, *, axis: Int = 1) -> Val:
+    """Hardmax until opset 12: over the dimensions from `axis` on, flattened."""
+    rank, shape = g.rank(x), g.shape(x)
+    at = rank if axis == rank else g.axis(axis, rank)
+    rows, columns = g.dims.product(shape[:at]), g.dims.product(shape[at:])
+    return g.reshape(hardmax_13(g, g.reshape(x, (rows, columns)), axis=1), shape)
+
+
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
     """1 at the first of the greatest elements along a dimension, else 0."""
     at = g.axis(axis, g.rank(x))
@@ -193,18 +201,18 @@ OURS = {
     "ReduceMin": "min",
     "ReduceProd": "prod",
 }
-_COMPOSED = ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+COMPOSED = ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
 
 TABLE: Table = {
     **{
         name: {1: reduce_attr(name), (13 if name == "ReduceSum" else 18): reduce_input(name)}
-        for name in (*OURS, *_COMPOSED)
+        for name in (*OURS, *COMPOSED)
     },
     "ArgMax": {1: arg("argmax")},
     "ArgMin": {1: arg("argmin")},
     "Softmax": {1: softmax_1("softmax"), 13: softmax_13("softmax")},
     "LogSoftmax": {1: softmax_1("log_softmax"), 13: softmax_13("log_softmax")},
-    "Hardmax": {13: hardmax_13},
+    "Hardmax": {1: hardmax_1, 13: hardmax_13},
     "CumSum": {11: cumulative("sum", 0)},
     "CumProd": {26: cumulative("prod", 1)},
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from tensorkiln.frontend.onnx.computed import number
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -61,18 +63,14 @@ def roi_align_16(
     spatial_scale: Float = 1.0,
 ) -> Val:
     """Boxes rois [R, 4] of x [N, C, H, W] as pictures [R, C, oh, ow]: each element is the mean or
-    the maximum of sampling_ratio**2 points, at which x is blended of four elements."""
+    the maximum of sampling_ratio**2 points, at which x is blended of four elements. With a
+    sampling_ratio of 0 a box has as many points as elements of x."""
     modes = ("half_pixel", "output_half_pixel")
     if coordinate_transformation_mode not in modes:
         given = coordinate_transformation_mode
         raise malformed(f"coordinate_transformation_mode={given!r}; expected one of {modes}")
     if mode not in ("avg", "max"):
         raise malformed(f"mode={mode!r}; expected 'avg' or 'max'")
-    if sampling_ratio < 1:
-        raise unsupported(
-            "sampling_ratio=0, with which each box has its own number of points",
-            "export the model with a sampling_ratio of 1 or more",
-        )
     if g.rank(x) != 4 or g.rank(rois) != 2 or not same_extent(g.shape(rois)[1], 4):
         raise malformed("expected x [N, C, H, W] and rois [R, 4]")
     half = coordinate_transformation_mode == "half_pixel"
@@ -81,12 +79,14 @@ def roi_align_16(
     shift = g.const(0.5 if half else 0.0, g.dtype(rois))
     scaled = g.emit("sub", g.emit("mul", rois, g.like(spatial_scale, rois)), shift)
     edges = [_column(g, scaled, k) for k in range(4)]
-    lines = []
+    lines, points_of = [], []
     for axis, size in ((1, output_height), (0, output_width)):
         length = g.emit("sub", edges[axis + 2], edges[axis])
         if not half:
             length = g.emit("maximum", length, g.like(1, length))
-        lines.append(_line(g, edges[axis], length, size, sampling_ratio, extents[1 - axis]))
+        ratio = _Ratio.of(g, length, size, sampling_ratio)
+        points_of.append(ratio)
+        lines.append(_line(g, edges[axis], length, size, ratio, extents[1 - axis]))
     rows = g.reshape(g.transpose(x, (0, 2, 3, 1)), (g.dims.product((samples, *extents)), channels))
     batch = g.reshape(g.cast(batch_indices, "int64"), (count, 1, 1))
     parts = []
@@ -100,10 +100,58 @@ def roi_align_16(
     # The maximum is of the weighted elements, not of their sums.
     join = "add" if mode == "avg" else "maximum"
     points = functools.reduce(lambda a, b: g.emit(join, a, b), parts)
-    shape = (count, output_height, sampling_ratio, output_width, sampling_ratio, channels)
+    tall, wide = (r.most for r in points_of)
+    shape = (count, output_height, tall, output_width, wide, channels)
     over = "mean" if mode == "avg" else "max"
-    y = g.emit(over, g.reshape(points, shape), axes=(2, 4), keepdims=False)
+    if sampling_ratio > 0:
+        y = g.emit(over, g.reshape(points, shape), axes=(2, 4), keepdims=False)
+    else:
+        y = _over_own_points(g, g.reshape(points, shape), points_of, mode)
     return g.transpose(y, (0, 3, 1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """How many points an element of the result has along a dimension: `most`, or of each box as
+    many as `each` [R, 1] says, as floats."""
+
+    most: Expr
+    each: Val | None = None
+
+    @staticmethod
+    def of(g: Context, length: Val, size: int, ratio: int) -> _Ratio:
+        """For boxes of `length` [R, 1] and `size` elements; a `ratio` of 0 is as many as there are
+        elements of the picture."""
+        if ratio > 0:
+            return _Ratio(as_expr(ratio))
+        each = g.emit("ceil", g.emit("div", length, g.like(size, length)))
+        flat = g.reshape(each, (g.shape(each)[0],))
+        both = g.emit("concat", flat, g.const([1], g.dtype(flat)), axis=0)  # there may be no box
+        most = g.emit("max", both, axes=(0,), keepdims=False)
+        return _Ratio(number(g, g.cast(most, "int64"), "the number of points of a box"), each)
+
+
+def _over_own_points(g: Context, points: Val, ratios: Sequence[_Ratio], mode: str) -> Val:
+    """The mean or maximum of the points [R, oh, gh, ow, gw, C] that each box has; 0 of none."""
+    there: list[Val] = []
+    total: Val = g.like(1, points)
+    for axis, ratio in zip((2, 4), ratios, strict=True):
+        assert ratio.each is not None
+        each = g.reshape(g.cast(ratio.each, g.dtype(points)), (g.shape(points)[0], *[1] * 5))
+        line = g.emit("arange", start=0, step=1, count=ratio.most, dtype=g.dtype(points))
+        line = g.reshape(line, [ratio.most if i == axis else 1 for i in range(6)])
+        there.append(g.emit("less", line, each))
+        total = g.emit("mul", total, each)
+    inside = g.emit("logical_and", *there)
+    if mode == "avg":
+        kept = g.emit("where", inside, points, g.like(0, points))
+        y = g.emit("sum", kept, axes=(2, 4), keepdims=False)
+        count = g.emit("maximum", total, g.like(1, total))
+        return g.emit("div", y, g.reshape(count, (g.shape(points)[0], 1, 1, 1)))
+    kept = g.emit("where", inside, points, g.like(-np.inf, points))
+    y = g.emit("max", kept, axes=(2, 4), keepdims=False)
+    some = g.reshape(g.emit("greater", total, g.like(0, total)), (g.shape(points)[0], 1, 1, 1))
+    return g.emit("where", some, y, g.like(0, y))
 
 
 def _column(g: Context, x: Val, k: int) -> Val:
@@ -111,14 +159,13 @@ def _column(g: Context, x: Val, k: int) -> Val:
 
 
 def _line(
-    g: Context, start: Val, length: Val, size: int, ratio: int, extent: Expr
+    g: Context, start: Val, length: Val, size: int, ratio: _Ratio, extent: Expr
 ) -> list[tuple[Val, Val]]:
-    """(places, weights) [R, size * ratio] of the two elements that each point along one dimension
+    """(places, weights) [R, size * points] of the two elements that each point along one dimension
     of boxes reads; the weights of points that are an element or more outside are 0."""
     dtype = g.dtype(start)
-    steps = np.arange(size)[:, None] + (np.arange(ratio) + 0.5) / ratio
     unit = g.emit("mul", length, g.const(1 / size, dtype))
-    points = g.emit("mul", unit, g.const(steps.reshape(1, -1), dtype))
+    points = g.emit("mul", unit, _steps(g, size, ratio, dtype))
     points = g.emit("add", start, points)
     n = g.cast(g.reshape(g.shape_value([extent]), ()), dtype)
     last = g.emit("sub", n, g.const(1, dtype))
@@ -134,6 +181,21 @@ def _line(
         kept = g.emit("where", inside, weight, g.const(0, dtype))
         found.append((g.cast(g.emit("where", inside, place, g.const(0, dtype)), "int64"), kept))
     return found
+
+
+def _steps(g: Context, size: int, ratio: _Ratio, dtype: str) -> Val:
+    """Where the points lie in a box, in elements of the result: [1 or R, size * points]."""
+    most = int_value(ratio.most)
+    if ratio.each is None:
+        assert most is not None
+        steps = np.arange(size)[:, None] + (np.arange(most) + 0.5) / most
+        return g.const(steps.reshape(1, -1), dtype)
+    line = g.emit("arange", start=0, step=1, count=ratio.most, dtype=dtype)
+    inside = g.emit("add", g.reshape(line, (1, 1, ratio.most)), g.const(0.5, dtype))
+    boxes = g.shape(ratio.each)[0]
+    inside = g.emit("div", inside, g.reshape(ratio.each, (boxes, 1, 1)))
+    first = g.const(np.arange(size).reshape(1, size, 1), dtype)
+    return g.reshape(g.emit("add", first, inside), (boxes, g.dims.simplify(ratio.most * size)))
 
 
 def deform_conv(

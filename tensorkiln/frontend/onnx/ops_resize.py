@@ -12,11 +12,15 @@ from itertools import product
 
 import numpy as np
 
+from tensorkiln.frontend.onnx.computed import elements, extents_of, number
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, IntImm, int_value
+from tensorkiln.ir.relax import Constant, RVar
+
+Factor = float | RVar  # a scale; one that data decides is a tensor [1] of float32
 
 # Pairs (coordinate mode, rounding) for which an integer scale k repeats every element k times.
 _REPEATS = {
@@ -32,11 +36,23 @@ def upsample_7(g: Context, x: Val, *, scales: Floats, mode: Str = "nearest") -> 
 
 def upsample_9(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
     """Upsample with its scales as an operand."""
-    factors = g.array(scales, "scales").ravel().tolist()
+    factors = _factors(g, scales)
     return _upsampled(g, x, factors, mode)
 
 
-def _upsampled(g: Context, x: Val, scales: Sequence[float], mode: str) -> Val:
+def _factors(g: Context, scales: Val | None) -> list[Factor]:
+    """The scale of each dimension, as a tensor [1] of float32 where data decides it."""
+    parts = [] if scales is None else elements(g, scales, "scales")
+    return [float(v.array.item()) if isinstance(v, Constant) else _computed(g, v) for v in parts]
+
+
+def _computed(g: Context, x: Val) -> RVar:
+    made = g.value(x)
+    assert isinstance(made, RVar)
+    return made
+
+
+def _upsampled(g: Context, x: Val, scales: Sequence[Factor], mode: str) -> Val:
     if mode not in ("nearest", "linear"):
         raise malformed(f"mode={mode!r}; expected 'nearest' or 'linear'")
     return _resize(g, x, range(g.rank(x)), scales, None, Sampling(mode, "asymmetric", "floor"))
@@ -67,8 +83,8 @@ def resize_11(
     """Resize by `scales` or to `sizes`, which may be symbolic but for `antialias`, for
     `tf_crop_and_resize`, and where the aspect ratio is kept."""
     where = tuple(range(g.rank(x))) if axes is None else g.axes(axes, g.rank(x))
-    factors = [] if scales is None else g.array(scales, "scales").ravel().tolist()
-    new = () if sizes is None or factors else g.extents(sizes, "sizes")
+    factors = _factors(g, scales)
+    new = () if sizes is None or factors else extents_of(g, sizes, "sizes")
     if not factors and not new:
         raise malformed("either scales or sizes must be given")
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
@@ -96,7 +112,7 @@ def resize_11(
 
 def _in_proportion(
     g: Context, x: Val, axes: Sequence[int], sizes: Sequence[Expr], policy: str
-) -> tuple[list[float], tuple[Expr, ...]]:
+) -> tuple[list[Factor], tuple[Expr, ...]]:
     """The scale of all dimensions with which none is larger than `sizes`, or none smaller, and the
     extents that they get."""
     if policy not in ("not_larger", "not_smaller"):
@@ -106,11 +122,22 @@ def _in_proportion(
     new = [int_value(d) for d in sizes]
     ratios = [n / o for n, o in zip(new, old, strict=False) if n and o]
     if len(ratios) != len(axes):
-        raise unsupported(
-            f"keep_aspect_ratio_policy={policy!r} of symbolic dimensions", "freeze={name: size}"
-        )
+        return _computed_proportion(g, x, axes, sizes, policy)
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [scale] * len(axes), tuple(IntImm(int(scale * (n or 0) + 0.5)) for n in old)
+
+
+def _computed_proportion(
+    g: Context, x: Val, axes: Sequence[int], sizes: Sequence[Expr], policy: str
+) -> tuple[list[Factor], tuple[Expr, ...]]:
+    """`_in_proportion` of dimensions that are known when the function runs."""
+    if len(sizes) != len(axes):
+        raise malformed(f"{len(sizes)} sizes for {len(axes)} dimensions")
+    had = g.cast(g.shape_value([g.shape(x)[a] for a in axes]), "float32")
+    ratios = g.emit("div", g.cast(g.shape_value(sizes), "float32"), had)
+    scale = g.emit("min" if policy == "not_larger" else "max", ratios, axes=(0,), keepdims=True)
+    new = g.emit("floor", g.emit("add", g.emit("mul", had, scale), g.const(0.5, "float32")))
+    return [_computed(g, scale)] * len(axes), extents_of(g, g.cast(new, "int64"), "sizes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +165,7 @@ def _resize(
     g: Context,
     x: Val,
     axes: Sequence[int],
-    scales: Sequence[float] | None,
+    scales: Sequence[Factor] | None,
     sizes: Sequence[Expr] | None,
     how: Sampling,
 ) -> Val:
@@ -147,7 +174,7 @@ def _resize(
         raise malformed(f"mode={how.mode!r}; expected 'nearest', 'linear' or 'cubic'")
     for given in (scales, sizes):
         numbers = [int_value(v) if isinstance(v, Expr) else v for v in given or ()]
-        wrong = any(v is not None and v <= 0 for v in numbers)
+        wrong = any(isinstance(v, int | float) and v <= 0 for v in numbers)
         if given is not None and (len(given) != len(axes) or wrong):
             raise malformed(f"{numbers} for {len(axes)} dimensions")
     dtype = g.dtype(x)
@@ -169,18 +196,20 @@ def _along(
     x: Val,
     axis: int,
     new: Expr,
-    scale: float | None,
+    scale: Factor | None,
     how: Sampling,
     crop: tuple[float, float] | None,
 ) -> Val:
     """`x` resized along one dimension to the extent `new`."""
     n, old = int_value(new), int_value(g.shape(x)[axis])
     exact = how.mode == "nearest" and (how.coordinates, how.rounding) in _REPEATS
-    if exact and scale is not None and scale == int(scale) and old is None:
+    if exact and isinstance(scale, float | int) and scale == int(scale) and old is None:
         return _repeat(g, x, axis, int(scale))
-    if n is None or old is None:
+    if n is None or old is None or isinstance(scale, RVar):
         if how.antialias or crop is not None:
             what = "antialias=1" if how.antialias else f"{how.coordinates!r}"
+            if isinstance(scale, RVar) or g.dims.is_computed(new):
+                raise unsupported(f"{what} of sizes that are computed from data")
             raise unsupported(f"{what} over a symbolic dimension", "freeze={name: size}")
         where = _computed_positions(g, g.shape(x)[axis], new, scale, how.coordinates)
         if how.mode == "nearest":
@@ -200,10 +229,13 @@ def _along(
     )
 
 
-def _scaled(g: Context, extent: Expr, scale: float) -> Expr:
+def _scaled(g: Context, extent: Expr, scale: Factor) -> Expr:
     """floor(extent * scale); for a symbolic extent the scale must be a fraction with a denominator
-    of at most 64, up to float32 rounding."""
+    of at most 64, up to float32 rounding, or decided by data."""
     old = int_value(extent)
+    if isinstance(scale, RVar):
+        size = g.emit("floor", g.emit("mul", _number(g, extent), scale))
+        return number(g, g.cast(size, "int64"), "scales")
     if old is not None:
         return IntImm(math.floor(old * scale))
     ratio = Fraction(scale).limit_denominator(64)
@@ -223,7 +255,7 @@ def _repeat(g: Context, x: Val, axis: int, k: int) -> Val:
     return g.reshape(many, (*dims[:axis], dims[axis] * k, *dims[axis + 1 :]))
 
 
-def _computed_positions(g: Context, old: Expr, new: Expr, scale: float | None, mode: str) -> Val:
+def _computed_positions(g: Context, old: Expr, new: Expr, scale: Factor | None, mode: str) -> Val:
     """Like `_positions`, as float32 operators, for an extent that is known only at run time."""
 
     def f(op: str, a: Val | float, b: Val | float) -> Val:
@@ -231,7 +263,9 @@ def _computed_positions(g: Context, old: Expr, new: Expr, scale: float | None, m
 
     i = g.emit("arange", start=0, step=1, count=new, dtype="float32")
     had, made = _number(g, old), _number(g, new)
-    factor = f("div", made, had) if scale is None else g.const(scale, "float32")
+    factor: Val = f("div", made, had)
+    if scale is not None:
+        factor = scale if isinstance(scale, RVar) else g.const(scale, "float32")
     half = f("sub", f("div", f("add", i, 0.5), factor), 0.5)
     match mode:
         case "asymmetric":

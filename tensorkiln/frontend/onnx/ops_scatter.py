@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.frontend.onnx.computed import is_computed, number, require
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_index import gather_elements, linear, wrapped
 from tensorkiln.ir.dtype import DType
@@ -222,6 +223,23 @@ def _top(g: Context, x: Val, count: int, axis: int, largest: bool) -> Sequence[V
     return g.transpose(values, back), g.transpose(index, back)
 
 
+def _top_by_data(g: Context, x: Val, k: Val, axis: int, largest: bool) -> Sequence[Val]:
+    """The k first elements in order, of a k that data decides: all are sorted."""
+    rank = g.rank(x)
+    at = g.axis(axis, rank)
+    extent = int_value(g.shape(x)[at])
+    if extent is None:
+        raise unsupported("k is computed from data, for a symbolic dimension", "freeze it")
+    fits = g.emit("less_equal", g.cast(k, "int64"), g.const(extent, "int64"))
+    require(g, g.reshape(g.cast(fits, "int64"), ()), "k")
+    count = number(g, k, "k")
+    shape = tuple(count if i == at else d for i, d in enumerate(g.shape(x)))
+    sorted_ = _top(g, x, extent, axis, largest)
+    return [
+        g.emit("slice", v, begin=(0,) * rank, strides=(1,) * rank, shape=shape) for v in sorted_
+    ]
+
+
 def top_k_1(g: Context, x: Val, *, k: Int, axis: Int = -1) -> Sequence[Val]:
     """The k greatest elements along a dimension, and their places (until opset 9)."""
     return _top(g, x, k, axis, True)
@@ -231,6 +249,8 @@ def top_k_10(
     g: Context, x: Val, k: Val, *, axis: Int = -1, largest: Int = 1, sorted: Int = 1
 ) -> Sequence[Val]:
     """The k greatest or least elements along a dimension, and their places; always sorted."""
+    if is_computed(g, k):
+        return _top_by_data(g, x, k, axis, bool(largest))
     (count,) = g.ints(k, "k")
     return _top(g, x, count, axis, bool(largest))
 

@@ -11,6 +11,7 @@ from tensorkiln.frontend.onnx.computed import (
     extents_of,
     is_computed,
     number,
+    require,
     reshaped,
     resolved_shape,
 )
@@ -159,6 +160,8 @@ def split_2(g: Context, x: Val, *, axis: Int = 0, split: Ints | None = None) -> 
 
 def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
     """Split with the extents of the parts as an operand."""
+    if split is not None and is_computed(g, split):
+        return _split_by_data(g, x, axis, split)
     parts = None if split is None else g.ints(split, "split")
     return _split(g, x, axis, parts, len(g.outputs))
 
@@ -170,6 +173,8 @@ def split_18(
     the last may be smaller: 10 into 4 gives 3, 3, 3, 1."""
     if (split is None) == (num_outputs is None):
         raise malformed("either split or num_outputs must be given")
+    if split is not None and is_computed(g, split):
+        return _split_by_data(g, x, axis, split)
     parts = None if split is None else g.ints(split, "split")
     return _split(g, x, axis, parts, num_outputs or len(g.outputs))
 
@@ -198,6 +203,23 @@ def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: in
             g.emit("slice", x, begin=tuple(begin), strides=(1,) * g.rank(x), shape=tuple(dims))
         )
         start += part
+    return outs
+
+
+def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
+    """Split into parts whose extents data decides."""
+    at, shape = g.axis(axis, g.rank(x)), g.shape(x)
+    if g.rank(split) != 1 or int_value(g.shape(split)[0]) != len(g.outputs):
+        raise malformed(f"split of shape {list(g.shape(split))} for {len(g.outputs)} outputs")
+    total = g.emit("sum", g.cast(split, "int64"), axes=(0,), keepdims=True)
+    whole = g.emit("equal", total, g.shape_value([shape[at]]))
+    require(g, g.reshape(g.cast(whole, "int64"), ()), "split")
+    outs, start = list[Val](), as_expr(0)
+    for part in extents_of(g, split, "split"):
+        begin = tuple(start if i == at else as_expr(0) for i in range(g.rank(x)))
+        dims = tuple(part if i == at else d for i, d in enumerate(shape))
+        outs.append(g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=dims))
+        start = start + part
     return outs
 
 
@@ -363,7 +385,7 @@ def trilu(g: Context, x: Val, k: Val | None = None, *, upper: Int = 1) -> Val:
     """Keep elements where column - row >= k (upper) or <= k (lower), with 0 elsewhere."""
     if g.rank(x) < 2:
         raise malformed("Trilu needs an operand of 2 or more dimensions")
-    offset = g.const(0 if k is None else int(g.scalar(k, "k")), "int64")
+    offset = g.const(0, "int64") if k is None else g.reshape(g.cast(k, "int64"), ())
     rows, columns = _matrix_index(g, x)
     compare = "greater_equal" if upper else "less_equal"
     keep = g.emit(compare, g.emit("sub", columns, rows), offset)

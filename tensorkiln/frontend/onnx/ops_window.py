@@ -10,8 +10,8 @@ from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_deep import conv_deep, conv_transpose_deep
-from tensorkiln.frontend.onnx.ops_index import pad
-from tensorkiln.frontend.onnx.windows import Windows, same_padding
+from tensorkiln.frontend.onnx.ops_pad import pad
+from tensorkiln.frontend.onnx.windows import Windows, padded_same, same_padding
 from tensorkiln.ir.expr import IntImm, int_value
 from tensorkiln.ops.window import Window
 
@@ -99,13 +99,15 @@ def conv(
     shape = tuple(e for e in extents if e is not None)
     if kernel_shape is not None and tuple(kernel_shape) != shape:
         raise malformed(f"kernel_shape={list(kernel_shape)}, but the weights have {list(shape)}")
+    windows = Windows(shape, strides, dilations, pads, auto_pad, False)
+    x, windows = padded_same(g, x, windows, 0.0)
     if g.rank(x) > 4:
-        given = Windows(shape, strides, dilations, pads, auto_pad, False).along(g, x)
+        given = windows.along(g, x)
         return conv_deep(g, x, w, b, given[:-2], group, lambda u, v: _flat(g, u, v, given, group))
     n = _spatial(g, x)
     kernel = _pair(shape, n, "kernel")
     step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
-    padding = _padding(g, x, auto_pad, pads, kernel, step, dilation)
+    padding = _padding(g, x, windows.auto_pad, windows.pads, kernel, step, dilation)
     args = [_image(g, x), _image(g, w)] + ([b] if b is not None else [])
     y = g.emit("conv2d", *args, strides=step, padding=padding, dilation=dilation, groups=group)
     return _back(g, y, n)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.expr import Expr, as_expr, int_value, maximum
 from tensorkiln.ops.window import Window
 
 
@@ -21,14 +21,38 @@ def same_padding(
     """
     size, window = int_value(extent), (kernel - 1) * dilation + 1
     if size is None and stride != 1:
-        raise unsupported(
-            "auto_pad=SAME with a stride over a symbolic dimension", "freeze it, or use pads"
-        )
+        raise unsupported("auto_pad=SAME with a stride over a symbolic dimension", "use pads")
     total = window - 1
     if size is not None:
         total = max((-(-size // stride) - 1) * stride + window - size, 0)
     small = total // 2
     return (small, total - small) if upper else (total - small, small)
+
+
+def padded_same(g: Context, x: Val, windows: Windows, fill: float) -> tuple[Val, Windows]:
+    """Where `auto_pad` depends on symbolic extents: x [N, C, ...] with the elements `fill` around
+    it that it asks for, and the windows without padding; else both as they are."""
+    n, rank = len(windows.kernel_shape), g.rank(x)
+    strides = windows.strides or (1,) * n
+    extents = g.shape(x)[2:]
+    symbolic = any(int_value(e) is None and s != 1 for e, s in zip(extents, strides, strict=False))
+    if windows.auto_pad not in ("SAME_UPPER", "SAME_LOWER") or not symbolic:
+        return x, windows
+    kernel = _each(windows.kernel_shape, rank - 2, "kernel_shape")
+    strides = _each(strides, n, "strides")
+    dilations = _each(windows.dilations or (1,) * n, n, "dilations")
+    small: list[Expr] = []
+    large: list[Expr] = []
+    for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
+        span = (k - 1) * d + 1
+        total = ((extent + (s - 1)) // s - 1) * s + span - extent
+        total = g.dims.simplify(total if span >= s else maximum(total, 0))
+        small.append(g.dims.simplify(total // 2))
+        large.append(g.dims.simplify(total - total // 2))
+    before, after = (small, large) if windows.auto_pad == "SAME_UPPER" else (large, small)
+    lead = (as_expr(0),) * 2
+    y = g.emit("pad", x, before=(*lead, *before), after=(*lead, *after), value=fill)
+    return y, replace(windows, auto_pad="NOTSET", pads=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-MAX_DEPTH = 64
+MAX_DEPTH = 100  # as protobuf's own readers: 33 bodies of nodes, one in another
 
 
 class WireError(Exception):

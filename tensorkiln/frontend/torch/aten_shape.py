@@ -10,7 +10,7 @@ import numpy as np
 from tensorkiln.frontend.onnx import ops_shape
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_index import pad
+from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.ir.expr import Expr, as_expr, int_value
@@ -311,13 +311,6 @@ def unfold(g: AtenContext, x: Val, axis: int, size: Operand, step: Operand) -> V
 # -- padding ----------------------------------------------------------------------------------
 
 
-def _widths(g: AtenContext, widths: Sequence[Operand]) -> list[int]:
-    numbers = [int_value(as_expr(w)) for w in widths]
-    if None in numbers:
-        raise unsupported("a symbolic padding")
-    return [n for n in numbers if n is not None]
-
-
 def constant_pad_nd(g: AtenContext, x: Val, widths: Sequence[Operand], value: Operand = 0) -> Val:
     """Padded by a number; widths are (before, after) from the last dimension on."""
     return _padded(g, x, widths, "constant", value)
@@ -333,7 +326,7 @@ def padding(mode: str) -> AtenImporter:
 
 
 def _padded(g: AtenContext, x: Val, widths: Sequence[Operand], mode: str, value: Operand) -> Val:
-    numbers = _widths(g, widths)
+    numbers = [as_expr(w) for w in widths]
     if len(numbers) % 2:
         raise malformed(f"{len(numbers)} widths")
     axes = [g.rank(x) - 1 - k for k in range(len(numbers) // 2)]
