@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.peers import PEERS
 from bench.report import best_peer, geometric_mean, grouped, precision, ratio
 from bench.store import ROOT, Record
 
@@ -27,9 +28,9 @@ time and commit.
 
 - **What**: the time of one inference, called from Python with NumPy arrays, in milliseconds. The
   networks have random weights. Preparing, loading and the first call are not part of it.
-- **Beside whom**: ONNX Runtime, OpenVINO, torch.compile, IREE and TVM (untuned: tuning takes
-  hours a model), as their packages come, on the same inputs and the same number of threads.
-  Results are compared first; an engine with other results has no time.
+- **Beside whom**: {engines}, as their packages come, on the same inputs
+  and the same number of threads. Results are compared first; an engine with other results has no
+  time.
 - **How**: all engines of a row take turns in one process, so that what else the machine does hits
   all of them, with a pause before each turn, in which the threads of the one before go to sleep.
   The tables show least times; medians are in [all measurements](../bench/RESULTS.md).
@@ -41,6 +42,19 @@ The ratio is our time by that of the fastest other engine of the row: below 1 Te
 faster. Not all engines were measured on all machines, so a row names the fastest of those that
 were.
 """
+
+
+def engines(records: list[Record]) -> str:
+    """The other engines that have a time in some row, as a sentence names them."""
+    timed = {
+        row["name"]
+        for r in records
+        if r["kind"] == "latency"
+        for row in r["rows"]
+        if row["status"] == "ok"
+    }
+    *names, last = [peer.label for peer in PEERS.values() if peer.name in timed]
+    return f"{', '.join(names)} and {last}" if names else last
 
 
 def summary(records: list[Record]) -> list[str]:
@@ -63,6 +77,8 @@ def summary(records: list[Record]) -> list[str]:
 def processor(machine: str) -> str:
     """A machine of the records in the words of the tables: its name, generation and vectors."""
     name, _, rest = machine.partition(";")[0].partition(",")
+    if "amx" in rest:  # a virtual machine shows no model that has it
+        return f"{name.replace('(R)', '').removesuffix(' Processor')}, AMX"
     generation = {"family 25 model 1": "Zen 3", "family 25 model 17": "Zen 4"}
     generation["family 26 model 2"] = "Zen 5"
     family, _, features = rest.strip().partition(",")
@@ -72,7 +88,7 @@ def processor(machine: str) -> str:
 
 def speed_page(records: list[Record]) -> str:
     """The whole page."""
-    parts = [_HEAD, "## In short\n", *summary(records), ""]
+    parts = [_HEAD.format(engines=engines(records)), "## In short\n", *summary(records), ""]
     machines = dict.fromkeys(machine for (machine, _, _), _ in _groups(records))
     for machine in machines:
         parts += [f"## {processor(machine)}\n", *_latencies(records, machine), ""]
@@ -129,7 +145,9 @@ def with_table(readme: str, records: list[Record]) -> str:
     before, _, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert end, "README.md has no place for the table of speed"
-    return f"{before}{BEGIN}\n" + "\n".join(summary(records)) + f"\n\n{END}{after}"
+    table = "\n".join(summary(records))
+    others = f"The other engines are {engines(records)}."
+    return f"{before}{BEGIN}\n{table}\n\n{others}\n\n{END}{after}"
 
 
 def write(records: list[Record], page: Path = PAGE, readme: Path = README) -> list[Any]:

@@ -294,13 +294,32 @@ class Executable:
         arrays, or torch tensors where torch tensors came in (tk.runtime.LoadedFunction); a tensor
         program writes into the arrays passed to it. The library is linked, and its executor made,
         by the first call, and both are kept."""
+        return self._linked_model()(*arguments, **named)
+
+    def _linked_model(self) -> LoadedModel:
+        """What calls of this object go to; linked and loaded first if it is not, or was closed."""
         if self._model is None or self._model.module.library.closed:
             from tensorkiln.runtime.loaded import LoadedModel
 
             library = self.jit()
             _ = self.entry  # raises where there is none
             self._model = LoadedModel(library, library.create_executor(), None)
-        return self._model(*arguments, **named)
+        return self._model
+
+    @property
+    def num_threads(self) -> int:
+        """The threads that a call may use, the calling one included; assigning 0 restores the
+        library's own number (tk.runtime.LoadedModel.num_threads). Links and loads the library."""
+        return self._linked_model().num_threads
+
+    @num_threads.setter
+    def num_threads(self, threads: int) -> None:
+        self._linked_model().num_threads = threads
+
+    def with_threads(self, threads: int) -> LoadedModel:
+        """The same functions with at most so many threads for a call: `f.with_threads(1)(x)`; see
+        tk.runtime.LoadedModel.with_threads. Links and loads the library."""
+        return self._linked_model().with_threads(threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle has everything but the loaded library, which is linked again on first use."""

@@ -206,3 +206,20 @@ def test_artifacts_of_loader_metadata_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"mine/root\.bin is of loader 'metadata'") as caught:
             use()
         assert caught.value.code == "bad-loader"
+
+
+def test_threads_of_what_compile_returns() -> None:
+    """Those of its calls, as for a library that was loaded; no other attribute can be assigned."""
+    exe = tk.compile(from_source(text(GRAPH, "main")))
+    default = exe.num_threads
+    exe.num_threads = 1
+    assert exe.num_threads == 1
+    exe.num_threads = 0
+    assert exe.num_threads == default >= 1
+    limited = exe.with_threads(1)
+    assert limited.num_threads == 1 and exe.num_threads == default
+    assert limited(X).tolist() == exe(X).tolist() == (-X).tolist()
+    with pytest.raises(UserError):
+        exe.num_threads = -1
+    with pytest.raises(AttributeError):
+        exe.threads = 1  # type: ignore[attr-defined]

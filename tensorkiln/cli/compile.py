@@ -119,6 +119,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Compile, export, and print where the files are."""
     import tensorkiln as tk
     from tensorkiln.codegen.host.function import c_name
+    from tensorkiln.library.export import check_library_name
     from tensorkiln.link.headers import write_headers
 
     started = time.perf_counter()
@@ -135,6 +136,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         )
     output = args.output or Path(model.with_suffix(suffix).name)
     writable_parent(output, folder=as_archive and not output.suffix)
+    if not as_archive:
+        check_library_name(output)
     freeze = sizes(args.freeze, "--freeze")
     bundle = _bundle(args.bundle)
     progress = stderr_progress(args.quiet)

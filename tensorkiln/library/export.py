@@ -17,6 +17,7 @@ from tensorkiln.link.artifacts import link_artifacts
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.static import link_static
 
+SUFFIXES = (".so", ".a", ".o", ".tar")
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
 
 
@@ -35,6 +36,7 @@ def export_library(
     Arguments, result and errors are those of `Executable.export_library`.
     """
     path = check_link_arguments(file_name, fcompile, workspace_dir, addons, exports)
+    check_library_name(path)
     if weights not in ("embedded", "beside"):
         raise UserError(
             f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
@@ -49,8 +51,6 @@ def export_library(
     if path.suffix == ".tar":
         sources = bundled_sources(dependencies_of(artifacts), bundle)
         return write_tar(with_sources(artifacts, sources), path)
-    if path.suffix not in (".so", ".a", ".o"):
-        raise _suffix_error(path)
     if bundle:
         raise UserError(
             f"bundle: {path.name!r} is linked code, which has no place for sources",
@@ -69,14 +69,18 @@ def export_library(
     )
 
 
-def _suffix_error(path: Path) -> Exception:
+def check_library_name(path: Path) -> None:
+    """Raise unless a library can be written under this name: UnsupportedError for the suffix of
+    another system's, UserError (code `unknown-suffix`) for any other but SUFFIXES."""
+    if path.suffix in SUFFIXES:
+        return
     if path.suffix in _SYSTEMS:
-        return UnsupportedError(
+        raise UnsupportedError(
             f"cannot export {path.name!r}: no libraries for {_SYSTEMS[path.suffix]} yet",
             hint="a name ending in .so, .a, .o or .tar, for Linux",
         )
-    near = nearest(path.suffix, (".so", ".a", ".o", ".tar")) if path.suffix else ""
-    return UserError(
+    near = nearest(path.suffix, SUFFIXES) if path.suffix else ""
+    raise UserError(
         f"cannot export {path.name!r}: expected a name ending in .so, .a, .o or .tar",
         code="unknown-suffix",
         hint=near or f"did you mean {f'{path.stem}.so'!r}?" if path.name else "'net.so'",

@@ -32,6 +32,15 @@ def output(capsys: pytest.CaptureFixture[str]) -> Any:
     return lambda: capsys.readouterr()
 
 
+@pytest.mark.parametrize("suffix", [".dll", ".dylib", ".wasm", ".sso", ""])
+def test_a_name_that_no_library_has_is_refused_before_the_model_is_read(
+    suffix: str, compiler: fakes.FakeCompiler, output: Any
+) -> None:
+    assert main(["compile", "net.onnx", "-o", f"net{suffix}"]) != 0
+    assert "cannot export" in output().err
+    assert compiler.calls == []
+
+
 # -- the command line itself -----------------------------------------------------------------------
 
 
