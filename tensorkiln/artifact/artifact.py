@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError, require
-from tensorkiln.base.files import open_plain, plain_path
+from tensorkiln.base.files import open_plain, plain_path, write_at
 from tensorkiln.base.mapped import file_state
 
 _CHUNK = 1 << 24
@@ -50,13 +50,6 @@ class Later(ABC):
         for chunk in self.chunks():
             write_at(file, chunk, at)
             at += len(chunk)
-
-
-def write_at(file: int, data: memoryview, at: int) -> None:
-    """Write all of `data` at byte `at` of an open file descriptor, whose position stays."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done:], at + done)
 
 
 class FileContent(Later):

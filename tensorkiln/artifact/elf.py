@@ -19,7 +19,7 @@ _GROUP = 17
 _COMMON = 0xFFF2  # SHN_COMMON: tentative definitions, which the linker merges
 _UNIQUE = 10  # STB_GNU_UNIQUE: several files may define it, a process has one definition
 _CODE = 4  # SHF_EXECINSTR
-_NEEDED, _SONAME = 1, 14
+_NEEDED, _SONAME, _RPATH, _RUNPATH = 1, 14, 15, 29
 _MAX_SECTIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 18
 
@@ -171,6 +171,12 @@ class Elf:
     def soname(self) -> str:
         """Return the library's own name (DT_SONAME), or the empty string."""
         return next(iter(self._dynamic(_SONAME)), "")
+
+    def run_paths(self) -> tuple[str, ...]:
+        """Return the folders in which the dynamic loader looks for them first (DT_RPATH and
+        DT_RUNPATH), as they stand there: `$ORIGIN` is the folder of the file."""
+        texts = (*self._dynamic(_RPATH), *self._dynamic(_RUNPATH))
+        return tuple(folder for text in texts for folder in text.split(":") if folder)
 
     def _dynamic(self, tag: int) -> tuple[str, ...]:
         table = next((s for s in self.sections if s.kind == _DYNAMIC), None)

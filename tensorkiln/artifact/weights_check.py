@@ -12,7 +12,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.artifact.elf import Elf, read_elf
+from tensorkiln.artifact.artifact import FileContent
+from tensorkiln.artifact.elf import Elf, elf_of
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
 from tensorkiln.artifact.weights_file import verify_weights, weights_beside
@@ -49,6 +50,58 @@ class CheckedWeights:
     path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class WeightsPlace:
+    """Where the weights of a library are, and what their hash must be. `offset` is that in the file
+    `path`, of weights inside it."""
+
+    path: Path
+    name: str
+    size: int
+    is_beside: bool
+    sha256: bytes
+    offset: int
+
+    def verify(self) -> None:
+        """Read weights inside the library and check their hash: errors of `verify_library`."""
+        if not any(self.sha256):
+            raise UserError(
+                f"{self.name!r} has no hash of its weights",
+                code="no-hash",
+                hint="it was exported by an older version: export it again",
+            )
+        with open_plain(self.path) as stream:
+            digest = hash_of_pieces(stream.fileno(), self.offset, self.size)
+        if digest != self.sha256:
+            raise UserError(
+                f"{self.name!r} is damaged: the hash of its weights does not match",
+                code="bad-weights",
+            )
+
+    def verify_beside(self, path: Path, name: str = "") -> None:
+        """The same of weights beside it, which are read from `path` and called `name`."""
+        verify_weights(path, self.size, self.sha256, name)
+
+
+def weights_place(path: str | Path, name: str = "") -> WeightsPlace:
+    """Where a library has its weights, which are not read; it is called `name` in errors, which are
+    those of `verify_library`."""
+    shown = name or str(path)
+    elf = elf_of(FileContent(path).view, shown)
+    section = elf.section(METADATA)
+    if section is None:
+        raise UserError(f"{shown!r} is not a Tensorkiln library", code="not-a-library")
+    size = Metadata.from_bytes(elf.content(section), f"{shown}:{METADATA}").weights_bytes
+    place, weights = _place(elf), elf.section(WEIGHTS)
+    if size == 0:
+        return WeightsPlace(Path(path), shown, 0, False, b"", 0)
+    if place is None or weights is None or weights.size < size:
+        raise UserError(f"{shown!r}: its weights are missing or truncated", code="bad-weights")
+    is_beside = int.from_bytes(place[8:16], "little") != 0
+    digest = bytes(place[16:48])
+    return WeightsPlace(Path(path), shown, size, is_beside, digest, weights.offset)
+
+
 def verify_library(path: str | Path) -> CheckedWeights:
     """Read all weights of a library, inside or beside it, and check their hash.
 
@@ -56,34 +109,14 @@ def verify_library(path: str | Path) -> CheckedWeights:
     library of an older version, which has no hash, and the errors of reading a library
     (`bad-library`, `not-a-library`, `bad-metadata`, `missing-file`).
     """
-    elf = read_elf(path)
-    section = elf.section(METADATA)
-    if section is None:
-        raise UserError(f"{str(path)!r} is not a Tensorkiln library", code="not-a-library")
-    size = Metadata.from_bytes(elf.content(section), f"{path}:{METADATA}").weights_bytes
-    place, weights = _place(elf), elf.section(WEIGHTS)
-    if size == 0:
-        return CheckedWeights(0, Path(path))
-    if place is None or weights is None or weights.size < size:
-        raise UserError(f"{str(path)!r}: its weights are missing or truncated", code="bad-weights")
-    expected = place[16:48]
-    if int.from_bytes(place[8:16], "little"):
+    weights = weights_place(path)
+    if weights.size and weights.is_beside:
         beside = weights_beside(Path(path).resolve())
-        verify_weights(beside, size, expected)
-        return CheckedWeights(size, beside)
-    if not any(expected):
-        raise UserError(
-            f"{str(path)!r} has no hash of its weights",
-            code="no-hash",
-            hint="it was exported by an older version: export it again",
-        )
-    with open_plain(path) as stream:
-        found = hash_of_pieces(stream.fileno(), weights.offset, size)
-    if found != expected:
-        raise UserError(
-            f"{str(path)!r} is damaged: the hash of its weights does not match", code="bad-weights"
-        )
-    return CheckedWeights(size, Path(path))
+        weights.verify_beside(beside)
+        return CheckedWeights(weights.size, beside)
+    if weights.size:
+        weights.verify()
+    return CheckedWeights(weights.size, Path(path))
 
 
 def _place(elf: Elf) -> memoryview | None:
@@ -104,4 +137,4 @@ def _place(elf: Elf) -> memoryview | None:
     return None
 
 
-__all__ = ["CheckedWeights", "hash_of_pieces", "verify_library"]
+__all__ = ["CheckedWeights", "WeightsPlace", "hash_of_pieces", "verify_library", "weights_place"]

@@ -76,8 +76,9 @@ def write_weights(
     return digest
 
 
-def read_weights(path: Path, size: int) -> FileContent:
-    """Return the data of a file of weights, which must have `size` bytes; its hash is not checked.
+def read_weights(path: Path, size: int, name: str = "") -> FileContent:
+    """Return the data of a file of weights, which must have `size` bytes and is called `name` in
+    errors; its hash is not checked.
 
     Raises UserError: code `missing-file`, or `bad-weights` for any file that `write_weights` did
     not write with data of this size.
@@ -86,28 +87,31 @@ def read_weights(path: Path, size: int) -> FileContent:
     start = 8 + int.from_bytes(FileContent(path, 0, min(8, whole.size)).view, "little")
     if start > 8 + _MOST or whole.size != start + size or _hash_in(path, start) is None:
         raise UserError(
-            f"{str(path)!r} is not an exported file of {size} bytes of weights",
+            f"{(name or str(path))!r} is not an exported file of {size} bytes of weights",
             code="bad-weights",
         )
     return FileContent(path, start, size)
 
 
-def verify_weights(path: Path, size: int, expected: bytes | memoryview | None = None) -> None:
-    """Read all data and check its hash.
+def verify_weights(
+    path: Path, size: int, expected: bytes | memoryview | None = None, name: str = ""
+) -> None:
+    """Read all data and check its hash. The file is called `name` in errors.
 
     Raises UserError (code `bad-weights`) if the data does not match the hash in the header, or the
     header does not hold `expected`, the hash in the library.
     """
-    content = read_weights(path, size)
+    shown = name or str(path)
+    content = read_weights(path, size, shown)
     found = _hash_in(path, content.offset)
     if expected is not None and found != expected.hex():
         raise UserError(
-            f"the weights in {str(path)!r} are not those that the library was exported with",
+            f"the weights in {shown!r} are not those that the library was exported with",
             code="bad-weights",
         )
     if _digest(path, content.offset, size).hex() != found:
         raise UserError(
-            f"{str(path)!r} is damaged: its hash does not match its data", code="bad-weights"
+            f"{shown!r} is damaged: its hash does not match its data", code="bad-weights"
         )
 
 

@@ -189,6 +189,13 @@ for _manager in (atomic_path, folder_beside):
     edge(_manager.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
+def write_at(file: int, data: memoryview, at: int) -> None:
+    """Write all of `data` at byte `at` of an open file descriptor, whose position stays."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], at + done)
+
+
 # Non-blocking: opening a named pipe that was put in a file's place would wait for a writer.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 

@@ -55,8 +55,6 @@
 #define KILN_COMPUTED(k) (-1001 - (int64_t)(k))
 
 enum { KILN_IN = 1, KILN_OUT = 2, KILN_INOUT = 3, KILN_SCALAR = 4 };
-enum { KILN_GRAPH = 0, KILN_TENSOR_FUNCTION = 1 };
-
 typedef struct kiln_param {
     const char *name;
     const char *shape; /* as text, for messages: "[n, 784]" */
@@ -282,7 +280,7 @@ int kiln_prepare(void);
 /* The value of KILN_VERIFY_WEIGHTS: 1 for "1" and "on" (in any case), 0 for "0" and "off" or if it is
  * unset, -1 for anything else. */
 int kiln_wished_check(void);
-/* Map the weights file beside the library, if it has one, and verify all weights against their hash
+/* Map the weights file beside the library, or the one of kiln_use_weights(), if it has one, and verify all weights against their hash
  * if KILN_VERIFY_WEIGHTS is 1. */
 int kiln_map_weights(void);
 

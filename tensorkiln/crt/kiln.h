@@ -156,6 +156,23 @@ void kiln_set_last_error(const char *sentence);
  * library has no such function or name is NULL. The functions below take this number. */
 int kiln_function_index(const char *name);
 
+enum kiln_function_kind { KILN_GRAPH = 0, KILN_TENSOR_FUNCTION = 1, KILN_OUTER_FUNCTION = 2 };
+
+/* Check that the code of a function is what a description of the library says, which a host has read
+ * from its file: KILN_ERROR_NAME if there is no function `name`, KILN_ERROR_COUNT for other numbers of
+ * inputs and outputs, KILN_ERROR_ARGUMENT for another kind or other names of parameters, which are
+ * `inputs` names and then `outputs`. Of an outer function only the number of inputs is compared.
+ * Libraries of earlier versions do not export it. */
+int kiln_check_function(const char *name, int kind, const char *const *parameters, int inputs,
+                        int outputs);
+
+/* Map weights that lie beside the library from an open file, not from the one of that name: a host
+ * that has checked a file keeps others from exchanging it. Before kiln_open(), after which the host
+ * may close the file. If the weights are mapped already, these are compared with their hash.
+ * KILN_ERROR_WEIGHTS if they do not match it, for another file than that of the library's weights, or
+ * for a library whose weights are inside it. Libraries of earlier versions do not export it. */
+int kiln_use_weights(int file);
+
 /* ---- running ---------------------------------------------------------------------------- */
 
 /* An executor owns the workspace, the memory for intermediate results. The workspace grows on

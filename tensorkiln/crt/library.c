@@ -1,5 +1,5 @@
 /* Information about the library for hosts, and its destructor. */
-#include "crt.h"
+#include "outer.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -60,4 +60,44 @@ KILN_API int kiln_function_index(const char *name)
             return i;
     unknown_function(name, count);
     return -1;
+}
+
+/* The failure for a description that says something else than the code. */
+static int differs(int code, const char *name, const char *what, long long described, long long has)
+{
+    return kiln_fail(code, "%s: %s %lld in the description, %lld in the code", name, what, described,
+                     has);
+}
+
+static int check_parameters(const kiln_function *f, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (names[i] == NULL || strcmp(names[i], f->params[i].name) != 0)
+            return kiln_fail(KILN_ERROR_ARGUMENT, "%s: parameter %d is '%s' in the description, '%s' "
+                             "in the code", f->name, i, names[i] == NULL ? "" : names[i],
+                             f->params[i].name);
+    return KILN_OK;
+}
+
+KILN_API int kiln_check_function(const char *name, int kind, const char *const *parameters,
+                                 int inputs, int outputs)
+{
+    KILN_GIVEN(name);
+    KILN_GIVEN(parameters);
+    const int index = kiln_function_index(name), outer = index - kiln_this_library.n_functions;
+    if (index < 0)
+        return KILN_ERROR_NAME;
+    const kiln_function *f = outer < 0 ? kiln_this_library.functions[index] : NULL;
+    const int has = f == NULL ? KILN_OUTER_FUNCTION : f->kind;
+    if (kind != has)
+        return differs(KILN_ERROR_ARGUMENT, name, "its kind is", kind, has);
+    const int n_inputs = f == NULL ? kiln_this_library.outers[outer]->n_params : f->n_inputs;
+    if (inputs != n_inputs)
+        return differs(KILN_ERROR_COUNT, name, "the number of inputs is", inputs, n_inputs);
+    if (f == NULL)
+        return KILN_OK;
+    if (outputs != f->n_params - f->n_inputs)
+        return differs(KILN_ERROR_COUNT, name, "the number of outputs is", outputs,
+                       f->n_params - f->n_inputs);
+    return check_parameters(f, parameters, f->n_params);
 }

@@ -23,6 +23,7 @@ typedef struct weights_place {
     unsigned char sha256[32];
 } weights_place;
 
+static int is_there; /* the weights beside the library are mapped */
 static char beside[PATH_MAX + sizeof SUFFIX]; /* path of the file; empty if unknown */
 
 /* Determine the path of the weights file, net.safetensors for net.so, while the library is loaded:
@@ -72,18 +73,14 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
     return 0;
 }
 
-static int map_file(const weights_place *place, const char *name)
+static int map_file(const weights_place *place, int file, const char *name)
 {
-    const int file = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not block on a FIFO */
-    if (file < 0)
-        return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights in %s, which cannot be "
-                         "opened: %s", kiln_this_library.name, name, strerror(errno));
     const uint64_t start = data_start(file, name, place);
     int code = start == 0 ? KILN_ERROR_WEIGHTS : KILN_OK;
     if (code == KILN_OK && mmap(place->data, (size_t)kiln_this_library.weights_bytes, PROT_READ,
                                 MAP_PRIVATE | MAP_FIXED, file, (off_t)start) == MAP_FAILED)
         code = kiln_fail(KILN_ERROR_WEIGHTS, "%s cannot be mapped: %s", name, strerror(errno));
-    close(file);
+    is_there = code == KILN_OK;
     return code;
 }
 
@@ -92,7 +89,13 @@ static int map_weights(const weights_place *place)
     if (*beside == 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights beside it, and cannot "
                          "tell where it is itself", kiln_this_library.name);
-    return map_file(place, beside);
+    const int file = open(beside, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not block on a FIFO */
+    if (file < 0)
+        return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights in %s, which cannot be "
+                         "opened: %s", kiln_this_library.name, beside, strerror(errno));
+    const int code = map_file(place, file, beside);
+    close(file);
+    return code;
 }
 
 /* Hash weights that are inside the library: the SHA-256 of the SHA-256 digests of their 2 MiB
@@ -126,15 +129,15 @@ int kiln_wished_check(void)
     return -1;
 }
 
-/* Verify all weights if KILN_VERIFY_WEIGHTS is 1. A library that was compiled in memory, or before
- * weights had hashes, has zeros in place of a hash and is not verified. */
-static int check_weights(const weights_place *place)
+/* Compare the weights that are mapped with their hash. A library that was compiled in memory, or
+ * before weights had hashes, has zeros in place of a hash and is not verified. */
+static int verify(const weights_place *place)
 {
     static const unsigned char none[32];
     const unsigned char *data = (const unsigned char *)place->data;
     const uint64_t size = (uint64_t)kiln_this_library.weights_bytes;
     unsigned char digest[32];
-    if (kiln_wished_check() != 1 || memcmp(place->sha256, none, sizeof none) == 0)
+    if (memcmp(place->sha256, none, sizeof none) == 0)
         return KILN_OK;
     if (place->is_beside)
         kiln_sha256(data, size, digest);
@@ -146,6 +149,24 @@ static int check_weights(const weights_place *place)
                      "not match", kiln_this_library.name);
 }
 
+/* Map weights from an open file. If they are mapped already, as for a host that has loaded the
+ * library before, those are what runs, and are verified. */
+static int use_file(const weights_place *place, int file)
+{
+    if (place == NULL || !place->is_beside)
+        return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has no weights beside it",
+                         kiln_this_library.name);
+    return is_there ? verify(place) : map_file(place, file, "the file of weights");
+}
+
+KILN_API int kiln_use_weights(int file)
+{
+    kiln_take_lock(&kiln_weights_lock);
+    const int code = use_file((const weights_place *)(const void *)kiln_this_library.weights, file);
+    kiln_give_lock(&kiln_weights_lock);
+    return code;
+}
+
 int kiln_map_weights(void)
 {
     static int mapped;
@@ -153,9 +174,9 @@ int kiln_map_weights(void)
     if (place == NULL)
         return KILN_OK;
     kiln_take_lock(&kiln_weights_lock);
-    int code = mapped || !place->is_beside ? KILN_OK : map_weights(place);
-    if (!mapped && code == KILN_OK)
-        code = check_weights(place);
+    int code = is_there || !place->is_beside ? KILN_OK : map_weights(place);
+    if (!mapped && code == KILN_OK && kiln_wished_check() == 1)
+        code = verify(place);
     if (code == KILN_OK)
         __atomic_store_n(&mapped, 1, __ATOMIC_RELEASE);
     kiln_give_lock(&kiln_weights_lock);

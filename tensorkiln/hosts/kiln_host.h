@@ -53,6 +53,12 @@ extern "C" {
     X(get_num_threads, int, (void))                                                               \
     X(use_pool, void, (const kiln_pool_api *pool))
 
+/* These are NULL in a library of an earlier version: */
+#define KILN_HOST_NEWER_FUNCTIONS(X)                                                              \
+    X(check_function, int,                                                                        \
+      (const char *name, int kind, const char *const *parameters, int inputs, int outputs))       \
+    X(use_weights, int, (int file))
+
 /* These are NULL in a library without outer functions: */
 #define KILN_HOST_VALUE_FUNCTIONS(X)                                                              \
     X(executor_invoke, int,                                                                       \
@@ -102,6 +108,7 @@ extern "C" {
 /* Pointers to those functions, without the prefix: api.call is kiln_call(). */
 typedef struct kiln_host_api {
     KILN_HOST_FUNCTIONS(KILN_HOST_MEMBER)
+    KILN_HOST_NEWER_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_DEVICE_FUNCTIONS(KILN_HOST_MEMBER)
@@ -166,6 +173,7 @@ static inline int kiln_host_bind_all(kiln_host_library *library, kiln_host_error
 #define KILN_HOST_ROW(name, result, parameters) {"kiln_" #name, offsetof(kiln_host_api, name)},
         KILN_HOST_FUNCTIONS(KILN_HOST_ROW)
         {NULL, 0},
+        KILN_HOST_NEWER_FUNCTIONS(KILN_HOST_ROW)
         KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_ROW)
         KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_ROW)
         KILN_HOST_DEVICE_FUNCTIONS(KILN_HOST_ROW)
@@ -200,6 +208,40 @@ static inline void kiln_host_close(kiln_host_library *library)
     free(library);
 }
 
+/* The kind of a function by its name in the metadata; -1 for another word. */
+static inline int kiln_host_kind(const char *word)
+{
+    static const char *const words[] = {"graph", "tensor", "outer"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(words[i], word) == 0)
+            return i;
+    return -1;
+}
+
+/* Look up a function of the metadata in the code, and compare what both say of it. Code:
+ * KILN_HOST_ERROR_LIBRARY. */
+static inline int kiln_host_match(kiln_host_library *library, kiln_host_function *f,
+                                  kiln_host_error *error)
+{
+    const int count = f->n_inputs + f->n_outputs;
+    int code = (f->index = library->api.function_index(f->name)) < 0 ? KILN_ERROR_NAME : KILN_OK;
+    if (code == KILN_OK && library->api.check_function != NULL) {
+        const char **const names =
+            (const char **)kiln_host_allocate(&library->file, (size_t)count + 1, sizeof *names);
+        if (names == NULL)
+            return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+        for (int p = 0; p < count; p++)
+            names[p] = p < f->n_inputs ? f->inputs[p].name : f->outputs[p - f->n_inputs].name;
+        code = library->api.check_function(f->name, kiln_host_kind(f->kind), names, f->n_inputs,
+                                           f->n_outputs);
+    }
+    return code == KILN_OK
+               ? code
+               : kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY,
+                                "'%s' is not a Tensorkiln library: its metadata is damaged: %s",
+                                library->file.path, library->api.last_error());
+}
+
 /* Load the file at `path` into *library, which is all zeros; on failure kiln_host_close() cleans
  * up. */
 static inline int kiln_host_load(kiln_host_library *library, const char *path,
@@ -214,13 +256,10 @@ static inline int kiln_host_load(kiln_host_library *library, const char *path,
     int code = kiln_host_load_file(&library->file, copy, &library->handle, error);
     if (code != KILN_OK)
         return code;
-    if ((code = kiln_host_bind_all(library, error)) != KILN_OK)
-        return code;
-    for (int i = 0; i < library->file.n_functions; i++) {
-        kiln_host_function *f = &library->file.functions[i];
-        f->index = library->api.function_index(f->name);
-    }
-    return KILN_OK;
+    code = kiln_host_bind_all(library, error);
+    for (int i = 0; code == KILN_OK && i < library->file.n_functions; i++)
+        code = kiln_host_match(library, &library->file.functions[i], error);
+    return code;
 }
 
 /* Open the library at `path`; a path without '/' is looked up in the working directory, not in the

@@ -60,6 +60,7 @@ SYSTEM_LIBRARIES = ("-lpthread", "-ldl", "-lm")
 RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_abi_version",
     "kiln_call",
+    "kiln_check_function",
     "kiln_executor_create",
     "kiln_executor_destroy",
     "kiln_executor_run",
@@ -76,6 +77,7 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_python_open",
     "kiln_set_num_threads",
     "kiln_use_pool",
+    "kiln_use_weights",
 )
 
 

@@ -5,6 +5,9 @@ another file; only for a name it has not seen does it compare device and inode. 
 twice: by its path, which debuggers show, and by a spelling of the path that is unique to the file,
 such as `/tmp//././net.so`, whose `/` and `./` encode device and inode. The second dlopen() always
 returns the right library: the same one as the first, unless that was of a former file.
+
+A sealed copy (`base/sealed.py`) is opened by its descriptor alone. Debuggers show `/proc/self/fd/`,
+and `/proc/self/maps` shows `/memfd:net.so`.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import _ctypes
 import ctypes
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorkiln.artifact.artifact import FileContent
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import read_dependencies
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.library_file import LibraryFile
@@ -42,7 +48,7 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
     Raises UserError: `cannot-load` with the system's message; `changed-file` when the path now
     holds another file, or when a loaded file was overwritten in place, which corrupts its mapping.
     """
-    path = file.path.resolve()
+    path = file.sealed or file.path.resolve()
     with _lock:
         handle = _handle(path, file)
         known = _open_files.setdefault(handle, _OpenFile(file.state))
@@ -86,14 +92,38 @@ def _written_into(path: Path) -> UserError:
 def _handle(path: Path, file: LibraryFile) -> int:
     """The handle of `file`, with one reference to it."""
     name = os.fspath(path)
+    only = respelled(name, *file.state[:2])
+    beside = [] if file.sealed is None else _open_beside(file)
+    first = []
     try:
-        found = _ctypes.dlopen(name, ctypes.DEFAULT_MODE)
-        try:
-            return int(_ctypes.dlopen(respelled(name, *file.state[:2]), ctypes.DEFAULT_MODE))
-        finally:
-            _ctypes.dlclose(found)
+        if file.sealed is None:
+            first.append(_ctypes.dlopen(name, ctypes.DEFAULT_MODE))
+        return int(_ctypes.dlopen(only, ctypes.DEFAULT_MODE))
     except OSError as error:
         raise _not_loaded(file, name, str(error)) from error
+    finally:
+        for handle in (*first, *beside):
+            _ctypes.dlclose(handle)  # what needs it has opened it again
+
+
+def _open_beside(file: LibraryFile) -> list[int]:
+    """Open the libraries that one needs and that lie where `$ORIGIN` says: for a copy in memory,
+    the dynamic loader does not know the folder of the original. They are found as ever, and are
+    not part of what was copied."""
+    elf = elf_of(FileContent(file.source).view, str(file.path))
+    origin = str(file.path.resolve().parent)
+    folders = [
+        Path(text.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", origin))
+        for text in elf.run_paths()
+        if "ORIGIN" in text
+    ]
+    handles = list[int]()
+    for needed in elf.needed():
+        place = next((f / needed for f in folders if (f / needed).is_file()), None)
+        if place is not None:
+            with suppress(OSError):  # the library itself is refused for it, with the reason
+                handles.append(_ctypes.dlopen(os.fspath(place), ctypes.DEFAULT_MODE))
+    return handles
 
 
 _NOT_FOUND = ": cannot open shared object file: No such file"

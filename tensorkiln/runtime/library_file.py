@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ class LibraryFile:
     metadata: Metadata
     container: tuple[int, int] | None = None  # offset and size of the section of artifacts
     state: tuple[int, ...] = ()  # of the file (base/mapped.py) when it was read
+    sealed: Path | None = None  # what to open in place of `path`: a copy that nobody can change
+
+    @property
+    def source(self) -> Path:
+        """Where the bytes are that were read."""
+        return self.sealed or self.path
 
     @property
     def carries(self) -> bool:
@@ -43,7 +50,7 @@ class LibraryFile:
     def is_replaced(self) -> bool:
         """Whether the path now holds another file, a modified one, or none."""
         try:
-            return file_state(self.path.stat()) != self.state
+            return file_state(self.source.stat()) != self.state
         except OSError:
             return True
 
@@ -51,7 +58,7 @@ class LibraryFile:
         """The artifacts that the library carries, as views of the file; UserError if damaged."""
         if self.container is None:
             return ArtifactSet()
-        view = FileContent(self.path, *self.container).view
+        view = FileContent(self.source, *self.container).view
         return carried_artifacts(view, str(self.path))
 
 
@@ -101,22 +108,11 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
     return raw[offset : offset + min(size, MAX_BYTES + 1)].rstrip(b"\0")
 
 
-def read_library_file(path: str | Path) -> LibraryFile:
-    """Read machine and metadata of a library.
-
-    Raises UserError: `no-file` if it cannot be read, `not-a-library`, or `library-version` if its
-    metadata has another format version.
-    """
-    file = plain_path(path)
+@contextmanager
+def unreadable(file: Path) -> Iterator[None]:
+    """Raise what goes wrong while a file is opened and read as UserError (code `no-file`)."""
     try:
-        with open_plain(file) as stream:
-            head = stream.read(64)
-            if len(head) < 64 or head[:4] != b"\x7fELF":
-                raise _damaged(file, "not an ELF shared library")
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-                state = file_state(os.fstat(stream.fileno()))
-                sections = _sections(file, raw)
-                text = _metadata_bytes(file, raw, sections)
+        yield
     except FileNotFoundError:
         hint = nearest(file.name, names_beside(file))
         raise UserError(f"no such file: {str(file)!r}", code="no-file", hint=hint) from None
@@ -124,6 +120,23 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise UserError(f"{str(file)!r} is not a valid path", code="no-file") from None
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
+
+
+def read_library_file(path: str | Path, sealed: Path | None = None) -> LibraryFile:
+    """Read machine and metadata of a library, from its copy if there is one.
+
+    Raises UserError: `no-file` if it cannot be read, `not-a-library`, or `library-version` if its
+    metadata has another format version.
+    """
+    file = plain_path(path)
+    with unreadable(file), open_plain(sealed or file) as stream:
+        head = stream.read(64)
+        if len(head) < 64 or head[:4] != b"\x7fELF":
+            raise _damaged(file, "not an ELF shared library")
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            state = file_state(os.fstat(stream.fileno()))
+            sections = _sections(file, raw)
+            text = _metadata_bytes(file, raw, sections)
     (machine,) = struct.unpack_from("<H", head, 18)
     try:
         metadata = parse_json(text, unique=True, names=MAX_NAMES)
@@ -139,7 +152,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
             code="library-version",
         )
     known = _MACHINES.get(machine, f"ELF machine {machine}")
-    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS), state)
+    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS), state, sealed)
 
 
 def read_metadata(path: str | Path) -> Metadata:

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact_set import RESERVED_LOADER
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.base.files import open_plain
+from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.base.plugin import plugin
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.runtime.actual_types import name_bytes, text_bytes
@@ -34,7 +34,7 @@ from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, Devices
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError, FunctionLookupError
 from tensorkiln.runtime.imported import ImportedModule, NativeModule, PythonModule
-from tensorkiln.runtime.library_file import read_library_file
+from tensorkiln.runtime.library_file import LibraryFile, read_library_file, unreadable
 from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.native import Image, NativeLibrary
 from tensorkiln.runtime.python_modules import set_modules
@@ -133,24 +133,14 @@ def load_module(
     that this processor lacks. The file that is at the path now is loaded, even if another one was
     loaded from there before. With `verify`, all weights are read and compared with their hash
     (codes `bad-weights`, `no-hash`). `sha256`, the SHA-256 of the file as 64 hexadecimal digits, is
-    compared before any code of the file runs (code `bad-hash`), and then the weights too.
+    compared before any code of the file runs (code `bad-hash`), and weights beside it with their
+    hash in the library. Then what runs is a copy of both in memory, which nobody can change
+    (`base/sealed.py`); libraries that it needs are found as ever, and are not part of the hash.
     """
-    expected = None if sha256 is None else _hash_bytes(sha256)
-    for attempt in itertools.count(1):
-        file = read_library_file(path)
-        artifacts = file.artifacts()
-        try:
-            if expected is not None:
-                _require_hash(file.path, expected)
-            if verify or expected is not None:
-                from tensorkiln.artifact.weights_check import verify_library
-
-                verify_library(path)
-            library = NativeLibrary(file)
-            break
-        except UserError:  # if an export replaced the file meanwhile, try again
-            if attempt == _ATTEMPTS or not file.is_replaced():
-                raise
+    if sha256 is not None:
+        library, artifacts = _load_sealed(plain_path(path), _hash_bytes(sha256))
+    else:
+        library, artifacts = _load_named(path, verify)
     made = _attach_new(Module(library), artifacts, devices)
     made.fallback = fallback
     if fallback is not None:
@@ -178,18 +168,70 @@ def _hash_bytes(text: object) -> bytes:
     return found
 
 
-def _require_hash(path: Path, expected: bytes) -> None:
-    """Raise UserError (code `bad-hash`) unless the file has this SHA-256."""
-    with open_plain(path) as stream:
-        hashed = hashlib.sha256()
-        while piece := stream.read(1 << 20):
-            hashed.update(piece)
-    found = hashed.digest()
-    if found != expected:
-        raise UserError(
-            f"{str(path)!r} has the SHA-256 {found.hex()}, expected {expected.hex()}",
-            code="bad-hash",
-        )
+def _load_named(path: str | Path, verify: bool) -> tuple[NativeLibrary, ArtifactSet]:
+    """Load the file that is at the path now; again if an export replaces it meanwhile."""
+    attempt = 1
+    while True:
+        file = read_library_file(path)
+        artifacts = file.artifacts()
+        try:
+            with ExitStack() as stack:
+                weights = _verified(file, stack) if verify else None
+                return NativeLibrary(file, weights), artifacts
+        except UserError:
+            if attempt == _ATTEMPTS or not file.is_replaced():
+                raise
+            attempt += 1
+
+
+def _verified(file: LibraryFile, stack: ExitStack) -> int | None:
+    """Verify the weights of a library; of those beside it, the open file from which it is to map
+    them, which `stack` closes."""
+    from tensorkiln.artifact.weights_check import weights_beside, weights_place
+
+    place = weights_place(file.path)
+    if not place.size:
+        return None
+    if not place.is_beside:
+        place.verify()
+        return None
+    beside = weights_beside(file.path.resolve())
+    with unreadable(beside):
+        stream = stack.enter_context(open_plain(beside))
+    opened = Path(f"/proc/self/fd/{stream.fileno()}")
+    place.verify_beside(opened if opened.exists() else beside, str(beside))
+    return stream.fileno()
+
+
+def _load_sealed(path: Path, expected: bytes) -> tuple[NativeLibrary, ArtifactSet]:
+    """Load a copy of a file that nobody can change once it is hashed, and of the weights beside
+    it. UserError (code `bad-hash`) unless the file has this SHA-256."""
+    from tensorkiln.artifact.weights_check import weights_beside, weights_place
+    from tensorkiln.base.sealed import SealedCopy
+
+    def copied(original: Path, stack: ExitStack) -> SealedCopy:
+        with unreadable(original):
+            copy = SealedCopy(original)
+        stack.callback(copy.close)
+        return copy
+
+    with ExitStack() as loaded, ExitStack() as loading:
+        copy = copied(path, loaded)
+        if copy.sha256 != expected.hex():
+            raise UserError(
+                f"{str(path)!r} has the SHA-256 {copy.sha256}, expected {expected.hex()}",
+                code="bad-hash",
+            )
+        file = read_library_file(path, copy.path)
+        artifacts = file.artifacts()
+        place, weights = weights_place(copy.path, str(path)), None
+        if place.is_beside:  # those inside are part of the hash
+            beside = weights_beside(path.resolve())
+            weights = copied(beside, loading)
+            place.verify_beside(weights.path, str(beside))
+        library = NativeLibrary(file, None if weights is None else weights.file)
+        library.on_close(loaded.pop_all().close)
+    return library, artifacts
 
 
 def _attach_new(root: Module, artifacts: ArtifactSet, devices: Devices) -> Module:

@@ -22,6 +22,7 @@ from tensorkiln.artifact.metadata import (
 )
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.actual_types import is_a
+from tensorkiln.runtime.description import check_functions
 from tensorkiln.runtime.device import Device
 from tensorkiln.runtime.dlopen import load_file, unload_file
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, error_for
@@ -349,7 +350,9 @@ class NativeLibrary:
     """A library in this process. It is unloaded by `close`, or when this object is garbage;
     executors, functions and values of the library refer to it."""
 
-    def __init__(self, source: str | Path | LibraryFile | Image):
+    def __init__(self, source: str | Path | LibraryFile | Image, weights: int | None = None):
+        """`weights` is an open file from which weights that lie beside the library are mapped,
+        rather than from the file of their name."""
         file = source.file if isinstance(source, Image) else source
         file = file if isinstance(file, LibraryFile) else read_library_file(file)
         _check_machine(file)
@@ -377,7 +380,7 @@ class NativeLibrary:
             unload = functools.partial(unload_file, self.handle)
         self.unloading = _Unloading(self.dll, unload, self.has_values)
         try:
-            self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
+            self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}), weights)
         except BaseException:
             unload()  # the caller never gets this object
             raise
@@ -387,12 +390,32 @@ class NativeLibrary:
         self.calls = FastCalls(self.dll, self.check)
         self._pools: list[tuple[_PoolApi | None, object]] = []
 
-    def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
-        """Declare the C functions, and raise unless this processor can run the library."""
+    def _open(
+        self,
+        file: LibraryFile,
+        more: Mapping[str, tuple[Any, tuple[Any, ...]]],
+        weights: int | None,
+    ) -> None:
+        """Declare the C functions, and raise unless this processor can run the library and its
+        code has the functions that its metadata describes."""
         _declare(self.dll, file.path, _VERSION)
         self._check_version()  # first: another version may lack functions
         _declare(self.dll, file.path, {**_PROTOTYPES, **more})
+        check_functions(self.dll, self.functions.values(), str(file.path))
+        if weights is not None:
+            self._use_weights(weights)
         self.check(self.dll.kiln_open())
+
+    def _use_weights(self, file: int) -> None:
+        try:
+            use = python_function(self.dll, "kiln_use_weights", _I, (_I,))
+        except AttributeError:
+            raise UserError(
+                f"{str(self.path)!r} opens its weights by name, so they cannot be checked before",
+                code="library-version",
+                hint="it was exported by an older version: export it again",
+            ) from None
+        self.check(use(file))
 
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` after the library is unloaded."""

@@ -133,6 +133,7 @@ class Given:
             if kind == "kiln_dtype":
                 return 2 | 32 << 8 | 1 << 16
             numbers = {"count": 1, "function": 0, "bytes": 3, "ndim": 1, "threads": 1, "output": 0}
+            numbers |= {"kind": 0, "inputs": 1, "outputs": 1, "file": -1}
             count = 2 if function in ("kiln_executor_run", "kiln_call") and name == "count" else 0
             return count or numbers[name]
         if kind == "kiln_executor *" or kind == "const kiln_executor *":
