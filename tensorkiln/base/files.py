@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.interrupts import HeldInterrupts, edge
+from tensorkiln.base.walk import Walk, identities
 
 Chunk = bytes | bytearray | memoryview
 
@@ -234,12 +235,9 @@ def _refuse(relative: str, reason: str, hint: str = "") -> UserError:
     return UserError(f"refused path {relative!r}: {reason}", code="unsafe-path", hint=hint)
 
 
-def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> Path:
-    """Return the real path of `relative` under `root`, with symbolic links resolved.
-
-    Refused with UserError (code `unsafe-path`): absolute names, `..`, and symbolic links whose
-    target lies neither under `root` nor under a folder in `granted`. The file need not exist.
-    """
+def _parts_inside(relative: str) -> list[str]:
+    """The components of a relative path. Refused with UserError (code `unsafe-path`): absolute
+    names, and `..`."""
     parts = relative.replace("\\", "/").split("/")
     if not relative or "\0" in relative:
         raise _refuse(relative, "it is empty or holds a zero byte")
@@ -247,6 +245,21 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
         raise _refuse(relative, "it is absolute; only names inside the folder are read")
     if ".." in parts:
         raise _refuse(relative, "it holds '..'; only names inside the folder are read")
+    return parts
+
+
+def _leads_out(relative: str, root: str | Path, real: Path) -> UserError:
+    hint = f"grant the folder {str(real.parent)!r} if it is meant"
+    return _refuse(relative, f"a link leads out of {str(Path(root).resolve())!r}", hint)
+
+
+def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> Path:
+    """Return the real path of `relative` under `root`, with symbolic links resolved.
+
+    Refused with UserError (code `unsafe-path`): absolute names, `..`, and symbolic links whose
+    target lies neither under `root` nor under a folder in `granted`. The file need not exist.
+    """
+    parts = _parts_inside(relative)
     base = Path(root).resolve()
     try:
         real = base.joinpath(*parts).resolve()
@@ -256,8 +269,7 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
         raise _refuse(relative, "it cannot be encoded as a file name") from None
     allowed = [base, *(Path(folder).resolve() for folder in granted)]
     if not any(real.is_relative_to(folder) for folder in allowed):
-        hint = f"grant the folder {str(real.parent)!r} if it is meant"
-        raise _refuse(relative, f"a link leads out of {str(base)!r}", hint)
+        raise _leads_out(relative, root, real)
     return real
 
 
@@ -266,26 +278,29 @@ def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] =
 
     Besides what `resolve_inside` refuses, refuses anything but a regular file, and a file with a
     second hard link, whose other name may lie anywhere; a file inside a `granted` folder may have
-    hard links. A missing or unreadable file is a UserError (code `missing-file`).
+    hard links. A missing or unreadable file is a UserError (code `missing-file`). Another process
+    that exchanges a component of the path meanwhile changes nothing of this (`base/walk.py`).
     """
-    real = resolve_inside(root, relative, granted)
+    path = Path(root).absolute().joinpath(*_parts_inside(relative))
+    trusted, own = identities(granted), identities([root])
+    allowed = trusted | own
+    walk = Walk(path)
     try:
-        before = real.stat()
-        if not stat.S_ISREG(before.st_mode):
-            raise _refuse(relative, "it is not a plain file")
-        handle = os.open(real, _READING | getattr(os, "O_NOFOLLOW", 0))
+        with walk:
+            if allowed.isdisjoint(walk.passed):
+                raise _leads_out(relative, root, walk.path)
+            if not walk.name or not stat.S_ISREG(walk.info.st_mode):
+                raise _refuse(relative, "it is not a plain file")
+            if walk.info.st_nlink > 1 and trusted.isdisjoint(walk.passed):
+                hint = f"copy the file, or grant the folder {str(walk.path.parent)!r}"
+                raise _refuse(relative, "it has a second hard link, which may lie outside", hint)
+            return os.fdopen(walk.open(_READING), "rb")
+    except UnicodeEncodeError:
+        raise _refuse(relative, "it cannot be encoded as a file name") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refuse(relative, f"it cannot be followed ({error.strerror})") from None
+        if own and allowed.isdisjoint(walk.passed):
+            raise _leads_out(relative, root, walk.path) from None
         reason = "no such file" if error.errno == errno.ENOENT else error.strerror
-        raise UserError(f"cannot read {str(real)!r}: {reason}", code="missing-file") from error
-    stream = os.fdopen(handle, "rb")
-    now = os.fstat(handle)
-    # The file that was opened must be the one checked: another process could have replaced it.
-    if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
-        stream.close()
-        raise _refuse(relative, "it changed while it was opened")
-    trusted = any(real.is_relative_to(Path(folder).resolve()) for folder in granted)
-    if now.st_nlink > 1 and not trusted:
-        stream.close()
-        hint = f"copy the file, or grant the folder {str(real.parent)!r}"
-        raise _refuse(relative, "it has a second hard link, which may lie outside", hint)
-    return stream
+        raise UserError(f"cannot read {str(walk.path)!r}: {reason}", code="missing-file") from error

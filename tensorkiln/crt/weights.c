@@ -56,7 +56,7 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
 {
     char head[BEFORE_HASH + 64] = {0};
     uint64_t start = 8;
-    const ssize_t got = read(file, head, sizeof head);
+    const ssize_t got = lseek(file, 0, SEEK_SET) == 0 ? read(file, head, sizeof head) : -1;
     for (int i = 0; i < 8; i++)
         start += (uint64_t)(unsigned char)head[i] << 8 * i;
     if (got != (ssize_t)sizeof head ||

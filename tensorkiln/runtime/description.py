@@ -23,7 +23,7 @@ def check_functions(dll: Any, functions: Iterable[FunctionInfo], path: str) -> N
     with these inputs and outputs."""
     compare = _comparison(dll)
     for f in functions:
-        reason = compare(f)
+        reason = compare(f) if f.kind in _KINDS else f"{f.name} is of kind {f.kind!r}"
         if reason:
             raise UserError(
                 f"{path!r} is not a Tensorkiln library: its metadata is damaged: {reason}",

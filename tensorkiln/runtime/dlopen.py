@@ -108,8 +108,8 @@ def _handle(path: Path, file: LibraryFile) -> int:
 
 def _open_beside(file: LibraryFile) -> list[int]:
     """Open the libraries that one needs and that lie where `$ORIGIN` says: for a copy in memory,
-    the dynamic loader does not know the folder of the original. They are found as ever, and are
-    not part of what was copied."""
+    the dynamic loader does not know the folder of the original, but knows by its DT_SONAME what is
+    loaded. They are found as ever, and are not part of what was copied."""
     elf = elf_of(FileContent(file.source).view, str(file.path))
     origin = str(file.path.resolve().parent)
     folders = [

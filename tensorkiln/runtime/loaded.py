@@ -455,11 +455,11 @@ class LoadedModel:
         """A table for notebooks."""
         path, meta = self.module.path, self.module.metadata
         size = path.stat().st_size if path.is_file() else 0
-        kernels = meta.get("kernels")
+        kernels, weights = meta.get("kernels"), meta.get("weights_bytes")
         rows = [
             ("target", target_text(meta.get("target"))),
             ("kernels", str(len(kernels)) if isinstance(kernels, list) else ""),
-            ("weights", f"{int(meta.get('weights_bytes', 0)):,} bytes"),
+            ("weights", _bytes_text(weights) if isinstance(weights, int) else ""),
             ("library", f"{size:,} bytes" if size else ""),
             ("threads", str(self.num_threads)),
         ]

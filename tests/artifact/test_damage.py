@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet, container
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_VALUES
@@ -23,6 +24,8 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.link.artifacts import LinkPlan
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.native import functions_of
+from tensorkiln.script import from_source
+from tests.artifact import damage_metadata
 from tests.artifact.damage import (
     CReader,
     Watch,
@@ -47,6 +50,21 @@ CONTAINER = ("bad-container", "container-version")
 FOLDER = (*CONTAINER, "missing-file", "unsafe-path", "bad-artifact", "bad-imports", "name-clash")
 LIBRARY = ("not-a-library", "library-version", "bad-library", "bad-metadata", *CONTAINER)
 BATCH = 1000
+ALL_KINDS = """
+@R.function
+def main(x: R.Tensor(("n", 4), "float32")) -> R.Tensor(("n", 4), "float32"):
+    a: R.Tensor(("n", 4), "float32") = R.mul(x, R.const(2.0, "float32"))
+    return a
+
+@R.function
+def outer(x: R.Object) -> R.Object:
+    return x
+
+@T.prim_func
+def twice(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32"), s: T.int32):
+    for i in range(4):
+        y[i] = 2.0 * x[i]
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +93,56 @@ def test_folders(tmp_path: Path) -> None:
 
 def test_libraries(tmp_path: Path, c_reader: CReader) -> None:
     libraries(tmp_path, c_reader, 400, seed())
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Libraries of earlier versions, and one of today with functions of all kinds."""
+    path = tmp_path_factory.mktemp("described") / "today.so"
+    tk.compile(from_source(ALL_KINDS)).export_library(path)
+    names = ("library-1.so", "library-4.so", "kept-3.so", "loaders-4.so")
+    return [path.read_bytes()] * 3 + [(HERE / name).read_bytes() for name in names]
+
+
+def test_metadata_that_the_code_contradicts(tmp_path: Path, described: list[bytes]) -> None:
+    """Loaded and called, no such library ends the process."""
+    assert damage_metadata.run(tmp_path, described, 500, seed()) == []
+
+
+@pytest.mark.fuzz_artifacts
+@pytest.mark.parametrize("part", range(4))
+def test_a_hundred_thousand_descriptions(tmp_path: Path, described: list[bytes], part: int) -> None:
+    assert damage_metadata.run(tmp_path, described, 25_000, seed() + part * 25_000) == []
+
+
+@pytest.mark.parametrize("today", [True, False])
+def test_what_is_compared_at_load(tmp_path: Path, described: list[bytes], today: bool) -> None:
+    """Each count and name that a call in C relies on, changed in turn."""
+    library = described[0] if today else (HERE / "library-1.so").read_bytes()
+    parsed = json.loads(damage_metadata.metadata_of(library))
+    main = next(f for f in parsed["functions"] if f["name"] == "main")
+    more = [{**main["inputs"][0], "name": f"more{i}"} for i in range(300)]
+    changes = {
+        "a name": {"name": "mein"},
+        "an output too many": {"outputs": [*main["outputs"], {**main["outputs"][0], "name": "z"}]},
+        "300 inputs too many": {"inputs": [*main["inputs"], *more]},
+        "a kind": {"kind": "kernel"},
+    }
+    if today:  # earlier ones do not tell; their calls compare these
+        changes |= {
+            "an input too many": {"inputs": [*main["inputs"], more[0]]},
+            "no output": {"outputs": []},
+            "another kind": {"kind": "tensor"},
+            "a name of an input": {"inputs": [{**main["inputs"][0], "name": "y"}]},
+        }
+    for what, change in changes.items():
+        functions = [{**f, **change} if f is main else f for f in parsed["functions"]]
+        text = json.dumps({**parsed, "functions": functions}).encode()
+        path = tmp_path / f"{what}.so"
+        path.write_bytes(damage_metadata.with_metadata(library, text))
+        with pytest.raises(UserError, match="its metadata is damaged") as caught:
+            tk.load(path)
+        assert caught.value.code == "not-a-library", what
 
 
 @pytest.mark.fuzz_artifacts

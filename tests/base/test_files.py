@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tensorkiln.base import walk
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import (
     atomic_open,
@@ -156,6 +159,59 @@ def test_symlinks_that_lead_out(tmp_path: Path) -> None:
         assert str(outside) in caught.value.hint
         with open_inside(root, name, granted=[outside]) as stream:
             assert stream.read() == b"secret"
+
+
+class Exchange:
+    """Does `change` before system call number `instant` of those that follow a path."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, instant: int, change: Callable[[], object]):
+        self.calls = 0
+        self._instant, self._change = instant, change
+        for name in ("stat", "open", "readlink"):
+            monkeypatch.setattr(walk.os, name, self._watched(getattr(os, name)))
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if self.calls == self._instant:
+                self.calls += 1
+                self._change()
+            self.calls += 1
+            return call(*arguments, **named)
+
+        return watched
+
+
+@pytest.mark.parametrize("exchanged", ["sub", "sub/deep", "sub/deep/w.bin"])
+def test_a_component_exchanged_for_a_link(
+    exchanged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever instant another process does it, no byte of the outside is read."""
+    outcomes = set()
+    for instant in range(100):
+        place = tmp_path / str(instant)
+        outside = place / "outside" / "sub" / "deep"
+        for folder, content in (
+            (place / "root" / "sub" / "deep", b"weights"),
+            (outside, b"secret"),
+        ):
+            folder.mkdir(parents=True)
+            (folder / "w.bin").write_bytes(content)
+
+        def change(place: Path = place) -> None:
+            (place / "root" / exchanged).rename(place / "former")
+            (place / "root" / exchanged).symlink_to(place / "outside" / exchanged)
+
+        with monkeypatch.context() as patched:
+            exchange = Exchange(patched, instant, change)
+            try:
+                with open_inside(place / "root", "sub/deep/w.bin") as stream:
+                    outcomes.add(stream.read())
+            except UserError as error:
+                outcomes.add(error.code)
+            if exchange.calls <= instant:
+                break
+    assert instant > 10 and exchange.calls == instant  # the last went on undisturbed
+    assert outcomes <= {b"weights", "unsafe-path", "missing-file"} and len(outcomes) > 1
 
 
 def test_hard_link(tmp_path: Path) -> None:
