@@ -55,7 +55,7 @@ CAPABILITIES = {
     "Linux on x86-64": Capability(
         "a machine of that kind",
         "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
-        "llvmlite assembles for|namespaces, tmpfs|/proc is Linux's|no fcntl",
+        "llvmlite assembles for|namespaces, tmpfs|no seccomp|/proc is Linux's|no fcntl",
     ),
     "MkDocs": Capability(
         "`pip install -e .[docs]`", "(mkdocs|material|mkdocstrings) is not installed"

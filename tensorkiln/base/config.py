@@ -197,6 +197,8 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
 
 def available_cpus() -> int:
     """Return the number of CPUs this process may run on (its affinity mask where the system has
-    one, else all CPUs)."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    one and tells, else all CPUs)."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # a sandbox may refuse the call
+        return os.cpu_count() or 1

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,8 @@ from tensorkiln.base.json_text import MAX_BYTES, parse_json
 LIST = ".kiln-files.json"
 _VERSION = 1
 _CHUNK = 1 << 20
+LOCK_SECONDS = 60.0  # the list of a folder is read and written, and names are exchanged
+_LOCK_POLL = 0.02
 
 # Relative names of files with the hashes (SHA-256, hex) that they may have; None allows any content
 # (the list itself, a manifest).
@@ -205,19 +208,37 @@ def _contents(folder: Path, prefix: str = "") -> _State:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder, against other threads and processes; no lock on file
-    systems without `flock`."""
-    import fcntl  # here, since Windows has none; nothing is compiled there
-
+    systems without `flock`. Everybody who may read a folder may lock it, so it is not waited for
+    without end: UserError (code `cannot-write`) when it is locked for longer than any write takes.
+    """
     with HeldInterrupts() as held:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             held.release()
             with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _lock(handle, folder)
             yield
         finally:
             held.hold()
             os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    import fcntl  # here, since Windows has none; nothing is compiled there
+
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise UserError(
+                    f"cannot write to {str(folder)!r}: another process has locked it for "
+                    f"{LOCK_SECONDS} seconds",
+                    code="cannot-write",
+                    hint="end that process, or name a folder that only you can read",
+                ) from None
+            time.sleep(_LOCK_POLL)
 
 
 edge(_locked.__wrapped__.__code__)  # type: ignore[attr-defined]

@@ -1,10 +1,12 @@
-"""Deferring Ctrl-C (SIGINT) while code runs that must not be interrupted half-way."""
+"""Deferring Ctrl-C (SIGINT), SIGTERM and SIGHUP while code runs that must not be interrupted
+half-way."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
 
 # Code objects of context managers: KeyboardInterrupt raised while one is entered or left could skip
@@ -12,8 +14,39 @@ from types import CodeType, FrameType, TracebackType
 _EDGES: set[CodeType] = set()
 
 
+class Terminated(KeyboardInterrupt):
+    """Another process asked this one to end: the argument is the number of the signal."""
+
+
+@contextlib.contextmanager
+def terminations() -> Iterator[None]:
+    """Raise Terminated for the first SIGTERM or SIGHUP, so that temporary files are removed; a
+    second one ends the process at once. Signals that are ignored (`nohup`) or have a handler stay
+    as they are."""
+    main = threading.current_thread() is threading.main_thread()
+    taken = [s for s in _ENDS if main and signal.getsignal(s) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number in taken:
+            if signal.getsignal(number) == _terminate:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise Terminated(number)
+
+
+_ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_HELD = (signal.SIGINT, *_ENDS)
+
+
 class HeldInterrupts:
-    """Defer SIGINT until the end of a `with` block, except between `release` and `hold`.
+    """Defer SIGINT, and the signals of `terminations`, until the end of a `with` block, except
+    between `release` and `hold`.
 
         with HeldInterrupts() as held:
             open_resource()
@@ -24,37 +57,41 @@ class HeldInterrupts:
 
     Only the first interrupt after `release` is raised; later ones are deferred, so that they do
     not interrupt the clean-up. Does nothing outside of the main thread, where Python runs no signal
-    handlers, or if SIGINT has no handler in Python (ignored, default, or installed from C).
+    handlers, and for signals without a handler in Python (ignored, default, or installed from C).
     """
 
     def __init__(self) -> None:
-        self._released = self._waits = False
-        self._before: object = None
+        self._released = False
+        self._waiting: int | None = None  # a signal
+        self._before: dict[int, Callable[[int, FrameType | None], object]] = {}
 
     def __enter__(self) -> HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if callable(before):
-                self._before = before
-                signal.signal(signal.SIGINT, self._arrives)
+            for number in _HELD:
+                before = signal.getsignal(number)
+                if callable(before):
+                    self._before[number] = before
+                    signal.signal(number, self._arrives)
         return self
 
     def release(self) -> None:
         """Raise interrupts from here on, and at once one that is pending."""
         self._released = True
-        if self._waits:
-            self._arrives(signal.SIGINT, None)
+        if self._waiting is not None:
+            self._arrives(self._waiting, None)
 
     def hold(self) -> None:
         """Defer interrupts again."""
         self._released = False
 
     def _arrives(self, number: int, frame: FrameType | None) -> None:
-        self._waits = not self._released or (frame is not None and _is_edge(frame.f_code))
-        if not self._waits and callable(self._before):
-            self._released = False  # the clean-up is not interrupted again
-            self._before(number, frame)
-            self._released = True
+        if not self._released or (frame is not None and _is_edge(frame.f_code)):
+            self._waiting = number
+            return
+        self._waiting = None
+        self._released = False  # the clean-up is not interrupted again
+        self._before[number](number, frame)
+        self._released = True
 
     def __exit__(
         self,
@@ -63,11 +100,11 @@ class HeldInterrupts:
         trace: TracebackType | None,
     ) -> None:
         self._released = False
-        if callable(self._before):
-            if signal.getsignal(signal.SIGINT) == self._arrives:
-                signal.signal(signal.SIGINT, self._before)
-            if self._waits:
-                self._before(signal.SIGINT, None)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._arrives:
+                signal.signal(number, before)
+        if self._waiting is not None:
+            self._before[self._waiting](self._waiting, None)
 
 
 def edge(code: CodeType) -> None:

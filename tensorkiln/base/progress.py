@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.plugin import plugin
-from tensorkiln.base.terminal import is_terminal, width_of
+from tensorkiln.base.terminal import escaped, is_terminal, width_of, write_styled
 
 
 class Progress:
@@ -125,13 +125,15 @@ class TtyProgress(PlainProgress):
         self._drawn = 0.0
 
     def _line(self, text: str) -> None:
-        super()._line(f"\r\x1b[K{text}")
+        write_styled(self._stream, f"\r\x1b[K{escaped(text)}\n")
+        self._stream.flush()
 
     def _draw(self, item: str) -> None:
         self._drawn = self._clock()
         count = f"{self.done}/{self.total}" if self.total else ""
         row = self._row(self.name, count, self._drawn - self._phase_started)
-        self._stream.write(f"\r\x1b[K{_fitted(f'{row}  {item}', self._width - 1)}")
+        text = _fitted(escaped(f"{row}  {item}"), self._width - 1)
+        write_styled(self._stream, f"\r\x1b[K{text}")
         self._stream.flush()
 
     def _show_phase(self) -> None:

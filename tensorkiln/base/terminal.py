@@ -1,4 +1,5 @@
-"""What a stream can show: whether it is a terminal, whether to use colour, and its width."""
+"""What a stream can show: whether it is a terminal, whether to use colour, and its width; what a
+terminal must not be shown."""
 
 from __future__ import annotations
 
@@ -37,3 +38,26 @@ def width_of(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):  # a stream that is no file, or closed
         return 80
+
+
+# Names come from models and files: they must not move the cursor, set the title of the window, or
+# make text read in another order than it is written in.
+_CONTROL = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+_ORDER = {
+    n: f"\\u{n:04x}"
+    for n in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+_ESCAPES = _CONTROL | _ORDER
+
+
+def escaped(text: str) -> str:
+    r"""`text` with control characters but newline and tab, and those that change the direction of
+    text, as escapes: `\x1b`, `\u202e`."""
+    return text.translate(_ESCAPES)
+
+
+def write_styled(stream: TextIO, text: str) -> None:
+    """Write text of which all escape sequences are ours: colours, and those that redraw a line. A
+    stream that escapes what is written to it has the method `write_styled`."""
+    write = getattr(stream, "write_styled", stream.write)
+    write(text)

@@ -108,14 +108,17 @@ def _unmapped_root() -> tuple[int, ...]:
 @functools.cache
 def _own_groups(user: int) -> tuple[int, ...]:
     """Return the user's private group: many systems give each user a group of the same name with no
-    other members, and a umask of 0002 that makes files writable to it."""
+    other members, and a umask of 0002 that makes files writable to it. The members of a group are
+    those that it lists, and all users whose primary group it is."""
     import grp
     import pwd
 
     with suppress(KeyError):
         entry = pwd.getpwuid(user)
         group = grp.getgrgid(entry.pw_gid)
-        if group.gr_name == entry.pw_name and set(group.gr_mem) <= {entry.pw_name}:
+        users = {u.pw_uid for u in pwd.getpwall() if u.pw_gid == entry.pw_gid}
+        is_named = group.gr_name == entry.pw_name and set(group.gr_mem) <= {entry.pw_name}
+        if is_named and users <= {user}:
             return (entry.pw_gid,)
     return ()
 
@@ -143,7 +146,8 @@ def make_private(folder: Path) -> None:
 def private_temporary(prefix: str) -> tempfile.TemporaryDirectory[str]:
     """Return a new temporary folder for code that is loaded or linked. UserError (code
     `unsafe-folder`) if another user could replace it."""
-    made = tempfile.TemporaryDirectory(prefix=prefix)
+    # What a tool leaves there that cannot be removed is no reason to fail.
+    made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     reason = distrust(Path(made.name))
     if reason:
         made.cleanup()

@@ -2,12 +2,14 @@
 
 Exit codes: 0 done; 1 the command's negative answer (unsupported nodes found, results differ); 2 an
 error of the caller, or out of memory or disk space; 3 valid input that is not supported; 4 a bug in
-tensorkiln; 130 interrupted; 141 the reader of standard output has closed it (128 + SIGPIPE).
+tensorkiln; 128 and the number of a signal: 130 interrupted (SIGINT), 143 and 129 ended by SIGTERM
+and SIGHUP, 141 the reader of standard output has closed it (SIGPIPE).
 """
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import Any
 from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
-from tensorkiln.base.interrupts import HeldInterrupts
+from tensorkiln.base.interrupts import HeldInterrupts, Terminated, terminations
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli.options import Parser, TargetsAsked, WrongUsage
 from tensorkiln.cli.screen import (
@@ -29,6 +31,7 @@ from tensorkiln.cli.screen import (
 from tensorkiln.cli.stdin import standard_input
 
 WRONG, UNSUPPORTED, BUG, INTERRUPTED, CUT = 2, 3, 4, 130, 141
+SIGNALLED = 128
 
 # Name on the command line -> what it does. The module of that name implements it; it is imported
 # only if the command is called, so that `kiln --help` and completions take no time.
@@ -78,16 +81,15 @@ def _module(command: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kiln` with `argv` (default: the process's arguments) and return the exit code."""
     words = [*(sys.argv[1:] if argv is None else argv)]
-    with standard_streams():
+    with standard_streams(), terminations():
         screen = Screen(json=_asks_for_json(words), command=_command(words))
         try:
             try:
                 return _run(words, screen)
             finally:
                 sys.stdout.flush()
-        except KeyboardInterrupt:  # while the answer is written
-            print("kiln: interrupted", file=sys.stderr)
-            return INTERRUPTED
+        except KeyboardInterrupt as interrupt:  # while the answer is written
+            return _interrupted(interrupt)
         except ReaderGone as cut:
             (error,) = cut.args
             if isinstance(error, BrokenPipeError):
@@ -95,6 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             reason = error.strerror or str(error)
             print_error(f"kiln: error: cannot write to standard output: {reason}", screen.choice)
             return WRONG
+
+
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    """Say so, and return the exit code, as shells count: 128 and the signal."""
+    if not isinstance(interrupt, Terminated):
+        print("kiln: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    number = interrupt.args[0]
+    print(f"kiln: ended by {signal.Signals(number).name}", file=sys.stderr)
+    return SIGNALLED + int(number)
 
 
 def _command(words: Sequence[str]) -> str:
@@ -120,10 +132,9 @@ def _run(words: Sequence[str], screen: Screen) -> int:
         screen.fail(UserError(usage.message, code="usage", hint=usage.hint))
         screen.write_document()
         raise
-    except KeyboardInterrupt:
-        print("kiln: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        code = _interrupted(interrupt)
         screen.fail(UserError("interrupted", code="interrupted"))
-        code = INTERRUPTED
     except Exception as error:
         code = _report(error, screen)
     screen.write_document()

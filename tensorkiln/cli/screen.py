@@ -18,7 +18,7 @@ from json import dumps as json_text
 from typing import Any, TextIO, cast
 
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
-from tensorkiln.base.terminal import wants_colour, width_of
+from tensorkiln.base.terminal import escaped, wants_colour, width_of, write_styled
 from tensorkiln.base.version import VERSION
 from tensorkiln.cli.fold import fold
 
@@ -34,9 +34,6 @@ _CODE_HEAD = re.compile(r"^(\S[^\n]*):(?=  # )", re.M)
 _INSTRUCTION = re.compile(r"^( *[0-9a-f]+)  (\S+)", re.M)
 _DUMP = re.compile(r"^([0-9a-f]{8,})((?:  .*?)?)(  \|.*\|)?$", re.M)
 _ZEROS = re.compile(r"(?<![0-9a-f])00(?:  ?00)*(?![0-9a-f])")
-# Control characters are escaped: a file that is shown must not move the cursor, or set the title of
-# the window.
-_CONTROL = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -131,8 +128,8 @@ class Screen:
 
     def report(self, text: str) -> None:
         """Print a report: headings, and tables that are indented."""
-        text = self._fitted(self.named(text))
-        print(paint_report(text) if self.painted else text)
+        text = self._fitted(escaped(self.named(text)))
+        write_styled(sys.stdout, f"{paint_report(text) if self.painted else text}\n")
 
     def shown(self, pieces: Iterable[str], language: str = "") -> None:
         """Print the text of an inspector in the colours of its language. Without a language, the
@@ -141,12 +138,13 @@ class Screen:
         if is_table and self.width:  # how a column is folded depends on all of its rows
             pieces = ["".join(pieces)]
         for i, piece in enumerate(pieces):
-            text = self.named(piece).translate(_CONTROL) if self.width else self.named(piece)
+            text = self.named(piece)
+            text = escaped(text) if self.width or is_table else text
             if is_table:
                 text = self._fitted(text, table=not language)
             if self.painted:
                 text = paint_source(text, language) if language else paint_table(text, head=i == 0)
-            sys.stdout.write(text)
+            write_styled(sys.stdout, text)
 
     def raw(self, content: Iterable[bytes | memoryview]) -> None:
         """Write bytes as they are. UserError (code `terminal`) if standard output is a terminal,
@@ -162,7 +160,7 @@ class Screen:
     def _fitted(self, text: str, *, table: bool = False) -> str:
         if not self.width:
             return text
-        return fold(text.translate(_CONTROL), max(20, self.width), table=table)
+        return fold(text, max(20, self.width), table=table)
 
 
 def _plain(value: Any) -> Any:
@@ -179,10 +177,11 @@ def _plain(value: Any) -> Any:
 
 def print_error(sentence: str, choice: str) -> None:
     """Print `kiln: error: ...` to standard error, in red up to and including `error:`."""
+    sentence = escaped(sentence)
     head, colon, rest = sentence.partition("error:")
     if colon and wants_colour(sys.stderr, choice):
         sentence = f"{_RED}{head}{colon}{_PLAIN}{rest}"
-    print(sentence, file=sys.stderr)
+    write_styled(sys.stderr, f"{sentence}\n")
 
 
 class ReaderGone(Exception):
@@ -192,13 +191,20 @@ class ReaderGone(Exception):
 class _Watched:
     """A standard stream whose reader may close it. The first failing write redirects it to
     /dev/null, so that nothing fails later, as at exit. It raises ReaderGone if `needed`; else it
-    is ignored, and the command goes on."""
+    is ignored, and the command goes on. Control characters are written as escapes, whoever prints
+    them: in messages always, in answers on a terminal, since a file gets what was asked for."""
 
     def __init__(self, stream: TextIO, needed: bool):
         self._stream, self._needed = stream, needed
+        self._escapes = not needed or stream.isatty()
 
     def write(self, text: str) -> int:
         """Write `text`; characters that the encoding lacks are written as escapes."""
+        self.write_styled(escaped(text) if self._escapes else text)
+        return len(text)
+
+    def write_styled(self, text: str) -> int:
+        """The same of text of which all escape sequences are ours."""
         try:
             return self._write(text)
         except OSError as error:

@@ -17,7 +17,8 @@ from tensorkiln.base.json_text import parse_json
 
 # Symbols that linkers define themselves.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
-_OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
+_RUNTIME = "the runtime"  # the owner of the object that no artifact is
+EDITED = "take all artifacts from one compile, as they are; if they are, please report it"
 
 
 def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
@@ -41,8 +42,11 @@ def audit_symbols(
     then undefined symbols are left to the linker. `shown` are the symbols that the library exports.
     Raises UserError: code `symbol-clash` for a symbol with two strong definitions,
     `undefined-symbol` for one that is needed or exported and defined nowhere (an InternalError if
-    only our own code needs it), `bad-artifact` if code needs weights and there are none.
+    only the runtime needs it), `bad-artifact` if code needs weights and there are none, or an
+    object is for another machine than the runtime.
     """
+    objects = list(objects)
+    _audit_machines(objects)
     defined: dict[str, str] = {}
     needed: dict[str, str] = {}
     weak: dict[str, str] = {}
@@ -83,13 +87,26 @@ def audit_symbols(
         )
     if lacking:
         text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
-        ours = all(owner.startswith(_OURS) for _, owner in lacking)
-        kind = InternalError if ours else UserError
+        kind = InternalError if all(owner == _RUNTIME for _, owner in lacking) else UserError
+        ours = all(owner.startswith(("llvm/", "host/")) for _, owner in lacking)
         raise kind(
             f"no linked object defines {text}",
             code="undefined-symbol",
-            hint=_hidden(lacking[0][0], {**weak, **defined}),
+            hint=_hidden(lacking[0][0], {**weak, **defined}) or (EDITED if ours else ""),
         )
+
+
+def _audit_machines(objects: Iterable[tuple[str, bytes | memoryview]]) -> None:
+    machines = {owner: elf_of(memoryview(data), owner).machine for owner, data in objects}
+    expected = machines.get(_RUNTIME)
+    for owner, machine in machines.items():
+        if expected not in (None, machine):
+            raise UserError(
+                f"{owner} is for {machine}, the library for {expected}",
+                code="bad-artifact",
+                where=owner,
+                hint=EDITED,
+            )
 
 
 def audit_weights(code: bytes | memoryview, size: int) -> None:

@@ -39,9 +39,9 @@ def jit_objects(
     sources: Mapping[str, str], triple: str, authors: Mapping[str, str] | None = None
 ) -> dict[str, bytes]:
     """Compile each C source and the runtime; return objects by file name (`entry.o`, `runtime.o`).
-    Sources that were compiled before come from the cache. Raises InternalError with the compiler's
-    output; UserError if the compiler is the user's ($CC), or if an external code generator emitted
-    the source (`authors` maps file names to artifacts)."""
+    Sources that were compiled before come from the cache. Raises UserError with the compiler's
+    output, which names the external code generator that emitted
+    the source (`authors` maps file names to artifacts), if one did."""
     tools = choose_toolchain(triple)
     runtime = runtime_source(devices=device_kinds(sources), defines=runtime_defines(sources))
     texts = {**sources, "runtime.c": runtime}

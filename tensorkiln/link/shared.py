@@ -159,9 +159,8 @@ def link_shared(
     artifact of each object and C source, for messages.
 
     Raises UserError (folder not writable, disk full, no tool, a symbol with two definitions, one
-    that the caller's code needs and nothing defines, failure of the caller's own tool) and
-    InternalError (our code needs a symbol that nothing defines, or the packaged tools failed: the
-    message holds the command and its output).
+    that an artifact needs and nothing defines, an object of another machine, failure of a tool: the
+    message holds the command and its output), and InternalError where the runtime is to blame.
     """
     target = plain_path(output)
     given = [FileContent(item).view if isinstance(item, Path) else item for item in objects]

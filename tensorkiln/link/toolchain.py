@@ -21,6 +21,7 @@ from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.tools import ToolFailure, run_tool
+from tensorkiln.link.audit import EDITED
 from tensorkiln.link.stubs import make_stubs
 from tensorkiln.target.triple import LIBRARIES, canonical_triple, require_library
 
@@ -109,6 +110,25 @@ def zig_path() -> Path:
     )
 
 
+def run_zig(arguments: Sequence[str], folder: Path, cache: Cache | None, umask: int = -1) -> None:
+    """Run zig in `folder`, with its own cache in `cache`; where that is full or cannot be written,
+    with one in `folder`. Errors of `run_tool`."""
+
+    def run(place: Path) -> None:
+        text = str(place)
+        environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": text, "ZIG_LOCAL_CACHE_DIR": text}
+        run_tool([str(zig_path()), *arguments], folder, environ, umask)
+
+    kept = None if cache is None else cache.folder("zig")
+    if kept is not None:
+        try:
+            return run(kept)
+        except ToolFailure as failure:
+            if not failure.refused:
+                raise
+    return run(folder / "zig-cache")
+
+
 def linux_arch(triple: str) -> str:
     """`"x86_64"` or `"aarch64"`, the architecture of a triple. Raises UserError if the text is not
     a triple, UnsupportedError if no library can be linked for it."""
@@ -141,9 +161,7 @@ class ZigToolchain:
         return f"{linux_arch(self.triple)}-linux-gnu.{GLIBC}"
 
     def _zig(self, arguments: Sequence[str], folder: Path) -> None:
-        cache = str(Cache(self.cache_dir).folder("zig") or folder / "zig-cache")
-        environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
-        run_tool([str(zig_path()), *arguments], folder, environ, _PRIVATE)
+        run_zig(arguments, folder, Cache(self.cache_dir), _PRIVATE)
 
     def compile(
         self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
@@ -276,8 +294,11 @@ def blamed(failure: ToolFailure, authors: Mapping[str, str]) -> UserError | None
 
 def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
     """The error to raise: one that names the undefined symbols, else the tool's output. It is an
-    InternalError for the packaged tools, a UserError for a command that the caller chose."""
-    kind = InternalError if isinstance(tools, ZigToolchain) else UserError
+    InternalError where the packaged tools refuse the runtime, else a UserError: artifacts may have
+    been edited, and commands are the caller's choice."""
+    packaged = isinstance(tools, ZigToolchain)
+    kind = InternalError if packaged and "runtime.c" in failure.command else UserError
+    hint = EDITED if packaged and kind is UserError else ""
     names = sorted(
         {
             line.split("undefined symbol:")[1].strip()
@@ -292,9 +313,11 @@ def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
     )
     if names:
         return kind(
-            f"no linked object defines {', '.join(names)}\n{failure}", code="undefined-symbol"
+            f"no linked object defines {', '.join(names)}\n{failure}",
+            code="undefined-symbol",
+            hint=hint,
         )
-    return kind(str(failure), code="link-failed")
+    return kind(str(failure), code="link-failed", hint=hint)
 
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.machine import memory_bytes
 from tensorkiln.base.text import size_text
 
 Array = npt.NDArray[Any]
@@ -84,8 +84,8 @@ def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
         tensor.name: math.prod(shape_of(tensor, dims)) * numpy_type(tensor.dtype).itemsize
         for tensor in function.inputs
     }
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if sum(wanted.values()) > memory:
+    memory = memory_bytes()
+    if memory and sum(wanted.values()) > memory:
         name = max(wanted, key=lambda name: wanted[name])
         raise UserError(
             f"input {name!r} takes {size_text(wanted[name])}, and this machine has "

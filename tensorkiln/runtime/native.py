@@ -21,6 +21,7 @@ from tensorkiln.artifact.metadata import (
     read_functions,
 )
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.machine import architecture
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.description import check_functions
 from tensorkiln.runtime.device import Device
@@ -581,7 +582,7 @@ def _damaged(file: LibraryFile) -> UserError:
 
 
 def _check_machine(file: LibraryFile) -> None:
-    here = os.uname().machine
+    here = architecture()
     if file.machine != here:
         raise UserError(
             f"{str(file.path)!r} is compiled for {file.machine}, this machine is {here}",

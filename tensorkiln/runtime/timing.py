@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import platform
 import signal
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any
 
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import atomic_write, open_plain, read_plain
+from tensorkiln.base.machine import architecture
 from tensorkiln.base.processes import python_command
 from tensorkiln.base.schema import Reader
 from tensorkiln.base.trust import private_temporary
@@ -68,7 +68,7 @@ def machine_name() -> str:
         text = ""
     rows = (line.partition(":") for line in text.splitlines())
     found = {key.strip(): value.strip() for key, _, value in rows}
-    return found.get("model name") or found.get("Model") or platform.machine()
+    return found.get("model name") or found.get("Model") or architecture()
 
 
 def time_kernel(trial: Trial, untuned: bytes, candidate: bytes) -> Verdict:

@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 import itertools
 import json
-import platform
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.machine import architecture, system_name
 from tensorkiln.base.packages import require_package
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.triple import canonical_triple
@@ -26,8 +26,8 @@ _PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)  # lines that change w
 
 def host_triple() -> str:
     """Return this machine's triple. Raises UserError if its architecture or system is unknown."""
-    system = _SYSTEMS.get(platform.system(), f"unknown-{platform.system().lower()}")
-    machine = platform.machine().lower()
+    system = _SYSTEMS.get(system_name(), f"unknown-{system_name().lower()}")
+    machine = architecture().lower()
     try:
         return canonical_triple(f"{machine}-{system}")
     except UserError as error:
@@ -62,7 +62,7 @@ def describe_host() -> dict[str, object]:
 def system_has_tiles() -> bool:
     """Whether the system keeps the tiles of AMX for processes that ask for them (Linux 5.16 and
     newer): only asks whether, since asking for them is for good."""
-    if platform.system() != "Linux" or platform.machine().lower() not in ("x86_64", "amd64"):
+    if system_name() != "Linux" or architecture().lower() not in ("x86_64", "amd64"):
         return False
     mask = ctypes.c_uint64(0)
     with suppress(AttributeError, OSError):  # no C library that has it

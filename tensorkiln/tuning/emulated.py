@@ -22,7 +22,7 @@ from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.base.files import atomic_write
 from tensorkiln.base.tools import ToolFailure, run_tool
 from tensorkiln.base.trust import private_temporary
-from tensorkiln.link.toolchain import zig_path
+from tensorkiln.link.toolchain import run_zig, zig_path
 from tensorkiln.pipeline import placed_on
 from tensorkiln.runtime.tensor import dtype_named
 from tensorkiln.runtime.timing import CRASH, ERROR, HANG
@@ -184,14 +184,8 @@ def _built(folder: Path, name: str, source: str, *options: str) -> Path:
     content = store.get(key) if store is not None else None
     if content is None:
         atomic_write(folder / source, text)
-        place = (store.folder("zig") if store is not None else None) or folder / "zig-cache"
-        environ = {
-            **os.environ,
-            "ZIG_GLOBAL_CACHE_DIR": str(place),
-            "ZIG_LOCAL_CACHE_DIR": str(place),
-        }
         flags = ["-std=c99", "-D_GNU_SOURCE", "-O2", "-g0", "-fno-sanitize=undefined"]
-        run_tool([str(zig), "cc", *flags, source, *options, "-o", name], folder, environ)
+        run_zig(["cc", *flags, source, *options, "-o", name], folder, store)
         if store is not None:
             store.put(key, path.read_bytes())
         return path

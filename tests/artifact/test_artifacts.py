@@ -3,7 +3,9 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
 from tensorkiln.base.errors import UserError
+from tensorkiln.script import from_source
 
 NAMES = st.text("abcXYZ_019-\u00fc", min_size=1, max_size=8)
 ARTIFACTS = st.builds(
@@ -274,3 +278,60 @@ def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
         assert caught.value.code in ("bad-container", "container-version")
     with pytest.raises(UserError, match="trailing bytes"):
         ArtifactSet.from_bytes(data + b"\0")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two compiles of one form, saved."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name in ("relu", "neg"):
+        text = f"""
+@R.function
+def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+    y: R.Tensor((4,), "float32") = R.{name}(x)
+    return y
+"""
+        tk.compile(from_source(text), target="llvm").artifacts.save(folder / name)
+    return folder
+
+
+def _without(folder: Path, ending: str) -> None:
+    parsed = json.loads((folder / "manifest.json").read_text())
+    parsed["artifacts"] = [r for r in parsed["artifacts"] if not r["file_name"].endswith(ending)]
+    (folder / "manifest.json").write_text(json.dumps(parsed))
+
+
+def _of_another_machine(folder: Path) -> None:
+    (kernel,) = folder.rglob("*.o")
+    data = bytearray(kernel.read_bytes())
+    data[18] = 183 if data[18] == 62 else 62  # e_machine: AArch64, or x86-64
+    kernel.write_bytes(data)
+
+
+EDITS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no kernels": (lambda f: _without(f, ".o"), r"no linked object defines relu \(needed by host"),
+    "no entry": (lambda f: _without(f, "entry.c"), "which no linked object defines"),
+    "another machine": (_of_another_machine, r"relu.o is for \w+, the library for"),
+    "a sibling's entry": (
+        lambda f: (f / "host/entry.c").write_bytes((f / "../neg/host/entry.c").read_bytes()),
+        r"no linked object defines neg \(needed by host/entry.c\)",
+    ),
+    "C that is none": (lambda f: (f / "host/entry.c").write_text("int x = ;"), "entry.c:1"),
+    "an empty object": (lambda f: next(f.rglob("*.o")).write_bytes(b""), "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_sets_that_were_edited_by_hand(saved: Path, tmp_path: Path, edit: str) -> None:
+    """What does not fit is the user's mistake, by whatever tool it is found."""
+    shutil.copytree(saved, tmp_path / "sets")
+    folder = tmp_path / "sets" / "relu"
+    change, words = EDITS[edit]
+    change(folder)
+    artifacts = ArtifactSet.load(folder, edited=True)
+    for use in (
+        lambda: tk.load_artifacts(artifacts),
+        lambda: tk.export_library(artifacts, tmp_path / "net.so"),
+    ):
+        with pytest.raises(UserError, match=words):
+            use()

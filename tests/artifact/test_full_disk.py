@@ -4,6 +4,7 @@ so, nothing is left, and with room again it works."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -29,6 +30,17 @@ WRITERS: dict[str, Callable[[tk.Executable, Path], object]] = {
     "archive": lambda e, p: e.export_model_library_format(p),
     "archive.tar": lambda e, p: e.export_model_library_format(p),
 }
+ROOT = Path(__file__).resolve().parents[2]
+COMPILES = """
+import sys
+import numpy as np
+import tensorkiln as tk
+from tests.transform.graphs import graph
+exe = tk.compile(graph(lambda g, x: g.sin(x), x=(1, 7)), tk.Target("native"))
+exe.export_library(sys.argv[1])
+x = np.ones((1, 7), np.float32)
+np.testing.assert_allclose(tk.load(sys.argv[1])(x), np.sin(x), rtol=1e-6)
+"""
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ENOUGH = 64 << 20
 ROOMS = (PAGE, 4 * PAGE, 12 * PAGE, 40 * PAGE)  # some parts fit, and others do not
@@ -78,3 +90,24 @@ def test_a_disk_that_is_full(
     if status == REFUSED:
         pytest.skip("no user namespaces here: no disk of its own was tried")
     assert status == 0, said or "it was written, and there was no room"
+
+
+def test_a_cache_on_a_full_disk(tmp_path: Path) -> None:
+    """A cache never fails a compile: the tools' own caches go elsewhere, too."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def work() -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILES, str(tmp_path / "net.so")],
+            env={**os.environ, "KILN_CACHE_DIR": str(disk / "cache"), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        (tmp_path / "said").write_text(done.stderr)
+        return done.returncode
+
+    status = on_small_disk(disk, 16 * PAGE, work)
+    if status == REFUSED:
+        pytest.skip("no user namespaces here")
+    assert status == 0, (tmp_path / "said").read_text()

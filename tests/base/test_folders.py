@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import random
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.base import folders
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.folders import atomic_dir, write_files
 from tensorkiln.cli.run import _write as write_outputs
@@ -405,3 +407,22 @@ def test_interrupted_between_any_two_lines(tmp_path: Path) -> None:
         if left > 0:
             break
     assert number > 200
+
+
+def test_a_folder_that_another_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may lock a folder that he may read: a write fails in the end, and leaves nothing."""
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 0.1)
+    locked = tmp_path / "shared"
+    locked.mkdir()
+    handle = os.open(locked, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    for write in (
+        lambda: write_files(locked, {"a": b"x"}),
+        lambda: SET.save(locked / "set"),
+    ):
+        with pytest.raises(UserError, match="another process has locked it") as caught:
+            write()
+        assert caught.value.code == "cannot-write"
+    assert list(locked.iterdir()) == []
+    os.close(handle)
+    write_files(locked, {"a": b"x"})

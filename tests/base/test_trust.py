@@ -466,3 +466,20 @@ def test_acl_makes_the_group_others(place: Path) -> None:
     except OSError as error:
         pytest.skip(f"no access lists here: {error.strerror}")
     assert "can be written to by others" in distrust(shared)
+
+
+def test_a_group_of_others_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose primary group it is are members too, which the group does not list."""
+    import grp
+    import pwd
+
+    def user(name: str, number: int, group: int) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", number, group, "", "/", "/bin/sh"))
+
+    one, other = user("one", 1000, 1000), user("other", 1001, 1000)
+    group = grp.struct_group(("one", "x", 1000, []))
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: one)
+    monkeypatch.setattr(grp, "getgrgid", lambda number: group)
+    for users, trusted in (([one], (1000,)), ([one, other], ()), ([], (1000,))):
+        monkeypatch.setattr(pwd, "getpwall", lambda users=users: users)
+        assert trust._own_groups.__wrapped__(1000) == trusted

@@ -35,11 +35,15 @@ def folder(tmp_path: Path) -> Path:
 
 def on_a_terminal(argv: list[object], width: int = 80, **environment: str) -> tuple[str, str]:
     """Standard output and standard error of `kiln`, both terminals."""
+    command = [sys.executable, "-m", "tensorkiln.cli", *map(str, argv)]
+    return run_on_a_terminal(command, width, **environment)
+
+
+def run_on_a_terminal(command: list[str], width: int, **environment: str) -> tuple[str, str]:
     (out, out_end), (err, err_end) = pty.openpty(), pty.openpty()
     for end in (out_end, err_end):
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     variables = {**PLAIN, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
-    command = [sys.executable, "-m", "tensorkiln.cli", *map(str, argv)]
     process = subprocess.Popen(command, stdout=out_end, stderr=err_end, env=variables)
     os.close(out_end)
     os.close(err_end)
@@ -126,3 +130,38 @@ def test_letters_that_the_encoding_lacks(tmp_path: Path) -> None:
     (tmp_path / "ü.txt").write_text("schön ▁█\n")
     shown = piped(["inspect", tmp_path / "ü.txt"], PYTHONIOENCODING="ascii")
     assert shown == "sch\\xf6n \\u2581\\u2588\n"
+
+
+STRANGE = "a\x1b]0;title\x07\x9b2J\u202eb\u2066c\r"
+SHOWN = "a\\x1b]0;title\\x07\\x9b2J\\u202eb\\u2066c\\x0d"
+SAYS = """
+import sys
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.progress import TtyProgress
+from tensorkiln.cli import entry
+from tensorkiln.cli.screen import Screen
+name = sys.argv[1]
+class Command:
+    def add_arguments(parser): pass
+    def run(args, screen):
+        screen.report(name)
+        print(name)
+        progress = TtyProgress(sys.stderr)
+        progress.phase(name, 2)
+        progress.advance(1, name)
+        progress.note(name)
+        progress.finish()
+        raise UserError(name)
+entry._module = lambda command: Command
+sys.exit(entry.main(["run", "--color", "always"]))
+"""
+
+
+def test_names_move_no_cursor() -> None:
+    """Whoever writes them: a report, `print`, progress, an error."""
+    command = [sys.executable, "-c", SAYS, STRANGE]
+    out, err = run_on_a_terminal(command, 200)
+    for text in (ESCAPE.sub("", out), ESCAPE.sub("", err).replace("\r\x1b[K", "")):
+        assert SHOWN in text
+        assert not [c for c in text if c != "\n" and not c.isprintable()], text
+    assert out.count(SHOWN) == 2 and err.count(SHOWN) >= 3

@@ -451,3 +451,37 @@ def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Pat
         assert err.splitlines()[-1].endswith("kiln: interrupted")
         if "--json" in argv and out.endswith("}\n"):  # else it came while this was written
             assert loads(out)["error"]["code"] == "interrupted"
+
+
+# Another process ends this one while a tool runs, which is when there are temporary files.
+ENDED = """
+import os, signal, subprocess, sys
+from tensorkiln.cli import main
+run = subprocess.run
+def ended(*arguments, **named):
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    return run(*arguments, **named)
+subprocess.run = ended
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_process_that_is_ended_leaves_nothing(name: str, here: Path) -> None:
+    (here / "temporary").mkdir()
+    before = set(here.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, name, "compile", "good.onnx", "-o", "new.so", "-q"],
+        cwd=here,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "KILN_CACHE": "0",
+            "TMPDIR": str(here / "temporary"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert done.stderr.splitlines()[-1] == f"kiln: ended by {name}"
+    assert set(here.iterdir()) == before and list((here / "temporary").iterdir()) == []

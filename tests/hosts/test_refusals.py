@@ -503,7 +503,10 @@ def test_no_plain_file_elsewhere(programs: Path, language: str, thing: str, tmp_
     assert answer == (100, f"cannot read '{tmp_path / 'net.so'}': it is not a plain file")
 
 
-RENAMED = "'{path}' is not a Tensorkiln library: its metadata is damaged"
+RENAMED = (
+    "'{path}' is not a Tensorkiln library: its metadata is damaged: library mlp has no function "
+    "'maim'; it has main, fixed, split, pair, add_one, scale"
+)
 
 
 @pytest.fixture(scope="module")

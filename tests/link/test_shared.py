@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tensorkiln.artifact import FileContent
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.link.shared import RUNTIME_EXPORTS, link_shared
 from tests.link import sample
@@ -115,7 +115,7 @@ def test_files_that_are_not_kept_after_an_error_are_said_so(tmp_path: Path) -> N
     work = tmp_path / "work"
     work.mkdir()
     (work / "entry.c").write_text("mine\n")
-    with pytest.raises(InternalError, match="kernels.c:1") as caught:
+    with pytest.raises(UserError, match="kernels.c:1") as caught:
         sample.build(tmp_path / "mlp.so", kernels="void dense( {", workspace_dir=work)
     (note,) = caught.value.__notes__
     assert note.startswith("intermediate files are not kept: ") and "entry.c" in note
@@ -126,14 +126,14 @@ def test_a_missing_symbol_is_named(tmp_path: Path) -> None:
     kernels = sample.KERNELS.replace("sum < 0", "sum < exp_fast(sum)").replace(
         "#include <stdint.h>", "#include <stdint.h>\nfloat exp_fast(float);"
     )
-    with pytest.raises(InternalError, match="no linked object defines exp_fast") as caught:
+    with pytest.raises(UserError, match="no linked object defines exp_fast") as caught:
         sample.build(tmp_path / "mlp.so", kernels=kernels)
     assert caught.value.code == "undefined-symbol"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_compiler_error_shows_command_and_words(tmp_path: Path) -> None:
-    with pytest.raises(InternalError) as caught:
+    with pytest.raises(UserError) as caught:
         sample.build(tmp_path / "mlp.so", kernels="void dense( {")
     assert "kernels.c:1" in str(caught.value) and "-O2" in str(caught.value)
     assert list(tmp_path.iterdir()) == []

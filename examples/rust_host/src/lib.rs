@@ -76,7 +76,14 @@ impl Library {
         let (functions, api) = Library::read_and_load(path)?;
         let path = path.display().to_string();
         let kept = Mutex::default();
-        Ok(Library { loaded: Arc::new(Loaded { api, functions, path, kept }) })
+        let loaded = Loaded { api, functions, path, kept };
+        for function in &loaded.functions {
+            loaded.index(&function.name).map_err(|why| {
+                let what = format!("its metadata is damaged: {why}");
+                library_file::no_library(&loaded.path, &what)
+            })?;
+        }
+        Ok(Library { loaded: Arc::new(loaded) })
     }
 
     /// Reads and loads the same file; tries again, up to 8 times, if it is replaced in between.

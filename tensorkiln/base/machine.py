@@ -1,0 +1,47 @@
+"""What this machine is, also where a sandbox refuses the system calls that tell."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+_SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "win32": "Windows"}
+
+
+def architecture() -> str:
+    """`x86_64`, `aarch64`: the kind of processor; of the one that Python was built for, where the
+    system does not tell."""
+    try:
+        return platform.machine()
+    except OSError:
+        return str(sysconfig.get_config_var("HOST_GNU_TYPE") or "").partition("-")[0]
+
+
+def system_name() -> str:
+    """`Linux`, `Darwin`, `Windows`."""
+    try:
+        return platform.system()
+    except OSError:
+        return _SYSTEMS.get(sys.platform, sys.platform)
+
+
+def memory_bytes() -> int:
+    """Bytes of memory; 0 where the system does not tell."""
+    try:
+        # Not from sysconf() first: without the call sysinfo() glibc makes up a number.
+        found = re.search(r"^MemTotal: *([0-9]+) kB$", Path("/proc/meminfo").read_text(), re.M)
+        if found:
+            return int(found[1]) << 10
+    except OSError:
+        pass
+    try:
+        return max(0, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+__all__ = ["architecture", "memory_bytes", "system_name"]
