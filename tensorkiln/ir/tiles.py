@@ -9,7 +9,7 @@ A program moves and multiplies whole matrices only, each with one store:
     y[m + rows, n + columns] = c[i, whole]                  to memory
 
 Rows and columns are two vectors with a lane for each element (`whole`), row by row; a place in
-memory adds a scalar to each.
+memory adds a scalar to each. The rows of a matrix may be every n-th of a dimension: `rows * n`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 TILES, TILE_ROWS, TILE_ROW_BYTES = 8, 16, 64
 """How many tiles there are, and the most rows, and bytes of a row, of each."""
 
-Place = tuple[tuple[Expr, ...], int]
-"""The first element of a matrix in memory, and the dimension along which its rows follow."""
+Place = tuple[tuple[Expr, ...], int, int]
+"""The first element of a matrix in memory, the dimension along which its rows follow, and the step
+from row to row in it."""
 
 
 def whole(rows: int, columns: int) -> tuple[Expr, Expr]:
@@ -114,15 +115,19 @@ def place_in_memory(indices: tuple[Expr, ...], rows: int, columns: int) -> Place
     down, along = whole(rows, columns)
     start: list[Expr] = []
     found: dict[Expr, int] = {}
+    step = 1
     for d, e in enumerate(indices):
         lanes, first = _split(e)
         start.append(first)
+        if isinstance(lanes, Binary) and lanes.op == "mul" and lanes.a == down:
+            number = int_value(lanes.b.a) if isinstance(lanes.b, Broadcast) else None
+            lanes, step = down if number else lanes, number or 1
         if lanes is None:
             continue
         if lanes not in (down, along) or lanes in found:
             return None
         found[lanes] = d
-    return (tuple(start), found[down]) if len(found) == 2 else None
+    return (tuple(start), found[down], step) if len(found) == 2 else None
 
 
 def _split(e: Expr) -> tuple[Expr | None, Expr]:

@@ -24,6 +24,7 @@ from math import prod
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
@@ -31,10 +32,20 @@ from tensorkiln.kernels.conv2d_knobs import depthwise_knobs, direct_knobs
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
-from tensorkiln.kernels.layouts import adjacent, by_lanes, channel_blocks, has_kernel
+from tensorkiln.kernels.layouts import (
+    TILED_ROWS,
+    adjacent,
+    by_lanes,
+    channel_blocks,
+    has_kernel,
+    has_tile_rows,
+    is_blocked,
+    together,
+)
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
+from tensorkiln.target.dots import multiplies_tiles
 
 # With fewer output channels, the slice (which is single-threaded) takes more than a few percent of
 # the convolution's time. Images of fewer bytes do not determine a network's peak memory.
@@ -98,6 +109,27 @@ def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:
     return stored and _fits(call, out, target)
 
 
+def takes_tiles(call: Call, out: TensorType, target: Target, dtype: DType) -> bool:
+    """Whether a convolution of an image of `dtype` is computed in tiles of the processor: those of
+    known size and one group, but of pictures of few channels."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    sizes = [int_value(d) for d in (*out.shape[2:], *w.shape)]
+    several = call.attrs.groups == 1 and (int_value(x.shape[1]) or 0) > 4
+    return several and None not in sizes and 0 not in sizes and has_tile_rows(target, dtype)
+
+
+def _tiles_fit(call: Call, out: TensorType, target: Target) -> bool:
+    """As `_direct_fits`; and the image lies as rows of tiles, of at least a few pixels."""
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    if not _direct_fits(call, out, target) or not takes_tiles(call, out, target, x.dtype):
+        return False
+    pixels = prod(int_value(d) or 0 for d in out.shape[2:])
+    few = together(w, 1)
+    return few > 1 and is_blocked(x) and pixels >= TILED_ROWS
+
+
 def _depthwise_fits(call: Call, out: TensorType, target: Target) -> bool:
     return _fits(call, out, target) and is_depthwise(call, out)
 
@@ -105,33 +137,36 @@ def _depthwise_fits(call: Call, out: TensorType, target: Target) -> bool:
 def _depthwise_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     if packed_weights(call, target) is None or not is_depthwise(call, out):
         return None
-    lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
+    x, lanes = call.args[0].type, target.vector_lanes("float32")
+    assert isinstance(x, TensorType)
     weights = Layout.parse(f"A/{lanes} C D B A%{lanes}")
     bias = [by_lanes(target)] * len(call.args[2:])
-    return Layouts((with_padding(blocks, call), weights, *bias), blocks)
+    image = with_padding(channel_blocks(target, x), call)
+    return Layouts((image, weights, *bias), channel_blocks(target, out))
 
 
 def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     w = packed_weights(call, target)
     if w is None:
         return None
-    lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
-    x = call.args[0].type
+    x, lanes = call.args[0].type, target.vector_lanes("float32")
     assert isinstance(x, TensorType)
     channels, groups = int_value(x.shape[1]) or 0, call.attrs.groups
     few = adjacent(call, target)
-    want, weights = blocks, _weights(w, groups, channels, few, target)
+    want, weights = channel_blocks(target, x), _weights(call, w, few, target)
     if groups == 1 and few > 1:
-        want = Layout.parse("A B/4 C D B%4") if channels <= 4 else blocks
+        want = Layout.parse("A B/4 C D B%4") if channels <= 4 else want
     elif groups == 1 and channels < lanes // 2:
         want = Layout.plain(4)
     bias = [by_lanes(target)] * len(call.args[2:])
-    return Layouts((with_padding(want, call), weights, *bias), blocks)
+    return Layouts((with_padding(want, call), weights, *bias), channel_blocks(target, out))
 
 
-def _weights(w: Constant, groups: int, channels: int, few: int, target: Target) -> Layout | Packed:
+def _weights(call: Call, w: Constant, few: int, target: Target) -> Layout | Packed:
     """Weights in panels of output channels, `few` input channels next to each other."""
-    widths, v = panel_vectors(w.type, target), target.vector_lanes("float32")
+    x, groups, v = call.args[0].type, call.attrs.groups, target.vector_lanes("float32")
+    assert isinstance(x, TensorType)
+    channels, widths = int_value(x.shape[1]) or 0, panel_vectors(w.type, target)
     if groups > 1:
         small = target.optimize == "size"
         return _grouped_weights(w.type, groups, [1, *widths], few, v, small)
@@ -139,7 +174,9 @@ def _weights(w: Constant, groups: int, channels: int, few: int, target: Target) 
     if v == 1:  # products are taken one by one, of integers too
         return Layout.parse(f"A/{nr} B C D A%{nr}")
     if few > 1:
-        block = 4 if channels <= 4 else v
+        block = 4 if channels <= 4 else channel_blocks(target, x).block(1)
+        if multiplies_tiles(target, w.type.dtype.name):
+            nr = v * (2 if 2 in widths else 1)  # tiles of sums
         return Layout.parse(f"A/{nr} B/{block} C D B/{few}%{block // few} A%{nr} B%{few}")
     if channels < v // 2:
         return Layout.parse(f"A/{nr} B C D A%{nr}")
@@ -211,6 +248,14 @@ def _of_few_pixels(b: Binding, choice: bool, rewriter: Rewriter) -> Call:
     return op_call("conv2d", pixels, *call.args[1:], span=call.span, **attrs)
 
 
+CONV2D_TILES = Family(
+    op_class="conv2d_tiles",
+    operators=("conv2d",),
+    schedule="tensorkiln.schedule.conv2d.tiles:schedule_conv2d_tiles",
+    fits=_tiles_fit,
+    epilogue=elementwise_epilogue,
+    inplace=True,
+)
 CONV2D = Family(
     op_class="conv2d_direct",
     operators=("conv2d",),

@@ -32,7 +32,7 @@ def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...
     axes, few = w.memory.axes, together(w, 1)
     axes = axes[:-1] if few > 1 else axes
     nr, step = axes[-1].modulus, (axes[-2].modulus or 1) * few
-    vectors, integers = nr // out.memory.block(1), w.dtype.is_int
+    vectors, integers = nr // target.vector_lanes("float32"), w.dtype.is_int
     height, width = map(expected, out.shape[2:])
     is_open = None in map(int_value, out.shape[2:])
     most = highest(target, vectors, integers)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tensorkiln import ops
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
+from tensorkiln.kernels.layouts import in_same_order
 from tensorkiln.ops.rules import same_extent
 from tensorkiln.target import Target
 
@@ -36,7 +37,7 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
     if ops.get(call.op).pattern not in ("elementwise", "broadcast") and not looks_up(call):
         return False
     # Halos may differ: a kernel writes the halo of its last result only.
-    order = t.memory.with_halo({}) == last.memory.with_halo({})
+    order = in_same_order(t, last)
     sums = anchor.var.tensor.dtype.name == "int32"
     rounds = last.dtype.name == "float32" and t.dtype.sums == last.dtype
     return t.shape == last.shape and order and (t.dtype == last.dtype or sums or rounds)

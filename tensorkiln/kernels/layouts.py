@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.ir.tiles import TILE_ROWS
+from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
 from tensorkiln.target import Target
 from tensorkiln.target.dots import multiplies_pairs, multiplies_tiles
 
 # Rows from which on tiles are used. A tile of 4 rows loads as many bytes of weights as the vector
 # kernel, which is as fast as they come from memory for fewer.
-_TILED_ROWS = 4
+TILED_ROWS = 4
 
 
-def channel_blocks(target: Target) -> Layout:
-    """Images [N, C, H, W] with channels in blocks of the vector width."""
+def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
+    """Images [N, C, H, W] with channels in blocks of the vector width. Where a processor multiplies
+    tiles of an `image`'s elements, a block is a row of a tile, or a half or quarter of it: as wide
+    as divides the channels of the blocks of other types, so that none has more of them."""
     lanes = target.vector_lanes("float32")
-    return Layout.parse(f"A B/{lanes} C D B%{lanes}")
+    width, t = lanes, image
+    if t is not None and t.ndim == 4 and has_tile_rows(target, t.dtype):
+        channels = -(-(int_value(t.shape[1]) or 1) // lanes) * lanes
+        row = TILE_ROW_BYTES // t.dtype.bytes
+        width = next(w for w in (row, row // 2, lanes) if channels % w == 0)
+    return Layout.parse(f"A B/{width} C D B%{width}")
+
+
+def has_tile_rows(target: Target, dtype: DType) -> bool:
+    """Whether images of these elements lie as rows of tiles want them: the left factors of the
+    products of tiles that a processor has, whose sums are vectors."""
+    right = {8: "int8", 16: dtype.name}.get(dtype.bits, "")
+    lanes = target.vector_lanes("float32")
+    return lanes == TILE_ROW_BYTES // 4 and multiplies_tiles(target, right)
+
+
+def in_same_order(a: TensorType, b: TensorType) -> bool:
+    """Whether two values lie in memory in the same order, apart from halos: both row-major, or both
+    in channel blocks, which may be of several widths."""
+    x, y = a.memory.with_halo({}), b.memory.with_halo({})
+    return x == y or (is_blocked(a) and is_blocked(b))
+
+
+def is_blocked(t: TensorType) -> bool:
+    """Whether an image is in channel blocks, of any width."""
+    width = t.memory.block(1)
+    blocks = f"A B/{width} C D B%{width}"
+    return width > 1 and t.memory.with_halo({}) == Layout.parse(blocks)
 
 
 def has_vectors(target: Target) -> bool:
@@ -62,10 +92,10 @@ def takes_tiles(call: Call, target: Target) -> bool:
         return False
     rows = 1
     for d in x.shape[:-1]:
-        rows *= int_value(d) or _TILED_ROWS
+        rows *= int_value(d) or TILED_ROWS
     few = adjacent(call, target)
     terms = int_value(w.shape[-2]) or 0
-    return rows >= _TILED_ROWS and terms % few == 0 and terms >= TILE_ROWS * few
+    return rows >= TILED_ROWS and terms % few == 0 and terms >= TILE_ROWS * few
 
 
 def adjacent(call: Call, target: Target) -> int:

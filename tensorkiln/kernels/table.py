@@ -8,7 +8,7 @@ from functools import cache
 
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.attention import ATTENTION
-from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
+from tensorkiln.kernels.conv2d import CONV2D, CONV2D_TILES, DEPTHWISE
 from tensorkiln.kernels.conv_parts import DILATED
 from tensorkiln.kernels.family import Algorithm, Family, Layouts
 from tensorkiln.kernels.forest import FOREST
@@ -28,6 +28,7 @@ from tensorkiln.target.kinds import KINDS
 TABLE: tuple[Family, ...] = (
     DEPTHWISE,
     DILATED,
+    CONV2D_TILES,
     CONV2D,
     WINOGRAD,
     TRANSPOSED,

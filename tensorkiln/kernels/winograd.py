@@ -16,10 +16,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
-from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
+from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, takes_tiles, with_padding
 from tensorkiln.kernels.estimates import SMALL, USUAL, expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
@@ -131,7 +132,7 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     x = call.args[0].type
     if not isinstance(x, TensorType) or any(int_value(d) != TAPS for d in w.type.shape[2:]):
         return None
-    if int_value(x.shape[1]) is None:
+    if int_value(x.shape[1]) is None or takes_tiles(call, out, target, DType(target.precision)):
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
     is_open = any(int_value(d) is None for d in out.shape[2:])

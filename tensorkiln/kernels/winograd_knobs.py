@@ -48,7 +48,7 @@ def winograd_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, .
     assert isinstance(x, TensorType) and isinstance(u, TensorType)
     if out.layout is None or u.layout is None:
         return ()
-    lanes, nr = out.memory.block(1), u.memory.axes[-1].modulus
+    lanes, nr = target.vector_lanes("float32"), u.memory.axes[-1].modulus
     outputs, inputs = (int_value(t.shape[1]) or 1 for t in (out, x))
     tile: tuple[int, int] = call.attrs.tile
     grid = [expected((n + m - 1) // m) for n, m in zip(out.shape[2:], tile, strict=True)]

@@ -60,14 +60,15 @@ def in_memory_order(value: Expr, var: Var) -> bool:
 
 
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
-    """Whether every load is from blocks of v channels, from a one-element buffer, or the same for
-    all lanes, so that computing the lanes past the last channel reads inside the buffers. With
-    `lane` None, none counts as the same.
+    """Whether every load is from blocks of v channels or of a multiple of it, from a one-element
+    buffer, or the same for all lanes, so that computing the lanes past the last channel reads
+    inside the buffers. With `lane` None, none counts as the same.
     """
     for x in walk(value):
         if not isinstance(x, Load) or (lane is not None and lane not in free_vars(x)):
             continue
-        blocks = len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
+        width = int_value(x.buffer.shape[-1]) or 0
+        blocks = len(x.buffer.shape) == 5 and width > 0 and width % v == 0
         if not blocks and any(int_value(d) != 1 for d in x.buffer.shape):
             return False
     return True

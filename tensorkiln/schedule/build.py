@@ -93,23 +93,37 @@ def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
     return Ramp(as_expr(base), IntImm(1), lanes)
 
 
-def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:
+def border_of(out: Buffer, t: TensorType, at: tuple[Expr, Expr], lanes: int) -> Stmt | None:
+    """Write the zero halo of a vector of `lanes` channels, `at` (image, vector), which is a block
+    of the layout of `t` or a part of one. None if the layout has no halo."""
+    n, vector = at
+    parts = t.memory.block(1) // lanes
+    if parts <= 1:
+        return zero_border(out, t, (n, vector))
+    first = simplify(vector % parts * lanes)
+    return zero_border(out, t, (n, simplify(vector // parts)), first, lanes)
+
+
+def zero_border(
+    out: Buffer, t: TensorType, lead: tuple[Expr, ...], first: ExprLike = 0, lanes: int = 0
+) -> Stmt | None:
     """Write the zero halo of one image plane, around the spatial dimensions C and D of `t`.
-    `lead`: physical indices of the axes before them. None if the layout has no halo."""
+    `lead`: physical indices of the axes before them; of a channel block all lanes, or so many from
+    `first` on. None if the layout has no halo."""
     layout = t.memory
     ph, pw = layout.halo(2), layout.halo(3)
     if not ph and not pw:
         return None
     rows, cols = t.shape[2] + 2 * ph, t.shape[3] + 2 * pw
     blocked = len(layout.axes) == 5
-    lanes = int_value(out.shape[-1]) if blocked else 1
-    assert lanes is not None
+    lanes = lanes or (int_value(out.shape[-1]) or 0 if blocked else 1)
+    assert lanes
 
     def zero(r: Expr, c: Expr) -> Stmt:
         index = (*lead, simplify(r), simplify(c))
         if not blocked:
             return Store(out, index, const(0, out.dtype))
-        return Store(out, (*index, lane_ramp(lanes)), const(0, out.dtype.with_lanes(lanes)))
+        return Store(out, (*index, lane_ramp(lanes, first)), const(0, out.dtype.with_lanes(lanes)))
 
     def row_pair(r: int) -> Stmt:
         return loop("zw", cols, lambda c: seq(zero(IntImm(r), c), zero(rows - 1 - r, c)))

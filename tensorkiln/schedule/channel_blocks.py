@@ -15,7 +15,7 @@ from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Stmt, Store, seq
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.schedule.access import lane_bounds, simplify_value
-from tensorkiln.schedule.build import zero_border
+from tensorkiln.schedule.build import border_of
 from tensorkiln.schedule.group import Group, static, view_index
 
 
@@ -30,7 +30,7 @@ class ChannelBlocks:
         assert call is not None and var is not None
         self.group, self.call, self.var, self.ot = group, call, var, group.out_type
         self.dtype = var.tensor.dtype  # of the sums
-        self.lanes = self.ot.memory.block(1)
+        self.lanes = min(self.ot.memory.block(1), group.target.vector_lanes("float32"))
         self.channels = size_of(self.ot.shape[1])
         self.height, self.width = self.ot.shape[2:]
         # What choices are made for: the extents, or what unknown ones are taken for.
@@ -58,19 +58,21 @@ class ChannelBlocks:
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
         """Store one channel of one pixel, with the epilogue; channels past the last are zero."""
-        return store_channel(self.group, total, (n, block, lane, h, w))
+        return store_channel(self.group, total, (n, block, lane, h, w), self.lanes)
 
     def border(self, n: Expr, panel: Expr) -> Stmt:
         """Write the zero halo of the planes of one panel."""
         blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
-        return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
+        return seq(
+            *(border_of(self.group.out, self.ot, (n, block), self.lanes) for block in blocks)
+        )
 
 
-def store_channel(group: Group, result: Expr, at: tuple[Expr, ...]) -> Stmt:
-    """Store one channel of one pixel, `at` (image, block, lane, row, column), with the epilogue of
-    the anchor's `result`; channels past the last are zero."""
+def store_channel(group: Group, result: Expr, at: tuple[Expr, ...], lanes: int) -> Stmt:
+    """Store one channel of one pixel, `at` (image, vector of `lanes` channels, lane, row, column),
+    with the epilogue of the anchor's `result`; channels past the last are zero."""
     n, block, lane, h, w = at
-    lanes, channels = group.out_type.memory.block(1), group.out_type.shape[1]
+    channels = group.out_type.shape[1]
     bounds = lane_bounds(lane, lanes)
     index = (n, simplify(block * lanes + lane, bounds), h, w)
     assert group.anchor_var is not None

@@ -106,7 +106,7 @@ class _Pixel:
         """Store the quotient of one channel, with the epilogue; channels past the last are zero."""
         a, x = self.attrs, self.x(n, block * self.lanes + lane, h, w)
         normal = x / power(total * (a.alpha / a.size) + a.bias, a.beta)
-        return store_channel(self.group, normal, (n, block, lane, h, w))
+        return store_channel(self.group, normal, (n, block, lane, h, w), self.lanes)
 
     def channel(self, c: Expr, lane: Expr) -> tuple[Expr, ...]:
         """(block, lane) of channel `c`."""

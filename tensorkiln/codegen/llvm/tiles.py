@@ -101,9 +101,9 @@ def _memory(w: KernelWriter, b: Buffer, indices: tuple[Expr, ...], tile: Buffer)
     place = place_in_memory(indices, *matrix_of(tile))
     if place is None:
         raise InternalError(f"{w.func.name}: no matrix of a tile's size in {b.name}")
-    start, down = place
+    start, down, step = place
     ptr, _ = address(w, b, start)
-    return ptr, index(w, b.strides[down] * const(b.dtype.bytes))
+    return ptr, index(w, b.strides[down] * const(b.dtype.bytes * step))
 
 
 def _call(w: KernelWriter, name: str, operands: str = "") -> None:

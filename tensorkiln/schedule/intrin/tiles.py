@@ -11,6 +11,7 @@ from tensorkiln.ir.dtype import DTYPES, DType
 from tensorkiln.ir.expr import (
     DOTS,
     TILE_DOTS,
+    Binary,
     Broadcast,
     IntImm,
     Var,
@@ -32,13 +33,20 @@ def tile_zero(rows: int, columns: int, dtype: str) -> Instruction:
     return Instruction.of(f"tile_zero_{rows}x{columns}_{dtype}", (c,), template, code)
 
 
-def tile_copy(rows: int, columns: int, dtype: str) -> Instruction:
-    """t[i, j] = m[i, j], one of which is in a tile."""
-    t, m = buffer("t", (rows, columns), dtype), buffer("m", (rows, columns), dtype)
-    at = whole(rows, columns)
-    template = _loops((rows, columns), lambda i, j: Store(t, (i, j), Load(m, (i, j))))
-    code = Store(t, at, Load(m, at))
-    return Instruction.of(f"tile_copy_{rows}x{columns}_{dtype}", (t, m), template, code)
+def tile_copy(rows: int, columns: int, dtype: str, step: int = 1) -> Instruction:
+    """t[i, j] = m[i * step, j], one of which is in a tile: with a step, the first."""
+    t, m = buffer("t", (rows, columns), dtype), buffer("m", (rows * step, columns), dtype)
+    down, along = whole(rows, columns)
+    name = f"tile_copy_{rows}x{columns}_{dtype}"
+    if step == 1:
+        template = _loops((rows, columns), lambda i, j: Store(t, (i, j), Load(m, (i, j))))
+        return Instruction.of(
+            name, (t, m), template, Store(t, (down, along), Load(m, (down, along)))
+        )
+    template = _loops((rows, columns), lambda i, j: Store(t, (i, j), Load(m, (i * step, j))))
+    apart = Binary("mul", down, Broadcast(IntImm(step), rows * columns))
+    code = Store(t, (down, along), Load(m, (apart, along)))
+    return Instruction.of(f"{name}_{step}", (t, m), template, code)
 
 
 def tile_dot(name: str, rows: int, columns: int, steps: int) -> Instruction:
@@ -76,12 +84,15 @@ def _loops(extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
 
 @cache
 def tile_named(name: str) -> Instruction | None:
-    """The instruction called `name`, as `tile_zero_16x16_float32`, `tile_copy_16x32_bfloat16`, or
-    `tile_dot2_bf16_16x16x16`; None for another form."""
-    moved = re.fullmatch(r"tile_(zero|copy)_(\d+)x(\d+)_(\w+)", name)
-    if moved and moved[4] in DTYPES:
-        make = {"zero": tile_zero, "copy": tile_copy}[moved[1]]
-        return make(int(moved[2]), int(moved[3]), moved[4])
+    """The instruction called `name`, as `tile_zero_16x16_float32`, `tile_copy_16x32_bfloat16`, of
+    every second row `tile_copy_16x32_bfloat16_2`, or `tile_dot2_bf16_16x16x16`; None for another
+    form."""
+    zero = re.fullmatch(r"tile_zero_(\d+)x(\d+)_(\w+)", name)
+    if zero and zero[3] in DTYPES:
+        return tile_zero(int(zero[1]), int(zero[2]), zero[3])
+    copy = re.fullmatch(r"tile_copy_(\d+)x(\d+)_([a-z]+\d+)(?:_(\d+))?", name)
+    if copy and copy[3] in DTYPES and copy[4] not in ("0", "1"):
+        return tile_copy(int(copy[1]), int(copy[2]), copy[3], int(copy[4] or 1))
     found = re.fullmatch(rf"({'|'.join(TILE_DOTS)})_(\d+)x(\d+)x(\d+)", name)
     return tile_dot(found[1], *(int(n) for n in found.groups()[1:])) if found else None
 

@@ -15,31 +15,25 @@ of the rows has smaller tiles, an unknown number of them 16, 4 and 1 rows. Terms
 whole step are a second sum in tiles of fewer columns, of another configuration. So each row's sums
 are added in one order, whatever rows are beside it. A sum of floats need not be cut into pieces
 (accumulate.py): each step adds the sum of its own 32 terms.
-
-This has run on no processor with tiles yet; the tests emulate their instructions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, const, int_value
-from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
-from tensorkiln.ir.visit import loads, walk_stmt
-from tensorkiln.schedule.accumulate import add_product
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
+from tensorkiln.ir.stmt import PrimFunc, Stmt, seq
+from tensorkiln.ir.tiles import TILE_ROWS
 from tensorkiln.schedule.build import PARALLEL_WORK, lanes, loop, nest, vectors, within
 from tensorkiln.schedule.group import inplace_params
-from tensorkiln.schedule.intrin.tiles import tile_dot_for
 from tensorkiln.schedule.linear.program import Linear
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import lanes as in_vectors
 from tensorkiln.schedule.register_tile import share
-
-_COLUMNS = TILE_ROW_BYTES // 4  # of a tile of sums
+from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, put_in_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +51,7 @@ def schedule_tiles(c: Linear, threads: bool, check: bool = False) -> Schedule:
     small = c.n <= c.nr or c.work <= PARALLEL_WORK
     by_rows = int_value(c.m) is None and small and not c.batch and threads
     s = Schedule(_program(c, by_rows), check=check)
-    for at in s.loops(role="tile"):
-        s.tensorize(at, _instruction(s.loop(at)))
-    for name in ("c", "a", "b"):
-        s.set_scope(name, "tile")
+    put_in_tiles(s)
     for row in s.loops(role="finish"):
         in_vectors(s, row)
     if not threads:
@@ -74,18 +65,6 @@ def schedule_tiles(c: Linear, threads: bool, check: bool = False) -> Schedule:
         several = any(len(s.children(x)) > 1 for x in outer[:-1])
         share(s, outer[:1] if several else outer)
     return s
-
-
-def _instruction(nest: For) -> str:
-    """The instruction for loops over a tile: of two to move it, of four to multiply two."""
-    inside = [t for t in walk_stmt(nest) if isinstance(t, For)]
-    extents = [int_value(t.extent) or 0 for t in inside]
-    (step,) = (t for t in walk_stmt(nest) if isinstance(t, Store))
-    if len(extents) == 4:
-        left = next(x.dtype for x in loads(step.value) if x.dtype != step.buffer.dtype)
-        return f"{tile_dot_for(left)}_{extents[0]}x{extents[1]}x{extents[2]}"
-    kind = "copy" if isinstance(step.value, Load) else "zero"
-    return f"tile_{kind}_{extents[0]}x{extents[1]}_{step.buffer.dtype}"
 
 
 # ---- the program -------------------------------------------------------------------------------
@@ -128,28 +107,28 @@ def _rows(
     c: Linear, batch: tuple[Expr, ...], p: Expr, columns: int, rows: _Rows, by_rows: bool
 ) -> Stmt:
     """All tiles of one size of panel p, the first `columns` columns of which exist."""
-    tiles, size = -(-columns // _COLUMNS), sum(rows.tiles)
+    tiles, size = -(-columns // COLUMNS), sum(rows.tiles)
     steps, rest = divmod(c.k // c.together, TILE_ROWS)
     # Of one configuration, which all of them share, unless threads divide them.
-    sums = [_Sum(c, rows.tiles, tiles, 0, steps, TILE_ROWS)]
-    if rest:
-        sums.append(_Sum(c, rows.tiles, tiles, steps * TILE_ROWS, 1, rest))
+    parts = [(0, steps, TILE_ROWS), *([(steps * TILE_ROWS, 1, rest)] if rest else [])]
+    sums = [_sum(c, rows.tiles, tiles, groups) for _, _, groups in parts]
     once = len(sums) == 1 and not by_rows
 
     def group(i: Expr) -> Stmt:
         first = simplify(rows.start + i * size)
         memory = [
-            buffer(name, (size, tiles * _COLUMNS), c.dtype, "local")
-            for name in ("sums", "others")[: len(sums)]
+            buffer(name, t.memory_shape, c.dtype, "local")
+            for name, t in zip(("sums", "others"), sums, strict=False)
         ]
         made = []
-        for t, into in zip(sums, memory, strict=True):
-            body = t.body(batch, p, first, into)
+        for t, (lo, count, _), into in zip(sums, parts, memory, strict=True):
+            terms = _terms(c, t, (batch, p, first), lo, count)
+            body = seq(t.clear(), terms, t.write(into))
             made.append(body if once else within(t.buffers, body))
 
         def total(row: Expr, o: Expr, lane: Expr) -> Expr:
             parts: list[Expr] = [c.initial(p, o, lane)] if len(c.call.args) > 2 else []
-            parts += [Load(m, (row, simplify(o * _COLUMNS + lane))) for m in memory]
+            parts += [Load(m, (row, simplify(o * COLUMNS + lane))) for m in memory]
             value = parts[0]
             for part in parts[1:]:
                 value = value + part
@@ -157,12 +136,12 @@ def _rows(
 
         def finish(row: Expr) -> Stmt:
             def end(o: Expr, lane: Expr) -> Stmt:
-                column = simplify(p * c.nr + o * _COLUMNS + lane)
+                column = simplify(p * c.nr + o * COLUMNS + lane)
                 return c.finish(total(row, o, lane), batch, simplify(first + row), column)
 
-            full, last = divmod(columns, _COLUMNS)
+            full, last = divmod(columns, COLUMNS)
             edge = lanes("last", last, lambda v: end(as_expr(full), v)) if last else None
-            return seq(vectors("end", (full, _COLUMNS), end) if full else None, edge)
+            return seq(vectors("end", (full, COLUMNS), end) if full else None, edge)
 
         return within(memory, *made, loop("r", size, finish, "finish", keep=True))
 
@@ -170,76 +149,29 @@ def _rows(
     return within(sums[0].buffers, every) if once else every
 
 
-class _Sum:
-    """A sum over `steps` steps from group `lo` of adjacent terms on, of `groups` groups each."""
-
-    def __init__(
-        self, c: Linear, rows: Sequence[int], columns: int, lo: int, steps: int, groups: int
-    ):
-        self.c, self.lo, self.steps, self.groups = c, lo, steps, groups
-        self.rows, self.columns = rows, columns
-        few, x, w = c.together, c.x.dtype, c.w.dtype
-        self.totals = [buffer("c", (columns, m, _COLUMNS), c.dtype, "local") for m in rows]
-        self.left = [buffer("a", (m, groups * few), x, "local") for m in rows]
-        self.right = buffer("b", (columns, groups, _COLUMNS * few), w, "local")
-        self.buffers: list[Buffer] = [*self.totals, *self.left, self.right]
-
-    def body(self, batch: tuple[Expr, ...], p: Expr, first: Expr, into: Buffer) -> Stmt:
-        """The sums of rows from `first` on, by the weights of panel p, in memory."""
-        c, few = self.c, self.c.together
-        zero = const(0, c.dtype)
-        rows = [(m, sum(self.rows[:n])) for n, m in enumerate(self.rows)]
-        tiles = [(n, o) for n in range(len(rows)) for o in range(self.columns)]
-
-        def clear(total: Buffer, o: int) -> Stmt:
-            def at(i: Expr, j: Expr) -> Stmt:
-                return Store(total, (as_expr(o), i, j), zero)
-
-            return _tile(total.shape[1:], at)
-
-        def read_left(n: int, group: Expr) -> Stmt:
-            def at(i: Expr, j: Expr) -> Stmt:
-                row, term = simplify(first + rows[n][1] + i), simplify(group * few + j)
-                return Store(self.left[n], (i, j), c.input(batch, row, term))
-
-            return _tile(self.left[n].shape, at)
-
-        def read_right(o: int, group: Expr) -> Stmt:
-            def at(i: Expr, j: Expr) -> Stmt:
-                place = (*batch, p, simplify(group + i), simplify(j + o * _COLUMNS * few))
-                return Store(self.right, (as_expr(o), i, j), Load(c.w, place))
-
-            return _tile(self.right.shape[1:], at)
-
-        def multiply(n: int, o: int) -> Stmt:
-            def at(i: Expr, j: Expr, k: Expr, b: Expr) -> Stmt:
-                x = Load(self.left[n], (i, simplify(k * few + b)))
-                w = Load(self.right, (as_expr(o), k, simplify(j * few + b)))
-                return add_product(self.totals[n], (as_expr(o), i, j), x, w)
-
-            return _tile((rows[n][0], _COLUMNS, self.groups, few), at)
-
-        def write(n: int, o: int) -> Stmt:
-            def at(i: Expr, j: Expr) -> Stmt:
-                place = simplify(i + rows[n][1]), simplify(j + o * _COLUMNS)
-                return Store(into, place, Load(self.totals[n], (as_expr(o), i, j)))
-
-            return _tile(self.totals[n].shape[1:], at)
-
-        def step(k: Expr) -> Stmt:
-            group = simplify(self.lo + k * self.groups)
-            right = [read_right(o, group) for o in range(self.columns)]
-            left = [read_left(n, group) for n in range(len(rows))]
-            return seq(*right, *left, *(multiply(n, o) for n, o in tiles))
-
-        return seq(
-            *(clear(self.totals[n], o) for n, o in tiles),
-            loop("k", self.steps, step, "term"),
-            *(write(n, o) for n, o in tiles),
-        )
+def _sum(c: Linear, rows: Sequence[int], columns: int, groups: int) -> TileSum:
+    left, right = c.x.dtype, c.w.dtype
+    return TileSum(rows, columns, groups, c.together, dtype=c.dtype, left=left, right=right)
 
 
-def _tile(extents: Sequence[ExprLike], body: Callable[..., Stmt]) -> Stmt:
-    """Loops over a tile, which become one instruction."""
-    roles = ["tile", *[""] * (len(extents) - 1)]
-    return nest("ijkb"[: len(extents)], extents, body, roles, keep=True)
+def _terms(
+    c: Linear, t: TileSum, at: tuple[tuple[Expr, ...], Expr, Expr], lo: int, steps: int
+) -> Stmt:
+    """Add the products of `steps` steps from group `lo` of adjacent terms on, `at` (batch, panel,
+    first row)."""
+    (batch, p, first), few = at, c.together
+
+    def step(k: Expr) -> Stmt:
+        group = simplify(lo + k * t.groups)
+
+        def left(n: int, i: Expr, j: Expr) -> Load:
+            row = simplify(first + sum(t.rows[:n]) + i)
+            return c.input(batch, row, simplify(group * few + j))
+
+        def right(o: int, i: Expr, j: Expr) -> Load:
+            column = simplify(j + o * COLUMNS * few)
+            return Load(c.w, (*batch, p, simplify(group + i), column))
+
+        return t.step(left, right)
+
+    return loop("k", steps, step, "term")

@@ -30,9 +30,10 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
+from tensorkiln.kernels.layouts import is_blocked
 from tensorkiln.ops.op import Element
 from tensorkiln.schedule.access import blocked_loads, in_memory_order, lanes_ok, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, around, nest, zero_border
+from tensorkiln.schedule.build import PARALLEL_WORK, around, border_of, nest
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.reductions import Loops, reductions_of, with_reductions
 from tensorkiln.target import Target
@@ -143,6 +144,13 @@ def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
     if at is None or size is None or at % v:
         return False
     return size % v == 0 or not offset
+
+
+def _narrowest(g: Group) -> int:
+    """The channels of the narrowest blocks that a group reads or writes: all vectors of them are
+    parts of blocks of each operand."""
+    types = [g.out_type, *(p.tensor for p in g.function.params)]
+    return min(t.memory.block(1) for t in types if is_blocked(t))
 
 
 @dataclass
@@ -271,20 +279,24 @@ class Blocked(OutputRegion):
     def blocks(self) -> int:
         """Blocks of channels of all images, where each unknown dimension is UNKNOWN."""
         images, channels = (int_value(d) or UNKNOWN for d in self.shape[:2])
-        return images * -(-channels // self.t.memory.block(1))
+        return images * -(-channels // _narrowest(self.group))
 
     def stmt(self) -> Stmt:
         """The plain loops."""
         g, layout = self.group, self.t.memory
-        self.lanes = v = layout.block(1)
+        self.lanes = v = _narrowest(g)
         channels = int_value(self.shape[1]) or 0
         first = (int_value(self.offset.get(1, IntImm(0))) or 0) // v
-        border = [layout.halo(2), layout.halo(3)]
+        border, width = [layout.halo(2), layout.halo(3)], layout.block(1)
         lane = Var(self.named("c"))
 
         def one(n: Expr, cb: Expr, h: Expr, w: Expr) -> Stmt:
             c = simplify(cb * v + lane)
-            at = (n, simplify(cb + first), h + border[0], w + border[1], lane)
+            block: Expr = simplify(cb + first)
+            part: Expr = lane
+            if width > v:
+                block, part = simplify(block * v // width), simplify(block * v % width + lane)
+            at = (n, block, h + border[0], w + border[1], part)
             value = simplify_value(self.element((n, c, h, w)), {lane: (0, v - 1)})
             zero = const(0, value.dtype)
             self.reduces = bool(reductions_of(value))
@@ -304,7 +316,7 @@ class Blocked(OutputRegion):
         def plane(n: Expr, cb: Expr) -> Stmt:
             names, roles = (tuple(map(self.named, x)) for x in (("h", "w"), ("row", "column")))
             pixels = nest(names, self.shape[2:], lambda h, w: one(n, cb, h, w), roles)
-            return seq(zero_border(g.out, self.t, (n, simplify(cb + first))), pixels)
+            return seq(border_of(g.out, self.t, (n, simplify(cb + first)), v), pixels)
 
         names, roles = [self.named("i")] * 2, [self.named("outer")] * 2
         return nest(names, [self.shape[0], -(-channels // v)], plane, roles)

@@ -99,7 +99,7 @@ class Pool:
             rows = covered(self.rows, h, self.image[0], include)
             cols = covered(self.cols, w, self.image[1], include)
             total = cast(total / cast(rows * cols, total.dtype), self.var.tensor.dtype)
-        return store_channel(self.group, total, (n, block, lane, h, w))
+        return store_channel(self.group, total, (n, block, lane, h, w), self.lanes)
 
 
 def pool_program(p: Pool) -> PrimFunc:

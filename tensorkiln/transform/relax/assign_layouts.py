@@ -65,7 +65,6 @@ def _is_assigned(f: Function) -> bool:
 class _Assign:
     def __init__(self, f: Function, target: Target):
         self.f, self.target, self.families = f, target, families(target)
-        self.blocked = channel_blocks(target)
         self.bindings: list[Binding] = []
         self.now: dict[RVar, Value] = {}
         self.converted: dict[tuple[Value, Layout], RVar] = {}
@@ -140,7 +139,7 @@ class _Assign:
             self._emit(b.var, replace(call, args=tuple(args), attrs=attrs), result)
         elif self._keeps_blocks(b.var, call):
             args = map(self._blocked_operand, call.args)
-            result = self._with_halo(b.var, self.blocked)
+            result = self._with_halo(b.var, self._blocks(b.var.tensor))
             self._emit(b.var, replace(call, args=tuple(args)), result)
         else:
             self._emit_same(self._shared(b, call))
@@ -211,16 +210,19 @@ class _Assign:
         return (
             isinstance(new, RVar)
             and new.tensor.layout is not None
-            and new.tensor.layout.with_halo({}) == self.blocked
+            and new.tensor.layout.with_halo({}) == self._blocks(new.tensor)
         )
+
+    def _blocks(self, t: TensorType) -> Layout:
+        return channel_blocks(self.target, t)
 
     def _blocked_operand(self, a: Value) -> Value:
         if self._is_blocked(a):
             return self.now[a]  # type: ignore[index]
         if isinstance(a, RVar) and a.tensor.ndim == 4 and (int_value(a.tensor.shape[1]) or 0) > 1:
-            return self._convert(a, self.blocked)
+            return self._convert(a, self._blocks(a.tensor))
         if isinstance(a, Constant) and a.type.ndim == 4 and (int_value(a.type.shape[1]) or 0) > 1:
-            return self._pack(a, self.blocked)
+            return self._pack(a, self._blocks(a.type))
         return self._plain_value(a)
 
     # -- conversions -------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ TARGET = Target(
         "mattr": ["+avx512bf16", "+avx512vnni", "+amx-bf16", "+amx-int8"],
     }
 )
+PRODUCT_NAMES = ("linear", "matmul", "conv2d")
 INSTRUCTIONS = ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored")
 PRODUCTS = ("tdpbf16ps", "tdpbusd")
 N = Var("N")
@@ -88,10 +89,57 @@ def _of_bytes(b: Battery) -> None:
     b.add("quantized", quantized, typed("uint8", N, 72), sizes=COUNTS, make=bytes_)
 
 
+# A filter (outputs, inputs, rows, columns), the attributes of its convolution, the image: rows that
+# are cut evenly and that are not, short ones that follow each other with and without halos, an odd
+# number of rows; strides, dilation; channels that make blocks of every width.
+Image = tuple[tuple[int, ...], dict[str, object], tuple[int, ...]]
+PADDED, STRIDED = {"padding": (1, 1, 1, 1)}, {"strides": (2, 2)}
+IMAGES: dict[str, Image] = {
+    "1x1": ((48, 24, 1, 1), {}, (2, 24, 7, 5)),
+    "1x1_strided": ((64, 128, 1, 1), STRIDED, (1, 128, 28, 28)),
+    "3x3": ((40, 64, 3, 3), PADDED, (1, 64, 7, 7)),
+    "3x3_wide": ((64, 40, 3, 3), PADDED, (1, 40, 5, 28)),
+    "3x3_strided": ((32, 70, 3, 3), {**PADDED, **STRIDED}, (1, 70, 13, 33)),
+    "3x3_dilated": ((16, 33, 3, 3), {"padding": (2, 2, 2, 2), "dilation": (2, 2)}, (1, 33, 17, 17)),
+    "5x5": ((16, 16, 5, 5), {"padding": (2, 2, 2, 2)}, (1, 16, 11, 40)),
+}
+
+
+def layer_of_halves(outputs: int, *size: int, **attrs: object) -> Build:
+    """A convolution of images of 16 bits, whose result is rounded behind its epilogue."""
+    w, more = half(outputs, *size), rand(outputs)
+    return lambda g, x: g.cast(g.relu(g.conv2d(x, w, more, wide=True, **attrs)), dtype="bfloat16")
+
+
+def layer_of_bytes(outputs: int, *size: int, **attrs: object) -> Build:
+    """A convolution of images of bytes, whose result is bytes again."""
+    w, more = q("int8", outputs, *size), bias(outputs)
+    return lambda g, x: requantized(g, g.conv2d(x, w, more, **attrs), (outputs, 1, 1))
+
+
+def _of_images(b: Battery) -> None:
+    for name, (size, attrs, image) in IMAGES.items():
+        x, y = typed("bfloat16", *image), typed("uint8", *image)
+        b.add(f"conv_half_{name}", layer_of_halves(*size, **attrs), x, tolerance=1e-2)
+        b.add(f"conv_bytes_{name}", layer_of_bytes(*size, **attrs), y, make=bytes_)
+    size, attrs, image = IMAGES["3x3"]
+    deep = layer_of_halves(64, *size[:1], 1, 1)
+
+    def block(g: Graph, x: RVar) -> Value:
+        """Layers whose images have halos, in memory that the last epilogue overwrites."""
+        y = layer_of_halves(*size, **attrs)(g, x)
+        assert isinstance(y, RVar)
+        wide = [g.cast(v, dtype="float32") for v in (deep(g, y), x)]
+        return g.cast(g.relu(g.add(*wide)), dtype="bfloat16")
+
+    b.add("residual_block", block, typed("bfloat16", *image), tolerance=2e-2)
+
+
 def cases() -> Battery:
     b = Battery()
     _of_halves(b)
     _of_bytes(b)
+    _of_images(b)
     return b
 
 
@@ -131,7 +179,7 @@ def main() -> None:
             failures[name] = traceback.format_exc()
     failures |= dict(_alone(b, run))
     code = {a.file_name: bytes(a.view) for a in exe.artifacts if a.file_name.endswith(".s")}
-    products = {name: text for name, text in code.items() if name.startswith(("linear", "matmul"))}
+    products = {name: text for name, text in code.items() if name.startswith(PRODUCT_NAMES)}
     vectors = sorted(name for name, text in products.items() if b"ldtilecfg" not in text)
     report: dict[str, object] = {
         "cases": len(b.cases),

@@ -18,19 +18,31 @@ import pytest
 
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError
 from tensorkiln.ir.expr import Var, int_value
+from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.verify import verify
+from tensorkiln.kernels.layouts import channel_blocks
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.schedule.intrin import instruction
 from tensorkiln.script import from_source
 from tensorkiln.target import Target
-from tests.codegen.tiles.battery import INSTRUCTIONS, PRODUCTS, TARGET, N, cases, half
+from tests.codegen.tiles.battery import (
+    IMAGES,
+    INSTRUCTIONS,
+    PRODUCTS,
+    TARGET,
+    N,
+    cases,
+    half,
+    layer_of_bytes,
+    layer_of_halves,
+)
 from tests.ir.evaluate import run
 from tests.schedule.battery import typed
 from tests.schedule.groups import groups_of
 from tests.schedule.test_integer_products import bytes_, q
-from tests.transform.graphs import graph
+from tests.transform.graphs import Build, Graph, graph, rand
 
 SPR = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 NEEDED = ("avx512bf16", "avx512vnni", "avx512vl", "avx512bw")
@@ -179,9 +191,58 @@ def test_every_step_is_proved_and_means_the_product(
     assert 'scope="tile"' in made.script()
 
 
+def scheduled(build: Build, x: TensorType, check: bool) -> PrimFunc:
+    (group,) = [g for g in groups_of(graph(build, x=x), TARGET) if g.anchor is not None]
+    return schedule_group(group, TARGET, check)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_step_of_a_convolution_is_proved(name: str) -> None:
+    size, attrs, image = IMAGES[name]
+    for build, dtype in ((layer_of_halves, "bfloat16"), (layer_of_bytes, "uint8")):
+        layer, x = build(*size, **attrs), typed(dtype, *image)
+        made = scheduled(layer, x, check=True)
+        assert made.op_class == "conv2d_tiles"
+        assert made.script() == scheduled(layer, x, check=False).script()
+
+
+def test_images_have_blocks_as_wide_as_rows_of_tiles() -> None:
+    widths = {
+        (t, n): channel_blocks(TARGET, typed(t, 1, n, 8, 8)).block(1)
+        for t in ("float32", "bfloat16", "uint8", "int16")
+        for n in (5, 24, 48, 64, 96, 130)
+    }
+    assert [widths["float32", n] for n in (5, 24, 48, 64, 96, 130)] == [16] * 6
+    assert [widths["int16", n] for n in (5, 24, 48, 64, 96, 130)] == [16] * 6
+    assert [widths["bfloat16", n] for n in (5, 24, 48, 64, 96, 130)] == [16, 32, 16, 32, 32, 16]
+    assert [widths["uint8", n] for n in (5, 24, 48, 64, 96, 130)] == [16, 32, 16, 64, 32, 16]
+    less = Target({"kind": "llvm", "mcpu": "cooperlake"})
+    assert channel_blocks(less, typed("bfloat16", 1, 64, 8, 8)).block(1) == 16
+
+
+def test_sums_that_an_epilogue_reads_the_image_beside_are_of_vectors() -> None:
+    def layers(g: Graph, x: RVar) -> Value:
+        y = layer_of_halves(64, 64, 1, 1)(g, x)
+        z = g.conv2d(y, half(64, 64, 1, 1), wide=True)
+        return g.add(z, g.cast(y, dtype="float32"))
+
+    mod = graph(layers, x=typed("bfloat16", 1, 64, 7, 7))
+    made = [schedule_group(g, TARGET) for g in groups_of(mod, TARGET) if g.anchor is not None]
+    assert [f.op_class for f in made] == ["conv2d_tiles", "conv2d_direct"]
+
+
+def test_winograd_gives_way_to_tiles() -> None:
+    w, x = rand(64, 64, 3, 3), typed("float32", 1, 64, 28, 28)
+    mod = graph(lambda g, x: g.conv2d(x, w, padding=(1, 1, 1, 1)), x=x)
+    for precision, name in (("float32", "conv2d_winograd"), ("bfloat16", "conv2d_tiles")):
+        kernels = compile_module(mod, TARGET, precision=precision).kernels
+        assert name in {k.kernel_class for k in kernels}
+
+
 @pytest.mark.parametrize(
     "name",
     [
+        *("tile_copy_16x32_bfloat16_2", "tile_copy_7x16_uint8_3"),
         *("tile_zero_3x5_int32", "tile_zero_16x16_float32"),
         *("tile_copy_16x64_uint8", "tile_copy_1x32_bfloat16", "tile_copy_5x2_bfloat16"),
         *("tile_dot4_16x16x16", "tile_dot4_3x16x1", "tile_dot4_1x5x2"),
@@ -207,7 +268,13 @@ def test_instructions_are_what_their_loops_say(name: str) -> None:
 
 
 def test_other_names_are_no_instructions() -> None:
-    for name in ("tile_zero_16x16", "tile_copy_16_uint8", "tile_dot2_16x16x16", "tile_dot4_16x16"):
+    for name in (
+        "tile_copy_16x32_bfloat16_1",
+        "tile_zero_16x16",
+        "tile_copy_16_uint8",
+        "tile_dot2_16x16x16",
+        "tile_dot4_16x16",
+    ):
         assert instruction(name) is None
 
 

@@ -1,0 +1,161 @@
+"""Sums of products in tiles of the processor (ir/tiles.py), which schedules of products share: up
+to two tiles of rows by two of columns, four tiles of sums.
+
+    c[2, 2] = 0
+    for step:                               terms of 64 bytes, or fewer
+        a[2] = 16 rows, 64 bytes of terms; b[2] = 16 groups of adjacent terms, 16 columns
+        c[i, j] += a[i] * b[j]
+    sums = c                                memory, after the whole sum
+
+Loops over a tile have the role "tile" and become one instruction each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorkiln.arith import affine, simplify
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, const, int_value
+from tensorkiln.ir.stmt import For, Stmt, Store, seq
+from tensorkiln.ir.tiles import TILE_ROW_BYTES
+from tensorkiln.ir.visit import loads, walk_stmt
+from tensorkiln.schedule.accumulate import add_product
+from tensorkiln.schedule.build import nest
+from tensorkiln.schedule.intrin.tiles import tile_dot_for
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.tree.match import plain
+
+COLUMNS = TILE_ROW_BYTES // 4  # of a tile of sums
+
+# An element of a factor: of tile n of rows, row i and term j; or of tile o of columns, group i of
+# adjacent terms and their place j.
+Element = Callable[[int, Expr, Expr], Load]
+
+
+class TileSum:
+    """Tiles of sums: of these numbers of `rows` by so many tiles of `columns`, in `dtype`. A step
+    adds `groups` groups of `few` adjacent terms, of factors of the types `left` and `right`."""
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        columns: int,
+        groups: int,
+        few: int,
+        *,
+        dtype: DType,
+        left: DType,
+        right: DType,
+    ):
+        self.rows, self.columns, self.groups, self.few, self.dtype = (
+            rows,
+            columns,
+            groups,
+            few,
+            dtype,
+        )
+        self.totals = [buffer("c", (columns, m, COLUMNS), dtype, "local") for m in rows]
+        self.left = [buffer("a", (m, groups * few), left, "local") for m in rows]
+        self.right = buffer("b", (columns, groups, COLUMNS * few), right, "local")
+        self.buffers: list[Buffer] = [*self.totals, *self.left, self.right]
+
+    @property
+    def memory_shape(self) -> tuple[int, int]:
+        """The shape of the matrix that `write` writes."""
+        return sum(self.rows), self.columns * COLUMNS
+
+    def clear(self) -> Stmt:
+        """Begin with sums of zero."""
+        zero = const(0, self.dtype)
+
+        def clear(total: Buffer, o: int) -> Stmt:
+            return _tile(total.shape[1:], lambda i, j: Store(total, (as_expr(o), i, j), zero))
+
+        return seq(*(clear(self.totals[n], o) for n, o in self._tiles()))
+
+    def step(self, left: Element, right: Element) -> Stmt:
+        """Add the products of a step. Each factor is loaded before the first product that takes
+        it, so that the processor multiplies while it loads the next."""
+
+        def read_left(n: int) -> Stmt:
+            tile = self.left[n]
+            return _tile(tile.shape, lambda i, j: Store(tile, (i, j), left(n, i, j)))
+
+        def read_right(o: int) -> Stmt:
+            shape = self.right.shape[1:]
+            return _tile(shape, lambda i, j: Store(self.right, (as_expr(o), i, j), right(o, i, j)))
+
+        def multiply(n: int, o: int) -> Stmt:
+            def term(i: Expr, j: Expr, k: Expr, b: Expr) -> Stmt:
+                x = Load(self.left[n], (i, simplify(k * self.few + b)))
+                w = Load(self.right, (as_expr(o), k, simplify(j * self.few + b)))
+                return add_product(self.totals[n], (as_expr(o), i, j), x, w)
+
+            return _tile((self.rows[n], COLUMNS, self.groups, self.few), term)
+
+        parts: list[Stmt] = []
+        for n, o in self._tiles():
+            parts += [read_right(o)] if n == 0 else []
+            parts += [read_left(n)] if o == 0 else []
+            parts.append(multiply(n, o))
+        return seq(*parts)
+
+    def write(self, into: Buffer) -> Stmt:
+        """Write the sums to a matrix in memory."""
+
+        def write(n: int, o: int) -> Stmt:
+            total, first = self.totals[n], sum(self.rows[:n])
+
+            def at(i: Expr, j: Expr) -> Stmt:
+                place = simplify(i + first), simplify(j + o * COLUMNS)
+                return Store(into, place, Load(total, (as_expr(o), i, j)))
+
+            return _tile(total.shape[1:], at)
+
+        return seq(*(write(n, o) for n, o in self._tiles()))
+
+    def _tiles(self) -> list[tuple[int, int]]:
+        return [(n, o) for n in range(len(self.rows)) for o in range(self.columns)]
+
+
+def _tile(extents: Sequence[ExprLike], body: Callable[..., Stmt]) -> Stmt:
+    """Loops over a tile, which become one instruction."""
+    roles = ["tile", *[""] * (len(extents) - 1)]
+    return nest("ijkb"[: len(extents)], extents, body, roles, keep=True)
+
+
+def put_in_tiles(s: Schedule) -> None:
+    """Replace the loops over tiles by instructions, and their buffers by registers."""
+    for at in s.loops(role="tile"):
+        tile = plain(s.loop(at))
+        assert isinstance(tile, For)
+        s.tensorize(at, _instruction(tile))
+    for name in ("c", "a", "b"):
+        s.set_scope(name, "tile")
+
+
+def _instruction(tile: For) -> str:
+    """The instruction for loops over a tile: of two to move it, of four to multiply two."""
+    inside = [t for t in walk_stmt(tile) if isinstance(t, For)]
+    extents = [int_value(t.extent) or 0 for t in inside]
+    (store,) = (t for t in walk_stmt(tile) if isinstance(t, Store))
+    if len(extents) == 4:
+        left = next(x.dtype for x in loads(store.value) if x.dtype != store.buffer.dtype)
+        return f"{tile_dot_for(left)}_{extents[0]}x{extents[1]}x{extents[2]}"
+    size = f"{extents[0]}x{extents[1]}_{store.buffer.dtype}"
+    if not isinstance(store.value, Load):
+        return f"tile_zero_{size}"
+    apart = _rows_apart(tile, store.value)
+    return f"tile_copy_{size}" + (f"_{apart}" if apart > 1 else "")
+
+
+def _rows_apart(tile: For, x: Load) -> int:
+    """From row to row of a tile in memory, the step of the index of its rows."""
+    found = (affine(simplify(i), (tile.var,)) for i in x.indices)
+    steps = [int_value(as_expr(f[0].get(tile.var, 0))) or 0 for f in found if f is not None]
+    return max(steps, default=1)
+
+
+__all__ = ["COLUMNS", "TileSum", "put_in_tiles"]
