@@ -102,6 +102,7 @@ from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.pin_devices import PinDevices
 from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
+from tensorkiln.transform.relax.widen_statistics import WidenStatistics
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.check_races import CheckRaces
@@ -130,6 +131,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         pass_sizes,
         PartitionPatterns(target, externals),  # before quantised operators are rewritten
         match_integer,  # before fold_constants, which would dequantise the weights
+        WidenStatistics(of_constants=True),  # fold_constants evaluates them in the type they have
         fold_constants,
         canonicalize,
         match_activations,
@@ -139,6 +141,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         fold_scale,
         canonicalize,  # folding leaves neutral operations behind
         fold_constants,
+        WidenStatistics(),  # after what recognises normalisations and folds into weights
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
         # Externals see canonical operators on row-major tensors.
@@ -174,6 +177,7 @@ def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass
         pass_sizes,
         PartitionPatterns(target, externals),
         forward_values,
+        WidenStatistics(),
         PartitionExternals(target, externals),
         AssignDevices(place),
         ApplyPrecision(place),

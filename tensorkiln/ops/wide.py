@@ -15,10 +15,23 @@ import numpy as np
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, cast
-from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ops.op import Element, NumpyRef, OpDef, Program, TensorIn
 
 _SUMS = ("reduction", "contraction", "opaque")
+
+# Reductions of many elements to a number that may be ordinary where their operands or an
+# intermediate result are too large for 16 bits, and operators whose results are far larger than
+# their operands (`transform/relax/widen_statistics.py`).
+STATISTICS = frozenset({"sum", "mean", "prod", "avg_pool2d"})
+GROWING = frozenset({"mul", "pow", "exp"})
+
+
+def sums_elements(call: Call) -> bool:
+    """Whether a call reduces elements by sums or products; of `scatter`, by its attribute."""
+    return call.op in STATISTICS or (
+        call.op == "scatter" and call.attrs.get("reduction") in ("add", "mul")
+    )
 
 
 def wide_sums(op: OpDef) -> OpDef:

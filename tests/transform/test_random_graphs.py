@@ -21,6 +21,7 @@ from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
+from tensorkiln.transform.relax.widen_statistics import WidenStatistics
 from tests.transform.graphs import Graph, assert_same_values, main
 
 PASSES = (
@@ -36,6 +37,7 @@ PASSES = (
     match_attention,
     canonicalize,
     fold_constants,
+    WidenStatistics(),
     eliminate_common_subexpressions,
     eliminate_dead_code,
     infer_types,

@@ -18,6 +18,7 @@ from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
 from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.rules import extents
+from tensorkiln.ops.wide import GROWING, STATISTICS
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on
 # them; the pass `fold_constants` folds larger ones.
@@ -264,6 +265,8 @@ class Context:
             return self._view(name, args[0], attrs)
         if any(a.tensor.dtype.name == "bfloat16" for a in args):
             return None  # NumPy itself cannot compute in bfloat16
+        if name in GROWING | STATISTICS and any(a.tensor.dtype.name == "float16" for a in args):
+            return None  # it may not fit: `fold_constants` follows a pass that widens statistics
         op = ops.get(name)
         if any(isinstance(a, Known) for a in args):
             arrays = [self.known(a) for a in args]

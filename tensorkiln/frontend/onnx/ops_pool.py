@@ -156,8 +156,10 @@ def lp_pool(
         )
         return g.reshape(y, (*shape[:2], *g.shape(y)[2:]))
 
-    powers, given = padded_same(g, _power(g, g.emit("abs", x), p), given, 0.0)
-    return _root(g, _pooled(g, powers, given.along(g, powers), pool), p)
+    # No pass sees a statistic in a convolution, so powers of 16 bits are widened here.
+    wide = g.cast(x, g.type(x).dtype.sums.name)
+    powers, given = padded_same(g, _power(g, g.emit("abs", wide), p), given, 0.0)
+    return g.cast(_root(g, _pooled(g, powers, given.along(g, powers), pool), p), g.dtype(x))
 
 
 def _reach(w: Window, extent: Expr) -> int:

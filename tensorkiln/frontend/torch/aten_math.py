@@ -35,9 +35,9 @@ def promoting(name: str, logical: str = "") -> AtenImporter:
     """An operator of two operands, promoted to one type; of booleans it is `logical`."""
 
     def run(g: AtenContext, a: Operand, b: Operand) -> Val:
-        x, y = g.promoted(a, b)
+        x, y = g.in_precision(a, b)
         of_bools = logical and g.type(x).dtype.is_bool
-        return g.emit(logical if of_bools else name, x, y)
+        return g.rounded(g.emit(logical if of_bools else name, x, y))
 
     return run
 
@@ -80,28 +80,32 @@ def _scaled(g: AtenContext, y: Val, alpha: Operand) -> Val:
 
 def add(g: AtenContext, a: Operand, b: Operand, alpha: Operand = 1) -> Val:
     """a + alpha * b; of booleans, whether either is true."""
-    x, y = g.promoted(a, b)
-    x, y = g.cast(x, g.out.dtype.name), g.cast(y, g.out.dtype.name)
-    return g.emit("logical_or" if g.out.dtype.is_bool else "add", x, _scaled(g, y, alpha))
+    x, y = g.in_precision(a, b)
+    return g.rounded(
+        g.emit("logical_or" if g.out.dtype.is_bool else "add", x, _scaled(g, y, alpha))
+    )
 
 
 def sub(g: AtenContext, a: Operand, b: Operand, alpha: Operand = 1) -> Val:
     """a - alpha * b"""
-    x, y = g.promoted(a, b)
-    return g.emit("sub", x, _scaled(g, y, alpha))
+    x, y = g.in_precision(a, b)
+    return g.rounded(g.emit("sub", x, _scaled(g, y, alpha)))
 
 
 def rsub(g: AtenContext, a: Operand, b: Operand, alpha: Operand = 1) -> Val:
     """b - alpha * a"""
-    x, y = g.promoted(a, b)
-    return g.emit("sub", y, _scaled(g, x, alpha))
+    x, y = g.in_precision(a, b)
+    return g.rounded(g.emit("sub", y, _scaled(g, x, alpha)))
 
 
 def div(g: AtenContext, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Val:
     """a / b as floats; with `rounding_mode`, rounded toward zero ("trunc") or down ("floor")."""
-    x, y = g.promoted(a, b)
     if rounding_mode is None:
-        return g.emit("div", g.floating(x), g.floating(y))
+        x, y = g.in_precision(a, b)
+        if not g.type(x).dtype.is_float:
+            x, y = g.floating(x), g.floating(y)
+        return g.rounded(g.emit("div", x, y))
+    x, y = g.promoted(a, b)
     whole = not g.type(x).dtype.is_float
     if rounding_mode == "trunc":
         quotient = g.emit("div", x, y)

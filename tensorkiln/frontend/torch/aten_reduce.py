@@ -120,11 +120,12 @@ def variance(
     center = _over(g, "mean", x, at, True)
     off = g.emit("sub", x, center)
     total = _over(g, "sum", g.emit("mul", off, off), at, keepdim)
-    count = g.number(g.dims.product(g.shape(x)[d] for d in at), g.dtype(x))
-    by = g.emit("sub", count, g.like(1 if correction is None else float(correction), x))
-    by = g.emit("maximum", by, g.like(0, x))
+    wide = g.type(x).dtype.sums.name  # float16 has no count above 65504
+    count = g.number(g.dims.product(g.shape(x)[d] for d in at), wide)
+    by = g.emit("sub", count, g.const(1 if correction is None else float(correction), wide))
+    by = g.emit("maximum", by, g.const(0, wide))
     average = center if keepdim else g.reshape(center, g.shape(total))
-    return g.emit("div", total, by), average
+    return g.cast(g.emit("div", g.cast(total, wide), by), g.dtype(x)), average
 
 
 def var(

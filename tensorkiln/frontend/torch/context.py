@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,23 @@ from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.sizes import Sizes
 from tensorkiln.frontend.torch.values import dtype_name
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.ir.relax import TensorType
 
 # A tensor, a number of Python, or an expression of sizes.
 Operand = Any
+
+
+def _is_held(number: float, dtype: str) -> bool:
+    """Whether floats of 16 bits have a number to their precision: it is neither too small nor too
+    large for them. Numbers of other types count as held."""
+    if DType(dtype).sums.name == dtype or not math.isfinite(number):
+        return True
+    import torch
+
+    limits = torch.finfo(getattr(torch, dtype))
+    return number == 0 or limits.tiny <= abs(number) <= limits.max
 
 
 class AtenContext(Context):
@@ -76,10 +89,24 @@ class AtenContext(Context):
         )
 
     def promoted(self, *operands: Operand) -> list[Val]:
-        """Operands in the element type that torch computes with them in: tensors count before
-        scalar tensors, and these before numbers."""
+        """Operands in the element type to which torch promotes them: tensors count before scalar
+        tensors, and these before numbers."""
         dtype = self.common(*operands)
         return [self.number(x, dtype) for x in operands]
+
+    def in_precision(self, *operands: Operand) -> list[Val]:
+        """Operands in the element type that torch computes arithmetic in: `promoted`, but float32
+        for floats of 16 bits and a number that these do not have, such as an epsilon of 1e-8; the
+        result is to be `rounded`."""
+        dtype = self.common(*operands)
+        numbers = [x for x in operands if isinstance(x, int | float)]
+        if not all(_is_held(x, dtype) for x in numbers):
+            dtype = DType(dtype).sums.name
+        return [self.number(x, dtype) for x in operands]
+
+    def rounded(self, x: Val) -> Val:
+        """`x` in the element type of the result if it was computed in a more precise one."""
+        return self.cast(x, self.out.dtype.name)
 
     def common(self, *operands: Operand) -> str:
         """The element type to which torch promotes the operands."""

@@ -1,0 +1,244 @@
+"""Statistics of 16-bit floats are computed in float32 whatever operators they are written with.
+
+Each operator gets elements of magnitudes 1e-6 to 6e4, whose squares and sums a float16 cannot hold,
+and is compared with float64 wherever the result itself fits the type.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+from onnx import helper, numpy_helper
+
+import tensorkiln as tk
+from tests.frontend.onnx_models import value
+
+MAGNITUDES = (1e-6, 1e-3, 1.0, 100.0, 300.0, 8000.0, 6e4)
+HALVES: dict[str, Any] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+SHAPE = (2, 6, 4, 16)
+
+
+def data(dtype: str, magnitude: float, seed: int = 0) -> np.ndarray:
+    """Uniform in [-1, 1] of the magnitude, and a mean that is not 0, rounded to the type."""
+    x = np.random.default_rng(seed).uniform(-0.9, 1.0, SHAPE)
+    return (x * magnitude).astype(HALVES[dtype])
+
+
+def wrong(got: np.ndarray, want: np.ndarray, dtype: str, steps: float) -> str:
+    """How a result differs from the one of float64, by more than some roundings to the type of its
+    largest elements; "" where it does not, or where the type has no such numbers."""
+    limit = ml_dtypes.finfo(HALVES[dtype])
+    want = np.asarray(want, np.float64)
+    fits = np.abs(want) <= float(limit.max)
+    if not fits.any():
+        return ""
+    got = np.asarray(got).astype(np.float64)
+    largest = np.abs(want[fits]).max()
+    slack = steps * float(limit.eps) * largest + float(limit.smallest_subnormal)
+    off = np.abs(got[fits] - want[fits])
+    return "" if (off <= slack).all() else f"off by {off.max() / slack:.3g} of what is allowed"
+
+
+# --- ONNX ----------------------------------------------------------------------------------------
+
+_AXES = np.asarray([1, 3])
+_LAST = np.asarray([-1])
+CHANNELS = np.linspace(0.5, 1.5, SHAPE[1])
+ROW = np.linspace(0.5, 1.5, SHAPE[3])
+GROUPS = np.linspace(0.5, 1.5, SHAPE[1])
+# name -> (operator, operands after x: integers, or numbers of x's type; attributes)
+OPERATORS: dict[str, tuple[str, list[np.ndarray], dict[str, Any]]] = {
+    **{
+        name + keep: (name, [_AXES], {"keepdims": int(keep == " kept")})
+        for name in (
+            *("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMean", "ReduceSum", "ReduceProd"),
+            *("ReduceLogSumExp",),
+        )
+        for keep in ("", " kept")
+    },
+    "LpNormalization 1": ("LpNormalization", [], {"p": 1, "axis": -1}),
+    "LpNormalization 2": ("LpNormalization", [], {"p": 2, "axis": 1}),
+    "MeanVarianceNormalization": ("MeanVarianceNormalization", [], {"axes": [2, 3]}),
+    "RMSNormalization": ("RMSNormalization", [ROW], {"axis": -1}),
+    "LayerNormalization": ("LayerNormalization", [ROW, ROW], {"axis": -1}),
+    "InstanceNormalization": ("InstanceNormalization", [CHANNELS, CHANNELS], {}),
+    "GroupNormalization": ("GroupNormalization", [GROUPS, GROUPS], {"num_groups": 3}),
+    "LRN": ("LRN", [], {"size": 3, "alpha": 0.5}),
+    "LpPool": ("LpPool", [], {"p": 2, "kernel_shape": [2, 3]}),
+    "GlobalLpPool": ("GlobalLpPool", [], {"p": 2}),
+    "AveragePool": ("AveragePool", [], {"kernel_shape": [2, 3]}),
+    "GlobalAveragePool": ("GlobalAveragePool", [], {}),
+    "Softmax": ("Softmax", [], {"axis": -1}),
+    "LogSoftmax": ("LogSoftmax", [], {"axis": 1}),
+}
+
+
+# What the standard's evaluator lacks, or has for float32 only: by what it has.
+BY_OTHERS = {
+    "GlobalLpPool": ("LpPool", {"p": 2, "kernel_shape": SHAPE[2:]}),
+    "MeanVarianceNormalization": ("InstanceNormalization", {"epsilon": 0.0}),
+}
+
+
+def onnx_model(dtype: Any, by_others: bool = False) -> onnx.ModelProto:
+    """A model of all operators that reads x and has a result for each."""
+    nodes, consts = [], {}
+    for k, (op, more, attrs) in enumerate(OPERATORS.values()):
+        if by_others and op in BY_OTHERS:
+            op, attrs = BY_OTHERS[op]
+            more = [np.ones(6), np.zeros(6)] if op == "InstanceNormalization" else more
+        names = [f"c{k}_{i}" for i in range(len(more))]
+        for name, v in zip(names, more, strict=True):
+            consts[name] = v if v.dtype.kind == "i" else v.astype(dtype)
+        nodes.append(helper.make_node(op, ["x", *names], [f"y{k}"], **attrs))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", dtype, SHAPE)],
+        [onnx.ValueInfoProto(name=f"y{k}") for k in range(len(nodes))],
+        [numpy_helper.from_array(v, k) for k, v in consts.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def local_response(x: np.ndarray) -> np.ndarray:
+    """LRN by the standard's formula."""
+    squares = np.pad(x * x, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    near = sum(squares[:, k : k + SHAPE[1]] for k in range(3))
+    return np.asarray(x / (1 + 0.5 / 3 * near) ** 0.75)
+
+
+# What the evaluator computes wrongly: without absolute values; over as many channels as samples.
+FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "LpNormalization 1": lambda x: x / np.abs(x).sum(-1, keepdims=True),
+    "LRN": local_response,
+}
+
+
+def in_float64(x: np.ndarray) -> list[np.ndarray]:
+    """What the standard's evaluator says of `x`, or a formula."""
+    wide = onnx.reference.ReferenceEvaluator(onnx_model(np.float64, by_others=True))
+    x = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        results = dict(zip(OPERATORS, wide.run(None, {"x": x}), strict=True))
+        return list((results | {name: f(x) for name, f in FORMULAS.items()}).values())
+
+
+@pytest.mark.parametrize("pipeline", ["auto", "minimal"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_operators_of_onnx(dtype: str, pipeline: str) -> None:
+    run = tk.compile(onnx_model(HALVES[dtype]), relax_pipeline=pipeline)
+    bad = []
+    for magnitude in MAGNITUDES:
+        x = data(dtype, magnitude)
+        results = list(run(x))
+        for name, got, want in zip(OPERATORS, results, in_float64(x), strict=True):
+            bad += [f"{name} {magnitude}: {m}" for m in [wrong(got, want, dtype, 4)] if m]
+    assert not bad, "\n".join(bad)
+
+
+# --- torch ---------------------------------------------------------------------------------------
+
+
+def torch_operators() -> Mapping[str, Callable[[Any], Any]]:
+    """Statistics as programs of torch write them."""
+    import torch
+    from torch.nn import functional as F
+
+    def weight(x: Any) -> Any:
+        return torch.linspace(0.5, 1.5, x.shape[-1]).to(x.dtype)
+
+    norms = {f"norm {p}": lambda x, p=p: x.norm(p, dim=-1) for p in (1, 2, 3, 0.5, float("inf"))}
+    return norms | {
+        "norm of all": lambda x: torch.linalg.vector_norm(x / 8),
+        "matrix norm": torch.linalg.matrix_norm,
+        "normalize": lambda x: F.normalize(x, dim=-1),
+        "normalize 1": lambda x: F.normalize(x, p=1.0, dim=1),
+        "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:], weight(x), eps=1e-6),
+        "rms_norm as formula": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6),
+        "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:], weight(x)),
+        "layer_norm as formula": lambda x: (
+            (x - x.mean(-1, True)) / torch.sqrt(((x - x.mean(-1, True)) ** 2).mean(-1, True) + 1e-5)
+        ),
+        "group_norm": lambda x: F.group_norm(x, 3),
+        "instance_norm": F.instance_norm,
+        "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+        "var": lambda x: x.var(dim=-1),
+        "var of all": lambda x: x.var(),
+        "std": lambda x: x.std(dim=(1, 2)),
+        "std biased": lambda x: x.std(dim=1, correction=0),
+        "var_mean": lambda x: torch.var_mean(x, dim=-1)[0],
+        "standardized": lambda x: (x - x.mean(1, True)) / x.std(1, correction=0, keepdim=True),
+        "coefficient of variation": lambda x: x.std(-1) / x.abs().mean(-1),
+        "cosine_similarity": lambda x: F.cosine_similarity(x, x.flip(0), dim=-1),
+        "cosine as formula": lambda x: (x * x.flip(1)).sum(-1) / (x.norm(dim=-1) ** 2),
+        "pairwise_distance": lambda x: F.pairwise_distance(x, x.flip(1)),
+        "mean": lambda x: x.mean(dim=(1, 3)),
+        "sum over count": lambda x: x.sum(dim=(1, 3)) / 96,
+        "geometric mean": lambda x: x.abs()[..., :3].prod(-1).pow(1 / 3),
+        "logsumexp": lambda x: torch.logsumexp(x, -1),
+        "softmax as formula": lambda x: (
+            torch.exp(x - x.amax(-1, True)) / torch.exp(x - x.amax(-1, True)).sum(-1, True)
+        ),
+        "mse_loss": lambda x: F.mse_loss(x, x * 0.5).sqrt(),
+        "l1_loss": lambda x: F.l1_loss(x, x.flip(1)),
+        "huber_loss": lambda x: F.huber_loss(x, x.flip(1)),
+        "local_response_norm": lambda x: F.local_response_norm(x, 3, alpha=0.5),
+        "lp_pool2d": lambda x: F.lp_pool2d(x, 2, (2, 2)),
+        "avg_pool2d": lambda x: F.avg_pool2d(x, (2, 3)),
+        "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (2, 2)),
+        "root of a dot": lambda x: torch.einsum("abcd,abcd->abc", x, x).sqrt(),
+        "root of a product": lambda x: (x @ x.mT).diagonal(dim1=-2, dim2=-1).sqrt(),
+        "index_add over count": lambda x: (
+            torch.zeros(2, 3, 4, 16, dtype=x.dtype).index_add(1, _PLACES(), x) / 2
+        ),
+        "cumulative mean": lambda x: x.cumsum(-1) / torch.arange(1, 17).to(x.dtype),
+        "weight norm of a constant": lambda x: x[..., :1] * (1 / _big(x).norm()),
+        "over a deviation and an epsilon": lambda x: x / (x.std(-1, keepdim=True) + 1e-8),
+        "variance of many": lambda x: x.repeat(1, 1, 40, 40).var(),
+        "centroid": lambda x: (x * x).sum(-1) / x.abs().sum(-1),
+    }
+
+
+def _PLACES() -> Any:
+    import torch
+
+    return torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def _big(x: Any) -> Any:
+    import torch
+
+    return torch.full((300,), 300.0).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_operators_of_torch(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    operators = torch_operators()
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return tuple(f(x) for f in operators.values())
+
+    def tensor_of(x: np.ndarray) -> Any:
+        return torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = tk.compile(Net(), example_inputs=(tensor_of(data(dtype, 1.0)),))
+    bad = []
+    for magnitude in MAGNITUDES:
+        x = tensor_of(data(dtype, magnitude))
+        results = list(run(x))
+        for name, got, f in zip(operators, results, operators.values(), strict=True):
+            error = wrong(got.float().numpy(), f(x.double()).numpy(), dtype, 6)
+            bad += [f"{name} {magnitude}: {error}"] if error else []
+    assert not bad, "\n".join(bad)
