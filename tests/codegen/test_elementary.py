@@ -223,12 +223,19 @@ def test_whole_powers_are_exact(library: Library) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_fmod_is_exact(dtype: str, library: Library) -> None:
+    """Of any bits: numbers of all exponents, subnormal ones, infinities and NaN."""
     generator = np.random.default_rng(3)
-    wide = {"float16": 4, "float32": 13, "float64": 20}[dtype]
-    x = (np.exp2(generator.uniform(-wide, wide, N)) * generator.choice([-1, 1], N)).astype(dtype)
-    y = (np.exp2(generator.uniform(-wide, wide, N)) * generator.choice([-1, 1], N)).astype(dtype)
+    bits = np.dtype(dtype).itemsize * 8
+    x, y = generator.integers(0, 1 << bits, (2, N), f"uint{bits}").view(dtype)
     x[:100] = y[:100] * 7
     x[100:104], y[100:104] = [1, -2, 3, 0], [np.inf, -np.inf, 0, 2]
+    x[104:200] = np.abs(x[104:200])
+    y[104:200] = [3, 7, 0.1] * 32
+    tiny = np.finfo(dtype).smallest_subnormal
+    x[200:206], y[200:206] = (
+        [tiny * 7, -tiny * 7, 1, tiny, 65504, -0.0],
+        [tiny * 3] * 4 + [tiny] * 2,
+    )
     with np.errstate(all="ignore"):
         want = np.fmod(x, y)
     np.testing.assert_array_equal(run(library, f"fmod_{dtype}", x, y), want)

@@ -196,6 +196,8 @@ CASES: list[Case] = [
          lambda x: x.view(np.float32)),
     Case("floordiv_float", ("float32", "float32"), "float32",
          lambda x, y: binary("floordiv", x, y), lambda x, y: np.floor(x / y)),
+    *[Case(f"floormod_{d}", (d, d), d, lambda x, y: binary("floormod", x, y), np.mod)
+      for d in ("float16", "float32", "float64")],
 ]  # fmt: skip
 
 
@@ -215,7 +217,7 @@ def test_expression(case: Case, library: Library) -> None:
         bad = ~((got == want) | ((got != got) & (want != want)))
         where = np.flatnonzero(bad)[:5]
         assert not bad.any(), (width, [x[where] for x in xs], got[where], want[where])
-        if case.out in FLOATS and not case.name.startswith("floordiv"):
+        if case.out in FLOATS and not case.name.startswith("floor"):
             zero = (got == 0) & (want == 0)
             np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
 

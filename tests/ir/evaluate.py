@@ -278,8 +278,6 @@ class Machine:
         dtype = e.a.dtype.element
         if self.exact and e.op == "mul" and dtype.is_float and dtype.bits > 16:
             return self._lanes(e, lambda a, b: _product(a, b, dtype))
-        if self.exact and e.op == "floormod" and dtype.is_float:
-            return self._lanes(e, lambda a, b: _remainder(a, b, dtype))
         return self._lanes(e, lambda a, b: numbers.binary(e.op, a, b, dtype))
 
     def _unary(self, e: E.Unary) -> Value:
@@ -472,17 +470,6 @@ def _product(a: float, b: float, dtype: DType) -> float:
     if not numbers.exact_product(a, b, dtype):
         raise Ambiguous("an inexact product, which may become part of an FMA")
     return numbers.binary("mul", a, b, dtype)
-
-
-def _remainder(a: float, b: float, dtype: DType) -> float:
-    """a - floor(a / b) * b, whose product must be exact too; and compilers that contract it take
-    product - a for the negative, so that a zero has either sign."""
-    single = numbers.SINGLE if dtype.bits == 16 else dtype
-    _product(numbers.binary("floordiv", a, b, single), b, single)
-    rest = numbers.binary("floormod", a, b, dtype)
-    if rest == 0 and a != 0:
-        raise Ambiguous("the sign of a remainder of 0")
-    return rest
 
 
 def _number(e: E.FloatImm) -> float:

@@ -141,8 +141,16 @@ def _float(op: str, a: float, b: float, dtype: DType) -> float:
             return rounded(a * b, dtype)
         case "div":
             return rounded(divided(a, b), dtype)
-    q = _rounding("floor", rounded(divided(a, b), dtype))
-    return q if op == "floordiv" else _float("sub", a, _float("mul", q, b, dtype), dtype)
+    if op == "floordiv":
+        return _rounding("floor", rounded(divided(a, b), dtype))
+    rest = fmod(a, b)
+    return rounded(rest + b, dtype) if rest and (rest < 0) != (b < 0) else rest
+
+
+def fmod(a: float, b: float) -> float:
+    """The remainder with the sign of a; it is exact."""
+    undefined = math.isinf(a) or b == 0 or math.isnan(a) or math.isnan(b)
+    return math.nan if undefined else math.fmod(a, b)
 
 
 def _rounding(op: str, x: float) -> float:
@@ -223,12 +231,7 @@ def intrinsic(name: str, args: list[Value], dtype: DType) -> Value:
             "add", binary("mul", *args[:2], SINGLE if dtype.bits == 16 else dtype), args[2], dtype
         )
     if name == "fmod":
-        a, b = args
-        if math.isinf(a) or b == 0 or math.isnan(a) or math.isnan(b):
-            return math.nan
-        if abs(a) >= abs(b) * 2.0**28:
-            raise Ambiguous("fmod is exact for smaller quotients")
-        return math.copysign(math.fmod(a, b), a)
+        return fmod(*args)
     if name.startswith("bitcast"):
         return _same_bits(name, args[0])
     try:

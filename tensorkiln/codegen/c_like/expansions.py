@@ -16,6 +16,7 @@ from tensorkiln.codegen.c_like.code import (
     at_least,
     infix,
 )
+from tensorkiln.codegen.c_like.remainder import remainder
 from tensorkiln.codegen.c_like.types import (
     cast,
     cast_bits,
@@ -39,7 +40,8 @@ _F32, _I32 = "float32", "int32"
 def helper_of(w: TextWriter, op: str, dtype: DType) -> str:
     """The name of the function that computes an operation on values of `dtype`."""
     name = f"{op}_{type_name(dtype)}"
-    if dtype.lanes > 1 and dtype.is_int and op in ("div", "floordiv", "floormod"):
+    by_lane = ("div", "floordiv", "floormod") if dtype.is_int else ("floormod",)
+    if dtype.lanes > 1 and op in by_lane:
         return w.helper(name, lambda: _by_lane(w, op, name, dtype))
     return w.helper(name, lambda: _MAKERS[op](w, op, name, dtype))
 
@@ -72,7 +74,7 @@ def _extremum(w: TextWriter, op: str, name: str, dtype: DType) -> str:
 
 
 def _by_lane(w: TextWriter, op: str, name: str, dtype: DType) -> str:
-    """No processor divides vectors of integers."""
+    """No processor divides vectors of integers, and remainders of floats are loops."""
     one, t, count = helper_of(w, op, dtype.element), w.type(dtype), w.count(dtype)
     lane = w.dialect.lane
     items = [f"{one}({lane.format(x='a', i=k)}, {lane.format(x='b', i=k)})" for k in range(count)]
@@ -212,14 +214,18 @@ def _round(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     return define(w, t, name, _params(w, dtype, "x"), lines, value)
 
 
-def _float_division(w: TextWriter, op: str, name: str, dtype: DType) -> str:
+def _floor_division(w: TextWriter, op: str, name: str, dtype: DType) -> str:
     t, floor = w.type(dtype), helper_of(w, "floor", dtype)
-    constant = w.dialect.constant.format
-    lines = [constant(type=t, name="whole", x=f"{floor}(a / b)")]
-    if op == "floormod":
-        lines.append(constant(type=t, name="product", x="whole * b"))
-    value = "whole" if op == "floordiv" else "a - product"
-    return define(w, t, name, _params(w, dtype, "ab"), lines, value)
+    return define(w, t, name, _params(w, dtype, "ab"), [], f"{floor}(a / b)")
+
+
+def _floor_remainder(w: TextWriter, op: str, name: str, dtype: DType) -> str:
+    """The remainder with the sign of b, exact but for one addition."""
+    t, zero = w.type(dtype), zero_of(w, dtype)
+    lines = [w.dialect.constant.format(type=t, name="rest", x=remainder(w, "a", "b", dtype))]
+    lines += [f"if ((rest < {zero} && b > {zero}) || (rest > {zero} && b < {zero})) {{"]
+    lines += ["    return rest + b;", "}"]
+    return define(w, t, name, _params(w, dtype, "ab"), lines, "rest")
 
 
 def to_integer(w: TextWriter, src: DType, dst: DType) -> str:
@@ -276,8 +282,8 @@ _MAKERS: dict[str, Callable[[TextWriter, str, str, DType], str]] = {
     "min": _extremum,
     "max": _extremum,
     "div": _division,
-    "floordiv": lambda w, op, n, d: (_float_division if d.is_float else _division)(w, op, n, d),
-    "floormod": lambda w, op, n, d: (_float_division if d.is_float else _division)(w, op, n, d),
+    "floordiv": lambda w, op, n, d: (_floor_division if d.is_float else _division)(w, op, n, d),
+    "floormod": lambda w, op, n, d: (_floor_remainder if d.is_float else _division)(w, op, n, d),
     "shl": _shift,
     "shr": _shift,
     "abs": _absolute,

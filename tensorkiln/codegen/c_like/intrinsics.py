@@ -6,6 +6,7 @@ from tensorkiln.codegen.c_like.code import COMPARISON, PRODUCT, SUM, Code, call,
 from tensorkiln.codegen.c_like.conversions import convert, function_of
 from tensorkiln.codegen.c_like.device_instructions import device_instruction
 from tensorkiln.codegen.c_like.dot import dot
+from tensorkiln.codegen.c_like.remainder import remainder
 from tensorkiln.codegen.c_like.types import cast_bits, test_of, type_name
 from tensorkiln.codegen.c_like.writer import Expressions, TextWriter
 from tensorkiln.codegen.expand.math import expand
@@ -23,6 +24,8 @@ def _intrin(w: TextWriter, e: Intrin) -> str:
         return _multiply_add(w, args, dtype)
     if e.name == "isnan":
         return _isnan(w, args[0], dtype)
+    if e.name == "fmod":
+        return _fmod(w, args, dtype)
     if e.name in BITCASTS:
         return cast_bits(w, args[0], dtype, DType(BITCASTS[e.name][1], dtype.lanes))
     short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
@@ -44,6 +47,14 @@ def _multiply_add(w: TextWriter, args: list[str], dtype: DType) -> str:
         a, b, c = (convert(w, x, dtype, wide) for x in args)
         return convert(w, infix("+", infix("*", a, b, PRODUCT), c, SUM), wide, dtype)
     return infix("+", infix("*", args[0], args[1], PRODUCT), args[2], SUM)
+
+
+def _fmod(w: TextWriter, args: list[str], dtype: DType) -> str:
+    if dtype.bits > 16:
+        return remainder(w, *args, dtype)
+    wide = DType("float32", dtype.lanes)
+    x, y = (convert(w, a, dtype, wide) for a in args)
+    return convert(w, remainder(w, x, y, wide), wide, dtype)
 
 
 def _isnan(w: TextWriter, x: str, dtype: DType) -> str:

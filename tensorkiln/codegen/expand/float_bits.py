@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 
 def single(value: float) -> float:
@@ -27,3 +28,25 @@ def bfloat_bits(value: float) -> int:
     if value != value:
         return bits >> 16 | 0x40
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a float type is stored: `mantissa` bits, exponents with a `bias`."""
+
+    mantissa: int
+    bias: int
+
+    @property
+    def infinity(self) -> int:
+        """The bits of infinity; those of NaN are greater."""
+        return 2 * self.bias + 1 << self.mantissa
+
+    @property
+    def room(self) -> int:
+        """By how many bits an integer below 2**(mantissa + 1) can be shifted in a word as wide as
+        the type."""
+        return {23: 32, 52: 64}[self.mantissa] - self.mantissa - 1
+
+
+FORMATS = {"float32": Format(23, 127), "float64": Format(52, 1023)}

@@ -4,7 +4,7 @@ Coefficients are minimax fits (iteratively reweighted least squares on Chebyshev
 by relative error). Accuracy against float64, in units of the last place (tests/codegen measures):
 exp 1, log 2, erf 3, tanh 3, sigmoid 3, gelu 8 for x > -1 (below, exp(-x*x/2) amplifies the
 rounding of x*x: 8 + x*x/2), sin and cos 2 and tan 3 for |x| < 8192. pow is exp(y log x):
-4 + 2|y log x|. fmod is exact for |x / y| < 2**28. float16 and bfloat16 are computed in float32;
+4 + 2|y log x|. float16 and bfloat16 are computed in float32;
 `math_double` holds the float64 forms, `math_shared` and `math_inverse` what both have in common.
 """
 
@@ -21,7 +21,6 @@ from tensorkiln.ir.expr import (
     Var,
     binary,
     cast,
-    const,
     maximum,
     minimum,
     select,
@@ -141,20 +140,6 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
     return b.let(select(binary("eq", y, b.num(0.0)), b.num(1.0), general))
 
 
-def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
-    """x - trunc(x / y) y with the sign of x. It is computed in float64, where for |x / y| < 2**28
-    the product is exact and the quotient is never rounded up to an integer."""
-    wide = DType("float64", b.dtype.lanes)
-    a, d = (b.let(cast(b.let(Unary("abs", v)), wide)) for v in (x, y))
-    q = b.let(Unary("trunc", b.let(a / d)))
-    r = b.let(cast(b.let(a - b.let(q * d)), b.dtype))
-    inf = const(float("inf"), wide)
-    r = b.let(select(binary("and", binary("eq", d, inf), a < inf), Unary("abs", x), r))
-    r = b.let(select(x < b.num(0.0), -r, r))
-    # -0.0 is not less than 0, but a product with 0 has its sign.
-    return b.let(select(binary("eq", r, b.num(0.0)), b.let(x * b.num(0.0)), r))
-
-
 _KIT = Kit(
     mantissa=23,
     bias=127,
@@ -177,7 +162,6 @@ _FUNCTIONS = (
         "gelu": _gelu,
         "tanh": _tanh,
         "pow": _pow,
-        "fmod": _fmod,
     }
 )
 _TYPES = {"float32": (_KIT, _FUNCTIONS), "float64": (math_double.KIT, math_double.FUNCTIONS)}

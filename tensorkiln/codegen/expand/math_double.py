@@ -131,38 +131,6 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
     return b.let(select(size < b.num(2.0**_SQUARINGS), exact, general))
 
 
-def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
-    """x - trunc(x / y) y with the sign of x; exact while |x / y| < 2**51."""
-    a, d = b.let(Unary("abs", x)), b.let(Unary("abs", y))
-    q = b.let(Unary("trunc", b.let(a / d)))
-    high, low = _product(b, q, d)
-    r = b.let(b.let(a - high) - low)
-    # The quotient was rounded: it may be one off.
-    r = b.let(select(r < b.num(0.0), r + d, r))
-    r = b.let(select(binary("ge", r, d), r - d, r))
-    whole = binary("and", d > b.num(1.7976931348623157e308), a <= b.num(1.7976931348623157e308))
-    r = b.let(select(whole, a, r))
-    r = b.let(select(x < b.num(0.0), -r, r))
-    # -0.0 is not less than 0, but a product with 0 has its sign.
-    return b.let(select(binary("eq", r, b.num(0.0)), b.let(x * b.num(0.0)), r))
-
-
-def _product(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """x y as a rounded product and its error (Dekker): exact also where there is no FMA."""
-
-    def split(v: Expr) -> tuple[Expr, Expr]:
-        wide = b.let(v * b.num(134217729.0))
-        top = b.let(wide - b.let(wide - v))
-        return top, b.let(v - top)
-
-    high = b.let(x * y)
-    (xh, xl), (yh, yl) = split(x), split(y)
-    error = b.let(xh * yh - high)
-    error = b.let(error + xh * yl)
-    error = b.let(error + xl * yh)
-    return high, b.let(error + xl * yl)
-
-
 KIT = Kit(
     mantissa=52,
     bias=1023,
@@ -187,6 +155,5 @@ FUNCTIONS = (
         "gelu": _gelu,
         "tanh": _tanh,
         "pow": _pow,
-        "fmod": _fmod,
     }
 )

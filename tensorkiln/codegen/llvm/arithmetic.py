@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.expansions import Expander, splat
+from tensorkiln.codegen.llvm.remainder import remainder
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import COMPARE, CodeScope, KernelWriter
 from tensorkiln.ir.dtype import BOOL, DType
@@ -56,12 +57,22 @@ def binary(w: KernelWriter, op: str, x: str, y: str, dtype: DType, b: Expr) -> s
             cmp = w.line(f"fcmp {'olt' if op == 'min' else 'ogt'} {t} {x}, {y}")
             lanes = f"<{dtype.lanes} x i1>" if dtype.lanes > 1 else "i1"
             return w.line(f"select {lanes} {cmp}, {t} {x}, {t} {y}")
-        if op in ("floordiv", "floormod"):
-            q = _round(w, "floor", w.line(f"fdiv {t} {x}, {y}"), dtype)
-            if op == "floordiv":
-                return q
-            return w.line(f"fsub {t} {x}, {w.line(f'fmul {t} {q}, {y}')}")
+        if op == "floordiv":
+            return _round(w, "floor", w.line(f"fdiv {t} {x}, {y}"), dtype)
+        if op == "floormod":
+            return _float_remainder(w, x, y, dtype)
     return int_binary(w, op, x, y, dtype, None, b)
+
+
+def _float_remainder(w: KernelWriter, x: str, y: str, dtype: DType) -> str:
+    """The remainder with the sign of y, exact but for one addition."""
+    t, flag, zero = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes)), splat("0.0", dtype)
+    rest = remainder(w, x, y, dtype)
+    signs = [w.line(f"fcmp olt {t} {v}, {zero}") for v in (rest, y)]
+    apart = w.line(f"xor {flag} {signs[0]}, {signs[1]}")
+    some = w.line(f"fcmp one {t} {rest}, {zero}")
+    moved = w.line(f"and {flag} {apart}, {some}")
+    return w.line(f"select {flag} {moved}, {t} {w.line(f'fadd {t} {rest}, {y}')}, {t} {rest}")
 
 
 def int_binary(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.codegen.expand.math import expand
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.dot import DOT
+from tensorkiln.codegen.llvm.remainder import remainder
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
 from tensorkiln.ir.dtype import DType
@@ -24,6 +25,8 @@ def _intrinsic(w: KernelWriter, name: str, args: list[str], dtype: DType) -> str
         wide = DType("float32", dtype.lanes)
         result = _intrinsic(w, name, [convert(w, a, dtype, wide) for a in args], wide)
         return result if name == "isnan" else convert(w, result, wide, dtype)
+    if name == "fmod":
+        return remainder(w, *args, dtype)
     if name == "fma":
         return w.call("fmuladd", dtype, args)
     if name == "isnan":

@@ -82,6 +82,8 @@ class FunctionText:
 class KernelWriter:
     """Writes one PrimFunc and the bodies of its parallel loops as LLVM functions."""
 
+    helper_attributes = "#0"  # of functions that the kernel calls, those of the kernel
+
     def __init__(
         self, func: PrimFunc, target: Target, expressions: Expressions, statements: Statements
     ):

@@ -36,6 +36,7 @@ _BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 class DeviceWriter(KernelWriter):
     """Writes a device function."""
 
+    helper_attributes = "nounwind"  # the kernel's say how many threads a block has
     launch: Launch
     in_threads: bool = False
     for_products: bool = False  # warpgroups multiply what threads write to shared memory

@@ -27,10 +27,9 @@ def types_of(case: Case) -> Iterator[str]:
             yield b.var.tensor.dtype.name
             if isinstance(b.value, Call) and b.value.op == "coupled":
                 yield "int64"  # it counts its rounds
-            if isinstance(b.value, Call) and b.value.op in ("mod", "pow"):
-                # A remainder of floats is exact in float64, and a power of integers.
-                is_float = b.var.tensor.dtype.is_float
-                yield "float64" if is_float == (b.value.op == "mod") else "float32"
+            if isinstance(b.value, Call) and b.value.op == "pow":
+                # A power of integers is computed in float64.
+                yield "float32" if b.var.tensor.dtype.is_float else "float64"
 
 
 @cache

@@ -227,7 +227,6 @@ REFUSED: dict[str, tuple[Callable[[], list[PrimFunc]], str]] = {
         lambda: scripted("Y[j] = T.Cast('float32', T.Cast('float64', X[j]) * T.float64(0.1))"),
         "is of type float64, and the device has no numbers of 64 bits",
     ),
-    "fmod": (lambda: scripted("Y[j] = T.fmod(X[j], X[0])"), "it computes in float64"),
     "sums in int64": (
         lambda: scripted(
             "Y[j] = T.Cast('int32', (T.Cast('int64', X[j]) + T.Cast('int64', X[0])) // 2)",
