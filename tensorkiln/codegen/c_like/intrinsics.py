@@ -51,7 +51,7 @@ def _multiply_add(w: TextWriter, args: list[str], dtype: DType) -> str:
 
 def _fmod(w: TextWriter, args: list[str], dtype: DType) -> str:
     if dtype.bits > 16:
-        return remainder(w, *args, dtype)
+        return remainder(w, args[0], args[1], dtype)
     wide = DType("float32", dtype.lanes)
     x, y = (convert(w, a, dtype, wide) for a in args)
     return convert(w, remainder(w, x, y, wide), wide, dtype)

@@ -26,7 +26,7 @@ def _intrinsic(w: KernelWriter, name: str, args: list[str], dtype: DType) -> str
         result = _intrinsic(w, name, [convert(w, a, dtype, wide) for a in args], wide)
         return result if name == "isnan" else convert(w, result, wide, dtype)
     if name == "fmod":
-        return remainder(w, *args, dtype)
+        return remainder(w, args[0], args[1], dtype)
     if name == "fma":
         return w.call("fmuladd", dtype, args)
     if name == "isnan":
