@@ -11,13 +11,13 @@ from tensorkiln.kernels.family import Family, Layouts
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
 from tensorkiln.kernels.knobs import (
-    NEXT_PANEL,
     Knob,
     fetch_knob,
     heights,
     knob,
     piece_knobs,
     steps_knob,
+    streamed,
 )
 from tensorkiln.kernels.layouts import (
     adjacent,
@@ -172,22 +172,17 @@ def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
     terms = -(-(int_value(w.shape[-2]) or 1) // few)
     untuned = max_rows(target, vectors, integers)
     most = highest(target, vectors, integers)
+    columns = int_value(w.shape[-1]) or 1
+    panels = columns // nr if call.op == "linear" else 1  # of a matmul, they were just packed
+    fetched = streamed(terms * few * columns * w.dtype.bytes, panels, target)
     blocks = [n for n in _BLOCKS if w.ndim == 2 and untuned < n < (rows or 0)]
     return (
         knob("rows", heights(rows, most, untuned), untuned, "rows of a register tile"),
         steps_knob(terms),
         *piece_knobs(0 if integers else terms * few),
-        fetch_knob(nr * few * w.dtype.bytes, _fetched(w, target)),
+        fetch_knob(nr * few * w.dtype.bytes, fetched),
         knob("block", blocks, 0, "rows that go through all panels in turn; 0: all of them"),
     )
-
-
-def _fetched(w: TensorType, target: Target) -> int:
-    """How weights are fetched ahead: panel by panel where the second-level cache does not hold them
-    beside what else a network computes with."""
-    columns, terms = (int_value(d) or 0 for d in (w.shape[-1], w.shape[-2]))
-    far = columns * terms * w.dtype.bytes * 2 > target.l2_bytes
-    return NEXT_PANEL if far and has_vectors(target) and target.optimize != "size" else 0
 
 
 LINEAR = Family(

@@ -153,21 +153,22 @@ def share(s: Schedule, nest: Sequence[str]) -> None:
         s.parallel(s.fuse(*nest) if len(nest) > 1 else nest[0])
 
 
-def fetch_ahead(s: Schedule, weights: Buffer, size: int, role: str = "channel") -> None:
+def fetch_ahead(
+    s: Schedule, weights: Buffer, size: int, role: str = "channel", panels: Sequence[str] = ()
+) -> None:
     """Prefetch weights into the second-level cache about `size` bytes ahead of the sums that read
-    them in steps of a few terms, in loops of that role; nothing for a size of 0, and for NEXT_PANEL
-    what the next step of a loop over panels reads. Weights lie in memory in the order in which the
-    sums read them."""
+    them in steps of a few terms, in loops of that role; nothing for a size of 0. For NEXT_PANEL
+    fetch what the next step reads of the loops `panels`, by default those of role "panel". Weights
+    lie in memory in the order in which the sums read them."""
+    sums = [x for x in s.loops(role=role) if s.loop(x).kind == "serial"]
     if size == NEXT_PANEL:
-        for panel in s.loops(role="panel"):
-            if any(
-                s.loop(x).kind == "serial" for x in s.loops(role=role) if panel in nest_of(s, x)
-            ):
+        for panel in panels or s.loops(role="panel"):
+            if any(panel in nest_of(s, x)[:-1] for x in sums):
                 s.prefetch_next(panel, weights.name)
         return
-    for name in s.loops(role=role) if size else ():
-        (*_, terms), loop = s.children(name), s.loop(name)
-        if loop.kind == "serial" and s.role(terms) == f"{role}.inner":
+    for name in sums if size else ():
+        *_, terms = s.children(name)
+        if s.role(terms) == f"{role}.inner":
             count = static(s.loop(terms).extent, "terms of a step")
             step = count * static(weights.shape[-1], "panel") * weights.dtype.bytes
             s.prefetch(name, weights.name, max(1, size // step))

@@ -44,9 +44,9 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     s.fission(tile)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
     _terms(s, c)
-    _steps(s, tile, rows, shared and not by_blocks)
+    product = _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
-    fetch_ahead(s, c.u, group.knob("fetch"))
+    fetch_ahead(s, c.u, group.knob("fetch"), panels=[product])
     return s
 
 
@@ -98,7 +98,7 @@ def _of_unknown_size(
             sink(s, *s.children(rest))
     _vectors(s, outputs)
     s.set_scope("part", "register")
-    fetch_ahead(s, c.u, c.group.knob("fetch"))
+    fetch_ahead(s, c.u, c.group.knob("fetch"), panels=[value])
     return s
 
 
@@ -125,9 +125,10 @@ def _require_packed(group: Group) -> None:
         )
 
 
-def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
+def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> str:
     """Order the loops of one block of tiles: all inputs, then for each panel all products and all
-    outputs. With `parallel`, threads share the blocks of input channels, then the panels."""
+    outputs. With `parallel`, threads share the blocks of input channels, then the panels. The loop
+    over products of a panel is returned."""
     inputs, panels = s.children(s.parent(tile))
     (block,), (panel,) = s.children(inputs), s.children(panels)
     s.reorder(block, inputs)
@@ -137,7 +138,7 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
             s.parallel(tasks)
     _vectors(s, inputs)
     products, outputs = s.fission(panels).parts
-    (value,) = s.children(products)
+    value: str = s.children(products)[0]
     s.reorder(value, products)
     parts = s.fission(products).parts if len(s.children(products)) > 1 else (products,)
     for part in parts:
@@ -148,6 +149,7 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
         for outer in s.children(piece):
             sink(s, *s.children(outer))
     _vectors(s, outputs)
+    return value
 
 
 def _vectors(s: Schedule, loop: str) -> None:
