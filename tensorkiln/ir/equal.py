@@ -30,6 +30,7 @@ from tensorkiln.ir.relax import (
     Function,
     FuncType,
     Lambda,
+    PrimType,
     RVar,
     ShapeType,
     TensorType,
@@ -202,6 +203,13 @@ class _Comparison:
         else:
             self.shape(a.values, b.values)
 
+    def prim_type(self, a: PrimType, b: PrimType) -> None:
+        self.at(".dtype", a.dtype, b.dtype)
+        if a.value is None or b.value is None:
+            self.at(".value", a.value, b.value)
+        else:
+            self.shape((a.value,), (b.value,))
+
     def constants(self, a: Constant, b: Constant) -> None:
         self.at(".type", a.type, b.type)
         if a.data is b.data:
@@ -338,6 +346,7 @@ _SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
     RVar: _Comparison.name,
     TensorType: _Comparison.tensor_type,
     ShapeType: _Comparison.shape_type,
+    PrimType: _Comparison.prim_type,
     Constant: _Comparison.constants,
     Attrs: _Comparison.attrs,
     Binding: _Comparison.binding,

@@ -106,9 +106,14 @@ class AnyTensorType:
 
 @dataclass(frozen=True, slots=True)
 class PrimType:
-    """A single number that is not a tensor."""
+    """A single number that is not a tensor.
+
+    As the type of a parameter or a MatchCast it may give `value`: the symbol that the number binds,
+    for expressions of sizes. It does not count in comparisons of types.
+    """
 
     dtype: DType
+    value: Var | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.verify_device import check_device_function
 from tensorkiln.ir.verify_graph import GraphVerifier
-from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
+from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned, check_recursion
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
@@ -26,14 +26,16 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
     Checked: names are bound before use and once (a loop variable may be bound again after its scope
     ended); indices match ranks; dtypes and lanes agree; register buffers are indexed by constants
     and variables of unrolled or vectorized loops; called functions exist and take the given
-    arguments; types of bindings match their values, the two branches of an If agree, and so do the
-    parameters and the result of a loop body; names bound in a branch or closure are not used after
-    it; kernels of planned graphs stay within their storages. Type rules of operators are checked in
+    arguments; no tensor program calls itself; types of bindings match their values, the two
+    branches of an If agree, and so do the parameters and the result of a loop body; names bound in
+    a branch or closure are not used after it; kernels of planned graphs stay within their storages.
+    Type rules of operators are checked in
     `ops/verify.py`. With `places`, as for a module given to `compile`, an access that is certainly
     out of bounds is an error too. Between passes it is not, since passes may index past the end of
     a dimension to reach the next row.
     """
     seen: set[str] = set()
+    callees: dict[str, tuple[str, ...]] = {}
     if not is_text(mod.name):
         hint = "a name without NUL and without unpaired surrogates"
         raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
@@ -49,21 +51,30 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
                 if isinstance(f, KnownKernel):
                     continue  # verified by the compile that made it
                 if known.get(id(f)) is f:
-                    if isinstance(f, PrimFunc):
-                        check_kernel_calls(f, mod)  # its callees may have changed
+                    if isinstance(f, PrimFunc):  # its callees may have changed
+                        callees[f.name] = check_kernel_calls(f, mod)
                     continue
-                verify_function(f, mod, known, places)
+                callees[f.name] = verify_function(f, mod, known, places)
                 if isinstance(f, PrimFunc) or f.is_primitive:
                     known[id(f)] = f
         except Malformed as e:
-            where = "".join(reversed(e.path))
-            raise InternalError(e.message, code="malformed-ir", where=where, hint=e.hint) from None
+            raise _error(e) from None
+    try:
+        check_recursion(callees)
+    except Malformed as e:
+        raise _error(e) from None
+
+
+def _error(e: Malformed) -> InternalError:
+    where = "".join(reversed(e.path))
+    return InternalError(e.message, code="malformed-ir", where=where, hint=e.hint)
 
 
 def verify_function(
     f: Function | PrimFunc, mod: IRModule, known: dict[int, object], places: bool = False
-) -> None:
-    """Raise Malformed if `f` is not well formed; `known` and `places` are those of `verify`."""
+) -> tuple[str, ...]:
+    """Raise Malformed if `f` is not well formed; `known` and `places` are those of `verify`. Return
+    the names of the functions that a tensor program calls."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
     require_attrs(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, f.attrs)
@@ -71,13 +82,13 @@ def verify_function(
         TirVerifier(places).function(f)
         if f.is_device:
             check_device_function(f)
-        check_kernel_calls(f, mod)
-        return
+        return check_kernel_calls(f, mod)
     GraphVerifier(mod, known).function(f)
     if f.is_planned:
         check_planned(f, mod)
     elif f.makes_storages:
         made_storages(f)
+    return ()
 
 
 __all__ = ["show", "verify", "verify_function"]

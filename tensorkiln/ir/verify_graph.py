@@ -150,6 +150,10 @@ class GraphVerifier:
             self._dims.update(v for v in t.values or () if brings and isinstance(v, Var))
             for e in t.values or ():
                 self._number(e)
+        elif isinstance(t, PrimType):
+            self._dims.update([t.value] if t.value is not None and brings else [])
+            if t.value is not None:
+                self._number(t.value)
         elif not isinstance(t, _LEAF_TYPES):
             raise Malformed(f"{t!r} is not a type", f"types are {listed(_TYPE_NAMES)}")
 

@@ -17,21 +17,47 @@ from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
 from tensorkiln.ir.visit import walk_stmt
 
 
-def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
+def check_kernel_calls(f: PrimFunc, mod: IRModule) -> tuple[str, ...]:
     """Raise Malformed if a CallKernel in `f` names no function, has arguments that do not fit its
-    parameters, or passes a read-only buffer of `f` to a parameter that is written.
+    parameters, or passes a read-only buffer of `f` to a parameter that is written. Return the names
+    of the functions that it calls.
 
     The last check leaves out host programs: `check_planned` covers what those may write.
     """
+    callees: dict[str, None] = {}
     ours: dict[Buffer, bool] = dict.fromkeys(f.buffers, False) | dict.fromkeys(outputs_of(f), True)
     for s in walk_stmt(f.body):
         if isinstance(s, MatchBuffer) and s.source in ours:
             ours[s.buffer] = ours[s.source]
         if isinstance(s, CallKernel):
+            callees[s.name] = None
             with step(f".body.call({s.name})"):
                 _check_arguments(s, mod)
                 if not f.is_host:
                     _check_written(s, mod[s.name], ours)
+    return tuple(callees)
+
+
+def check_recursion(callees: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise Malformed for a program that calls itself, directly or through others: its stack would
+    have no bound. `callees` has what each program calls."""
+    done: set[str] = set()
+    for name in callees:
+        _descend(name, (), callees, done)
+
+
+def _descend(
+    name: str, around: tuple[str, ...], callees: Mapping[str, tuple[str, ...]], done: set[str]
+) -> None:
+    if name in around:
+        cycle = [*around[around.index(name) :], name]
+        with step(f"{around[-1]}.body.call({name})"):
+            how = f", through {listed(cycle[1:-1])}" if cycle[1:-1] else ""
+            raise Malformed(f"{name} calls itself{how}", "a loop repeats statements")
+    if name not in done:
+        for callee in callees.get(name, ()):
+            _descend(callee, (*around, name), callees, done)
+        done.add(name)
 
 
 def _check_written(s: CallKernel, callee: AnyFunction, ours: Mapping[Buffer, bool]) -> None:
@@ -140,4 +166,4 @@ def _check_memory(
         raise Malformed(message, hint)
 
 
-__all__ = ["check_kernel_calls", "check_planned"]
+__all__ = ["check_kernel_calls", "check_planned", "check_recursion"]

@@ -65,9 +65,12 @@ def match_value(name: str, t: Type, value: Any, env: Env, precision: DType | Non
                 match_value(f"{name}[{i}]", f, v, env, precision)
         case ShapeType(ndim):
             _require(name, t, value, np.ndim(value) == 1 and len(value) == ndim)
-        case PrimType(dtype):
+        case PrimType(dtype, symbol):
             kind = (bool,) if dtype.name == "bool" else (float, int) if dtype.is_float else (int,)
             _require(name, t, value, type(value) in kind)
+            if symbol is not None and env.setdefault(symbol, value) != value:
+                message = f"input {name!r}: expected {env[symbol]}, received {value}"
+                raise UserError(message, code="shape-mismatch")
         case StringType():
             _require(name, t, value, isinstance(value, str))
         case FuncType():

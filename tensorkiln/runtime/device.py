@@ -154,14 +154,11 @@ def _in_order(
                 hint=f"{one}it has code for {_table_text(table)}",
             )
         found.append(device)
-    # Any program may name the host, once or, without a table, as often as it likes.
-    alone = [row.kind for row in table if row.kind != EXT_DEV] == ["cpu"]
     if not any(row.kind == "cpu" for row in table) and cpu() in left:
-        left.remove(cpu())
-    extra = [d for d in left if not (alone and d.kind == "cpu")]
-    if extra:
+        left.remove(cpu())  # any program may name the host
+    if left:
         raise UserError(
-            f"{where} has no code for {', '.join(map(str, extra))}",
+            f"{where} has no code for {', '.join(map(str, left))}",
             code="device",
             hint=f"it has code for {_table_text(table)}",
         )

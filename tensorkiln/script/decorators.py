@@ -7,22 +7,21 @@ they have when the decorator is applied.
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from tensorkiln import ops
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import CLASS
+from tensorkiln.script.definition_text import text_around
 from tensorkiln.script.graph_state import Infer, ModuleContext
 from tensorkiln.script.macro import Macro
 from tensorkiln.script.parser import Definition, depth_checked, parse_functions, parse_module
-from tensorkiln.script.source import Source
 
 
 def ir_module(cls: type | None = None, *, infer: Infer | None = None, **options: object) -> Any:
@@ -64,14 +63,26 @@ def function(
     return convert if f is None else convert(f)
 
 
-def macro(f: Callable[..., Any]) -> Macro:
+def macro(f: Callable[..., Any] | None = None, *, hygienic: bool = True) -> Any:
     """Decorator: make a macro, whose statements are inlined wherever a tensor program calls it.
 
     Arguments may be expressions, buffers and Python values. All other names in the macro are looked
-    up where it is defined, not where it is called.
+    up where it is defined, not where it is called; UnsupportedError for `hygienic=False`, which
+    would look them up there.
     """
     frame = _caller()
-    source, line = _file_of(frame), f.__code__.co_firstlineno
+    if hygienic is not True:
+        raise UnsupportedError(
+            "T.macro(hygienic=False): names in a macro are those of the place where it is defined",
+            where="T.macro",
+            hint="pass what the caller has as an argument",
+        )
+    return _macro(f, frame) if f is not None else lambda g: _macro(g, frame)
+
+
+def _macro(f: Callable[..., Any], frame: FrameType) -> Macro:
+    _require_function(f, "T.macro")
+    source, line = text_around(frame), f.__code__.co_firstlineno
     for node in ast.walk(source.parse()):
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
             captured = _captured(frame, f)
@@ -96,21 +107,29 @@ def _captured(frame: FrameType, f: Callable[..., Any] | None = None) -> ChainMap
     return ChainMap(cells, dict(frame.f_locals), frame.f_globals)
 
 
-def _file_of(frame: FrameType) -> Source:
-    file = frame.f_code.co_filename
-    lines = linecache.getlines(file, frame.f_globals)
-    if not lines:
-        message = "the source text is not available"
-        raise UserError(message, code="script", where=file, hint="use from_source(text)")
-    return Source("".join(lines), file)
-
-
 def _first_line(node: Definition) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
+def _require_function(f: object, decorator: str) -> None:
+    if not isinstance(f, FunctionType):
+        raise UserError(
+            f"{decorator} decorates a function, received {type(f).__name__}",
+            code="script",
+            where=decorator,
+            hint="its options have names",
+        )
+
+
 def _from_class(cls: type, frame: FrameType, infer: Infer | None) -> IRModule:
-    source, line = _file_of(frame), frame.f_lineno
+    if not isinstance(cls, type):
+        raise UserError(
+            f"ir_module decorates a class, received {type(cls).__name__}",
+            code="script",
+            where="ir_module",
+            hint="its options have names",
+        )
+    source, line = text_around(frame), frame.f_lineno
     for node in ast.walk(source.parse()):
         if not isinstance(node, ast.ClassDef) or node.name != cls.__name__:
             continue
@@ -122,10 +141,11 @@ def _from_class(cls: type, frame: FrameType, infer: Infer | None) -> IRModule:
 
 
 def _from_function(f: Callable[..., Any], frame: FrameType, infer: Infer | None) -> Any:
+    _require_function(f, "T.prim_func, R.function")
     outer = f.__qualname__.split(".")[:-1]
     if outer and outer[-1] != "<locals>":
         return f
-    source, line = _file_of(frame), f.__code__.co_firstlineno
+    source, line = text_around(frame), f.__code__.co_firstlineno
     for node in ast.walk(source.parse()):
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
             context = ModuleContext({CLASS}, None, {}, infer or ops.infer)

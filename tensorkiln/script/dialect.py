@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorkiln.base.errors import UserError
+
 
 class Word:
     """The value of a name after `T.` or `R.`, such as `T.Buffer`, where Python evaluates it."""
@@ -28,6 +30,30 @@ class Word:
         if name.startswith("__"):
             raise AttributeError(name)
         return Word(f"{self._name}.{name}")
+
+    def __getitem__(self, index: Any) -> Any:
+        """Raise UserError: types are calls."""
+        example = '((4,), "float32")' if self._name.endswith(("Buffer", "Tensor")) else "(...)"
+        raise UserError(
+            f"{self._name}[...] is not in the script language",
+            code="script",
+            where=self._name,
+            hint=f"types are calls: {self._name}{example}",
+        )
+
+    def _no_value(self, *_: Any) -> Any:
+        """Raise UserError: only the parser of a script knows what a word means in an expression."""
+        raise UserError(
+            f"{self._name} has no value outside of a script",
+            code="script",
+            where=self._name,
+            hint="decorate the function with @T.prim_func, @R.function or @T.macro",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _no_value
+    __or__ = __ror__ = __and__ = __rand__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _no_value
+    __iter__ = _no_value
 
     def __repr__(self) -> str:
         return self._name

@@ -11,9 +11,10 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import AnyFunction
-from tensorkiln.ir.relax import Binding, Bound, Call, Constant, RVar, Type
+from tensorkiln.ir.relax import Binding, Bound, Call, Constant, MatchCast, PrimType, RVar, Type
 from tensorkiln.script.scope import NameScope
 
 Infer = Callable[[Call], Type]
@@ -60,6 +61,26 @@ class GraphState:
     rebindable: set[str] = field(default_factory=set)
     carried: set[str] = field(default_factory=set)
     declared: Type | None = None
+    hidden: set[str] = field(default_factory=set)  # names of dataflow that R.output does not list
+
+    def __post_init__(self) -> None:
+        self.scope.number_of = self.number
+
+    def number(self, var: RVar) -> Expr | None:
+        """The symbol of the integer that a variable holds, in an expression of numbers: a MatchCast
+        names it, once in each block. None if it holds anything else."""
+        if not isinstance(var.type, PrimType) or not var.type.dtype.is_int:
+            return None
+        if var.type.value is not None:
+            return var.type.value
+        key = f"the number of {var.name}"  # no name of a script
+        found = self.scope.bound.get(key)
+        if not isinstance(found, Var):
+            found = Var(var.name, INT64)
+            self.scope.bound[key] = found
+            named = PrimType(var.type.dtype, found)
+            self.bindings.append(Binding(RVar(var.name, named), MatchCast(var, named)))
+        return found
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
         """Return a UserError that underlines `node`."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Select, Unary, Var
+from tensorkiln.ir.relax import RVar
 from tensorkiln.script.parse_literals import (
     in_python,
     parse_any,
@@ -62,6 +63,10 @@ def _name(scope: NameScope, node: ast.Name) -> Value:
     if isinstance(found, Buffer):
         return Python(found)
     if found is not None:
+        held = scope.number_of
+        number = held(found) if held is not None and isinstance(found, RVar) else None
+        if number is not None:
+            return number
         raise scope.fail(node, f"{node.id!r} is a graph value, not a number")
     if not scope.define and node.id in scope.captured:
         return wrap(scope.captured[node.id])

@@ -193,8 +193,30 @@ def _annotated(g: GraphState, s: ast.AnnAssign) -> None:
 def _dataflow(g: GraphState, s: ast.With) -> None:
     if len(s.items) != 1 or not g.scope.is_call(s.items[0].context_expr, "R.dataflow"):
         raise not_a_statement(g, s)
+    before = set(g.scope.bound)
     for inner in s.body:
         parse_statement(g, inner)
+    listed = _output_names(g, s)
+    if listed is None:  # then all are
+        return
+    for name in [n for n in g.scope.bound if n not in before and n not in listed]:
+        if isinstance(g.scope.bound[name], RVar):
+            del g.scope.bound[name]
+            g.hidden.add(name)
+
+
+def _output_names(g: GraphState, s: ast.With) -> set[str] | None:
+    """The names that the R.output of a dataflow block lists; None if it has none."""
+    calls = [
+        x.value
+        for x in s.body
+        if isinstance(x, ast.Expr)
+        and isinstance(x.value, ast.Call)
+        and g.scope.dialect(x.value.func) == "R.output"
+    ]
+    if not calls:
+        return None
+    return {n.id for c in calls for a in c.args for n in ast.walk(a) if isinstance(n, ast.Name)}
 
 
 def _return(g: GraphState, s: ast.Return) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from tensorkiln.ir.relax import (
     GlobalRef,
     MatchCast,
     ObjectType,
+    PrimValue,
+    RVar,
     ShapeValue,
     StringValue,
     TensorType,
@@ -72,12 +75,27 @@ def _call_tir(g: GraphState, node: ast.Call) -> Parsed:
     if len(node.args) not in (2, 3):
         raise g.fail(node, "expected R.call_tir(cls.f, [args], out_type)")
     callee = _callee(g, node.args[0])
-    args = _list(node.args[1]) + [k.value for k in node.keywords if k.arg == "tir_vars"]
-    call = make_call(g, node, callee, args, (*_OUT, "tir_vars"))
+    call = make_call(g, node, callee, _list(node.args[1]), (*_OUT, "tir_vars"))
+    numbers = [k.value for k in node.keywords if k.arg == "tir_vars"]
+    values = (*call.args, *(v for n in numbers for v in _numbers(g, n)))
+    call = replace(call, args=tuple(_as_number(g, v) for v in values))
     out = _out(g, node, 2)
     if out is None:
         out = inferred(g, node, call)
     return call, out
+
+
+def _numbers(g: GraphState, node: ast.expr) -> list[Value]:
+    """What `tir_vars=` passes: a shape, or a list of numbers."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return [parse_value(g, x) for x in node.elts]
+    return [parse_value(g, node)]
+
+
+def _as_number(g: GraphState, v: Value) -> Value:
+    """An operand of a tensor program; of a variable that holds an integer, its number."""
+    number = g.number(v) if isinstance(v, RVar) else None
+    return v if number is None else PrimValue(number)
 
 
 def _callee(g: GraphState, node: ast.expr) -> GlobalRef:
@@ -278,9 +296,23 @@ def _const(g: GraphState, node: ast.Call) -> Parsed:
 
 def _array(g: GraphState, node: ast.Call, data: object, dtype: str) -> np.ndarray:
     try:
-        return np.array(data, dtype)
+        found = np.array(data, dtype)
     except (ValueError, TypeError, OverflowError) as e:
         raise g.fail(node.args[0], f"not {dtype} data: {e}") from None
+    lost = _lost(np.array(data, object), found)
+    if lost is not None:
+        hint = "write numbers that the type has, or another type"
+        raise g.fail(node.args[0], f"not {dtype} data: {lost!r} is no value of {dtype}", hint)
+    return found
+
+
+def _lost(given: np.ndarray, found: np.ndarray) -> object:
+    """The first number that a conversion to a type of integers or bool has changed, or None. Floats
+    are rounded, as every number that is written is."""
+    if found.dtype.kind not in "iub":
+        return None
+    changed = given != found.astype(object)
+    return given[changed].flat[0] if np.any(changed) else None
 
 
 def _physical(g: GraphState, node: ast.Call, kind: TensorType, size: int) -> tuple[int, ...]:

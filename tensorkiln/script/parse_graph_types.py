@@ -129,11 +129,18 @@ def _shape(scope: NameScope, node: ast.Call) -> Type:
 
 
 def _prim(scope: NameScope, node: ast.Call) -> Type:
-    options = _options(scope, node, ("dtype",))
+    """`R.Prim("int64")`, or `R.Prim("int64", value="k")`, which names the number."""
+    options = _options(scope, node, ("dtype", "value"))
     dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else INT64
     if dtype.lanes != 1:
         raise scope.fail(node, f"{dtype} is a vector, not one number")
-    return PrimType(dtype)
+    if "value" not in options:
+        return PrimType(dtype)
+    at = options["value"]
+    (value,) = parse_shape(scope, ast.copy_location(ast.Tuple([at], ast.Load()), at))
+    if not isinstance(value, Var) or not dtype.is_int:
+        raise scope.fail(at, "expected the name of an integer", 'R.Prim("int64", value="k")')
+    return PrimType(dtype, value)
 
 
 def _string(scope: NameScope, node: ast.Call) -> Type:

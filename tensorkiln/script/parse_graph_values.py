@@ -23,6 +23,7 @@ from tensorkiln.ir.relax import (
     Lambda,
     MatchCast,
     ObjectType,
+    PrimType,
     PrimValue,
     RVar,
     ShapeValue,
@@ -98,6 +99,18 @@ def _negative(g: GraphState, node: ast.UnaryOp) -> Parsed:
     return _typed(parse_number(g, node))
 
 
+def _arithmetic(g: GraphState, node: ast.BinOp | ast.Compare) -> Parsed:
+    """`k * 3 + 1` and `k > 3` of numbers: integers that are variables, and symbolic sizes."""
+    names = [g.scope.bound.get(x.id) for x in ast.walk(node) if isinstance(x, ast.Name)]
+    wrong = next((v for v in names if isinstance(v, RVar) and g.number(v) is None), None)
+    if wrong is not None and isinstance(wrong.type, PrimType):
+        message = f"arithmetic on a number of {wrong.type.dtype}"
+        raise g.fail(node, message, "of integers here; a tensor program computes with others")
+    if wrong is not None:
+        raise _not_a_value(g, node)
+    return _typed(parse_number(g, node))
+
+
 def _tuple(g: GraphState, node: ast.Tuple | ast.List) -> Parsed:
     return _typed(Tuple(tuple(parse_value(g, x) for x in node.elts)))
 
@@ -129,6 +142,9 @@ def _name(g: GraphState, node: ast.Name) -> Parsed:
     if isinstance(literal, int | float):
         return _typed(parse_number(g, node))
     if found is None:
+        if name in g.hidden:
+            message = f"{name!r} is a value inside R.dataflow, which its R.output does not list"
+            raise g.fail(node, message, f"R.output(..., {name})")
         raise g.scope.unknown(node)
     hint = f"R.prim_value({name}), R.shape([{name}]), or an attribute"
     raise g.fail(node, f"{name!r} is a number, not a tensor", hint)
@@ -427,6 +443,8 @@ _VALUES: dict[type[ast.expr], Callable[[GraphState, Any], Parsed]] = {
     ast.Name: _name,
     ast.Constant: _constant,
     ast.UnaryOp: _negative,
+    ast.BinOp: _arithmetic,
+    ast.Compare: _arithmetic,
     ast.Tuple: _tuple,
     ast.List: _tuple,
     ast.Subscript: _item,

@@ -72,6 +72,8 @@ class NameScope:
     trusted: bool = False
     ends: dict[Var, Expr] = field(default_factory=dict)
     define: bool = False
+    # In a graph: the symbol of a number that a variable holds, or None if it holds none.
+    number_of: Callable[[RVar], Expr | None] | None = None
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
         """Return a UserError that underlines `node`."""

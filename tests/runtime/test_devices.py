@@ -283,8 +283,10 @@ def test_one_key_for_several_rows() -> None:
 def test_libraries_without_a_table(tmp_path: Path) -> None:
     module = load_module(sample.build(tmp_path / "mlp.so"))
     assert "devices" not in module.metadata
-    for given in (None, tk.cpu(), [tk.cpu(), tk.cpu(1)]):
+    for given in (None, tk.cpu(), [tk.cpu(1)]):
         Executor(module, given)
+    with pytest.raises(UserError, match="has no code for cpu:1"):
+        Executor(module, [tk.cpu(), tk.cpu(1)])
     with pytest.raises(UserError, match="has no code for opencl:0"):
         Executor(module, tk.opencl())
     with pytest.raises(UserError, match="no code of target key 'k'"):
@@ -302,7 +304,7 @@ def test_tensor_functions_run_on_the_devices_of_their_module(either: Module) -> 
 def test_kinds_of_devices() -> None:
     assert str(tk.opencl(2)) == "opencl:2" and tk.opencl().dlpack_type == 4
     assert str(tk.cuda(1)) == "cuda:1" and tk.cuda().dlpack_type == 2
-    for make in (tk.cpu, tk.opencl, tk.cuda):
+    for make in (tk.cpu, tk.opencl, tk.cuda, tk.ext_dev):
         for bad in (-1, 1 << 31, True, 1.0, "0", None):
             with pytest.raises(TypeError, match="expected an integer from 0"):
                 make(bad)  # type: ignore[arg-type]

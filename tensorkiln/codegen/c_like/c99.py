@@ -29,7 +29,8 @@ from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.kernel_names import C_WORDS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DTYPES, DType
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.target import Target
 
 EXPRESSIONS: Expressions = {
@@ -150,7 +151,7 @@ def emit_c(
     serial = replace(C99, parallel_for=False)  # without an operating system there are no threads
     dialect = serial if target.mtriple.split("-")[2] == "none" else C99
     file = FileText(target, dialect, reserved, names)
-    kernels = [_kernel(f, file, comments.get(f.name, ())) for f in funcs]
+    kernels = [_kernel(f, file, comments.get(f.name, ())) for f in _callees_first(funcs)]
     externs = ["\n".join(text for name, text in file.externs.items() if name not in names) + "\n"]
     types = ["".join(file.types.values())] if file.types else []
     body = "\n".join([*types, *(externs if file.externs else []), *file.helpers.values(), *kernels])
@@ -159,6 +160,21 @@ def emit_c(
     includes = "".join(f"#include <{h}>\n" for h in sorted({*headers, "stdint.h", *file.headers}))
     begin, end = features_c(target, body)
     return "\n".join([includes, *begin, *macros, body, *end]).rstrip("\n") + "\n"
+
+
+def _callees_first(funcs: Sequence[PrimFunc]) -> list[PrimFunc]:
+    """The functions in their order, but each behind those that it calls; none calls itself."""
+    by_name, ordered = {f.name: f for f in funcs}, dict[str, PrimFunc]()
+
+    def add(f: PrimFunc) -> None:
+        for s in walk_stmt(f.body):
+            if isinstance(s, CallKernel) and s.name in by_name and s.name not in ordered:
+                add(by_name[s.name])
+        ordered.setdefault(f.name, f)
+
+    for f in funcs:
+        add(f)
+    return list(ordered.values())
 
 
 def _kernel(func: PrimFunc, file: FileText, about: Sequence[str]) -> str:

@@ -218,6 +218,18 @@ class OuterWriter(Frame):
                 fail = f"kiln_fail(KILN_ERROR_SHAPE, {quote(text)}, {values})"
                 self.step(f"d[{i}] == s_{self.symbol(v)} ? KILN_OK : {fail}")
 
+    def _name_number(self, slot: str, name: Var, what: str) -> None:
+        """Bind the symbol `name` to the number in `slot`, which is one of integers."""
+        number = f"{slot}.as.integer"
+        if name not in self.known:
+            self.line(f"s_{self.symbol(name)} = {number};")
+            self.known.add(name)
+            return
+        text = f"{self.f.name}: {what} is %lld, expected %lld"
+        values = f"(long long){number}, (long long)s_{self.symbol(name)}"
+        fail = f"kiln_fail(KILN_ERROR_SHAPE, {quote(text)}, {values})"
+        self.step(f"{number} == s_{self.symbol(name)} ? KILN_OK : {fail}")
+
     def _match_round(self, slot: str, t: Type, what: str) -> None:
         dims = type_dims(t)
         for v in {v: None for d in dims if not is_unknown(d) for v in free_vars(d)}:
@@ -230,6 +242,8 @@ class OuterWriter(Frame):
             self.step(f"kiln_match(&{slot}, &{table}, NULL, {tail}")
             if isinstance(t, ShapeType) and t.values:
                 self._name_sizes(slot, t.values, what)
+            if isinstance(t, PrimType) and t.value is not None:
+                self._name_number(slot, t.value, what)
             return
         with self.block(""):
             sizes = ", ".join(self._known_size(d) for d in dims)

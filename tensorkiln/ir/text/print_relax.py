@@ -143,8 +143,9 @@ class RelaxPrinter:
             case ShapeType(ndim, values):
                 names = None if values is None else self._tir.dims(values, quoted)
                 return f"R.Shape({ndim if names is None else names})"
-            case PrimType(dtype):
-                return f'R.Prim("{dtype}")'
+            case PrimType(dtype, value):
+                name = "" if value is None else f", value={self._tir.dims((value,), quoted)[1:-2]}"
+                return f'R.Prim("{dtype}"{name})'
             case FuncType(params, result):
                 return self._function_type(params, result)
         return "R.String" if isinstance(t, StringType) else "R.Object"

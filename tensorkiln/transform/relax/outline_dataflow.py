@@ -167,7 +167,7 @@ class _Outline:
         if not isinstance(call, Call) or not isinstance(b.var.type, TensorType):
             return False
         if isinstance(call.callee, GlobalRef):
-            if not isinstance(self._mod.get(call.callee.name), PrimFunc):
+            if not isinstance(self._mod.get(call.callee.name), PrimFunc) or self._of_number(call):
                 return False
         elif not call.op or call.op in IMPURE_OPS or call.op in DYNAMIC_OPS:
             return False
@@ -176,6 +176,12 @@ class _Outline:
             or (isinstance(a, RVar | Constant) and isinstance(a.type, TensorType))
             for a in call.args
         )
+
+    def _of_number(self, call: Call) -> bool:
+        """Whether a call passes the symbol of a number that no tensor has as a size."""
+        passed = {v for a in call.args if isinstance(a, ShapeValue) for v in _free(a)}
+        carried = {d for v in (*self._scope, *call.args) for d in symbols(v.type)} if passed else ()
+        return not passed <= set(carried)
 
     def _inner(self, bound: Bound) -> Bound:
         """`bound` with the branches of an If or the function of a Lambda outlined."""
@@ -254,6 +260,10 @@ class _Outline:
             f"{self._f.name}: no tensor has the dimension {dim.name} by itself",
             hint=f"a parameter, or R.match_cast, of a shape with {dim.name!r} as one extent",
         )
+
+
+def _free(shape: ShapeValue) -> set[Var]:
+    return {v for e in shape.values for v in free_vars(e)}
 
 
 def _distinct(name: str, names: dict[str, int]) -> str:
