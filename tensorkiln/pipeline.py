@@ -102,6 +102,7 @@ from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.pin_devices import PinDevices
 from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
+from tensorkiln.transform.relax.state_conditions import state_conditions
 from tensorkiln.transform.relax.widen_statistics import WidenStatistics
 from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
@@ -127,6 +128,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
     return [
         infer_types,
         outline_dataflow,  # later passes see straight-line graphs only
+        state_conditions,  # of the graph as its author wrote it
         PinDevices(place),  # before others make values of types without devices
         pass_sizes,
         PartitionPatterns(target, externals),  # before quantised operators are rewritten
@@ -173,6 +175,7 @@ def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass
     return [
         infer_types,
         outline_dataflow,
+        state_conditions,
         PinDevices(place),
         pass_sizes,
         PartitionPatterns(target, externals),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.relax import Call, TensorType, Type, Value
+from tensorkiln.ir.relax import Call, Constant, TensorType, Type, Value
 from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
 from tensorkiln.ops.coupling import COUPLING
@@ -15,12 +18,14 @@ from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.forest import FOREST
 from tensorkiln.ops.matmul import MATMUL
+from tensorkiln.ops.need import Need, require_known
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
 from tensorkiln.ops.op import PATTERNS, Element, Infer, OpDef, Signature, TensorIn
 from tensorkiln.ops.places import PLACES
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
+from tensorkiln.ops.requirement import REQUIREMENT
 from tensorkiln.ops.shape import SHAPE
 from tensorkiln.ops.strassen import STRASSEN
 from tensorkiln.ops.transposed import TRANSPOSED
@@ -42,6 +47,7 @@ _TABLES = (
     PLACES,
     COUPLING,
     QUANTISE,
+    REQUIREMENT,
 )
 
 OPS: dict[str, OpDef] = {name: wide_sums(op) for table in _TABLES for name, op in table.items()}
@@ -118,9 +124,27 @@ def infer_tensor(call: Call) -> TensorType:
         full = op.complete(call.attrs)
         types = tuple([operand_type(op, k, arg) for k, arg in enumerate(call.args)])
         kinds = tuple([type(v) for _, v in full.items_])
-        return _result_type(op.infer, types, full, kinds)
+        result = _result_type(op.infer, types, full, kinds)
+        if op.needs is not None:
+            names = [op.operand_name(k) for k in range(len(types))]
+            require_known(op.name, names, types, needs(call))
+        return result
     except UserError as error:
         raise located(error, call.span) from None
+
+
+def needs(call: Call) -> Iterator[Need]:
+    """What the operator of a call requires of extents, whose operands and attributes are right."""
+    op = OPS.get(call.op)
+    if op is not None and op.needs is not None:
+        types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
+        yield from op.needs.rule(types, op.complete(call.attrs), list(map(_integers, call.args)))
+
+
+def _integers(arg: Value) -> np.ndarray | None:
+    """The elements of an operand that is a constant of integers."""
+    known = isinstance(arg, Constant) and arg.type.dtype.is_int and arg.type.layout is None
+    return arg.array if isinstance(arg, Constant) and known else None
 
 
 @lru_cache(1 << 12)
@@ -166,6 +190,7 @@ __all__ = [
     "infer",
     "infer_tensor",
     "located",
+    "needs",
     "operand_type",
     "signature",
     "with_defaults",

@@ -284,3 +284,18 @@ def layout(default: object = REQUIRED) -> Attribute:
 
     accepts = lambda value: isinstance(value, str) and not problem(value)  # noqa: E731
     return Attribute("a layout", accepts, default, "A B/16 C D B%16", problem)
+
+
+def condition(default: object = REQUIRED) -> Attribute:
+    """A condition over symbolic dimensions, or whether it holds."""
+
+    def accepts(value: object) -> bool:
+        whole = isinstance(value, Expr) and value.dtype.is_bool and value.dtype.lanes == 1
+        return whole or isinstance(value, bool)
+
+    return Attribute("a condition on dimensions", accepts, default, True)
+
+
+def text(default: object = REQUIRED) -> Attribute:
+    """Words for people."""
+    return Attribute("a text", lambda value: isinstance(value, str), default, "3 or more rows")

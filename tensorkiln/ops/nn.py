@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.attribute import bad_attribute
 from tensorkiln.ops.channel_window import ChannelWindow
+from tensorkiln.ops.need import Need, Needs
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import extreme_identity
 from tensorkiln.ops.rules import (
@@ -40,7 +42,7 @@ from tensorkiln.ops.rules import (
     show,
     show_type,
 )
-from tensorkiln.ops.window import Window, check_pool_padding, output_extents, windows
+from tensorkiln.ops.window import Window, check_pool_padding, output_extents, window_needs, windows
 
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
@@ -111,7 +113,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
         raise mismatch("conv2d", "w", f"a multiple of {groups} output channels", show_type(w))
     if len(types) > 2:
         require_shape("conv2d", "bias", types[2], (outputs,), "one value per output channel")
-    height, width = output_extents("conv2d", x, conv_windows(w, a))
+    height, width = output_extents(x, conv_windows(w, a))
     return TensorType((x.shape[0], outputs, height, width), dtype)
 
 
@@ -173,7 +175,7 @@ def _infer_pool(op: str, kinds: str, types: Operands, a: Attrs) -> TensorType:
     require_dtype(op, "x", x, kinds)
     pair = pool_windows(a)
     check_pool_padding(op, a, pair)
-    return TensorType((*x.shape[:2], *output_extents(op, x, pair)), x.dtype)
+    return TensorType((*x.shape[:2], *output_extents(x, pair)), x.dtype)
 
 
 def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -268,6 +270,17 @@ _POOL = {
     "dilation": _STEPS,
 }
 
+
+def _conv_needs(types: Operands, a: Attrs, constants: Sequence[Any]) -> Iterator[Need]:
+    return window_needs(types[0], conv_windows(types[1], a))
+
+
+def _pool_needs(types: Operands, a: Attrs, constants: Sequence[Any]) -> Iterator[Need]:
+    return window_needs(types[0], pool_windows(a))
+
+
+_POOL_NEEDS = Needs("a window fits into the padded operand, which has an element", _pool_needs)
+
 NN: dict[str, OpDef] = {
     "conv2d": OpDef(
         "conv2d",
@@ -286,6 +299,7 @@ NN: dict[str, OpDef] = {
         _infer_conv2d,
         _np_conv2d,
         _program_conv2d,
+        Needs("a kernel fits into the padded operand, which has an element", _conv_needs),
     ),
     "max_pool2d": OpDef(
         "max_pool2d",
@@ -295,6 +309,7 @@ NN: dict[str, OpDef] = {
         lambda types, a: _infer_pool("max_pool2d", NUMERIC, types, a),
         _np_max_pool2d,
         _program_max_pool2d,
+        _POOL_NEEDS,
     ),
     "avg_pool2d": OpDef(
         "avg_pool2d",
@@ -304,5 +319,6 @@ NN: dict[str, OpDef] = {
         lambda types, a: _infer_pool("avg_pool2d", FLOAT, types, a),
         _np_avg_pool2d,
         _program_avg_pool2d,
+        _POOL_NEEDS,
     ),
 }

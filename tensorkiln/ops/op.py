@@ -13,6 +13,7 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, check_all, completed
+from tensorkiln.ops.need import Needs
 
 # How output elements relate to input elements. Fusion decides by this alone.
 #   elementwise  out[i] from in[i] of every input; all inputs have the output's shape
@@ -96,12 +97,14 @@ class OpDef(Signature):
     `pattern` is one of `PATTERNS`. `infer` returns the result type, or raises UserError if the
     operands do not fit. `numpy` is the reference implementation. `program` returns the expression
     of an output element; it is None for operators that only a schedule of their own can compute.
+    `needs` is what it requires of extents beyond the type rule, which says what of them must agree.
     """
 
     pattern: str
     infer: Infer
     numpy: NumpyRef
     program: Program | None = None
+    needs: Needs | None = None
 
     def __post_init__(self) -> None:
         if self.pattern not in PATTERNS:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import INT32, INT64, DType
-from tensorkiln.ir.expr import Expr, binary, cast, const, int_value, intrin, select
+from tensorkiln.ir.expr import Expr, binary, cast, const, intrin, select
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.broadcast import extreme
+from tensorkiln.ops.need import Need, Needs, at_least
 from tensorkiln.ops.op import OpDef, Operands
 from tensorkiln.ops.rules import (
     INTEGER,
@@ -52,11 +53,16 @@ def order_key(x: Expr, largest: bool) -> Expr:
 
 def _infer_top_k(types: Operands, a: Attrs) -> TensorType:
     x = types[0]
-    extent = int_value(x.shape[-1]) if x.ndim else 0
-    if x.ndim == 0 or (extent is not None and extent < a.k):
-        expected = f"a last dimension of {a.k} or more"
-        raise mismatch("top_k", "x", expected, show_type(x), code="out-of-range")
+    if x.ndim == 0:
+        raise mismatch("top_k", "x", "a last dimension", show_type(x), code="rank-mismatch")
     return TensorType((*x.shape[:-1], const(a.k)), INT64)
+
+
+def _top_k_needs(
+    types: Operands, a: Attrs, constants: Sequence[np.ndarray | None]
+) -> Iterator[Need]:
+    expected = f"a last dimension of {a.k} or more"
+    yield at_least(types[0].shape[-1], a.k, 0, expected, "out-of-range")
 
 
 def _np_top_k(arrays: Arrays, a: Attrs) -> np.ndarray:
@@ -122,6 +128,7 @@ PLACES: dict[str, OpDef] = {
         "opaque",
         _infer_top_k,
         _np_top_k,
+        needs=Needs("`k` elements or more in the last dimension", _top_k_needs),
     ),
     "scatter": OpDef(
         "scatter",

@@ -1,8 +1,8 @@
 """Reductions over dimensions: sums, means, products, extremes and positions of extremes.
 
 A reduction of no elements gives the identity: 0, 1, and for max and min the lowest and the highest
-value of the dtype. A mean of no elements is NaN, of integers 0. `argmax` and `argmin` refuse a
-dimension of known extent 0.
+value of the dtype. A mean of no elements is NaN, of integers 0. `argmax` and `argmin` need a
+non-empty dimension.
 
 Sums, means, products and average pooling of elements with a NaN are NaN. The result of max, min and
 max pooling is then unspecified, either NaN or the extreme of only some elements: in ONNX Runtime,
@@ -11,7 +11,7 @@ too, it depends on the position of the NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,14 @@ from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var, cast, int_value, select
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
+from tensorkiln.ops.need import Need, Needs, at_least
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     NUMERIC,
-    mismatch,
     normal_axes,
     normal_axis,
     product,
     require_dtype,
-    show_type,
 )
 
 
@@ -130,8 +129,6 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         x = types[0]
         require_dtype(name, "x", x, NUMERIC)
         axis = normal_axis(name, a.axis, x.ndim)
-        if int_value(x.shape[axis]) == 0:
-            raise mismatch(name, "x", f"a non-empty dimension {axis}", show_type(x))
         return _reduced(x, (axis,), a.keepdims, INT64)
 
     def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
@@ -155,8 +152,13 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
     def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         return np.asarray(numpy(arrays[0], axis=a.axis, keepdims=a.keepdims), np.int64)
 
+    def rule(types: Operands, a: Attrs, constants: Sequence[np.ndarray | None]) -> Iterator[Need]:
+        axis = normal_axis(name, a.axis, types[0].ndim)
+        yield at_least(types[0].shape[axis], 1, 0, f"a non-empty dimension {axis}")
+
     attrs = {"axis": at.axis(), "keepdims": at.flag(False)}
-    return OpDef(name, ("x",), attrs, "reduction", infer, reference, program)
+    needs = Needs("an element or more along `axis`", rule)
+    return OpDef(name, ("x",), attrs, "reduction", infer, reference, program, needs)
 
 
 _ALL = (

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, maximum, minimum
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, maximum, minimum
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.rules import bad_attribute, mismatch, show_type
+from tensorkiln.ops.need import Need, at_least
+from tensorkiln.ops.rules import bad_attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,18 @@ def windows(
     )
 
 
-def output_extents(op: str, x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Expr]:
-    """Return output height and width. Raise UserError if no window fits into the padded input; with
-    ceil_mode, one may end up to stride - 1 elements past it."""
-    for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
-        n = int_value(extent)
-        least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
-        if n is not None and n < least:
-            expected = f"a {name} of {least} or more (kernel {w.kernel})"
-            raise mismatch(op, "x", expected, show_type(x))
+def output_extents(x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Expr]:
+    """Return output height and width."""
     return pair[0].count(x.shape[2]), pair[1].count(x.shape[3])
+
+
+def window_needs(x: TensorType, pair: tuple[Window, Window]) -> Iterator[Need]:
+    """A window fits into the padded input, which has an element: with ceil_mode, one may end up to
+    stride - 1 elements past it."""
+    for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
+        short = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
+        expected = f"a {name} of {max(short, 1)} or more (kernel {w.kernel})"
+        yield at_least(extent, max(short, 1), 0, expected)
 
 
 def check_pool_padding(op: str, a: Attrs, pair: tuple[Window, Window]) -> None:

@@ -83,7 +83,8 @@ def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> 
 
 def most_of(symbol: str, requires: Sequence[str]) -> int | None:
     """The most that conditions such as `batch <= 512` leave a symbolic dimension; None: any."""
-    found = [re.fullmatch(rf"{re.escape(symbol)} (<=?) (\d+)", text) for text in requires]
+    limit = re.compile(rf"{re.escape(symbol)} (<=?) (\d+)(?: \(.*\))?")
+    found = map(limit.fullmatch, requires)
     limits = [int(m[2]) - (m[1] == "<") for m in found if m]
     return min(limits) if limits else None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
 from tensorkiln.ir.expr import Expr, binary
 from tensorkiln.ir.kept import with_kernels_renamed
 from tensorkiln.ir.known_kernel import KernelKey
@@ -134,8 +135,8 @@ def _for_others(f: Function, written: Container[str]) -> Function:
     if f.is_outer or f.is_planned or not calls_them:
         return f
     dims = dict.fromkeys(v for p in f.params for v in dims_of(p.type))
-    assumes = dict.fromkeys((*f.attrs.get("assumes", ()), *(binary("ge", v, 1) for v in dims)))
-    return replace(f, attrs=Attrs.of(**{**f.attrs, "assumes": tuple(assumes)})) if dims else f
+    least = (SizeCondition(binary("ge", v, 1)) for v in dims)
+    return replace(f, attrs=with_conditions(f.attrs, (*conditions_of(f), *least))) if dims else f
 
 
 def _call_kernels(

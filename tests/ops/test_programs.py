@@ -104,6 +104,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
     *((op, [data(3, 5, dtype=t)], {}) for op in ("abs", "neg", "relu", "sign")
       for t in ("int8", "int32", "int64")),
     *((op, [ints(0, 1, 200, dtype="uint8")], {}) for op in ("abs", "relu", "sign", "identity")),
+    ("require", [EDGES], {"condition": True, "reason": "nothing"}),
     ("exp", [EDGES], {}),
     ("gelu", [EDGES], {"approximate": "tanh"}),
     ("leaky_relu", [EDGES], {"alpha": 0.3}),

@@ -26,9 +26,10 @@ from tensorkiln.codegen.host.function import (
     tensor_param,
 )
 from tensorkiln.codegen.host.scalars import kernel_type, literal
-from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.host.size_text import condition_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
@@ -73,10 +74,10 @@ class Symbols:
         """What the model calls a dimension."""
         return self._dim_names.get(v, self._spelled[v])
 
-    def condition(self, e: Expr) -> Condition:
+    def condition(self, c: SizeCondition) -> Condition:
         """A condition on the sizes of a call; its variables must be symbols of the function."""
-        shown = {v: self.model_name(v) for v in free_vars(e)}
-        return Condition(size_of(e, self.names), expression_text(e, shown))
+        shown = {v: self.model_name(v) for v in free_vars(c.holds)}
+        return Condition(size_of(c.holds, self.names), condition_text(c, shown))
 
     def dims(self, t: TensorType) -> tuple[Size, ...]:
         """The extents of a tensor."""
@@ -147,7 +148,7 @@ def graph_host_function(
         symbols=model_names,
         workspace_bytes=symbols.size(total),
         calls=calls,
-        requires=tuple(symbols.condition(e) for e in f.attrs.get("assumes", ())),
+        requires=tuple(map(symbols.condition, conditions_of(f))),
         storages=tuple(
             HostStorage(
                 symbols.size(s.size),

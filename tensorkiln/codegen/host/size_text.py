@@ -9,6 +9,7 @@ from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host.function import Formula, Size, spelled
 from tensorkiln.codegen.host.scalars import integer_literal
+from tensorkiln.ir.conditions import SizeCondition
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
 from tensorkiln.ir.text.names import Names
 from tensorkiln.ir.text.print_tir import TirPrinter
@@ -103,6 +104,12 @@ def _divides_in_c(a: Expr, b: Expr) -> bool:
     bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)])
     positive = (int_value(b) or 0) > 0  # not a dimension, which may be 0
     return positive and prove(binary("ge", a, 0), bounds)
+
+
+def condition_text(condition: SizeCondition, names: Mapping[Var, str]) -> str:
+    """A condition for people, with its reason: `n >= 5 (top: a last dimension of 5 or more)`."""
+    holds = expression_text(condition.holds, names)
+    return f"{holds} ({condition.reason})" if condition.reason else holds
 
 
 def expression_text(e: Expr, names: Mapping[Var, str]) -> str:

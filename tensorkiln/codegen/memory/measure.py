@@ -34,6 +34,7 @@ from tensorkiln.codegen.memory.live import (
 from tensorkiln.codegen.memory.report import MemoryReport
 from tensorkiln.codegen.memory.weights import ModelWeights, weight_memory
 from tensorkiln.codegen.stack import stack_of
+from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.planned import PlannedGraph, planned_graph, result_types
@@ -109,8 +110,8 @@ class GraphMemory:
         self.symbols = Symbols(types, printed_names(f), dict(f.attrs.get("dim_names", ())))
         self.names = {v: self.symbols.model_name(v) for v in self.symbols.names}
         self.bounds = Bounds.dims(self.names)
-        for condition in f.attrs.get("assumes", ()):
-            self.bounds = self.bounds.given(condition)
+        for condition in conditions_of(f):
+            self.bounds = self.bounds.given(condition.holds)
         self.calls = accesses(self.plan, mod)
 
     def memory(self, sizes: Mapping[str, int]) -> FunctionMemory:

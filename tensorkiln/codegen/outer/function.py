@@ -10,10 +10,11 @@ from tensorkiln.codegen.host.call_plan import implied_sizes
 from tensorkiln.codegen.host.function import c_name
 from tensorkiln.codegen.host.header import comment, quote
 from tensorkiln.codegen.host.scalars import integer_literal, real_literal
-from tensorkiln.codegen.host.size_text import expression_text
+from tensorkiln.codegen.host.size_text import condition_text
 from tensorkiln.codegen.outer.frame import Frame, OuterLibrary
 from tensorkiln.codegen.outer.scope import captured_symbols, captured_values, last_uses
 from tensorkiln.codegen.outer.types import c_dtype, is_unknown, type_dims
+from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var
 from tensorkiln.ir.module import AnyKernel
 from tensorkiln.ir.relax import (
@@ -300,7 +301,7 @@ class OuterWriter(Frame):
         for i, p in enumerate(f.params):
             self.where = self.name(p)
             self._check_sizes(slots[i], p.type, f"argument '{names[i]}'")
-        for condition in f.attrs.get("assumes", ()):
+        for condition in conditions_of(f):
             self._require(condition)
         for b, dead in zip(f.bindings, last_uses(f), strict=True):
             self.line("")
@@ -314,14 +315,14 @@ class OuterWriter(Frame):
         self.step(f"kiln_take({self.pointer(f.result)}, result)")
         self.finish(len(f.params))
 
-    def _require(self, condition: Expr) -> None:
+    def _require(self, condition: SizeCondition) -> None:
         """Emit the check of a condition on the sizes of arguments."""
-        shown = {v: self.shown(v) for v in free_vars(condition)}
+        shown = {v: self.shown(v) for v in free_vars(condition.holds)}
         sizes = ", ".join(f"{name} is %lld" for name in shown.values())
-        words = f"{self.f.name}: {sizes}; expected {expression_text(condition, shown)}"
+        words = f"{self.f.name}: {sizes}; expected {condition_text(condition, shown)}"
         values = ", ".join(f"(long long)s_{self.symbol(v)}" for v in shown)
         fail = f"kiln_fail(KILN_ERROR_CONDITION, {quote(words)}, {values})"
-        self.step(f"{self.size(condition)} ? KILN_OK : {fail}")
+        self.step(f"{self.size(condition.holds)} ? KILN_OK : {fail}")
 
     def _release(self, before: int, dead: Sequence[RVar]) -> None:
         """Release memory before the function ends: the variables `dead`, which are not used again,

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from tensorkiln import ops
+from tensorkiln.arith import Bounds, simplify
 from tensorkiln.frontend.onnx import known
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -16,6 +17,7 @@ from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
 from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
+from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.rules import extents
 from tensorkiln.ops.wide import GROWING, STATISTICS
@@ -35,11 +37,19 @@ class Context:
     def __init__(self, dims: Dims) -> None:
         self.builder = GraphBuilder()
         self.dims = dims
-        self.span = ""
         self.outputs: tuple[str, ...] = ()
         self.opset = 0
         # Sizes that were read from tensors, in the function or branch that is being imported.
         self.bound_sizes: dict[RVar, tuple[Expr, ...]] = {}
+
+    @property
+    def span(self) -> str:
+        """The name of the node that is imported, with those around it."""
+        return self.dims.node
+
+    @span.setter
+    def span(self, name: str) -> None:
+        self.dims.node = name
 
     # -- queries --------------------------------------------------------------------------
 
@@ -161,6 +171,23 @@ class Context:
             return folded
         unified = self._unified(name, args, attrs)
         return self.builder.emit(name, *map(self.value, unified), span=self.span, **attrs)
+
+    def require(self, x: Val, condition: Expr, expected: str) -> Val:
+        """`x`, for whose use the sizes must meet `condition`: in words, what is `expected`.
+
+        Where it is not known, it is checked before anything is computed from the result.
+        NodeProblem if it does not hold for any size.
+        """
+        bounds = Bounds.dims(free_vars(condition))
+        left = simplify(condition, bounds)
+        if int_value(left) == 0:
+            raise malformed(f"expected {expected}")
+        if int_value(left) == 1:
+            return x
+        if not isinstance(x, RVar):
+            self.dims.assume(left, expected)
+            return x
+        return self.builder.emit("require", x, span=self.span, condition=left, reason=expected)
 
     def _unified(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
         """The operands, with extents that must agree made to agree.

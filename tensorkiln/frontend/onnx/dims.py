@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove, simplify
 from tensorkiln.base.errors import UserError, nearest, require
+from tensorkiln.ir.conditions import SizeCondition
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import (
     Expr,
@@ -22,8 +23,7 @@ from tensorkiln.ir.expr import (
     minimum,
 )
 from tensorkiln.ir.visit import free_vars
-
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+from tensorkiln.ops.need import NEGATED
 
 
 def identifier(name: str, taken: Iterable[str] = ()) -> str:
@@ -43,9 +43,10 @@ class Dims:
     """The symbolic dimensions of one import. Each is 0 or more.
 
     `freeze` maps names to sizes that replace them. `assumed` collects conditions that the import
-    relied on and that no type expresses, such as `seq <= 512` for a table of 512 positions; they
-    become the function's attribute `assumes` and are checked at run time. Raises UserError (code
-    `bad-freeze`) if a frozen size is not a non-negative integer.
+    relied on and that no operator of the graph requires, such as `seq <= 512` for a table of 512
+    positions; with the name of the `node` that is imported, they become the function's attribute
+    `assumes` and are checked at run time. Raises UserError (code `bad-freeze`) if a frozen size is
+    not a non-negative integer.
     """
 
     def __init__(self, freeze: Mapping[str, int] | None = None) -> None:
@@ -53,7 +54,8 @@ class Dims:
             require(freeze, Mapping, "freeze")
         self.freeze = dict(freeze or {})
         self.vars: dict[str, Var] = {}
-        self.assumed: list[Expr] = []
+        self.assumed: list[SizeCondition] = []
+        self.node = ""
         self.seen: list[str] = []
         self.computed: set[Var] = set()
         self._bounds = self._proper = Bounds({})
@@ -146,7 +148,7 @@ class Dims:
         cond = binary(op, a, b)
         if self.holds(cond):
             return IntImm(1, BOOL)
-        if self.holds(binary(_NEGATED[op], a, b)):
+        if self.holds(binary(NEGATED[op], a, b)):
             return IntImm(0, BOOL)
         return cond
 
@@ -158,10 +160,11 @@ class Dims:
         """The larger of two extents, simplified."""
         return self.simplify(maximum(a, b))
 
-    def assume(self, cond: Expr) -> None:
-        """Record that the import relies on `cond`."""
-        if cond not in self.assumed:
-            self.assumed.append(cond)
+    def assume(self, cond: Expr, expected: str = "") -> None:
+        """Record that the import relies on `cond`, in words on what is `expected`."""
+        if all(cond != known.holds for known in self.assumed):
+            reason = ": ".join(part for part in (self.node, expected) if part)
+            self.assumed.append(SizeCondition(cond, reason))
 
     def unified(self, a: Expr, b: Expr) -> Expr | None:
         """Assume that the extents `a` and `b`, which must agree, are equal, and return `a`.

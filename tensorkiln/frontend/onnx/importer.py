@@ -34,10 +34,12 @@ from tensorkiln.frontend.onnx.stand_ins import BY_NAME, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, MatchCast, RVar, Tuple
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit_graph import variables
+from tensorkiln.ops.conditions import stated
 
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
 # them, they import the operators whose definition is not newer, and others by their bodies.
@@ -126,11 +128,10 @@ class Importer:
         dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
         if dim_names:  # as pairs, since an attribute cannot be a mapping
             attrs["dim_names"] = dim_names
-        if self.dims.assumed:
-            attrs["assumes"] = tuple(self.dims.assumed)
-        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
+        kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
+        f = replace(f, attrs=kept)
         # The file name comes first: exporters give every graph the same name.
-        return IRModule((live(f),), self.source.file_name or graph.name or "model")
+        return IRModule((stated(live(f)),), self.source.file_name or graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
 

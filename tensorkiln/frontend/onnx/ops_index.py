@@ -140,6 +140,21 @@ def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     return g.emit("take", x, indices, axis=at)
 
 
+def holding(g: Context, x: Val, axis: int, indices: np.ndarray | None) -> Val:
+    """`x`, whose dimension `axis` must have elements of these indices; None: that data gives."""
+    if indices is None or not indices.size:
+        return x
+    low, high = int(indices.min()), int(indices.max())
+    outside = low if -low > high + 1 else high
+    condition = binary("ge", g.shape(x)[axis], as_expr(max(-low, high + 1)))
+    return g.require(x, condition, f"a dimension {axis} with an element of index {outside}")
+
+
+def values(x: Val) -> np.ndarray | None:
+    """The elements of a constant operand; None if it is computed."""
+    return x.array if isinstance(x, Constant) else None
+
+
 def linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
     """The row-major offset into a tensor of shape `extents` of int64 indices that broadcast."""
     total: Val = g.const(0, "int64")
@@ -163,6 +178,10 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     at = g.axis(axis, rank)
     if g.rank(indices) != rank:
         raise malformed(f"indices have {g.rank(indices)} dimensions, the operand {rank}")
+    x = holding(g, x, at, values(indices))
+    for i, (own, asked) in enumerate(zip(g.shape(x), g.shape(indices), strict=True)):
+        if i != at:
+            x = g.require(x, binary("ge", own, asked), f"indices within dimension {i}")
     parts: list[Val] = []
     for i, n in enumerate(g.shape(indices)):
         if i == at:
@@ -189,7 +208,9 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
             raise malformed(f"operand and indices differ in batch dimension {k}")
         line = g.emit("arange", start=0, step=1, count=dims[k], dtype="int64")
         parts.append(g.reshape(line, [dims[k] if i == k else IntImm(1) for i in range(len(lead))]))
+    places = values(indices)
     for k in range(count):
+        x = holding(g, x, batch_dims + k, None if places is None else places[..., k])
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
         parts.append(wrapped(g, g.reshape(column, lead), dims[batch_dims + k]))

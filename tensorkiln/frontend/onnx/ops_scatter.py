@@ -15,9 +15,9 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_index import gather_elements, linear, wrapped
+from tensorkiln.frontend.onnx.ops_index import gather_elements, holding, linear, values, wrapped
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ir.expr import Expr, as_expr, binary, int_value
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.places import REDUCTIONS
 from tensorkiln.ops.rules import same_extent
@@ -105,13 +105,12 @@ def scatter_elements(
         )
     if not all(map(same_extent, g.shape(indices), g.shape(updates))):
         raise malformed("indices and updates differ in shape")
+    x = holding(g, x, at, values(indices))
     place = wrapped(g, indices, g.shape(x)[at])
     for i in range(rank):
-        old, new = g.shape(x)[i], g.shape(indices)[i]
-        if i != at and not same_extent(old, new):
-            a, b = int_value(old), int_value(new)
-            if a is None or b is None or b > a:
-                raise malformed(f"dimension {i} of indices is not within that of the operand")
+        if i != at:
+            within = binary("ge", g.shape(x)[i], g.shape(indices)[i])
+            x = g.require(x, within, f"indices within dimension {i}")
     return scattered(g, x, place, updates, reduction, at)
 
 
@@ -128,7 +127,9 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
     rows, size = g.dims.product(dims[:count]), g.dims.product(dims[count:])
     many = g.dims.product(lead)
     columns = []
+    constant = values(indices)
     for k in range(count):
+        x = holding(g, x, k, None if constant is None else constant[..., k])
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
         columns.append(wrapped(g, g.reshape(column, (many,)), dims[k]))
@@ -191,6 +192,11 @@ def reverse_sequence(
     order = [batch, time, *range(2, rank)]
     moved = g.transpose(x, order)
     samples, steps, *rest = g.shape(moved)
+    counts = values(lengths)
+    if counts is not None and counts.size:
+        most = int(counts.max())
+        expected = f"{most} or more elements in dimension {time}, as lengths ask for"
+        moved = g.require(moved, binary("ge", steps, as_expr(most)), expected)
     t = _iota(g, steps, 2, 1)
     n = g.reshape(g.cast(lengths, "int64"), (samples, 1))
     mirrored = g.emit("sub", g.emit("sub", n, g.const(1, "int64")), t)

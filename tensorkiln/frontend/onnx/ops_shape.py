@@ -30,7 +30,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.tensors import dtype_name
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value
 from tensorkiln.ir.relax import Constant, constant
 
 # A tensor of more elements than this that one value or one step describes stays an operator: a
@@ -176,33 +176,42 @@ def split_18(
     if split is not None and is_computed(g, split):
         return _split_by_data(g, x, axis, split)
     parts = None if split is None else g.ints(split, "split")
-    return _split(g, x, axis, parts, num_outputs or len(g.outputs))
+    return _split(g, x, axis, parts, num_outputs or len(g.outputs), uneven=True)
 
 
-def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int) -> list[Val]:
+def _split(
+    g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int, uneven: bool = False
+) -> list[Val]:
     if not g.rank(x):
         raise malformed("the operand is a scalar")
     at = g.axis(axis, g.rank(x))
     extent = g.shape(x)[at]
-    total = int_value(extent)
-    if parts is None:
-        if total is None:
-            raise unsupported("a symbolic dimension is split into equal parts")
-        each = -(-total // count)
-        parts = [min(each, max(total - i * each, 0)) for i in range(count)]
-    if any(p < 0 for p in parts) or (total is not None and sum(parts) != total):
-        raise malformed(f"parts {list(parts)} do not add up to the extent {_count(extent)}")
-    if len(parts) != len(g.outputs):
-        raise malformed(f"{len(parts)} parts for {len(g.outputs)} outputs")
+    if parts is None and uneven:
+        each = g.dims.simplify((extent + (count - 1)) // count)
+        last = g.dims.simplify(extent - each * (count - 1))
+        x = g.require(x, binary("ge", last, 0), f"{count} parts, of which none is negative")
+        sizes = [*[each] * (count - 1), last]
+    elif parts is None:
+        x = g.require(x, binary("eq", extent % count, 0), f"{count} equal parts")
+        sizes = [g.dims.simplify(extent // count)] * count
+    else:
+        sizes = list(map(as_expr, parts))
+        if any(p < 0 for p in parts):
+            raise malformed(f"parts {list(parts)}: none may be negative")
+        total = sum(parts)
+        expected = f"{total} elements in dimension {at}, as parts {list(parts)} add up to"
+        x = g.require(x, binary("eq", extent, as_expr(total)), expected)
+    if len(sizes) != len(g.outputs):
+        raise malformed(f"{len(sizes)} parts for {len(g.outputs)} outputs")
     outs: list[Val] = []
-    start = 0
-    for part in parts:
+    start: Expr = IntImm(0)
+    for size in sizes:
         begin = [start if i == at else 0 for i in range(g.rank(x))]
-        dims = [as_expr(part) if i == at else d for i, d in enumerate(g.shape(x))]
+        dims = [size if i == at else d for i, d in enumerate(g.shape(x))]
         outs.append(
             g.emit("slice", x, begin=tuple(begin), strides=(1,) * g.rank(x), shape=tuple(dims))
         )
-        start += part
+        start = g.dims.simplify(start + size)
     return outs
 
 

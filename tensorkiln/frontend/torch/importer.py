@@ -26,11 +26,13 @@ from tensorkiln.frontend.torch.sizes import Sizes, symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
 from tensorkiln.frontend.torch.values import as_constant, dtype_name
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, RVar, TensorType, Tuple
 from tensorkiln.ir.subtype import symbols
+from tensorkiln.ops.conditions import stated
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -117,10 +119,9 @@ class Importer:
         dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in used)
         if dim_names:  # as pairs, since an attribute cannot be a mapping
             attrs["dim_names"] = dim_names
-        if self.dims.assumed:
-            attrs["assumes"] = tuple(self.dims.assumed)
-        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
-        return IRModule((live(f),), name)
+        kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
+        f = replace(f, attrs=kept)
+        return IRModule((stated(live(f)),), name)
 
     # -- inputs, constants and outputs --------------------------------------------------------
 

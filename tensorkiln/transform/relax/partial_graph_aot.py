@@ -29,6 +29,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary
 from tensorkiln.ir.module import AnyFunction, IRModule
@@ -164,10 +165,9 @@ class _Split:
         out = RVar(result.name, result.type)
         bindings.append(Binding(out, Call(GlobalRef(run.name), tuple(args))))
         kept = {k: v for k, v in f.attrs.items() if k not in _PLAN}
-        assumes = (*kept.pop("assumes", ()), *_not_negative(f))
-        if assumes:
-            kept["assumes"] = assumes
-        return Function(f.name, f.params, tuple(bindings), out, Attrs.of(**kept, planned=True))
+        conditions = (*conditions_of(f), *map(SizeCondition, _not_negative(f)))
+        attrs = with_conditions(Attrs.of(**kept, planned=True), conditions)
+        return Function(f.name, f.params, tuple(bindings), out, attrs)
 
     def _cached_set(self) -> Call:
         sizes = (ShapeValue(tuple(self.symbols)),) if self._init_takes_sizes else ()
@@ -272,4 +272,6 @@ def _not_negative(f: Function) -> list[Expr]:
         if not isinstance(d, IntImm | Var)
     }
     bounds = Bounds.dims([v for d in sizes for v in free_vars(d)])
+    for condition in conditions_of(f):
+        bounds = bounds.given(condition.holds)
     return [c for c in (binary("ge", d, 0) for d in sizes) if not prove(c, bounds)]

@@ -29,6 +29,7 @@ from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import bound
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -103,8 +104,8 @@ class _Bytes:
         types = [p.tensor for p in f.params] + [b.var.type for b in f.bindings]
         dims = [d for t in types if isinstance(t, TensorType) for d in t.shape]
         self.bounds = Bounds.dims([v for d in dims for v in free_vars(d)])
-        for condition in f.attrs.get("assumes", ()):
-            self.bounds = self.bounds.given(condition)
+        for condition in conditions_of(f):
+            self.bounds = self.bounds.given(condition.holds)
 
     def __call__(self, t: TensorType) -> Expr:
         size = _exact(t)

@@ -1,0 +1,59 @@
+"""The conditions on sizes that a graph function must assume, for the operators that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tensorkiln import ops
+from tensorkiln.arith import Bounds, prove, simplify
+from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
+from tensorkiln.ir.expr import IntImm, Var, binary
+from tensorkiln.ir.relax import Binding, Call, Function, TensorType
+from tensorkiln.ir.subtype import symbols
+from tensorkiln.ir.visit import free_vars
+
+
+def stated(f: Function) -> Function:
+    """`f` with what its operators require of symbolic extents among the conditions that it assumes.
+
+    Of an outer function these are the requirements of what always runs, over dimensions of
+    parameters; the others are stated when its straight-line parts are functions of their own. The
+    same object comes back if nothing is missing.
+    """
+    known = conditions_of(f)
+    missing = tuple(_missing(f, known))
+    if not missing:
+        return f
+    return replace(f, attrs=with_conditions(f.attrs, (*known, *missing)))
+
+
+def _missing(f: Function, known: Iterable[SizeCondition]) -> Iterator[SizeCondition]:
+    dims = {v for p in f.params for v in symbols(p.type)}
+    bounds = Bounds.dims(dims)
+    for condition in known:
+        bounds = bounds.given(condition.holds)
+    for b in f.bindings:
+        for condition in _of_binding(b, bounds):
+            if dims.issuperset(free_vars(condition.holds)):
+                bounds = bounds.given(condition.holds)
+                yield condition
+
+
+def _of_binding(b: Binding, bounds: Bounds) -> Iterator[SizeCondition]:
+    call = b.value
+    if not isinstance(call, Call) or not call.op:
+        return
+    for need in ops.needs(call):
+        holds = need.open_condition(bounds)
+        if holds is not None:
+            where = call.span or call.op
+            yield SizeCondition(holds, f"{where}: {need.expected}" if need.expected else where)
+    if isinstance(b.var.type, TensorType):
+        for axis, extent in enumerate(b.var.type.shape):
+            if not isinstance(extent, IntImm | Var) and not prove(binary("ge", extent, 0), bounds):
+                reason = f"{call.span or call.op}: dimension {axis} of its result"
+                yield SizeCondition(simplify(binary("ge", extent, 0), bounds), reason)
+
+
+__all__ = ["stated"]

@@ -1,0 +1,96 @@
+"""What operators require of the extents of their operands.
+
+An operator states it once, as a rule beside its type rule. Where the extent is a number, a call
+that does not meet it is refused with an error; where it is symbolic, it becomes a condition of the
+function's call (`ops/conditions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorkiln.arith import Bounds, prove, simplify
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import Binary, Expr, ExprLike, as_expr, binary, int_value
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.ops.rules import mismatch, show_type
+
+NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One requirement: `condition`, over extents, must hold wherever the comparison `when` does
+    (None: always).
+
+    `operand` is the number of the operand that it is about, `expected` what that operand must be,
+    and `code` that of the error for extents that are numbers.
+    """
+
+    condition: Expr
+    operand: int
+    expected: str
+    code: str = "shape-mismatch"
+    when: Expr | None = None
+
+    def open_condition(self, bounds: Bounds) -> Expr | None:
+        """What is left to check when sizes are known, within `bounds`; None if it is proved."""
+        within = bounds if self.when is None else bounds.given(self.when)
+        if _plain(self.condition) or prove(self.condition, within):
+            return None
+        if self.when is None:
+            return simplify(self.condition, bounds)
+        assert isinstance(self.when, Binary)
+        unless = binary(NEGATED[self.when.op], self.when.a, self.when.b)
+        return simplify(binary("or", unless, self.condition), bounds)
+
+
+# From the types of operands, attributes and the values of operands that are constants of integers
+# (None for others) to what must hold.
+NeedRule = Callable[[Sequence[TensorType], Attrs, Sequence[np.ndarray | None]], Iterator[Need]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an operator requires of extents: for people, and as a rule."""
+
+    text: str
+    rule: NeedRule
+
+
+def at_least(
+    extent: ExprLike,
+    least: ExprLike,
+    operand: int,
+    expected: str,
+    code: str = "shape-mismatch",
+    when: Expr | None = None,
+) -> Need:
+    """The requirement `extent >= least`."""
+    return Need(binary("ge", as_expr(extent), as_expr(least)), operand, expected, code, when)
+
+
+def _plain(condition: Expr) -> bool:
+    return int_value(condition) == 1
+
+
+def require_known(
+    op: str,
+    names: Sequence[str],
+    types: Sequence[TensorType],
+    needs: Iterator[Need],
+) -> None:
+    """Raise UserError for the first of `needs` that does not hold, whatever the symbolic extents
+    of operands, called `names`, are."""
+    for need in needs:
+        if _plain(need.condition):
+            continue
+        bounds = Bounds.dims(free_vars(need.condition))
+        left = need.open_condition(bounds)
+        if left is not None and int_value(left) == 0:
+            t = types[need.operand]
+            raise mismatch(op, names[need.operand], need.expected, show_type(t), code=need.code)

@@ -1,0 +1,237 @@
+"""Every operator of ONNX with every extent symbolic, from 0 to two more than the standard's example
+has, beside ONNX Runtime.
+
+    python -m tests.frontend.extents [--only TEXT] [--every]
+
+takes an example of each operator from the standard's node tests (`--every`: all of them), makes one
+extent of one operand symbolic, then all extents of one size, and calls what is compiled. Operands
+end where a page begins that cannot be read; those without elements have a null pointer. What ONNX
+Runtime computes must be computed, and what it refuses must be refused by a typed error, or have no
+elements. Prints what differs; exit code 1 if anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import tensorkiln as tk
+from tests.frontend.onnx_backend import arrays, cases, with_constants
+from tests.link.touched import Guarded
+
+BEYOND = 2
+LARGEST = 6  # extents are symbolic from 0 to this much, and around the example's
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model in which the extents (operand, axis) of `places` are all called `n`."""
+
+    name: str
+    model: onnx.ModelProto
+    places: tuple[tuple[int, int], ...]
+    size: int
+    operands: tuple[np.ndarray, ...]
+
+    def feeds(self, n: int) -> dict[str, np.ndarray]:
+        """The example's operands with extents of n: elements repeat, or are left out."""
+        out = dict(zip(self.names, self.operands, strict=True))
+        for k, axis in self.places:
+            name = self.names[k]
+            out[name] = np.take(out[name], np.arange(n) % max(self.size, 1), axis=axis)
+        return out
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the model's inputs."""
+        return [v.name for v in self.model.graph.input]
+
+    def sizes(self) -> list[int]:
+        """The sizes to call it with."""
+        return [*range(min(self.size, LARGEST) + 1), self.size + 1, self.size + BEYOND]
+
+
+def variants(case: Any) -> Iterator[Variant]:
+    """Each extent of an example by itself, then all of one size together."""
+    base, given = with_constants(case, arrays(case.data_sets[0][0]))
+    for v in list(base.graph.input)[1:]:  # indices: those that data gives are no matter of extents
+        if v.name in given and np.asarray(given[v.name]).dtype.kind == "i":
+            constant = numpy_helper.from_array(np.asarray(given.pop(v.name)), v.name)
+            base.graph.initializer.append(constant)
+    fixed = {t.name for t in base.graph.initializer}
+    kept = [v for v in base.graph.input if v.name not in fixed]
+    operands = tuple(np.asarray(given[v.name]) for v in kept)
+    places = [(k, a) for k, x in enumerate(operands) for a in range(x.ndim)]
+    groups = [(p,) for p in places]
+    for size in sorted({operands[k].shape[a] for k, a in places}):
+        together = tuple((k, a) for k, a in places if operands[k].shape[a] == size)
+        groups += [together] if len(together) > 1 else []
+    for group in groups:
+        made = onnx.ModelProto.FromString(base.SerializeToString())
+        del made.graph.input[:]
+        made.graph.input.extend(kept)
+        for k, axis in group:
+            made.graph.input[k].type.tensor_type.shape.dim[axis].dim_param = "n"
+        for out in made.graph.output:
+            out.type.tensor_type.ClearField("shape")
+        size = operands[group[0][0]].shape[group[0][1]]
+        yield Variant(case.name, made, group, size, operands)
+
+
+def guarded(x: np.ndarray) -> np.ndarray:
+    """A copy that ends where a page begins that cannot be read; of no elements, at address 8."""
+    if x.size == 0:
+        start = (ctypes.c_uint8 * 0).from_address(8)
+        return np.frombuffer(start, np.uint8).view(x.dtype).reshape(x.shape)
+    memory = Guarded(x.nbytes, x.itemsize)
+    raw = (ctypes.c_uint8 * x.nbytes).from_address(memory.address)
+    copy = np.frombuffer(raw, np.uint8).view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def expected(v: Variant, session: Any, n: int) -> list[np.ndarray] | str:
+    """What ONNX Runtime computes, or why it does not."""
+    try:
+        return [np.asarray(y) for y in session.run(None, v.feeds(n))]
+    except Exception as error:
+        return str(error)
+
+
+def computed(exe: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | str:
+    """What we compute, or the typed error; anything else is raised."""
+    try:
+        got = exe(**{k: guarded(x) for k, x in feeds.items()})
+    except tk.UserError as error:
+        return str(error)
+    return [np.asarray(y) for y in (got if isinstance(got, tuple | list) else (got,))]
+
+
+def differs(want: list[np.ndarray] | str, got: list[np.ndarray] | str) -> str:
+    """In what two outcomes differ; empty if in nothing that matters."""
+    if isinstance(want, str):
+        nothing = isinstance(got, str) or not any(y.size for y in got)
+        return "" if nothing else f"computed, ORT: {want.splitlines()[0][-160:]}"
+    if isinstance(got, str):
+        return f"refused: {got[:200]}"
+    for y, z in zip(want, got, strict=True):
+        if y.shape != z.shape:
+            return f"shape {z.shape}, ORT {y.shape}"
+        if y.dtype.kind == "f":
+            if not np.allclose(y, z, 1e-3, 1e-4, equal_nan=True):
+                return f"values {z.ravel()[:4]}, ORT {y.ravel()[:4]}"
+        elif not np.array_equal(y, z):
+            return f"values {z.ravel()[:4]}, ORT {y.ravel()[:4]}"
+    return ""
+
+
+def compare(v: Variant, say: Any) -> None:
+    """Compare all sizes of a variant, and `say` each before it is tried and what it gave."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    data = v.model.SerializeToString()
+    try:
+        session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return  # it has no kernel of this operator or type, or cannot take the extent
+    say(("compile", 0))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exe = tk.compile(data)
+    except (tk.UserError, tk.UnsupportedError) as error:
+        say(("refused", str(error).splitlines()[-1][:200]))
+        return
+    for n in v.sizes():
+        want = expected(v, session, n)
+        say(("run", n))
+        said = differs(want, computed(exe, v.feeds(n)))
+        if said:
+            say(("differs", n, said))
+
+
+def _work(pipe: Connection, jobs: Sequence[tuple[int, Variant]]) -> None:
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    for number, v in jobs:
+        pipe.send((number, "begin"))
+        try:
+            compare(v, lambda row, number=number: pipe.send((number, *row)))
+        except Exception as error:
+            pipe.send((number, "untyped", f"{type(error).__name__}: {str(error)[:200]}"))
+        pipe.send((number, "end"))
+
+
+def outcomes(found: Sequence[Variant]) -> Iterator[tuple[Variant, tuple[Any, ...]]]:
+    """What differs, of each variant; a process that ends is started again behind the variant."""
+    first = 0
+    while first < len(found):
+        ours, theirs = multiprocessing.Pipe(False)
+        jobs = [*enumerate(found)][first:]
+        process = multiprocessing.get_context("fork").Process(target=_work, args=(theirs, jobs))
+        process.start()
+        theirs.close()
+        number, last = first, ("begin",)
+        with contextlib.suppress(EOFError):
+            while True:
+                number, *last = ours.recv()  # type: ignore[assignment]
+                if last[0] in ("differs", "untyped", "refused"):
+                    yield found[number], tuple(last)
+        process.join()
+        if process.exitcode:
+            yield found[number], ("ended", process.exitcode, *last)
+            first = number + 1
+        else:
+            return
+
+
+def chosen(only: str, every: bool) -> list[Variant]:
+    """Variants of the first example of each operator with each mode and number of operands."""
+    seen: set[tuple[Any, ...]] = set()
+    found: list[Variant] = []
+    for case in cases():
+        nodes = case.model.graph.node
+        values = case.data_sets[0][0]
+        if len(nodes) != 1 or only not in case.name or not all(hasattr(v, "dtype") for v in values):
+            continue
+        texts = (f"{a.name}={a.s}" for a in nodes[0].attribute if a.s)
+        key = (nodes[0].op_type, len(values), *texts)
+        if every or key not in seen:
+            seen.add(key)
+            with contextlib.suppress(Exception):
+                found += variants(case)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--every", action="store_true")
+    args = parser.parse_args(argv)
+    found = chosen(args.only, args.every)
+    print(len(found), "variants", flush=True)
+    bad = 0
+    for v, row in outcomes(found):
+        bad += row[0] != "refused"
+        print(v.name, v.places, v.size, *row, flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
