@@ -63,7 +63,7 @@ def _faults(f: AnyFunction) -> Iterator[str]:
         call = b.value
         if not isinstance(call, Call):
             yield f"{before}{b.var.name} is not a kernel call: run canonicalize"
-        elif call.op and call.op not in ("reshape", "concat"):
+        elif call.op and call.op not in ("reshape", "fit", "concat"):
             what = f"{b.var.name} = {call.op}(...)"
             yield f"{before}{what} is an operator: run fuse_ops, lower_groups"
     if "homes" not in f.attrs:

@@ -20,10 +20,13 @@ _COSTLY = {
 }
 
 
+VIEWS = ("reshape", "fit")
+
+
 def is_view(b: Binding) -> bool:
-    """Whether a value is a row-major reshape, which shares the memory of its operand."""
+    """Whether a value is its row-major operand in another shape, whose memory it shares."""
     call = b.value
-    if not isinstance(call, Call) or call.op != "reshape":
+    if not isinstance(call, Call) or call.op not in VIEWS:
         return False
     types = [b.var.type, *(a.type for a in call.args)]
     return all(isinstance(t, TensorType) and t.layout is None for t in types)

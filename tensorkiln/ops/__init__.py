@@ -18,6 +18,7 @@ from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.forest import FOREST
 from tensorkiln.ops.matmul import MATMUL
+from tensorkiln.ops.meeting import MEETING
 from tensorkiln.ops.need import Need, require_known
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
@@ -48,6 +49,7 @@ _TABLES = (
     COUPLING,
     QUANTISE,
     REQUIREMENT,
+    MEETING,
 )
 
 OPS: dict[str, OpDef] = {name: wide_sums(op) for table in _TABLES for name, op in table.items()}

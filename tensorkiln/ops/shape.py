@@ -39,16 +39,14 @@ from tensorkiln.ops.rules import (
     extents,
     mismatch,
     normal_axis,
-    product,
     require_dtype,
     require_same_dtype,
     require_value,
     same_extent,
-    show,
     show_shape,
     show_type,
 )
-from tensorkiln.ops.shape_needs import PAD_NEEDS, SLICE_NEEDS, TAKE_NEEDS
+from tensorkiln.ops.shape_needs import PAD_NEEDS, RESHAPE_NEEDS, SLICE_NEEDS, TAKE_NEEDS
 
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
@@ -57,13 +55,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def _infer_reshape(types: Operands, a: Attrs) -> TensorType:
-    shape = extents(a.shape)
-    have, want = product(types[0].shape), product(shape)
-    if not same_extent(have, want):
-        expected = f"{show(want)} elements for shape {show_shape(shape)}"
-        received = f"{show_type(types[0])} with {show(have)}"
-        raise mismatch("reshape", "x", expected, received, code="element-count")
-    return TensorType(shape, types[0].dtype)
+    return TensorType(extents(a.shape), types[0].dtype)
 
 
 def _prefixes(shape: Shape) -> list[Expr]:
@@ -76,8 +68,8 @@ def _prefixes(shape: Shape) -> list[Expr]:
 
 def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
     """Return the finest split of both shapes into consecutive ranges of dimensions with equal
-    element counts: for `[B, S, 768] -> [B, S, 12, 64]` it is B:B, S:S, 768:(12, 64). The shapes
-    must have provably equal, non-zero element counts."""
+    element counts: for `[B, S, 768] -> [B, S, 12, 64]` it is B:B, S:S, 768:(12, 64). The last group
+    has all that is not proved. The shapes must have equal, non-zero element counts."""
     left, right = _prefixes(old), _prefixes(new)
     groups, i, j = [], 0, 0
     while (i, j) != (len(old), len(new)):
@@ -87,7 +79,7 @@ def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
             for q in range(j, len(new) + 1)
             if (p, q) != (i, j) and same_extent(left[p], right[q])
         )
-        _, p, q = ends[0]
+        _, p, q = ends[0] if ends else (0, len(old), len(new))
         groups.append((range(i, p), range(j, q)))
         i, j = p, q
     return groups
@@ -387,7 +379,7 @@ def _injective(
 _ALL = (
     _injective(
         "reshape", ("x",), _infer_reshape, _program_reshape,
-        lambda arrays, a: arrays[0].reshape(a.shape), shape=at.extents(),
+        lambda arrays, a: arrays[0].reshape(a.shape), RESHAPE_NEEDS, shape=at.extents(),
     ),
     _injective(
         "transpose", ("x",), _infer_transpose, _program_transpose,

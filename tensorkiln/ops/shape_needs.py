@@ -8,13 +8,20 @@ import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, binary, int_value
 from tensorkiln.ops.need import Need, Needs, at_least
 from tensorkiln.ops.op import Operands
-from tensorkiln.ops.rules import extents, normal_axis, product, show
+from tensorkiln.ops.rules import extents, normal_axis, product, same_extent, show, show_shape
 
 _FAR = 1 << 62  # beyond any extent
 Constants = Sequence[np.ndarray | None]
+
+
+def _reshape(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
+    have, want = product(types[0].shape), product(extents(a.shape))
+    if not same_extent(have, want):
+        expected = f"{show(want)} elements for shape {show_shape(extents(a.shape))}"
+        yield Need(binary("eq", have, want), 0, expected, "element-count")
 
 
 def _slice(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
@@ -77,6 +84,7 @@ def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
             yield at_least(extent, least, 0, expected, when=_some(width))
 
 
+RESHAPE_NEEDS = Needs("as many elements as `shape` has", _reshape)
 SLICE_NEEDS = Needs("the elements that it reads exist", _slice)
 TAKE_NEEDS = Needs("an element to take from; of indices that are constant, those of them", _take)
 PAD_NEEDS = Needs("`edge`: an element to repeat; `reflect`: one more than it adds", _pad)

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,8 @@ def differs(want: list[np.ndarray] | str, got: list[np.ndarray] | str) -> str:
         if y.shape != z.shape:
             return f"shape {z.shape}, ORT {y.shape}"
         if y.dtype.kind == "f":
-            if not np.allclose(y, z, 1e-3, 1e-4, equal_nan=True):
+            largest = np.abs(y, where=np.isfinite(y), out=np.ones_like(y)).max(initial=1)
+            if not np.allclose(y, z, 1e-3, 1e-5 * largest, equal_nan=True):
                 return f"values {z.ravel()[:4]}, ORT {y.ravel()[:4]}"
         elif not np.array_equal(y, z):
             return f"values {z.ravel()[:4]}, ORT {y.ravel()[:4]}"
@@ -158,6 +160,8 @@ def compare(v: Variant, say: Any) -> None:
     except (tk.UserError, tk.UnsupportedError) as error:
         say(("refused", str(error).splitlines()[-1][:200]))
         return
+    if isinstance(expected(v, session, v.size), str):
+        return  # it cannot compute the example either
     for n in v.sizes():
         want = expected(v, session, n)
         say(("run", n))
@@ -167,7 +171,7 @@ def compare(v: Variant, say: Any) -> None:
 
 
 def _work(pipe: Connection, jobs: Sequence[tuple[int, Variant]]) -> None:
-    with open(os.devnull, "w") as nothing:
+    with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 2)
     for number, v in jobs:
         pipe.send((number, "begin"))

@@ -137,8 +137,9 @@ def test_slice_of_a_table_by_a_symbolic_length() -> None:
     ]
     consts = {"table": rand(1, 16), "zero": i(0), "one": i(1)}
     module = agree(model(nodes, [x("b", "s")], ["y"], consts=consts), {"x": rand(2, 5)})
-    (cond,) = main(module).attrs["assumes"]
+    ((cond, reason),) = main(module).attrs["assumes"]
     assert (cond.op, cond.a.name, int_value(cond.b)) == ("le", "s", 16)
+    assert reason == "Slice:t"
 
 
 @pytest.mark.parametrize(

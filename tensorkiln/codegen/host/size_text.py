@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tensorkiln.arith.ranges import Bounds
@@ -116,4 +117,5 @@ def expression_text(e: Expr, names: Mapping[Var, str]) -> str:
     """An expression for people: `sequence + past <= 512`, dimensions by the given names."""
     printer = Names()
     printer.of.update({v: spelled(names[v]) for v in free_vars(e)})
-    return TirPrinter(printer).expr(e)
+    # In scripts, functions of numbers belong to T.
+    return re.sub(r"\bT\.(max|min)\(", r"\1(", TirPrinter(printer).expr(e))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -13,13 +14,14 @@ from tensorkiln.frontend.onnx import known
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
+from tensorkiln.frontend.onnx.meeting import agreed, fitted, meet
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, binary, int_value, select
 from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.builder import GraphBuilder
-from tensorkiln.ops.rules import extents
+from tensorkiln.ops.rules import extents, show_shape
 from tensorkiln.ops.wide import GROWING, STATISTICS
 
 # Calls on constants of up to this many elements are folded at import, since shapes may depend on
@@ -169,8 +171,10 @@ class Context:
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
-        unified = self._unified(name, args, attrs)
-        return self.builder.emit(name, *map(self.value, unified), span=self.span, **attrs)
+        met = agreed(self, name, args, attrs)
+        if name == "reshape":
+            met = [self._filling(args[0], extents(cast(tuple[Expr, ...], attrs["shape"])))]
+        return self.builder.emit(name, *map(self.value, met), span=self.span, **attrs)
 
     def require(self, x: Val, condition: Expr, expected: str) -> Val:
         """`x`, for whose use the sizes must meet `condition`: in words, what is `expected`.
@@ -189,34 +193,9 @@ class Context:
             return x
         return self.builder.emit("require", x, span=self.span, condition=left, reason=expected)
 
-    def _unified(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
-        """The operands, with extents that must agree made to agree.
-
-        Two symbolic extents may be required to be equal and not be so for every size: for an image
-        of height h, `(h // 4) * 2` equals `h // 2` only if h is even. The later operand is then
-        sliced to the first one's extent, and the equality is added to `dims.assumed`, so that a
-        call with other sizes is refused.
-        """
-        args = list(args)
-        if name == "matmul" and len(args) == 2 and min(map(self.rank, args)) > 1:
-            if not attrs.get("transpose_a") and not attrs.get("transpose_b"):
-                want = self.dims.unified(self.shape(args[0])[-1], self.shape(args[1])[-2])
-                if want is not None:
-                    shape = self.shape(args[1])
-                    args[1] = self._cut(args[1], (*shape[:-2], want, shape[-1]))
-                return self._met_inside(args)
-        elif name == "concat" or ops.get(name).pattern in ("elementwise", "broadcast"):
-            skip = attrs["axis"] if name == "concat" else None
-            for i, x in enumerate(args[1:], 1):
-                args[i] = self._met_by(args[0], x, skip)
-            return self._matched(args, skip)
-        elif name == "reshape":
-            return [self._filling(args[0], extents(cast(tuple[Expr, ...], attrs["shape"])))]
-        return args
-
     def _filling(self, x: Val, shape: Sequence[Expr]) -> Val:
-        """The operand of a reshape to `shape`, sliced along one axis to as many elements: h steps
-        to (h // 2) * 2, for pairs of them."""
+        """The operand of a reshape to `shape`, whose extent along one axis must be such that it has
+        as many elements: h steps are (h // 2) * 2, for pairs of them."""
         own = self.shape(x)
         want = self.dims.product(shape)
         if self.dims.same(self.dims.product(own), want):
@@ -226,47 +205,24 @@ class Context:
             part = self.dims.divide(want, rest)
             if part is None or not self.dims.same(part * rest, want):
                 continue
-            if self.dims.unified(part, extent) is not None:
-                return self._cut(x, (*own[:axis], part, *own[axis + 1 :]))
+            if int_value(part) is None and set(free_vars(part)) & set(free_vars(extent)):
+                return self.fitted(x, (*own[:axis], part, *own[axis + 1 :]))
         return x
 
-    def _met_inside(self, args: list[Val]) -> list[Val]:
-        """The operands of a product, whose inner extents are checked if one of both is computed."""
-        left, right = map(self.shape, args)
-        a, b = left[-1], right[-2]
-        if self.dims.same(a, b) or not (self.dims.is_computed(a) or self.dims.is_computed(b)):
-            return args
-        if int_value(b) is not None:
-            return [self.checked(args[0], (*left[:-1], b)), args[1]]
-        return [args[0], self.checked(args[1], (*right[:-2], a, right[-1]))]
+    def fitted(self, x: Val, shape: Sequence[ExprLike]) -> Val:
+        """`x` as a tensor of this shape, of as many dimensions: a call in which it has another is
+        refused. NodeProblem if extents are different numbers."""
+        new = tuple(map(as_expr, shape))
+        own = self.shape(x)
+        if any(int_value(binary("ne", a, b)) == 1 for a, b in zip(own, new, strict=True)):
+            raise malformed(f"expected shape {show_shape(new)}, received {_show(x.tensor)}")
+        return fitted(self, x, new)
 
-    def _met_by(self, first: Val, x: Val, skip: object) -> Val:
-        new = list(self.shape(x))
-        for back in range(1, min(self.rank(first), self.rank(x)) + 1):
-            if self.rank(x) - back != skip:
-                new[-back] = self.dims.unified(self.shape(first)[-back], new[-back]) or new[-back]
-        return x if tuple(new) == self.shape(x) else self._cut(x, new)
-
-    def _matched(self, args: list[Val], skip: object) -> list[Val]:
-        """The operands, with extents that must agree with those of another operand checked when the
-        function runs, where one of both is computed. A number is what both are then; extents of 1
-        are left to broadcasting."""
-        rank = max(map(self.rank, args))
-        for back in range(1, rank + 1):
-            if rank - back == skip:
-                continue
-            at = [k for k, x in enumerate(args) if self.rank(x) >= back]
-            extents = [self.shape(args[k])[-back] for k in at]
-            extents = [e for e in extents if int_value(e) != 1]
-            if not any(map(self.dims.is_computed, extents)):
-                continue
-            want = next((e for e in extents if int_value(e) is not None), extents[0])
-            for k in at:
-                shape = list(self.shape(args[k]))
-                if int_value(shape[-back]) != 1 and not self.dims.same(shape[-back], want):
-                    shape[-back] = want
-                    args[k] = self.checked(args[k], shape)
-        return args
+    def met(self, *operands: Val) -> list[Val]:
+        """Operands of as many dimensions as tensors of one shape."""
+        columns = zip(*map(self.shape, operands), strict=True)
+        shape = tuple(functools.reduce(meet, column) for column in columns)
+        return [self.fitted(x, shape) for x in operands]
 
     def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val:
         """`x` as a tensor of this shape, which is checked when the function runs."""
@@ -274,10 +230,6 @@ class Context:
         if wanted.shape == self.shape(x):
             return x
         return self.builder.bind(MatchCast(self.value(x), wanted), wanted, "checked")
-
-    def _cut(self, x: Val, shape: Sequence[Expr]) -> Val:
-        rank = self.rank(x)
-        return self.emit("slice", x, begin=(0,) * rank, strides=(1,) * rank, shape=tuple(shape))
 
     def value(self, x: Val) -> Value:
         """The operand as a graph value; a `Known` tensor is built from `arange` and constants."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove, simplify
@@ -166,24 +166,12 @@ class Dims:
             reason = ": ".join(part for part in (self.node, expected) if part)
             self.assumed.append(SizeCondition(cond, reason))
 
-    def unified(self, a: Expr, b: Expr) -> Expr | None:
-        """Assume that the extents `a` and `b`, which must agree, are equal, and return `a`.
-
-        Return None, and assume nothing, unless both are symbolic, mention a common dimension, none
-        that is computed, and are neither proved equal nor proved different. An example: `(h // 4) *
-        2` and `h // 2`.
-        """
-        if int_value(a) is not None or int_value(b) is not None or self.same(a, b):
-            return None
-        if self.is_computed(a) or self.is_computed(b):
-            return None
-        if not set(free_vars(a)) & set(free_vars(b)) or not self._may_be_equal(a, b):
-            return None
-        self.assume(binary("eq", a, b))
-        return a
-
-    def _may_be_equal(self, a: Expr, b: Expr) -> bool:
-        return not self.holds(binary("ne", a, b))
+    def joint(self, extents: Sequence[Expr]) -> Expr:
+        """What symbolic extents broadcast to that are equal or 1: the largest."""
+        total = extents[0]
+        for e in extents[1:]:
+            total = maximum(total, e)
+        return self.simplify(total)
 
     def product(self, extents: Iterable[Expr]) -> Expr:
         """The product of the extents, which is 1 for no extents."""

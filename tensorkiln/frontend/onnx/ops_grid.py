@@ -11,9 +11,9 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.frontend.onnx.ops_index import linear
-from tensorkiln.ir.expr import Expr, as_expr
-from tensorkiln.ops.rules import same_extent
+from tensorkiln.ir.expr import Expr, as_expr, int_value
 
 _CUBIC_A = -0.75  # ONNX fixes it, as torch does
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names until opset 19
@@ -127,8 +127,11 @@ def grid_sample(
     if padding_mode not in ("zeros", "border", "reflection"):
         known = "'zeros', 'border' or 'reflection'"
         raise malformed(f"padding_mode={padding_mode!r}; expected {known}")
-    if rank < 1 or g.rank(grid) != rank + 2 or not same_extent(g.shape(grid)[-1], rank):
+    if rank < 1 or g.rank(grid) != rank + 2 or int_value(g.shape(grid)[-1]) not in (None, rank):
         raise malformed(f"for an operand of {g.rank(x)} dimensions, grid needs rows of {rank}")
+    batch = meet(g.shape(x)[0], g.shape(grid)[0])
+    x = g.fitted(x, (batch, *g.shape(x)[1:]))
+    grid = g.fitted(grid, (batch, *g.shape(grid)[1:-1], rank))
     sampler = Sampler(g, g.dtype(grid), padding_mode, bool(align_corners))
     samples, *points = g.shape(grid)[:-1]
     count = g.dims.product(points)

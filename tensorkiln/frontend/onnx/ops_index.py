@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tensorkiln.frontend.onnx.computed import dynamic, is_computed, number
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
+from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
-from tensorkiln.ops.rules import same_extent
 
 # Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
 # negative step, as the negative); a bound beyond this magnitude is clamped without arithmetic.
@@ -199,13 +201,14 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
     count = int_value(g.shape(indices)[-1]) if g.rank(indices) else None
     if count is None or not 1 <= count <= g.rank(x) - batch_dims:
         raise malformed("the last dimension of indices must be 1..rank of the operand")
+    if not 0 <= batch_dims < g.rank(indices):
+        raise malformed(f"batch_dims={batch_dims}, expected 0 to {g.rank(indices) - 1}")
+    batch = tuple(map(meet, g.shape(x)[:batch_dims], g.shape(indices)))
+    x = g.fitted(x, (*batch, *g.shape(x)[batch_dims:]))
+    indices = g.fitted(indices, (*batch, *g.shape(indices)[batch_dims:]))
     dims, lead = g.shape(x), g.shape(indices)[:-1]
-    if not 0 <= batch_dims <= len(lead):
-        raise malformed(f"batch_dims={batch_dims}, expected 0 to {len(lead)}")
     parts: list[Val] = []
     for k in range(batch_dims):
-        if not same_extent(dims[k], lead[k]):
-            raise malformed(f"operand and indices differ in batch dimension {k}")
         line = g.emit("arange", start=0, step=1, count=dims[k], dtype="int64")
         parts.append(g.reshape(line, [dims[k] if i == k else IntImm(1) for i in range(len(lead))]))
     places = values(indices)

@@ -18,7 +18,7 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_scatter import least
 from tensorkiln.frontend.onnx.ops_unpool import max_indices
 from tensorkiln.frontend.onnx.windows import Windows, padded_same
-from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ir.expr import Expr, as_expr, binary, int_value
 from tensorkiln.ops.window import Window
 
 # From an image [N, C, H, W] and the windows along H and W to the pooled image.
@@ -185,13 +185,22 @@ def _root(g: Context, x: Val, exponent: int) -> Val:
     return g.emit("pow", x, g.like(1 / exponent, x))
 
 
+def _of_some(g: Context, x: Val) -> Val:
+    """`x`, which must have an element in each spatial dimension."""
+    for axis, extent in enumerate(g.shape(x)[2:], 2):
+        x = g.require(x, binary("ge", extent, 1), f"a non-empty dimension {axis}")
+    return x
+
+
 def global_average_pool(g: Context, x: Val) -> Val:
     """Mean over all spatial dimensions, which are kept with extent 1."""
+    x = _of_some(g, x)
     return g.emit("mean", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 
 def global_max_pool(g: Context, x: Val) -> Val:
     """Maximum over all spatial dimensions, which are kept with extent 1."""
+    x = _of_some(g, x)
     return g.emit("max", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 

@@ -18,7 +18,6 @@ from tensorkiln.frontend.onnx.ops_grid import Sampler, read_corner
 from tensorkiln.frontend.onnx.ops_index import linear
 from tensorkiln.frontend.onnx.windows import Windows
 from tensorkiln.ir.expr import Expr, as_expr, int_value
-from tensorkiln.ops.rules import same_extent
 from tensorkiln.ops.window import Window
 
 
@@ -71,8 +70,10 @@ def roi_align_16(
         raise malformed(f"coordinate_transformation_mode={given!r}; expected one of {modes}")
     if mode not in ("avg", "max"):
         raise malformed(f"mode={mode!r}; expected 'avg' or 'max'")
-    if g.rank(x) != 4 or g.rank(rois) != 2 or not same_extent(g.shape(rois)[1], 4):
-        raise malformed("expected x [N, C, H, W] and rois [R, 4]")
+    if g.rank(x) != 4 or g.rank(rois) != 2 or g.rank(batch_indices) != 1:
+        raise malformed("expected x [N, C, H, W], rois [R, 4] and batch_indices [R]")
+    rois = g.fitted(rois, (g.shape(rois)[0], 4))
+    batch_indices = g.fitted(batch_indices, g.shape(rois)[:1])
     half = coordinate_transformation_mode == "half_pixel"
     samples, channels, *extents = g.shape(x)
     count = g.shape(rois)[0]
@@ -220,19 +221,15 @@ def deform_conv(
         raise unsupported("other than two spatial dimensions")
     samples, channels = g.shape(x)[:2]
     outputs, inner, *kernel = g.static(w, "the weights")
-    height, width = g.shape(offset)[2:]
     if kernel_shape is not None and list(kernel_shape) != kernel:
         raise malformed(f"kernel_shape={list(kernel_shape)}, but the weights have {kernel}")
     count = int_value(channels)
     if count is None or count != inner * group or count % offset_group or outputs % group:
         raise malformed(f"group={group}, offset_group={offset_group} for {count} channels")
     windows = Windows(kernel, strides, dilations, pads, "NOTSET", False).along(g, x)
-    for window, extent, given in zip(windows, g.shape(x)[2:], (height, width), strict=True):
-        if not same_extent(window.count(extent), given):
-            raise malformed("the extents of offset are not those of the result")
     taps = kernel[0] * kernel[1]
-    if not same_extent(g.shape(offset)[1], offset_group * taps * 2):
-        raise malformed(f"offset has not {offset_group * taps * 2} channels")
+    height, width = (w.count(n) for w, n in zip(windows, g.shape(x)[2:], strict=True))
+    offset = g.fitted(offset, (samples, offset_group * taps * 2, height, width))
     several = g.dims.product((samples, as_expr(offset_group)))
     points = g.dims.product((as_expr(taps), height, width))
     moved = g.reshape(offset, (several, taps, 2, height, width))

@@ -20,7 +20,6 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr, binary, int_value
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.places import REDUCTIONS
-from tensorkiln.ops.rules import same_extent
 
 
 def _iota(g: Context, count: Expr, rank: int, axis: int) -> Val:
@@ -103,8 +102,7 @@ def scatter_elements(
             f"operand, indices and updates have {rank}, {g.rank(indices)} and {g.rank(updates)} "
             "dimensions; expected the same of 1 or more"
         )
-    if not all(map(same_extent, g.shape(indices), g.shape(updates))):
-        raise malformed("indices and updates differ in shape")
+    indices, updates = g.met(indices, updates)
     x = holding(g, x, at, values(indices))
     place = wrapped(g, indices, g.shape(x)[at])
     for i in range(rank):
@@ -122,8 +120,9 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
         raise malformed("the last dimension of indices must be 1..rank of the operand")
     dims, lead = g.shape(x), g.shape(indices)[:-1]
     expected = (*lead, *dims[count:])
-    if len(expected) != g.rank(updates) or not all(map(same_extent, expected, g.shape(updates))):
+    if len(expected) != g.rank(updates):
         raise malformed("the shape of updates does not follow from those of operand and indices")
+    updates = g.fitted(updates, expected)
     rows, size = g.dims.product(dims[:count]), g.dims.product(dims[count:])
     many = g.dims.product(lead)
     columns = []

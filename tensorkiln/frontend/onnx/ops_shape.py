@@ -28,6 +28,7 @@ from tensorkiln.frontend.onnx.dispatch import (
 )
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.meeting import stretched
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value
@@ -111,9 +112,7 @@ def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
     for i in drop:
         if int_value(dims[i]) not in (1, None):
             raise malformed(f"dimension {i} of extent {int_value(dims[i])} cannot be squeezed")
-        if int_value(dims[i]) is None and not g.dims.is_computed(dims[i]):
-            raise unsupported(f"dimension {i} is symbolic and must be 1", "freeze it to 1")
-    x = g.checked(x, [1 if i in drop else d for i, d in enumerate(dims)])
+    x = g.fitted(x, [1 if i in drop else d for i, d in enumerate(dims)])
     return g.reshape(x, [d for i, d in enumerate(dims) if i not in drop])
 
 
@@ -242,14 +241,14 @@ def expand(g: Context, x: Val, shape: Val) -> Val:
 def broadcast(g: Context, x: Val, target: Sequence[Expr]) -> Val:
     """Broadcast `x` to the common shape of `x` and `target` by NumPy's rule.
 
-    Where one extent is a number and the other symbolic, the result has the number.
+    Where one extent is a number other than 1 and the other symbolic, the result has the number.
     """
     old = g.shape(x)
     rank = max(len(old), len(target))
     a = [IntImm(1)] * (rank - len(old)) + list(old)
     b = [IntImm(1)] * (rank - len(target)) + list(target)
     new = tuple(_common(g, p, q) for p, q in zip(a, b, strict=True))
-    return x if new == old else g.emit("broadcast_to", x, shape=new)
+    return stretched(g, x, new)
 
 
 def _common(g: Context, a: Expr, b: Expr) -> Expr:
@@ -260,8 +259,9 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
         return a
     if x is not None and y is not None:
         raise malformed(f"extents {x} and {y} do not broadcast")
-    # A symbolic extent can only be 1 or equal to the other extent.
-    return a if x is not None else b
+    if g.dims.is_computed(a) or g.dims.is_computed(b):
+        return a if x is not None else b
+    return (a if x is not None else b) if (x, y) != (None, None) else g.dims.joint((a, b))
 
 
 def tile(g: Context, x: Val, repeats: Val) -> Val:

@@ -183,6 +183,7 @@ RULES: tuple[Rule, ...] = (
     *MOVEMENT,
     # no-ops (a rule is applied only if the type stays the same, so `cast(x)` needs no condition)
     Rule("identity(x)", "x"),
+    Rule("fit(x) | stretch(x)", "x"),
     Rule("cast(x)", "x"),
     Rule("clip(x, min=None, max=None)", "x"),
     Rule("sum(x, axes=()) | mean(x, axes=()) | max(x, axes=()) | min(x, axes=())", "x"),

@@ -45,6 +45,7 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.visit import free_vars
+from tensorkiln.kernels import VIEWS
 from tensorkiln.target import MemoryPool, Target, accelerators, cpu_target
 from tensorkiln.transform.relax.adjacent_concats import offsets_within
 from tensorkiln.transform.relax.pools import divide
@@ -174,7 +175,7 @@ class _Plan:
             self.homes[p] = ("arg", i)
         for b in f.bindings:
             call = b.value
-            if isinstance(call, Call) and call.op == "reshape":
+            if isinstance(call, Call) and call.op in VIEWS:
                 self.view_of[b.var] = self._root(call.args[0])
                 self.owners[b.var] = self._owners(call.args[0])
             elif isinstance(call, Call) and call.op == "concat":

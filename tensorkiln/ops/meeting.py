@@ -1,0 +1,94 @@
+"""Operators for extents that must agree, where it is not known before the call whether they do.
+
+Type rules take extents for equal only if they provably are. Where they may be, `fit` says that they
+are, and `stretch` that they are or one is 1; both make it a condition of the call. They do nothing
+else to a tensor: a `fit` by itself is a view of its operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, binary, int_value, minimum
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.need import Need, Needs
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import Shape, extents, mismatch, same_extent, show_shape, show_type
+
+Constants = Sequence[np.ndarray | None]
+
+
+def _infer(op: str, types: Operands, a: Attrs) -> TensorType:
+    x, shape = types[0], extents(a.shape)
+    if x.ndim > len(shape) or (op == "fit" and x.ndim < len(shape)):
+        expected = f"{len(shape)} dimension(s) {'or less ' if op == 'stretch' else ''}for shape"
+        raise mismatch(
+            op, "x", f"{expected} {show_shape(shape)}", show_type(x), code="rank-mismatch"
+        )
+    return TensorType(shape, x.dtype)
+
+
+def _pairs(x: TensorType, shape: Sequence[ExprLike]) -> Iterator[tuple[Expr, Expr]]:
+    """Extents of an operand and of the result, the last ones first, that are not known to agree."""
+    for own, new in zip(reversed(x.shape), reversed(extents(shape)), strict=False):
+        if not same_extent(own, new):
+            yield own, new
+
+
+def _fit_needs(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
+    expected = f"shape {show_shape(extents(a.shape))}"
+    for own, new in _pairs(types[0], a.shape):
+        yield Need(binary("eq", own, new), 0, expected)
+
+
+def _stretch_needs(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
+    expected = f"a shape that broadcasts to {show_shape(extents(a.shape))}"
+    for own, new in _pairs(types[0], a.shape):
+        if int_value(own) != 1:
+            one = binary("eq", own, as_expr(1))
+            yield Need(binary("or", binary("eq", own, new), one), 0, expected)
+
+
+def _program_stretch(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+    own: Shape = ins[0].type.shape
+
+    def element(*index: Expr) -> Expr:
+        ends = zip(own, out.shape[out.ndim - len(own) :], index[out.ndim - len(own) :], strict=True)
+        return ins[0](*(_place(n, new, i) for n, new, i in ends))
+
+    return element
+
+
+def _place(own: Expr, new: Expr, i: Expr) -> Expr:
+    """Where index `i` of the result is read in a dimension of `own`, which is 1 or `new`."""
+    if int_value(own) == 1:
+        return as_expr(0)
+    return i if same_extent(own, new) else minimum(i, own - 1)
+
+
+MEETING: dict[str, OpDef] = {
+    "fit": OpDef(
+        "fit",
+        ("x",),
+        {"shape": at.extents()},
+        "injective",
+        lambda types, a: _infer("fit", types, a),
+        lambda arrays, a: arrays[0].reshape(a.shape).copy(),
+        lambda ins, a, out: ins[0].element,
+        Needs("the extents of `shape`", _fit_needs),
+    ),
+    "stretch": OpDef(
+        "stretch",
+        ("x",),
+        {"shape": at.extents()},
+        "injective",
+        lambda types, a: _infer("stretch", types, a),
+        lambda arrays, a: np.broadcast_to(arrays[0], a.shape).copy(),
+        _program_stretch,
+        Needs("extents of 1 or of `shape`", _stretch_needs),
+    ),
+}
