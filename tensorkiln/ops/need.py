@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorkiln.arith import Bounds, prove, simplify
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Binary, Expr, ExprLike, as_expr, binary, int_value
+from tensorkiln.ir.expr import Binary, Expr, ExprLike, Var, as_expr, binary, int_value
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.rules import mismatch, show_type
@@ -43,7 +43,7 @@ class Need:
         if _plain(self.condition) or prove(self.condition, within):
             return None
         if self.when is None:
-            return simplify(self.condition, bounds)
+            return shortest(self.condition, bounds)
         assert isinstance(self.when, Binary)
         unless = binary(NEGATED[self.when.op], self.when.a, self.when.b)
         return simplify(binary("or", unless, self.condition), bounds)
@@ -74,6 +74,14 @@ def at_least(
     return Need(binary("ge", as_expr(extent), as_expr(least)), operand, expected, code, when)
 
 
+def shortest(condition: Expr, bounds: Bounds) -> Expr:
+    """A condition simplified, but for comparisons of a dimension: `n <= 9` does not become
+    `n < 10`."""
+    simple = simplify(condition, bounds)
+    plain = isinstance(condition, Binary) and isinstance(condition.a, Var)
+    return condition if plain and int_value(simple) is None else simple
+
+
 def _plain(condition: Expr) -> bool:
     return int_value(condition) == 1
 
@@ -85,11 +93,11 @@ def require_known(
     needs: Iterator[Need],
 ) -> None:
     """Raise UserError for the first of `needs` that does not hold, whatever the symbolic extents
-    of operands, called `names`, are."""
+    of operands, called `names`, are, but for 0: nobody means tensors that must be empty."""
     for need in needs:
         if _plain(need.condition):
             continue
-        bounds = Bounds.dims(free_vars(need.condition))
+        bounds = Bounds.dims(free_vars(need.condition), 1)
         left = need.open_condition(bounds)
         if left is not None and int_value(left) == 0:
             t = types[need.operand]

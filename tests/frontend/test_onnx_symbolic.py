@@ -410,9 +410,14 @@ def test_sizes_for_which_they_do_not_are_refused_by_the_call(h: int) -> None:
         run["main"](rand(1, 2, h, 3))
 
 
-def test_names_that_nothing_connects_stay_apart() -> None:
+def test_names_that_nothing_connects_broadcast_or_are_equal() -> None:
     made = model([N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"])
-    assert [issue.kind for issue in check_onnx(made)] == ["malformed"]
+    run = Executor(compile_module(from_onnx(made)), cpu())["main"]
+    for a, b in ((3, 3), (1, 3), (3, 1)):
+        left, right = rand(a), rand(b)
+        np.testing.assert_array_equal(np.asarray(run(left, right)), left + right)
+    with pytest.raises(ValueError, match="a is 2, b is 3; expected"):
+        run(rand(2), rand(3))
 
 
 def test_tensors_without_elements_are_results() -> None:

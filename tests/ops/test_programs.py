@@ -105,6 +105,8 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
       for t in ("int8", "int32", "int64")),
     *((op, [ints(0, 1, 200, dtype="uint8")], {}) for op in ("abs", "relu", "sign", "identity")),
     ("require", [EDGES], {"condition": True, "reason": "nothing"}),
+    ("fit", [data(2, 3)], {"shape": (2, 3)}),
+    ("stretch", [data(2, 1, 3)], {"shape": (4, 2, 5, 3)}),
     ("exp", [EDGES], {}),
     ("gelu", [EDGES], {"approximate": "tanh"}),
     ("leaky_relu", [EDGES], {"alpha": 0.3}),

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.arith import Bounds, simplify
+from tensorkiln.arith import Bounds
 from tensorkiln.frontend.onnx import known
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -21,6 +21,7 @@ from tensorkiln.ir.expr import Expr, ExprLike, as_expr, binary, int_value, selec
 from tensorkiln.ir.relax import Constant, MatchCast, RVar, TensorType, Value, constant
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.need import shortest
 from tensorkiln.ops.rules import extents, show_shape
 from tensorkiln.ops.wide import GROWING, STATISTICS
 
@@ -183,7 +184,7 @@ class Context:
         NodeProblem if it does not hold for any size.
         """
         bounds = Bounds.dims(free_vars(condition))
-        left = simplify(condition, bounds)
+        left = shortest(condition, bounds)
         if int_value(left) == 0:
             raise malformed(f"expected {expected}")
         if int_value(left) == 1:
