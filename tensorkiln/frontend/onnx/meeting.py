@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tensorkiln import ops
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.attrs import AttrValue
-from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
+from tensorkiln.ir.relax import Value
 from tensorkiln.ops.agreement import AGREEMENTS
+from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.rules import Shape
 
-if TYPE_CHECKING:
-    from tensorkiln.frontend.onnx.context import Context
-
 _ONE = as_expr(1)
+
+
+class Context(Protocol):
+    """What an importer of a node works with (`context.py`)."""
+
+    builder: GraphBuilder
+    dims: Dims
+
+    @property
+    def span(self) -> str: ...
+    def shape(self, x: Val) -> Shape: ...
+    def value(self, x: Val) -> Value: ...
+    def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val: ...
+    def emit(self, name: str, *args: Val, **attrs: AttrValue) -> Val: ...
 
 
 def agreed(g: Context, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
