@@ -7,7 +7,7 @@ All programs are compiled by Tensorkiln, so that they run wherever it does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import tensorkiln as tk
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.runtime.tensor import aligned_empty, dtype_named
 from tensorkiln.script import T, from_source
+from tensorkiln.target.dots import multiplies_tiles
 
 STEPS = 300_000
 CHAINS = 16  # of 16 vectors: more than latency times throughput of any FMA unit so far
@@ -77,6 +78,67 @@ UNITS = {
 }
 
 
+# Adds products of tiles to four tiles of sums, from two tiles of each factor.
+_TILE_PEAK = """
+@T.prim_func
+def peak(
+    A: T.Buffer((32, {terms}), "{left}"),
+    B: T.Buffer((32, {terms}), "{right}"),
+    Y: T.Buffer((64, 16), "{sums}"),
+) -> None:
+    c = T.alloc_buffer((4, 16, 16), "{sums}", scope="tile")
+    a = T.alloc_buffer((2, 16, {terms}), "{left}", scope="tile")
+    b = T.alloc_buffer((2, 16, {terms}), "{right}", scope="tile")
+    for n in T.unroll(4):
+        c[n, {sum}] = {zero}
+    for n in T.unroll(2):
+        a[n, {factor}] = A[{part}]
+        b[n, {factor}] = B[{part}]
+    for _step in range({steps}):
+        for n in T.unroll(4):
+            c[n, {sum}] = T.{product}(c[n, {sum}], a[n // 2, {factor}], b[n % 2, {factor}])
+    for n in T.unroll(4):
+        Y[{place}] = c[n, {sum}]
+"""
+
+
+def _matrix(columns: int, first: str = "") -> str:
+    """The indices of 16 rows, from row `first` on, of so many columns."""
+    count = 16 * columns
+    lanes, size = f"T.Ramp(0, 1, {count})", f"T.Broadcast({columns}, {count})"
+    start = f" + T.Broadcast({first}, {count})" if first else ""
+    return f"{lanes} // {size}{start}, {lanes} % {size}"
+
+
+@dataclass(frozen=True, slots=True)
+class TileUnit:
+    """What multiplies tiles: types of the sums and factors, terms of a row, the product."""
+
+    sums: str
+    left: str
+    right: str
+    terms: int
+    product: str
+
+    def program(self) -> PrimFunc:
+        """Four tiles of sums, to each of which STEPS products are added."""
+        text = _TILE_PEAK.format(
+            **{f: getattr(self, f) for f in ("sums", "left", "right", "terms", "product")},
+            **{"sum": _matrix(16), "factor": _matrix(self.terms), "steps": STEPS},
+            **{"part": _matrix(self.terms, "n * 16"), "place": _matrix(16, "n * 16")},
+            zero="0.0" if self.sums == "float32" else "0",
+        )
+        (made,) = from_source(text).functions
+        return made
+
+
+TILE_UNITS = {
+    "bfloat16": TileUnit("float32", "bfloat16", "bfloat16", 32, "tile_dot2_bf16"),
+    "int8": TileUnit("int32", "uint8", "int8", 64, "tile_dot4"),
+}
+TILES = " tiles"
+
+
 def read_program(rounds: int, rows: int, chains: int, lanes: int) -> Any:
     """Adds up rows x chains x lanes numbers, `rounds` times."""
 
@@ -125,6 +187,22 @@ def peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], float]:
     return lambda: call(a, b, y), 2.0 * u.count * lanes * chains * STEPS
 
 
+def tile_peak_of(unit: str, target: tk.Target) -> tuple[Callable[[], object], float]:
+    """The same for tiles of `unit`, one of TILE_UNITS."""
+    u = TILE_UNITS[unit]
+    call = compiled(u.program(), target)
+    a, b = (np.full((32, u.terms), 1).astype(dtype_named(d)) for d in (u.left, u.right))
+    y = np.zeros((64, 16), u.sums)
+    return lambda: call(a, b, y), 2.0 * 4 * 16 * 16 * u.terms * STEPS
+
+
+def units_of(target: tk.Target) -> dict[str, tuple[Callable[[], object], float]]:
+    """By name, calls that keep the units of a target busy, and their operations."""
+    found = {unit: peak_of(unit, target) for unit in UNITS}
+    tiles = (unit for unit in TILE_UNITS if multiplies_tiles(target, unit))
+    return found | {unit + TILES: tile_peak_of(unit, target) for unit in tiles}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one core: GFLOP/s (of int8: Gop/s) by unit, and GB/s read by footprint in bytes."""
@@ -132,20 +210,26 @@ class Limits:
     peaks: Mapping[str, float]
     gbytes: tuple[tuple[int, float], ...]
 
+    def peak(self, precision: str) -> float:
+        """GFLOP/s of the fastest unit for products of a precision."""
+        return max(self.peaks[precision], self.peaks.get(precision + TILES, 0.0))
+
     def bandwidth(self, footprint: float) -> float:
         """GB/s of the smallest measured footprint that holds this one."""
         return next((rate for size, rate in self.gbytes if size >= footprint), self.gbytes[-1][1])
 
 
-def measure_limits(times: int = 10, target: tk.Target | None = None) -> Limits:
+def measure_limits(
+    times: int = 10, target: tk.Target | None = None, footprints: Sequence[int] = FOOTPRINTS
+) -> Limits:
     """Of the instructions that `target` has (this processor's). Takes seconds; the clock's
     frequency changes, so the peaks are taken twice."""
     target = target or tk.Target("native")
-    units = {unit: peak_of(unit, target) for unit in UNITS}
+    units = units_of(target)
     before = {unit: least(run, times) for unit, (run, _) in units.items()}
     rates = []
     lanes, chains = target.vector_lanes("float32"), 8
-    for size in FOOTPRINTS:
+    for size in footprints:
         rounds, rows = max(1, READ_BYTES // size), size // (4 * lanes * chains)
         x, y = aligned_empty((rows, chains, lanes), np.dtype(np.float32)), np.zeros(lanes, "f")
         x[...] = 0.0

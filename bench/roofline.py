@@ -116,7 +116,7 @@ def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Lim
         w, k = work[call.symbol], call.symbol
         weights = _weights(call, w)
         warm = sum(w.reads) + w.writes - weights
-        compute = w.flops / limits.peaks[w.unit] / 1e3
+        compute = w.flops / limits.peak(w.unit) / 1e3
         memory = (weights / limits.bandwidth(cold) + warm / limits.bandwidth(warm)) / 1e3
         old = found.get(k, Row(k, classes[k], 0, 0, 0, 0, 0, ""))
         found[k] = Row(

@@ -9,7 +9,8 @@ A program moves and multiplies whole matrices only, each with one store:
     y[m + rows, n + columns] = c[i, whole]                  to memory
 
 Rows and columns are two vectors with a lane for each element (`whole`), row by row; a place in
-memory adds a scalar to each. The rows of a matrix may be every n-th of a dimension: `rows * n`.
+memory adds a scalar to each. The rows of a matrix may be every n-th of a dimension, `rows * n`, or
+windows of one that overlap, `rows * n + columns`.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ def place_in_memory(indices: tuple[Expr, ...], rows: int, columns: int) -> Place
     for d, e in enumerate(indices):
         lanes, first = _split(e)
         start.append(first)
+        if isinstance(lanes, Binary) and lanes.op == "add" and lanes.b == along:
+            lanes, found[along] = lanes.a, d
         if isinstance(lanes, Binary) and lanes.op == "mul" and lanes.a == down:
             number = int_value(lanes.b.a) if isinstance(lanes.b, Broadcast) else None
             lanes, step = down if number else lanes, number or 1

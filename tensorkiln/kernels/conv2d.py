@@ -24,7 +24,6 @@ from math import prod
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
@@ -33,13 +32,14 @@ from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewrit
 from tensorkiln.kernels.fusion import elementwise_epilogue
 from tensorkiln.kernels.halves import of_halves
 from tensorkiln.kernels.layouts import (
+    PIXEL,
     TILED_ROWS,
     adjacent,
     by_lanes,
     channel_blocks,
     has_kernel,
-    has_tile_rows,
     is_blocked,
+    takes_tiles,
     together,
 )
 from tensorkiln.ops import call as op_call
@@ -109,21 +109,11 @@ def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:
     return stored and _fits(call, out, target)
 
 
-def takes_tiles(call: Call, out: TensorType, target: Target, dtype: DType) -> bool:
-    """Whether a convolution of an image of `dtype` is computed in tiles of the processor: those of
-    known size and one group, but of pictures of few channels."""
-    x, w = (a.type for a in call.args[:2])
-    assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    sizes = [int_value(d) for d in (*out.shape[2:], *w.shape)]
-    several = call.attrs.groups == 1 and (int_value(x.shape[1]) or 0) > 4
-    return several and None not in sizes and 0 not in sizes and has_tile_rows(target, dtype)
-
-
 def _tiles_fit(call: Call, out: TensorType, target: Target) -> bool:
-    """As `_direct_fits`; and the image lies as rows of tiles, of at least a few pixels."""
+    """As `_direct_fits`; and the image lies as rows of tiles want it, and has a few pixels."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    if not _direct_fits(call, out, target) or not takes_tiles(call, out, target, x.dtype):
+    if not _direct_fits(call, out, target) or not takes_tiles(call, target):
         return False
     pixels = prod(int_value(d) or 0 for d in out.shape[2:])
     few = together(w, 1)
@@ -155,7 +145,7 @@ def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
     few = adjacent(call, target)
     want, weights = channel_blocks(target, x), _weights(call, w, few, target)
     if groups == 1 and few > 1:
-        want = Layout.parse("A B/4 C D B%4") if channels <= 4 else want
+        want = Layout.parse(f"A B/{PIXEL} C D B%{PIXEL}") if channels <= PIXEL else want
     elif groups == 1 and channels < lanes // 2:
         want = Layout.plain(4)
     bias = [by_lanes(target)] * len(call.args[2:])
@@ -174,7 +164,7 @@ def _weights(call: Call, w: Constant, few: int, target: Target) -> Layout | Pack
     if v == 1:  # products are taken one by one, of integers too
         return Layout.parse(f"A/{nr} B C D A%{nr}")
     if few > 1:
-        block = 4 if channels <= 4 else channel_blocks(target, x).block(1)
+        block = PIXEL if channels <= PIXEL else channel_blocks(target, x).block(1)
         if multiplies_tiles(target, w.type.dtype.name):
             nr = v * (2 if 2 in widths else 1)  # tiles of sums
         return Layout.parse(f"A/{nr} B/{block} C D B/{few}%{block // few} A%{nr} B%{few}")

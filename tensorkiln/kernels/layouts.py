@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
@@ -9,10 +11,13 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.tiles import TILE_ROW_BYTES, TILE_ROWS
 from tensorkiln.target import Target
 from tensorkiln.target.dots import multiplies_pairs, multiplies_tiles
+from tensorkiln.target.rates import has_fast_pairs
 
 # Rows from which on tiles are used. A tile of 4 rows loads as many bytes of weights as the vector
 # kernel, which is as fast as they come from memory for fewer.
 TILED_ROWS = 4
+# Channels of a pixel of a picture of narrow numbers, at most.
+PIXEL = 4
 
 
 def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
@@ -73,7 +78,14 @@ def has_kernel(call: Call, target: Target) -> bool:
 def takes_pairs(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies operands of a product as floats of 16 bits: the target has an
     instruction for pairs of them and, where rows lie in memory as they are, terms are even. Those
-    of an attention are whole vectors."""
+    of an attention are whole vectors. Where the instruction is slower than that of float32, only
+    products in tiles and of so few rows that they wait for weights: all other operands may be
+    stored in 16 bits, and are multiplied as float32."""
+    fast = has_fast_pairs(target) or takes_tiles(call, target) or _waits_for_weights(call)
+    return fast and _has_pairs(call, target)
+
+
+def _has_pairs(call: Call, target: Target) -> bool:
     w = call.args[1].type
     assert isinstance(w, TensorType)
     even = call.op in ("conv2d", "attention") or (
@@ -82,20 +94,42 @@ def takes_pairs(call: Call, target: Target) -> bool:
     return even and has_vectors(target) and multiplies_pairs(target, w.dtype.name)
 
 
+def _waits_for_weights(call: Call) -> bool:
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    return call.op == "linear" and _rows(x) < TILED_ROWS
+
+
+def _rows(x: TensorType) -> int:
+    """The rows of a product's left operand, an unknown number of them as many as tiles need."""
+    return prod(n if (n := int_value(d)) is not None else TILED_ROWS for d in x.shape[:-1])
+
+
 def takes_tiles(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies matrices in tiles (ir/tiles.py): the target has them for these
-    types, and there are enough rows and terms for a tile to be worth configuring."""
+    types, and there are enough rows and terms for a tile to be worth configuring. Of convolutions,
+    those of known size and one group; those of pictures of few channels if a tile has the columns
+    of their filter."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    narrow = w.dtype.name == "int8" or (x.dtype.bits == 16 and takes_pairs(call, target))
+    narrow = w.dtype.name == "int8" or (x.dtype.bits == 16 and _has_pairs(call, target))
     if not narrow or not multiplies_tiles(target, w.dtype.name):
         return False
-    rows = 1
-    for d in x.shape[:-1]:
-        rows *= int_value(d) or TILED_ROWS
-    few = adjacent(call, target)
-    terms = int_value(w.shape[-2]) or 0
-    return rows >= TILED_ROWS and terms % few == 0 and terms >= TILE_ROWS * few
+    if call.op == "conv2d":
+        sizes = [int_value(d) for d in (*x.shape[1:], *w.shape)]
+        if None in sizes or 0 in sizes or not has_tile_rows(target, x.dtype):
+            return False
+        picture = (sizes[0] or 0) <= PIXEL
+        fits = call.attrs.dilation[1] == 1 and window_bytes(x, w) <= TILE_ROW_BYTES
+        return call.attrs.groups == 1 and (not picture or fits)
+    few, terms = adjacent(call, target), int_value(w.shape[-2]) or 0
+    products = call.op in ("linear", "matmul") and _rows(x) >= TILED_ROWS
+    return products and terms % few == 0 and terms >= TILE_ROWS * few
+
+
+def window_bytes(x: TensorType, w: TensorType) -> int:
+    """The bytes of the pixels under a row of a filter, of a picture of few channels."""
+    return (int_value(w.shape[3]) or 0) * PIXEL * x.dtype.bytes
 
 
 def adjacent(call: Call, target: Target) -> int:

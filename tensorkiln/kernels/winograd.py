@@ -19,17 +19,18 @@ from dataclasses import dataclass, replace
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
-from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
-from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, takes_tiles, with_padding
+from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, constant
+from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
 from tensorkiln.kernels.estimates import SMALL, USUAL, expected
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
 from tensorkiln.kernels.fusion import elementwise_epilogue
-from tensorkiln.kernels.layouts import by_lanes, channel_blocks
+from tensorkiln.kernels.layouts import by_lanes, channel_blocks, takes_tiles
 from tensorkiln.kernels.winograd_knobs import winograd_knobs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
 from tensorkiln.target.dots import multiplies_pairs
+from tensorkiln.target.rates import has_fast_pairs
 
 # Times in the estimates are in vector multiply-adds of a direct convolution. _PRODUCT: a
 # multiply-add on transformed values, whose sums are shorter. _FEWEST: fewer tiles than this take as
@@ -132,16 +133,28 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     x = call.args[0].type
     if not isinstance(x, TensorType) or any(int_value(d) != TAPS for d in w.type.shape[2:]):
         return None
-    if int_value(x.shape[1]) is None or takes_tiles(call, out, target, DType(target.precision)):
+    if int_value(x.shape[1]) is None or _in_tiles(call, target):
         return None
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
     is_open = any(int_value(d) is None for d in out.shape[2:])
     pictures = (USUAL, SMALL) if is_open else (USUAL,)
     height, width = out.shape[2:]
     images = [(expected(height, size), expected(width, size)) for size in pictures]
-    gain = _GAIN_OVER_PAIRS if multiplies_pairs(target, target.precision) else _GAIN
+    pairs = multiplies_pairs(target, target.precision) and has_fast_pairs(target)
+    gain = _GAIN_OVER_PAIRS if pairs else _GAIN
     layer = Layer(Costs.of(target), gain, a.dilation)
     return fastest_tile(inputs, outputs, images, sizes, layer)
+
+
+def _in_tiles(call: Call, target: Target) -> bool:
+    """Whether a float32 convolution is multiplied in tiles at the precision that a target asks
+    for."""
+    if target.precision == "float32":
+        return False
+    narrow = DType(target.precision)
+    types = (replace(a.type, dtype=narrow) for a in call.args[:2] if isinstance(a.type, TensorType))
+    args = (*(RVar("x", t) for t in types), *call.args[2:])
+    return takes_tiles(replace(call, args=args), target)
 
 
 def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:

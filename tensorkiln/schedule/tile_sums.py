@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, const, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, const, int_value
 from tensorkiln.ir.stmt import For, Stmt, Store, seq
 from tensorkiln.ir.tiles import TILE_ROW_BYTES
 from tensorkiln.ir.visit import loads, walk_stmt
@@ -147,15 +147,18 @@ def _instruction(tile: For) -> str:
     size = f"{extents[0]}x{extents[1]}_{store.buffer.dtype}"
     if not isinstance(store.value, Load):
         return f"tile_zero_{size}"
-    apart = _rows_apart(tile, store.value)
-    return f"tile_copy_{size}" + (f"_{apart}" if apart > 1 else "")
+    row, column = (t.var for t in inside)
+    steps = [(_step(i, row), _step(i, column)) for i in store.value.indices]
+    step, both = next((a, b != 0) for a, b in steps if a)
+    if both:
+        return f"tile_windows_{size}_{step}"
+    return f"tile_copy_{size}" + (f"_{step}" if step > 1 else "")
 
 
-def _rows_apart(tile: For, x: Load) -> int:
-    """From row to row of a tile in memory, the step of the index of its rows."""
-    found = (affine(simplify(i), (tile.var,)) for i in x.indices)
-    steps = [int_value(as_expr(f[0].get(tile.var, 0))) or 0 for f in found if f is not None]
-    return max(steps, default=1)
+def _step(index: Expr, var: Var) -> int:
+    """By how much an index grows with a loop variable; 0 where that is no constant."""
+    found = affine(simplify(index), (var,))
+    return (int_value(as_expr(found[0].get(var, 0))) or 0) if found is not None else 0
 
 
 __all__ = ["COLUMNS", "TileSum", "put_in_tiles"]

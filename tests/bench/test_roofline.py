@@ -65,7 +65,7 @@ def test_records_come_back(monkeypatch: pytest.MonkeyPatch, tmp_path: object) ->
 def test_limits_of_this_machine() -> None:
     limits = measure_limits(times=1)
     assert (
-        set(limits.peaks) == set(UNITS)
+        set(limits.peaks) >= set(UNITS)
         and min(limits.peaks.values()) > 0
         and all(rate > 0 for _, rate in limits.gbytes)
     )

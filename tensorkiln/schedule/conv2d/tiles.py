@@ -17,6 +17,9 @@ the left tile has rows, and at least eight: with fewer it waits for its weights.
 * where strides are 1, and rows are short or have no halo, pixels of the whole image with its halo,
   one after the other: sums of those in the halo are computed, and not stored.
 
+Of pictures of few channels a row of a tile has the pixels under a row of the filter, which are
+adjacent: windows that overlap. The sum is then over the rows of the filter.
+
 Each sum is added in one order, whatever tile a pixel is in.
 """
 
@@ -31,6 +34,7 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import If, PrimFunc, Stmt, seq
 from tensorkiln.ir.tiles import TILE_ROWS
+from tensorkiln.kernels.layouts import PIXEL
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, vectors, within
 from tensorkiln.schedule.conv2d.program import Conv
 from tensorkiln.schedule.group import Group, inplace_params, static
@@ -125,11 +129,18 @@ class _Sums:
     """The sums of groups of pixels, and their epilogue."""
 
     def __init__(self, c: Conv):
-        self.c, self.x = c, c.x
-        if _is_flat(c):
-            n, blocks, rows, columns, lanes = c.x.shape
-            x = c.call.args[0]
-            assert isinstance(x, RVar)
+        self.c, self.x, self.w = c, c.x, c.w
+        self.windows = c.blocked == PIXEL
+        x, w = c.call.args[:2]
+        assert isinstance(x, RVar) and isinstance(w, RVar)
+        n, blocks, rows, columns, lanes = c.x.shape
+        if self.windows:
+            row = simplify(columns * lanes)
+            self.x = c.group.buffers[x] = replace(c.x, shape=(n, blocks, rows, row))
+            *lead, taps, groups, lanes = c.w.shape
+            shape = (*lead, simplify(taps * groups), lanes)
+            self.w = c.group.buffers[w] = replace(c.w, shape=shape)
+        elif _is_flat(c):
             self.x = c.group.buffers[x] = replace(
                 c.x, shape=(n, blocks, simplify(rows * columns), lanes)
             )
@@ -137,15 +148,10 @@ class _Sums:
     def groups(self, n: Expr, panel: Expr, p: _Pixels, first: Expr, count: int) -> Stmt:
         """All groups of a panel of image n, but of the outermost loop only `count` from `first`."""
         c = self.c
-        few, columns = c.together, c.nr // COLUMNS
+        few, left, right = c.together, c.x.dtype, c.w.dtype
+        terms = c.step * c.kernel[1] if self.windows else c.step
         t = TileSum(
-            p.rows,
-            columns,
-            c.step // few,
-            few,
-            dtype=c.dtype,
-            left=c.x.dtype,
-            right=c.w.dtype,
+            p.rows, c.nr // COLUMNS, terms // few, few, dtype=c.dtype, left=left, right=right
         )
 
         def group(i: Expr, *index: Expr) -> Stmt:
@@ -165,17 +171,22 @@ class _Sums:
         c, few = self.c, self.c.together
 
         def step(g: Expr, kh: Expr, kw: Expr) -> Stmt:
+            tap = (kh,) if self.windows else (kh, kw)
+
             def left(k: int, i: Expr, j: Expr) -> Load:
-                return Load(self.x, (n, g, *map(simplify, tiles[k].source(i, kh, kw)), j))
+                place = tiles[k].source(i, kh, kw)
+                if self.windows:
+                    place, j = place[:-1], simplify(place[-1] * c.step + j)
+                return Load(self.x, (n, g, *map(simplify, place), j))
 
             def right(o: int, i: Expr, j: Expr) -> Load:
-                return Load(c.w, (panel, g, kh, kw, i, simplify(j + o * COLUMNS * few)))
+                return Load(self.w, (panel, g, *tap, i, simplify(j + o * COLUMNS * few)))
 
             return t.step(left, right)
 
         granules = -(-static(c.wt.shape[1], "channels") // c.step)
-        roles = ["", "kernel_row", "kernel_column"]
-        return nest(["g", "kh", "kw"], [granules, *c.kernel], step, roles)
+        extents = [granules, c.kernel[0], 1 if self.windows else c.kernel[1]]
+        return nest(["g", "kh", "kw"], extents, step, ["", "kernel_row", "kernel_column"])
 
     def _finish(
         self, n: Expr, panel: Expr, tile: _Tile, rows: int, memory: Buffer, first: int
@@ -205,6 +216,8 @@ class _Sums:
 def _is_flat(c: Conv) -> bool:
     """Whether tiles go on from row to row of the image with its halo."""
     halo = c.xt.memory.halo(3)
+    if c.blocked == PIXEL:
+        return False
     return c.stride == (1, 1) and (c.columns < _SHORT or (halo == 0 and c.kernel[1] == 1))
 
 

@@ -49,6 +49,18 @@ def tile_copy(rows: int, columns: int, dtype: str, step: int = 1) -> Instruction
     return Instruction.of(f"{name}_{step}", (t, m), template, code)
 
 
+def tile_windows(rows: int, columns: int, dtype: str, step: int) -> Instruction:
+    """t[i, j] = m[i * step + j]: windows of a row in memory, which may overlap."""
+    t = buffer("t", (rows, columns), dtype)
+    m = buffer("m", ((rows - 1) * step + columns,), dtype)
+    down, along = whole(rows, columns)
+    template = _loops((rows, columns), lambda i, j: Store(t, (i, j), Load(m, (i * step + j,))))
+    apart = Binary("mul", down, Broadcast(IntImm(step), rows * columns))
+    code = Store(t, (down, along), Load(m, (Binary("add", apart, along),)))
+    name = f"tile_windows_{rows}x{columns}_{dtype}_{step}"
+    return Instruction.of(name, (t, m), template, code)
+
+
 def tile_dot(name: str, rows: int, columns: int, steps: int) -> Instruction:
     """c[i, j] += a[i, count*k + n] * b[k, count*j + n] for k < steps and n < count: one of
     `TILE_DOTS`, whose factors lie as those of its dot product."""
@@ -85,11 +97,14 @@ def _loops(extents: tuple[int, ...], body: Callable[..., Stmt]) -> Stmt:
 @cache
 def tile_named(name: str) -> Instruction | None:
     """The instruction called `name`, as `tile_zero_16x16_float32`, `tile_copy_16x32_bfloat16`, of
-    every second row `tile_copy_16x32_bfloat16_2`, or `tile_dot2_bf16_16x16x16`; None for another
-    form."""
+    every second row `tile_copy_16x32_bfloat16_2`, of windows 8 apart
+    `tile_windows_16x28_bfloat16_8`, or `tile_dot2_bf16_16x16x16`; None for another form."""
     zero = re.fullmatch(r"tile_zero_(\d+)x(\d+)_(\w+)", name)
     if zero and zero[3] in DTYPES:
         return tile_zero(int(zero[1]), int(zero[2]), zero[3])
+    windows = re.fullmatch(r"tile_windows_(\d+)x(\d+)_([a-z]+\d+)_(\d+)", name)
+    if windows and windows[3] in DTYPES and int(windows[4]) > 0:
+        return tile_windows(int(windows[1]), int(windows[2]), windows[3], int(windows[4]))
     copy = re.fullmatch(r"tile_copy_(\d+)x(\d+)_([a-z]+\d+)(?:_(\d+))?", name)
     if copy and copy[3] in DTYPES and copy[4] not in ("0", "1"):
         return tile_copy(int(copy[1]), int(copy[2]), copy[3], int(copy[4] or 1))
@@ -102,4 +117,4 @@ def tile_dot_for(left: DType) -> str:
     return next(n for n, dot in TILE_DOTS.items() if DOTS[dot][1][0] == left.name)
 
 
-__all__ = ["tile_copy", "tile_dot", "tile_dot_for", "tile_named", "tile_zero"]
+__all__ = ["tile_copy", "tile_dot", "tile_dot_for", "tile_named", "tile_windows", "tile_zero"]

@@ -11,10 +11,12 @@ stored in 16 bits for all of its readers, so that kernels write and read half of
 result of a normalisation there is a copy in float32. Casts move before operators that only move
 elements, to where the value is computed. A parameter or result of the function keeps its type.
 
-A target without an instruction for products of 16 bits (`target/dots.py`) gets weights of 16 bits,
-and multiplies in float32: then nothing else is rounded. A call stays as it is if its weights would
-overflow, or if another algorithm, such as Winograd's, computes it faster in float32; the attribute
-`decomposed` of the function says why, for `Executable.placement()`.
+A target without an instruction for products of 16 bits (`target/dots.py`), or with one that is
+slower than float32's (`target/rates.py`), gets weights of 16 bits, and multiplies in float32: then
+nothing else is rounded. With a slower one, convolutions, whose weights are few, stay as they are.
+So does a call if its weights would overflow, or if another algorithm, such as Winograd's, computes
+it faster in float32; the attribute `decomposed` of the function says why, for
+`Executable.placement()`.
 
 Needs: canonical operators with constant weights; run before `decompose_operators`.
 """
@@ -36,6 +38,8 @@ from tensorkiln.kernels.layouts import takes_pairs
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target, target_in
+from tensorkiln.target.dots import multiplies_pairs
+from tensorkiln.target.rates import has_fast_pairs
 from tensorkiln.transform.rewriting.graph import live
 
 # The operators that take 16 bits. Leave one out, and it computes in float32.
@@ -98,6 +102,9 @@ class _Narrowed:
         pairs = takes_pairs(halves, self.target)
         if call.op in OF_WEIGHTS:
             if not isinstance(operands[1], Constant):
+                return
+            if call.op == "conv2d" and not pairs and _has_slow_pairs(self.target):
+                self._note(call, f"products of pairs of {self.half} take longer on this processor")
                 return
             held = held if pairs else [operands[0], *held[1:]]
         elif not pairs or families(self.target).layouts(halves, var.tensor, self.target) is None:
@@ -201,6 +208,11 @@ class _Narrowed:
             for k, a in enumerate(call.args)
         ]
         return replace(call, args=tuple(args))
+
+
+def _has_slow_pairs(target: Target) -> bool:
+    """Whether a target multiplies pairs of 16 bits, but float32 faster."""
+    return multiplies_pairs(target, target.precision) and not has_fast_pairs(target)
 
 
 def _is_single(v: Value) -> bool:

@@ -91,7 +91,7 @@ def _of_bytes(b: Battery) -> None:
 
 # A filter (outputs, inputs, rows, columns), the attributes of its convolution, the image: rows that
 # are cut evenly and that are not, short ones that follow each other with and without halos, an odd
-# number of rows; strides, dilation; channels that make blocks of every width.
+# number of rows; strides, dilation; channels that make blocks of every width; pictures.
 Image = tuple[tuple[int, ...], dict[str, object], tuple[int, ...]]
 PADDED, STRIDED = {"padding": (1, 1, 1, 1)}, {"strides": (2, 2)}
 IMAGES: dict[str, Image] = {
@@ -101,6 +101,8 @@ IMAGES: dict[str, Image] = {
     "3x3_wide": ((64, 40, 3, 3), PADDED, (1, 40, 5, 28)),
     "3x3_strided": ((32, 70, 3, 3), {**PADDED, **STRIDED}, (1, 70, 13, 33)),
     "3x3_dilated": ((16, 33, 3, 3), {"padding": (2, 2, 2, 2), "dilation": (2, 2)}, (1, 33, 17, 17)),
+    "7x7_of_3": ((40, 3, 7, 7), {"padding": (3, 3, 3, 3), **STRIDED}, (2, 3, 30, 38)),
+    "3x3_of_4": ((16, 4, 3, 3), {}, (1, 4, 9, 20)),
     "5x5": ((16, 16, 5, 5), {"padding": (2, 2, 2, 2)}, (1, 16, 11, 40)),
 }
 

@@ -243,6 +243,7 @@ def test_winograd_gives_way_to_tiles() -> None:
     "name",
     [
         *("tile_copy_16x32_bfloat16_2", "tile_copy_7x16_uint8_3"),
+        *("tile_windows_16x28_bfloat16_8", "tile_windows_5x12_uint8_1"),
         *("tile_zero_3x5_int32", "tile_zero_16x16_float32"),
         *("tile_copy_16x64_uint8", "tile_copy_1x32_bfloat16", "tile_copy_5x2_bfloat16"),
         *("tile_dot4_16x16x16", "tile_dot4_3x16x1", "tile_dot4_1x5x2"),
@@ -270,6 +271,7 @@ def test_instructions_are_what_their_loops_say(name: str) -> None:
 def test_other_names_are_no_instructions() -> None:
     for name in (
         "tile_copy_16x32_bfloat16_1",
+        "tile_windows_16x28_bfloat16_0",
         "tile_zero_16x16",
         "tile_copy_16_uint8",
         "tile_dot2_16x16x16",
