@@ -179,6 +179,10 @@ def extents(values: Iterable[ExprLike]) -> Shape:
     return tuple(map(as_expr, values))
 
 
+# Bytes of address space of a process: no dimension is longer, and no step along one need be.
+ADDRESSES = 1 << 47
+
+
 def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> None:
     """Raise UserError `bad-attribute` unless `value` is in the range of `dtype`, and whole if
     `dtype` is no float. Float dtypes and symbolic values are not checked."""

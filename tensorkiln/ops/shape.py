@@ -30,6 +30,7 @@ from tensorkiln.ops import attribute as at
 from tensorkiln.ops.need import Needs
 from tensorkiln.ops.op import Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
 from tensorkiln.ops.rules import (
+    ADDRESSES,
     INTEGER,
     Shape,
     bad_attribute,
@@ -167,8 +168,12 @@ def _infer_slice(types: Operands, a: Attrs) -> TensorType:
         values = a[key]
         if len(values) != x.ndim:
             raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(values))
-    if 0 in map(int_value, a.strides):
-        raise bad_attribute("slice", "strides", "strides other than 0", repr(a.strides))
+    for begin, stride in zip(map(int_value, a.begin), map(int_value, a.strides), strict=True):
+        if stride is not None and not 0 < abs(stride) <= ADDRESSES:
+            expected = f"strides other than 0, of at most {ADDRESSES}"
+            raise bad_attribute("slice", "strides", expected, repr(a.strides))
+        if abs(begin or 0) > ADDRESSES:
+            raise bad_attribute("slice", "begin", f"places below {ADDRESSES}", repr(a.begin))
     return TensorType(shape, x.dtype)
 
 

@@ -14,9 +14,11 @@ from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
+from tensorkiln.ops.rules import ADDRESSES
 
 # Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
-# negative step, as the negative); a bound beyond this magnitude is clamped without arithmetic.
+# negative step, as the negative). Of a symbolic dimension such a bound is its end, on condition
+# that the dimension is not longer.
 _FAR = 2**31 - 2
 
 
@@ -78,6 +80,7 @@ def _slice(
     begin: list[Expr] = [IntImm(0)] * rank
     strides, shape = [1] * rank, list(g.shape(x))
     for axis, start, end, step in zip(where, starts, ends, by, strict=True):
+        step = max(-ADDRESSES, min(step, ADDRESSES))  # so that sums with it fit int64
         strides[axis] = step
         begin[axis], shape[axis] = _range(g, start, end, step, shape[axis])
     plain = all(int_value(b) == 0 for b in begin) and all(s == 1 for s in strides)
@@ -108,11 +111,15 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr
     """
     dims, value, size = g.dims, int_value(at), int_value(extent)
     top = dims.simplify(extent + high)
+    if value is not None and size is not None:
+        least, most = int_value(dims.simplify(as_expr(low))), int_value(top)
+        assert least is not None and most is not None
+        return as_expr(max(least, min(value + size if value < 0 else value, most)))
     if value is not None:
-        if value > _FAR:
-            return top
-        if value < -_FAR:
-            return as_expr(low)
+        if abs(value) > _FAR:
+            if abs(value) <= ADDRESSES:
+                dims.assume(binary("le", extent, abs(value)))
+            return top if value > 0 else as_expr(low)
         index = extent + value if value < 0 else at
         return dims.max(low, dims.min(index, top))
     if dims.holds(binary("lt", at, 0)):

@@ -38,7 +38,7 @@ def pad_11(
     where = tuple(range(rank)) if axes is None else g.axes(g.ints(axes, "axes"), rank)
     widths = _decided_by_data(g, pads) if is_computed(g, pads) else _known(g, pads)
     if value is None or isinstance(value, Constant):
-        fill = 0.0 if value is None else float(g.scalar(value, "the padding value"))
+        fill = 0.0 if value is None else g.scalar(value, "the padding value")
         return _padded(g, x, widths, where, mode, fill)
     y = _padded(g, x, widths, where, mode, 0.0)
     if mode != "constant":

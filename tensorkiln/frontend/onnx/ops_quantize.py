@@ -72,8 +72,8 @@ def quantize(
     block_size: Int = 0,
     precision: Int = 0,
 ) -> Val | Narrow:
-    """saturate(round_half_even(x / scale) + zero), in float32; floats are rounded to their type and
-    have no zero point."""
+    """saturate(round_half_even(x / scale) + zero), in float32, or of int32, which float32 does not
+    hold, in float64; floats are rounded to their type and have no zero point."""
     x, scale = _plain(x, "x"), _plain(scale, "scale")
     if precision and dtype_name(precision, "precision") not in ("float32", "float16", "bfloat16"):
         raise unsupported("precision=float64", "the quotient is computed in float32")
@@ -83,8 +83,9 @@ def quantize(
         if output_dtype and wanted != found:
             raise malformed("output_dtype is not the element type of the zero point")
         wanted = found
-    scale = _spread(g, g.cast(scale, "float32"), x, axis, block_size)
-    wide = g.cast(x, "float32")
+    wide_type = "float64" if g.dtype(x) == "int32" else "float32"
+    scale = _spread(g, g.cast(g.cast(scale, "float32"), wide_type), x, axis, block_size)
+    wide = g.cast(x, wide_type)
     if isinstance(wanted, Format) and (wanted.is_float or wanted is SCALE):
         _require_no_zero(g, zero)
         return encoded(g, g.emit("div", wide, scale), wanted, bool(saturate))
@@ -96,7 +97,7 @@ def quantize(
         return g.emit("quantize", wide, scale, point)
     low, high = wanted.range
     whole = g.emit("round", g.emit("div", wide, scale))
-    whole = g.emit("add", whole, g.cast(point, "float32"))
+    whole = g.emit("add", whole, g.cast(point, wide_type))
     return Narrow(g.cast(g.emit("clip", whole, min=low, max=high), stored), wanted)
 
 

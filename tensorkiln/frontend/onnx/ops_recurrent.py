@@ -3,7 +3,8 @@
 The products with the sequence are one matrix product for all steps; those with the state follow
 step by step. Shapes: x [steps, batch, in], W [directions, gates*H, in], R [directions, gates*H, H],
 B [directions, 2*gates*H]; results Y [steps, directions, batch, H] and last states [directions,
-batch, H]. With layout=1 the batch is first in x, Y and states.
+batch, H]. With layout=1 the batch is first in x, Y and states. The last states of a sequence whose
+length is given as 0 are 0, as in ONNX Runtime, whatever the initial ones are.
 """
 
 from __future__ import annotations
@@ -197,6 +198,9 @@ class Layer:
 
         way, many = int(back), len(inputs)
         *last, y = scanned(g, step, states, inputs, [0] * many, [way] * many, [0], [way])
+        if lengths is not None:
+            some = g.emit("greater", lengths, g.const(0, "int64"))
+            last = [g.emit("where", some, s, zero) for s in last]
         return y, [g.reshape(s, (1, batch, size)) for s in last]
 
     def _initial(self, given: Val | None, d: int, batch: Expr, size: Expr) -> Val:

@@ -35,10 +35,8 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.subtype import accepts, called_type, function_type, logical, symbols
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value
-from tensorkiln.ops.rules import same_extent, show_type
+from tensorkiln.ops.rules import ADDRESSES, same_extent, show_type
 from tensorkiln.transform.rewriting.graph import same_type
-
-_ADDRESSES = 1 << 47  # bytes of address space of a process
 
 
 def infer_types(mod: IRModule) -> IRModule:
@@ -64,7 +62,7 @@ def _require_addresses(t: Type, where: str) -> None:
     if not isinstance(t, TensorType):
         return
     sizes = [e.value for e in t.shape if isinstance(e, IntImm)]
-    if len(sizes) == len(t.shape) and (size := math.prod(sizes) * t.dtype.bytes) > _ADDRESSES:
+    if len(sizes) == len(t.shape) and (size := math.prod(sizes) * t.dtype.bytes) > ADDRESSES:
         raise UserError(
             f"a tensor of shape {show_type(t)} takes {size} bytes, more than can be addressed",
             code="too-large",
