@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.script import (
+    graph_words,
     parse_buffer,
     parse_expr,
     parse_functions,
@@ -22,5 +23,6 @@ GRAMMAR = Grammar(
     },
     statements=parse_statements.STATEMENTS,
     graph_statements=parse_graph.STATEMENTS,
-    graph_calls=parse_graph_calls.CALLS,
+    graph_calls={**parse_graph_calls.CALLS, **graph_words.CALLS},
+    operator_call=graph_words.operator_call,
 )

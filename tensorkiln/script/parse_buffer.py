@@ -29,6 +29,8 @@ from tensorkiln.script.scope import NameScope, Python
 Range = tuple[Expr, Expr | None]
 
 
+# Calls that declare a buffer which a statement binds.
+BUFFER_WORDS = ("T.alloc_buffer", "T.match_buffer", "T.allocate", "T.decl_buffer", "T.Buffer")
 # A function that makes a statement from the rest of its block: `x = ...` binds x in that rest.
 Wrap = Callable[[Stmt], Stmt]
 
@@ -159,17 +161,42 @@ def _buffer_of(
             dtype = parse_dtype(scope, k.value)
         else:
             hint = nearest(k.arg or "", ["scope", "align", "strides", "dtype"])
+            hint = hint or "a buffer has scope=, align=, strides= and dtype="
             raise scope.fail(k.value, f"unknown option {k.arg!r} of a buffer", hint)
     return Buffer(name, dtype, shape, memory, align, strides)
 
 
 def declare_buffer(scope: NameScope, target: ast.Name, call: ast.Call) -> Wrap:
-    """`b = T.alloc_buffer(...)` or `v = T.match_buffer(...)`: bind the name."""
+    """`b = T.alloc_buffer(...)` or `v = T.match_buffer(...)`: bind the name. `T.allocate(shape,
+    dtype, scope)` and `T.decl_buffer(shape, dtype)` allocate too; with `data=`, the latter and
+    `T.Buffer(...)` are views of a whole buffer."""
+    call = _view_of_data(scope, call)
     if scope.is_call(call, "T.match_buffer"):
         return _view(scope, target, call)
+    if scope.is_call(call, "T.allocate") and len(call.args) == 3:
+        memory = ast.keyword("scope", call.args[2])
+        call = ast.copy_location(ast.Call(call.func, call.args[:2], [*call.keywords, memory]), call)
     buf = parse_buffer_type(scope, call, target.id)
     scope.bind(target, target.id, buf)
     return lambda body: Alloc(buf, body)
+
+
+def _view_of_data(scope: NameScope, call: ast.Call) -> ast.Call:
+    """`T.match_buffer(a[:, :], shape, dtype)` for `T.decl_buffer(shape, dtype, data=a)`, also with
+    `data=a.data`; other calls as they are."""
+    data = next((k.value for k in call.keywords if k.arg == "data"), None)
+    if data is None:
+        return call
+    if isinstance(data, ast.Attribute) and data.attr == "data":
+        data = data.value
+    source = parse_buffer(scope, data)
+    whole: list[ast.expr] = [ast.copy_location(ast.Slice(), call) for _ in source.shape]
+    index = ast.copy_location(ast.Tuple(whole, ast.Load()), call)
+    place = ast.copy_location(ast.Subscript(data, index, ast.Load()), call)
+    func = ast.copy_location(ast.Attribute(ast.Name("T", ast.Load()), "match_buffer"), call)
+    skipped = ("data", "scope", "elem_offset")
+    rest = [k for k in call.keywords if k.arg not in skipped]
+    return ast.copy_location(ast.Call(func, [place, *call.args], rest), call)
 
 
 def _view(scope: NameScope, target: ast.Name, call: ast.Call) -> Wrap:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
+
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf
 from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    BITCASTS,
     DEVICE_INSTRUCTIONS,
     DOTS,
     INTRINSICS,
@@ -30,11 +33,13 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
     arity_of,
+    const,
 )
 from tensorkiln.script.parse_attrs import parse_dependencies
 from tensorkiln.script.parse_buffer import parse_buffer, parse_indices
 from tensorkiln.script.parse_literals import (
     dtype_called,
+    parse_any,
     parse_argument,
     parse_dtype,
     parse_expr,
@@ -48,6 +53,7 @@ from tensorkiln.script.parse_literals import (
 from tensorkiln.script.parse_python import call_python
 from tensorkiln.script.python_values import Value, unwrap
 from tensorkiln.script.scope import NameScope, Number, Python
+from tensorkiln.script.spellings import expression_of, instead_of
 
 
 def _call(scope: NameScope, node: ast.Call) -> Value:
@@ -62,6 +68,9 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
     if node.keywords and word != "call_extern":
         raise scope.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
     special, arity = _CALLS.get(word, (None, _arity(word)))
+    other = expression_of(path, node) if arity is None else None
+    if other is not None:
+        return parse_any(scope, other)
     if arity is None:
         known = [
             *_CALLS,
@@ -73,7 +82,8 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
             "truncdiv",
             *DTYPES,
         ]
-        raise scope.fail(node.func, f"unknown function {path}", nearest(word, known))
+        hint = instead_of(path) or nearest(word, known)
+        raise scope.fail(node.func, f"unknown function {path}", hint)
     if len(node.args) not in arity:
         expected = "at least 2" if arity is _AT_LEAST_2 else " or ".join(map(str, arity))
         raise scope.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
@@ -114,7 +124,46 @@ def _select(scope: NameScope, node: ast.Call) -> Expr:
 
 
 def _cast(scope: NameScope, node: ast.Call) -> Expr:
-    return Cast(parse_expr(scope, node.args[1]), parse_dtype(scope, node.args[0]))
+    """`T.Cast("int32", x)`; the type may come second."""
+    first, second = node.args
+    if isinstance(second, ast.Constant) and isinstance(second.value, str):
+        first, second = second, first
+    return Cast(parse_expr(scope, second), parse_dtype(scope, first))
+
+
+def _reinterpret(scope: NameScope, node: ast.Call) -> Expr:
+    """`T.reinterpret("int32", x)`: the same bits as another type."""
+    dtype, value = parse_dtype(scope, node.args[0]), parse_expr(scope, node.args[1])
+    given = value.dtype.element.name
+    if given == dtype.element.name:
+        return value
+    pairs = {pair: name for name, pair in BITCASTS.items()}
+    name = pairs.get((given, dtype.element.name))
+    if name is None:
+        hint = f"there are {', '.join(f'{a} to {b}' for a, b in pairs)}"
+        raise scope.fail(node, f"the bits of {given} as {dtype}", hint)
+    return Intrin(name, (value,))
+
+
+def _extreme(scope: NameScope, node: ast.Call) -> Expr:
+    """`T.max_value("int32")`, `T.min_value(...)`, `T.infinity(...)`: a literal."""
+    dtype, word = parse_dtype(scope, node.args[0]), scope.dialect(node.func)
+    if word == "T.infinity" and not dtype.is_float:
+        raise scope.fail(node, f"{dtype} has no infinity", "T.max_value")
+    if word == "T.infinity":
+        return const(float("inf"), dtype)
+    low = word == "T.min_value"
+    if dtype.is_float:
+        largest = float(ml_dtypes.finfo(dtype.element.name).max)
+        return const(-largest if low else largest, dtype)
+    ends = (0, 1) if dtype.is_bool else _integer_range(dtype)
+    return const(ends[0 if low else 1], dtype)
+
+
+def _integer_range(dtype: DType) -> tuple[int, int]:
+    if dtype.is_unsigned:
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
 def _ramp(scope: NameScope, node: ast.Call) -> Expr:
@@ -230,6 +279,10 @@ _AT_LEAST_2 = range(2, 256)
 _CALLS: dict[str, tuple[Callable[[NameScope, ast.Call], Value], Sequence[int]]] = {
     "select": (_select, (3,)),
     "Cast": (_cast, (2,)),
+    "reinterpret": (_reinterpret, (2,)),
+    "max_value": (_extreme, (1,)),
+    "min_value": (_extreme, (1,)),
+    "infinity": (_extreme, (1,)),
     "Ramp": (_ramp, (3,)),
     "Broadcast": (_broadcast, (2,)),
     "shuffle": (_shuffle, (3,)),

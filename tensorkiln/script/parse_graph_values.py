@@ -51,6 +51,7 @@ from tensorkiln.script.parse_literals import (
     typed_number,
 )
 from tensorkiln.script.scope import Number, plain
+from tensorkiln.script.spellings import instead_of
 
 # Right sides that must be bound to a variable before they can be operands.
 COMPUTED = (Call, TupleItem, If, Lambda, MatchCast)
@@ -283,7 +284,9 @@ def _call(g: GraphState, node: ast.Call) -> Parsed:
         if special is not None:
             parsed: Parsed = special(g, node)
             return parsed
-        return make_call(g, node, path[2:], node.args), None
+        if instead_of(path) and ops.declared(path[2:]) is None:
+            raise g.fail(node, f"there is no operator {path[2:]!r}", instead_of(path))
+        return g.scope.grammar.operator_call(g, node, path[2:]), None
     if path or (isinstance(node.func, ast.Name) and node.func.id not in g.scope.bound):
         raise g.fail(node.func, "not an operator", "operators are R.name(...)")
     return _call_value(g, node), None

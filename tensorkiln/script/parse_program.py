@@ -11,6 +11,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.known_attrs import PROGRAM_ATTRS
 from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import Param, PrimFunc
+from tensorkiln.script.handle_params import with_buffers
 from tensorkiln.script.parse_attrs import parse_known_attrs
 from tensorkiln.script.parse_body import parse_body
 from tensorkiln.script.parse_buffer import parse_buffer_type
@@ -30,6 +31,7 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 
 def parse_program(scope: NameScope, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
     """Parse a decorated function; `options` are the keywords of its decorator."""
+    node = with_buffers(scope, node)
     params = _params(scope, node)
     values = _options(scope, options)
     nodes, given = take_func_attr(scope, node.body, "T.func_attr")

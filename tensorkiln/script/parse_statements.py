@@ -20,11 +20,18 @@ from tensorkiln.ir.stmt import (
     Store,
     Sync,
     While,
+    seq,
 )
 from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_block import BLOCK_WORDS, parse_block
 from tensorkiln.script.parse_body import not_a_statement, parse_body, parse_items, unpack
-from tensorkiln.script.parse_buffer import Wrap, declare_buffer, parse_buffer, parse_indices
+from tensorkiln.script.parse_buffer import (
+    BUFFER_WORDS,
+    Wrap,
+    declare_buffer,
+    parse_buffer,
+    parse_indices,
+)
 from tensorkiln.script.parse_call import parse_call
 from tensorkiln.script.parse_literals import (
     parse_any,
@@ -39,6 +46,7 @@ from tensorkiln.script.parse_macro import inline_macro
 from tensorkiln.script.parse_python import python_function
 from tensorkiln.script.python_values import is_python, unwrap
 from tensorkiln.script.scope import NameScope, Number, Python
+from tensorkiln.script.spellings import instead_of
 
 
 def _pass(scope: NameScope, node: ast.Pass) -> list[Stmt]:
@@ -48,9 +56,9 @@ def _pass(scope: NameScope, node: ast.Pass) -> list[Stmt]:
 def _assign(scope: NameScope, node: ast.Assign) -> Wrap | list[Stmt]:
     """`x = v`, `x, y = v` of Python values, `b = T.alloc_buffer(...)`, `A[i] = v`."""
     match node:
-        case ast.Assign(targets=[ast.Name() as target], value=ast.Call() as call) if scope.is_call(
-            call, "T.alloc_buffer"
-        ) or scope.is_call(call, "T.match_buffer"):
+        case ast.Assign(targets=[ast.Name() as target], value=ast.Call() as call) if (
+            scope.dialect(call.func) in BUFFER_WORDS
+        ):
             return declare_buffer(scope, target, call)
         case ast.Assign(targets=[ast.Name() | ast.Tuple() as target], value=value):
             found = parse_any(scope, value)
@@ -215,11 +223,14 @@ def _expression(scope: NameScope, node: ast.Expr) -> list[Stmt]:
     if not path and callable(found):
         hint = "decorate it with @T.macro to write statements in it"
         raise scope.fail(call, "a call of a Python function is a value, not a statement", hint)
-    raise not_a_statement(scope, call, nearest(path.removeprefix("T."), _WORDS))
+    hint = instead_of(path) or nearest(path.removeprefix("T."), _WORDS)
+    raise not_a_statement(scope, call, hint)
 
 
 def _evaluate(scope: NameScope, call: ast.Call) -> Stmt:
     if scope.is_call(call, "T.evaluate") and len(call.args) == 1 and not call.keywords:
+        if isinstance(call.args[0], ast.Constant):
+            return seq()  # other compilers print `T.evaluate(0)` where nothing is left
         value = parse_expr(scope, call.args[0])
     else:
         value = parse_expr(scope, call)
@@ -241,15 +252,17 @@ def _with(scope: NameScope, node: ast.With) -> list[Stmt]:
         raise scope.fail(call, "T.init stands in a block, before its other statements")
     name = node.items[0].optional_vars
     if not isinstance(name, ast.Name):
-        raise scope.fail(call, "expected `with ... as name:`")
+        hint = instead_of(scope.dialect(call.func))
+        raise scope.fail(call, "expected `with ... as name:`", hint)
     with scope.inner():
         if scope.is_call(call, "T.let") and len(call.args) in (1, 2):
             dtype = parse_dtype(scope, call.args[1]) if len(call.args) == 2 else None
             wrapped = _let(scope, name, call.args[0], parse_expr(scope, call.args[0], dtype), dtype)
-        elif scope.is_call(call, "T.alloc_buffer") or scope.is_call(call, "T.match_buffer"):
+        elif scope.dialect(call.func) in BUFFER_WORDS:
             wrapped = declare_buffer(scope, name, call)
         else:
-            raise scope.fail(call, "expected T.block, T.seq, T.let or T.alloc_buffer")
+            hint = instead_of(scope.dialect(call.func))
+            raise scope.fail(call, "expected T.block, T.seq, T.let or T.alloc_buffer", hint)
         return [wrapped(parse_body(scope, node.body))]
 
 

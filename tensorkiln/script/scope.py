@@ -17,6 +17,7 @@ from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import RVar
 from tensorkiln.script.dialect import Dialect
 from tensorkiln.script.source import Source
+from tensorkiln.script.spellings import spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,15 @@ class Grammar:
     """What parses each class of syntax tree node, and each call of R that has a form of its own.
 
     The functions for expressions and for statements of tensor programs take a NameScope and the
-    node, those for graphs a GraphState and the node. `grammar.py` joins the tables of all files.
+    node, those for graphs a GraphState and the node; `operator_call` also the operator's name.
+    `grammar.py` joins the tables of all files.
     """
 
     expressions: Mapping[type[ast.expr], Callable[..., Any]]
     statements: Mapping[type[ast.stmt], Callable[..., Any]]
     graph_statements: Mapping[type[ast.stmt], Callable[..., None]]
     graph_calls: Mapping[str, Callable[..., Any]]
+    operator_call: Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -99,7 +102,8 @@ class NameScope:
 
     def dialect(self, node: ast.AST) -> str:
         """Return the dotted path of a name in T or R, e.g. "T.exp", under whatever name the script
-        imported T and R; "" for other nodes."""
+        imported T and R; "" for other nodes. A word of another compiler's is ours that means the
+        same."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -108,7 +112,7 @@ class NameScope:
             return ""
         found = self.captured.get(node.id)
         letter = found.letter if isinstance(found, Dialect) else node.id
-        return ".".join([letter, *reversed(parts)]) if letter in ("T", "R") else ""
+        return spelled(".".join([letter, *reversed(parts)])) if letter in ("T", "R") else ""
 
     def is_call(self, node: ast.AST, path: str) -> bool:
         """Whether a node is a call of `path`, e.g. "T.block"."""
