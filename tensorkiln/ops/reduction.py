@@ -4,9 +4,10 @@ A reduction of no elements gives the identity: 0, 1, and for max and min the low
 value of the dtype. A mean of no elements is NaN, of integers 0. `argmax` and `argmin` need a
 non-empty dimension.
 
-Sums, means, products and average pooling of elements with a NaN are NaN. The result of max, min and
-max pooling is then unspecified, either NaN or the extreme of only some elements: in ONNX Runtime,
-too, it depends on the position of the NaN.
+Of elements with a NaN all of them are NaN, and `argmax` and `argmin` are the place of the first
+NaN, as in NumPy and torch. Maxima of processors drop or keep a NaN by its place; so extremes of
+floats are those of integers in the order of the floats (`extreme_key`). Max pooling does not pay
+for that, and its result is then unspecified.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64, DType
-from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var, cast, int_value, select
+from tensorkiln.ir.expr import (
+    Expr,
+    FloatImm,
+    IntImm,
+    Reduce,
+    Var,
+    binary,
+    cast,
+    const,
+    int_value,
+    intrin,
+    select,
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.need import Need, Needs, at_least
@@ -57,6 +70,27 @@ def _reduced(x: TensorType, axes: Sequence[int], keepdims: bool, dtype: DType) -
     return TensorType(shape, dtype)
 
 
+def extreme_key(x: Expr, op: str) -> Expr:
+    """An integer in the order of floats, the bits turned where they are negative; a NaN is above
+    all for `op` "max", below all for "min"."""
+    word = DType(f"int{x.dtype.bits}", x.dtype.lanes)
+    bits, most = intrin(f"bitcast_i{word.bits}", x), const((1 << word.bits - 1) - 1, word)
+    key = select(bits < 0, binary("bitxor", bits, most), bits)
+    end = most if op == "max" else const(-(1 << word.bits - 1), word)
+    return select(intrin("isnan", x), end, key)
+
+
+def extreme_value(key: Expr, op: str, dtype: DType) -> Expr:
+    """The float of type `dtype` with a key, which may be that of a reduction of no elements."""
+    mantissa = {32: 23, 64: 52}[dtype.bits]
+    most = (1 << dtype.bits - 1) - 1
+    infinity = most >> mantissa << mantissa
+    last = const(~infinity if op == "max" else infinity, key.dtype)  # -inf ^ most is ~inf
+    key = binary(op, last, key)
+    bits = select(key < 0, binary("bitxor", key, const(most, key.dtype)), key)
+    return intrin(f"bitcast_f{dtype.bits}", bits)
+
+
 def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
     """Return the operator that reduces `axes` by `op`; `mean` divides the sum by the count."""
 
@@ -72,6 +106,8 @@ def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         def element(*index: Expr) -> Expr:
             over = reduce_axes(x.type, axes)
             value = x(*merged_index(axes, [v for v, _ in over], index, a.keepdims))
+            if over and name in ("max", "min") and value.dtype.is_float:
+                return extreme_value(Reduce(op, over, extreme_key(value, op)), op, value.dtype)
             total = Reduce(op, over, value) if over else value
             return total if name != "mean" else _mean(total, product(n for _, n in over))
 
@@ -137,13 +173,14 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
         def element(*index: Expr) -> Expr:
             def at(v: Expr) -> Expr:
-                return x(*merged_index((axis,), [v], index, a.keepdims))
+                value = x(*merged_index((axis,), [v], index, a.keepdims))
+                if not value.dtype.is_float:
+                    return value
+                return extreme_key(value + const(0.0, value.dtype), op)  # -0 is 0
 
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
             best = Reduce(op, inner, at(inner[0][0]))
             here, (v, extent) = at(outer[0][0]), outer[0]
-            # The first element that `best` does not beat. A test for equality would find none if
-            # `best` is NaN, and the result would be `extent`, which is out of range.
             beaten = here < best if op == "max" else here > best
             return Reduce("min", outer, select(beaten, extent, v))
 

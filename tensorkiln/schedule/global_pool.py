@@ -9,6 +9,7 @@ import math
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
@@ -24,6 +25,7 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.kernels.estimates import expected
 from tensorkiln.kernels.knobs import CHAINS
+from tensorkiln.ops.reduction import extreme_key, extreme_value
 from tensorkiln.schedule.access import lane_bounds, reads_blocks, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
 from tensorkiln.schedule.build import lanes as over_lanes
@@ -45,7 +47,9 @@ class _Planes:
         x = call.args[0].type
         assert isinstance(x, TensorType)
         self.group, self.var, self.op = group, var, _OPS[call.op]
-        self.dtype = var.tensor.dtype.sums
+        self.float = var.tensor.dtype.sums
+        self.keyed = self.op in ("max", "min")
+        self.dtype = DType(f"int{self.float.bits}") if self.keyed else self.float
         self.x = group.element(call.args[0])
         self.lanes = target.vector_lanes("float32")
         self.images = x.shape[0]
@@ -64,7 +68,9 @@ class _Planes:
 
         def term(h: Expr, w: Expr, lane: Expr) -> Stmt:
             x = simplify_value(self.x(n, block * lanes + lane, h, w), lane_bounds(lane, lanes))
-            value = binary(REDUCE_BINARY[self.op], Load(total, (lane,)), cast(x, dtype))
+            x = cast(x, self.float)
+            value = extreme_key(x, self.op) if self.keyed else x
+            value = binary(REDUCE_BINARY[self.op], Load(total, (lane,)), value)
             return Store(total, (lane,), value)
 
         # an image of one column is reduced as one row: role "column" is cut into chains
@@ -90,6 +96,8 @@ class _Planes:
         group, bounds = self.group, lane_bounds(lane, self.lanes)
         ones = (IntImm(0),) * (group.out_type.ndim - 2)
         index = (n, simplify(block * self.lanes + lane, bounds), *ones)
+        if self.keyed:
+            total = extreme_value(total, self.op, self.float)
         count = int_value(self.divisor)
         if count is None:
             total = total / cast(self.divisor, total.dtype)

@@ -1,6 +1,6 @@
-"""A NaN among the elements makes sums, means, average pooling and softmax NaN, wherever it stands
-and whatever schedule a kernel has, and nothing else. (What it does to max and
-min is not specified.)"""
+"""A NaN among the elements makes sums, means, extremes, average pooling and softmax NaN, wherever
+it stands and whatever schedule a kernel has, and nothing else; the greatest and least element are
+where the first one is. (What it does to max pooling is not specified.)"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.transform.graphs import c
 N = Var("N")
 # name -> (the operand's shape, what is computed of it)
 CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, RVar], RVar]]] = {}
-for op in ("sum", "mean", "prod"):
+for op in ("sum", "mean", "prod", "max", "min"):
     for shape, axes in (
         ((3, 70), (1,)),
         ((70, 5), (0,)),
@@ -49,6 +49,10 @@ for kernel in ((2, 2), (3, 3), (1, 5)):
             (1, 16, 5, 9),
             lambda g, x, a=attrs: g.conv2d(g.avg_pool2d(g.conv2d(x, IDENTITY), **a), IDENTITY),
         )
+for op in ("argmax", "argmin"):
+    for shape, axis in (((3, 70), 1), ((70, 5), 0), ((2, 9, 20), 1), ((1, 3), 1), ((3, N), 1)):
+        name = f"{op}_{'x'.join(map(str, shape))}_{axis}"
+        CASES[name] = shape, lambda g, x, op=op, a=axis: g.emit(op, x, axis=a)
 for op in ("softmax", "log_softmax"):
     CASES[op] = (3, 33), lambda g, x, op=op: g.emit(op, x)
     CASES[f"{op}_first"] = (9, 4), lambda g, x, op=op: g.emit(op, x, axis=0)
