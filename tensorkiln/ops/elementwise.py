@@ -2,6 +2,10 @@
 
 NaN gives NaN wherever the result is a float, as in ONNX Runtime. So where a program uses `max` or
 `min` with a literal, the data is the second operand: the IR's `max(a, b)` is `b` if either is NaN.
+
+`gelu` of minus infinity is its limit 0, to within 3e-37 (float64: 2e-306), as of any x below -12.9
+(-37.5), though its formula has NaN there; its tanh form, `silu` and the others have what their
+formulas give.
 """
 
 from __future__ import annotations
