@@ -28,15 +28,16 @@ _PLAIN = (
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
         "__cxa_atexit __cxa_finalize __errno_location __register_atfork abort calloc clock_gettime "
-        "close dl_iterate_phdr free getauxval getenv getpid lseek madvise malloc mmap munmap open "
-        "posix_memalign pthread_attr_destroy pthread_self read realloc realpath sched_getaffinity "
-        "sigfillset snprintf strchr strcmp strerror strlen strncmp strrchr strtol syscall sysconf "
-        "vsnprintf write " + _PLAIN
+        "close dl_iterate_phdr free getauxval getenv getpid getrlimit lseek madvise malloc mmap "
+        "munmap open posix_memalign pthread_attr_destroy pthread_self read realloc realpath "
+        "sched_getaffinity sigfillset snprintf strchr strcmp strerror strlen strncmp strrchr "
+        "strtol syscall sysconf vsnprintf write " + _PLAIN
     ),
     "libm.so.6": " ".join(f"{name} {name}f" for name in _MATHEMATICS.split()),
     "libpthread.so.0": (
-        "pthread_attr_getstack pthread_create pthread_getattr_np pthread_join "
-        "pthread_mutex_lock pthread_mutex_unlock pthread_sigmask"
+        "pthread_attr_getstack pthread_create pthread_getattr_np pthread_getspecific pthread_join "
+        "pthread_key_create pthread_key_delete pthread_mutex_lock pthread_mutex_unlock "
+        "pthread_setspecific pthread_sigmask"
     ),
     "libdl.so.2": "dladdr dlclose dlopen dlsym",
 }

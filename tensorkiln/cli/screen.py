@@ -139,7 +139,7 @@ class Screen:
             pieces = ["".join(pieces)]
         for i, piece in enumerate(pieces):
             text = self.named(piece)
-            text = escaped(text) if self.width or is_table else text
+            text = escaped(text) if self.width or language == "report" else text
             if is_table:
                 text = self._fitted(text, table=not language)
             if self.painted:

@@ -153,6 +153,8 @@ KILN_API int kiln_call_value(const kiln_value *function, const kiln_value *argum
     if (function->kind != KILN_FUNCTION)
         return kiln_fail(KILN_ERROR_ARGUMENT, "expected a function to call, received %s",
                          kiln_kind_name(function));
+    if (function->as.pointer == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s: the function is a null pointer", __func__);
     kiln_function_object *object = function->as.pointer;
     kiln_safe_call run = object->call == call_closure  ? run_closure
                          : object->call == call_native ? run_native

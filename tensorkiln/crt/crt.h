@@ -314,6 +314,8 @@ int kiln_wished_threads(void);
 /* Whether too little stack is left for a call that may re-enter this library (outer.c, loader.c). The
  * caller then fails with KILN_ERROR_DEPTH. */
 int kiln_stack_is_used_up(void);
+/* KILN_ERROR_DEPTH if it is too little even for one call. */
+int kiln_check_stack(void);
 
 /* ---- storage.c: storages that executors keep ------------------------------------------------- */
 /* Take an idle set of that key and those sizes; *found is left unchanged if there is none. */
@@ -430,6 +432,29 @@ void kiln_wake(uint32_t *word);
         if ((p) == NULL)                                                                           \
             return kiln_fail(KILN_ERROR_NULL, "%s: " #p " is a null pointer", __func__);           \
     } while (0)
+/* What the library knows of each thread, all zeros at first; the comments name the files. */
+typedef struct kiln_thread {
+    char sentence[1024];             /* error.c: the last failure */
+    int located;                     /* the sentence says where */
+    const char *assertion;           /* the failure of the current run; NULL: none */
+    int assertion_code;
+    char assertion_text[1024];       /* where `assertion` is a copy */
+    int threads;                     /* parallel.c: for calls; 0: the library's number */
+    struct kiln_executor *current;   /* dispatch.c */
+    int depth;                       /* outer.c: of calls */
+    char *stack, *stack_floor;       /* threads.c: its lowest address, that for deep calls; NULL: not asked */
+    struct kiln_object *waiting;     /* object.c: to be released */
+    int is_releasing;
+    int is_raised;                   /* foreign.c: the failure is raised in tvm-ffi already */
+    int modules_depth;               /* loader.c */
+    int module_users;
+    struct kiln_session *running;    /* session.c */
+} kiln_thread;
+/* That of this thread; NULL if there is no memory for it. A call that kiln_prepare() has let pass has
+ * it until it returns. */
+kiln_thread *kiln_this_thread(void);
+/* At the end of the library. */
+void kiln_forget_threads(void);
 /* Set this thread's sentence, and return `code`. */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 /* Kernels return void. One that fails records why, in the thread that called it, and returns:

@@ -296,8 +296,9 @@ KILN_API int64_t kiln_executor_graph_count(const kiln_executor *executor, int wh
 }
 #endif
 
-/* Bind and run a function. `stream` is NULL in a library without devices. */
-static int run_tensors(kiln_executor *executor, int function, const kiln_tensor *const *tensors,
+/* Bind and run a function. `stream` is NULL in a library without devices. Its frame is not that of
+ * the caller, which asks before whether there is room for it. */
+__attribute__((noinline)) static int run_tensors(kiln_executor *executor, int function, const kiln_tensor *const *tensors,
                        int count, void *stream)
 {
     kiln_binding b;
@@ -324,7 +325,8 @@ KILN_API int kiln_executor_run(kiln_executor *executor, int function,
                                const kiln_tensor *const *tensors, int count)
 {
     KILN_GIVEN(executor);
-    return run_tensors(executor, function, tensors, count, NULL);
+    const int code = kiln_check_stack();
+    return code == KILN_OK ? run_tensors(executor, function, tensors, count, NULL) : code;
 }
 
 #if defined(KILN_DEVICES)
@@ -332,34 +334,39 @@ KILN_API int kiln_executor_run_in_stream(kiln_executor *executor, int function,
                                          const kiln_tensor *const *tensors, int count, void *stream)
 {
     KILN_GIVEN(executor);
-    return run_tensors(executor, function, tensors, count, stream);
+    const int code = kiln_check_stack();
+    return code == KILN_OK ? run_tensors(executor, function, tensors, count, stream) : code;
 }
 #endif
 
-static __thread kiln_executor *current;
-
 void kiln_set_current(kiln_executor *executor, kiln_current *before)
 {
-    before->executor = current;
-    current = executor;
+    kiln_thread *const t = kiln_this_thread();
+    before->executor = t == NULL ? NULL : t->current;
+    if (t != NULL)
+        t->current = executor;
     const int threads = executor == NULL ? 0 : __atomic_load_n(&executor->threads, __ATOMIC_RELAXED);
     before->threads = kiln_limit_threads(threads);
 }
 
 void kiln_restore_current(const kiln_current *before)
 {
-    current = before->executor;
+    kiln_thread *const t = kiln_this_thread();
+    if (t != NULL)
+        t->current = before->executor;
     kiln_limit_threads(before->threads);
 }
 
 kiln_storage_set **kiln_current_sets(void)
 {
-    return current != NULL ? &current->sets : NULL;
+    const kiln_thread *const t = kiln_this_thread();
+    return t != NULL && t->current != NULL ? &t->current->sets : NULL;
 }
 
 int kiln_run_in_current(kiln_binding *b)
 {
-    return current != NULL ? run_in(current, b) : kiln_run_anywhere(b);
+    const kiln_thread *const t = kiln_this_thread();
+    return t != NULL && t->current != NULL ? run_in(t->current, b) : kiln_run_anywhere(b);
 }
 
 KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
@@ -374,18 +381,24 @@ KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads
         __atomic_store_n(&executor->threads, most > 0 ? most : 0, __ATOMIC_RELAXED);
 }
 
-KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
+__attribute__((noinline)) static int call_values(int function, const kiln_value *arguments, int count)
 {
     kiln_binding b;
     const kiln_function *f = function_at(function);
     if (f == NULL)
         return KILN_ERROR_NAME;
-    if (count > 0)
-        KILN_GIVEN(arguments);
     int code = require_outputs(f, count);
     if (code != KILN_OK || (code = kiln_bind(&b, f, arguments, count)) != KILN_OK)
         return code;
     return kiln_run_anywhere(&b);
+}
+
+KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
+{
+    if (count > 0)
+        KILN_GIVEN(arguments);
+    const int code = kiln_check_stack();
+    return code == KILN_OK ? call_values(function, arguments, count) : code;
 }
 
 KILN_API int kiln_output_shape(int function, const kiln_tensor *const *inputs, int count,

@@ -1,22 +1,85 @@
 /* The last failure of each thread, as one sentence, the words in it for types and shapes, and the
  * failure of its current kernel run. */
 #include "crt.h"
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_DIMS 64
 
-static __thread char sentence[1024];
-static __thread int located;
+/* ---- what is known of a thread -------------------------------------------------------------- */
+
+/* glibc allocates a library's variables of a thread when the thread first asks for the address of
+ * one, and ends the process if it cannot. So as much is asked for before, by malloc(), which may
+ * fail, and the address is remembered as the thread's value of a key. The key has no destructor: that
+ * would be code of this library, which may be unloaded before the thread ends. */
+#define THREAD_ROOM ((size_t)64 << 10) /* more than kiln_thread, and a table of libraries */
+
+enum { NO_KEY, MAKING, MADE, REFUSED };
+static __thread kiln_thread own;
+static pthread_key_t key;
+static int key_state;
+
+static int has_key(void)
+{
+    int expected = NO_KEY;
+    if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
+        return 1;
+    if (!__atomic_compare_exchange_n(&key_state, &expected, MAKING, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED))
+        return 0;
+    const int state = pthread_key_create(&key, NULL) == 0 ? MADE : REFUSED;
+    __atomic_store_n(&key_state, state, __ATOMIC_RELEASE);
+    return state == MADE;
+}
+
+/* A function of its own: compilers ask for the address of `own` at the beginning of the function that
+ * uses it. */
+__attribute__((noinline)) static kiln_thread *own_address(void)
+{
+    return &own;
+}
+
+__attribute__((noinline)) static kiln_thread *first_use(int keyed)
+{
+    void *volatile room = malloc(THREAD_ROOM); /* or the compiler leaves out both calls */
+    if (room == NULL)
+        return NULL;
+    free(room);
+    kiln_thread *const made = own_address();
+    if (keyed)
+        pthread_setspecific(key, made);
+    return made;
+}
+
+kiln_thread *kiln_this_thread(void)
+{
+    const int keyed = has_key();
+    kiln_thread *const known = keyed ? pthread_getspecific(key) : NULL;
+    return known != NULL ? known : first_use(keyed);
+}
+
+void kiln_forget_threads(void)
+{
+    if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
+        pthread_key_delete(key);
+    __atomic_store_n(&key_state, NO_KEY, __ATOMIC_RELEASE);
+}
+
+/* ---- the last failure ----------------------------------------------------------------------- */
 
 int kiln_fail(int code, const char *format, ...)
 {
     va_list arguments;
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL)
+        return code;
     va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
+    vsnprintf(t->sentence, sizeof t->sentence, format, arguments);
     va_end(arguments);
-    located = 0;
+    t->located = 0;
     return code;
 }
 
@@ -27,13 +90,14 @@ int kiln_too_large(int code, const char *function, const char *what)
 
 void kiln_locate(const char *function, const char *step)
 {
-    if (located)
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL || t->located)
         return;
-    located = 1;
+    t->located = 1;
     if (function == NULL)
         return;
-    const size_t used = strlen(sentence);
-    snprintf(sentence + used, sizeof sentence - used, " [in %s%s%s]", function,
+    const size_t used = strlen(t->sentence);
+    snprintf(t->sentence + used, sizeof t->sentence - used, " [in %s%s%s]", function,
              *step == 0 ? "" : ", at ", step);
 }
 
@@ -68,46 +132,47 @@ void kiln_dtype_text(char *text, size_t size, kiln_dtype t)
 
 /* ---- kernels ------------------------------------------------------------------------------ */
 
-static __thread const char *assertion;
-static __thread int assertion_code;
-static __thread char kept[sizeof sentence];
-
 void kiln_assertion_failed(const char *message)
 {
-    if (assertion != NULL)
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL || t->assertion != NULL)
         return;
-    assertion = message;
-    assertion_code = KILN_ERROR_ASSERTION;
+    t->assertion = message;
+    t->assertion_code = KILN_ERROR_ASSERTION;
 }
 
 void kiln_kernel_failed(int code)
 {
-    if (assertion != NULL)
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL || t->assertion != NULL)
         return;
-    memcpy(kept, sentence, sizeof kept);
-    assertion = kept;
-    assertion_code = code;
+    memcpy(t->assertion_text, t->sentence, sizeof t->assertion_text);
+    t->assertion = t->assertion_text;
+    t->assertion_code = code;
 }
 
 const char *kiln_assertion(void)
 {
-    return assertion;
+    const kiln_thread *const t = kiln_this_thread();
+    return t == NULL ? NULL : t->assertion;
 }
 
 int kiln_end_assertions(const char *function)
 {
-    const char *message = assertion;
-    assertion = NULL;
+    kiln_thread *const t = kiln_this_thread();
+    const char *message = t == NULL ? NULL : t->assertion;
     if (message == NULL)
         return KILN_OK;
-    if (assertion_code == KILN_ERROR_ASSERTION)
+    t->assertion = NULL;
+    if (t->assertion_code == KILN_ERROR_ASSERTION)
         return kiln_fail(KILN_ERROR_ASSERTION, "%s: %s", function, message);
-    return kiln_fail(assertion_code, "%s", message); /* the sentence of kiln_kernel_failed() */
+    return kiln_fail(t->assertion_code, "%s", message); /* the sentence of kiln_kernel_failed() */
 }
 
 KILN_API const char *kiln_last_error(void)
 {
-    return sentence;
+    const kiln_thread *const t = kiln_this_thread();
+    return t == NULL ? "out of memory for what the library knows of this thread" : t->sentence;
 }
 
 KILN_API void kiln_set_last_error(const char *words)

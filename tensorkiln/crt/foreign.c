@@ -79,8 +79,6 @@ int kiln_raise(int code)
     return -1;
 }
 
-static __thread int raised; /* the current failure is already raised in tvm-ffi */
-
 static void describe(const error_object *error)
 {
     kiln_fail(KILN_ERROR_CALLBACK, "%.*s: %.*s", (int)error->kind.size, error->kind.data,
@@ -100,15 +98,19 @@ int kiln_foreign_failure(void)
         describe(error);
         put_error(error);
         kiln_release(&owned);
-        raised = 1;
+        kiln_thread *const t = kiln_this_thread();
+        if (t != NULL)
+            t->is_raised = 1;
     }
     return KILN_ERROR_CALLBACK;
 }
 
 int kiln_ffi_result(int code)
 {
-    const int there = raised;
-    raised = 0;
+    kiln_thread *const t = kiln_this_thread();
+    const int there = t != NULL && t->is_raised;
+    if (there)
+        t->is_raised = 0;
     if (code == KILN_OK)
         return 0;
     return code == KILN_ERROR_CALLBACK && there ? -1 : kiln_raise(code);

@@ -23,6 +23,7 @@ KILN_API void kiln_unload(void)
 #endif
     kiln_leave_pool(kiln_is_exiting());
     kiln_unwatch_process();
+    kiln_forget_threads();
 }
 
 KILN_API int kiln_abi_version(void)

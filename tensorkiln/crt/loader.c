@@ -22,39 +22,43 @@ typedef struct module_row {
     int is_loading; /* load() is running: it must not ask for this module */
 } module_row;
 
-static __thread int modules_depth;
 static registered_loader *loaders;
 static module_row *modules; /* one per group; allocated before `container` is set */
 static kiln_container *container; /* NULL: not read yet */
 static int users; /* running calls that read `modules` or `container` without the lock */
-static __thread int users_here; /* those of this thread */
 
 /* The lock is recursive, because load() may ask for other modules. */
 static void lock_modules(void)
 {
-    if (modules_depth++ == 0)
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL || t->modules_depth++ == 0)
         kiln_take_lock(&kiln_modules_lock);
 }
 
 static void unlock_modules(void)
 {
-    if (--modules_depth == 0)
+    kiln_thread *const t = kiln_this_thread(); /* may have got its memory since */
+    if (t == NULL || t->modules_depth == 0 || --t->modules_depth == 0)
         kiln_give_lock(&kiln_modules_lock);
 }
 
 /* Count calls in `users`. The lock must be held. */
 static void count_use(int difference)
 {
+    kiln_thread *const t = kiln_this_thread();
     users += difference;
-    users_here += difference;
+    if (t != NULL)
+        t->module_users += difference;
 }
 
 int kiln_forget_loading(void)
 {
-    users = users_here; /* the child has no other threads */
-    for (int g = 0; modules_depth == 0 && container != NULL && g < container->n_groups; g++)
+    const kiln_thread *const t = kiln_this_thread();
+    const int depth = t == NULL ? 0 : t->modules_depth;
+    users = t == NULL ? 0 : t->module_users; /* the child has no other threads */
+    for (int g = 0; depth == 0 && container != NULL && g < container->n_groups; g++)
         modules[g].is_loading = 0; /* the thread that was loading it does not exist here */
-    return modules_depth != 0;
+    return depth != 0;
 }
 
 /* ---- look-up and loading; the caller holds the lock ---------------------------------------- */

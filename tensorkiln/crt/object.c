@@ -58,25 +58,24 @@ KILN_API void kiln_retain(const kiln_value *value)
 /* Tuples and functions contain values, so releasing nested ones recursively could exhaust the
  * stack. An object that loses its last reference during another release is queued and released
  * afterwards. The queue is a list linked through `counts`, which are no longer needed. */
-static __thread kiln_object *waiting;
-static __thread int is_releasing;
-
 static void release_last(kiln_object *object)
 {
-    if (object->kind != KILN_TUPLE && object->kind != KILN_FUNCTION) {
+    const int is_leaf = object->kind != KILN_TUPLE && object->kind != KILN_FUNCTION;
+    kiln_thread *const t = is_leaf ? NULL : kiln_this_thread();
+    if (t == NULL) {
         object->release(object, 3);
         return;
     }
-    object->counts = (uint64_t)(uintptr_t)waiting;
-    waiting = object;
-    if (is_releasing)
+    object->counts = (uint64_t)(uintptr_t)t->waiting;
+    t->waiting = object;
+    if (t->is_releasing)
         return;
-    is_releasing = 1;
-    while ((object = waiting) != NULL) {
-        waiting = (kiln_object *)(uintptr_t)object->counts;
+    t->is_releasing = 1;
+    while ((object = t->waiting) != NULL) {
+        t->waiting = (kiln_object *)(uintptr_t)object->counts;
         object->release(object, 3);
     }
-    is_releasing = 0;
+    t->is_releasing = 0;
 }
 
 KILN_API void kiln_release(kiln_value *value)

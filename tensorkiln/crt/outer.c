@@ -5,12 +5,13 @@
 
 #define MAX_DEPTH 10000
 
-static __thread int depth;
-
 int kiln_enter(const char *function, kiln_value *locals, size_t bytes)
 {
     memset(locals, 0, bytes); /* KILN_NONE is 0 */
-    depth++;
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL)
+        return KILN_ERROR_MEMORY;
+    const int depth = ++t->depth;
     if (depth > MAX_DEPTH || kiln_stack_is_used_up())
         return kiln_fail(KILN_ERROR_DEPTH,
                          "%s: calls are %d deep, %s; a while_loop needs no stack", function, depth,
@@ -22,7 +23,9 @@ int kiln_leave(const char *function, const char *at, int code, kiln_value *local
 {
     for (size_t i = 0; i < bytes / sizeof *locals; i++)
         kiln_release(&locals[i]);
-    depth--;
+    kiln_thread *const t = kiln_this_thread();
+    if (t != NULL)
+        t->depth--;
     if (code != KILN_OK)
         kiln_locate(function, at);
     return code;

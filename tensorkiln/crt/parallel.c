@@ -2,7 +2,6 @@
 #include "crt.h"
 
 static int library_threads;            /* kiln_set_num_threads; 0: default */
-static __thread int call_threads;      /* of the executor that runs here; 0: library_threads */
 static const kiln_pool_api *host_pool; /* NULL: the built-in one */
 
 KILN_API void kiln_set_num_threads(int threads)
@@ -19,8 +18,11 @@ KILN_API int kiln_get_num_threads(void)
 
 int kiln_limit_threads(int threads)
 {
-    const int before = call_threads;
-    call_threads = threads;
+    kiln_thread *const t = kiln_this_thread();
+    if (t == NULL)
+        return 0; /* the call fails before it runs a loop */
+    const int before = t->threads;
+    t->threads = threads;
     return before;
 }
 
@@ -33,7 +35,8 @@ KILN_API void kiln_use_pool(const kiln_pool_api *pool)
 
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n)
 {
-    const int threads = call_threads > 0 ? call_threads : kiln_get_num_threads();
+    const kiln_thread *const t = kiln_this_thread(); /* NULL: one of a pool */
+    const int threads = t == NULL ? 1 : t->threads > 0 ? t->threads : kiln_get_num_threads();
     if (n <= 1 || threads == 1) {
         if (n > 0)
             body(closure, 0, n);

@@ -50,6 +50,8 @@ static void touch_pad(void)
 int kiln_prepare(void)
 {
     static int prepared; /* threads that race do the checks twice, with the same result */
+    if (kiln_this_thread() == NULL)
+        return KILN_ERROR_MEMORY;
     if (__atomic_load_n(&prepared, __ATOMIC_RELAXED))
         return KILN_OK;
     int code = check_cpu();

@@ -45,6 +45,9 @@ KILN_API int kiln_register_function(const char *name, const kiln_value *function
     if (function != NULL && function->kind != KILN_FUNCTION)
         return kiln_fail(KILN_ERROR_ARGUMENT, "'%s' is registered with %s, expected a function",
                          name, kiln_kind_name(function));
+    if (function != NULL && function->as.pointer == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "'%s' is registered with a function that is a null pointer",
+                         name);
     if (function != NULL && (entry = new_entry(name, function)) == NULL)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
     kiln_take_lock(&kiln_names_lock);

@@ -29,7 +29,13 @@ struct kiln_session {
     lane lanes[KILN_MAX_DEVICES + 1];
 };
 
-static __thread kiln_session *running;
+/* The session of the call that runs in this thread, or NULL. */
+static kiln_session *running(void)
+{
+    const kiln_thread *const t = kiln_this_thread();
+    return t == NULL ? NULL : t->running;
+}
+
 
 static const kiln_device_kind *kind_of(const lane *l)
 {
@@ -268,8 +274,9 @@ int kiln_session_begin(kiln_session **session, const kiln_binding *b, kiln_devic
         give_arguments_back(s);
         return code;
     }
-    s->outer = running;
-    running = s;
+    kiln_thread *const t = kiln_this_thread(); /* not NULL: kiln_prepare() has been asked */
+    s->outer = t->running;
+    t->running = s;
     return KILN_OK;
 }
 
@@ -296,7 +303,7 @@ void kiln_session_end(kiln_session *session)
                 kiln_kernel_failed(code);
         }
     give_arguments_back(session);
-    running = session->outer;
+    kiln_this_thread()->running = session->outer;
 }
 
 void kiln_session_free(kiln_session *session)
@@ -329,7 +336,7 @@ static int find_memory(const lane *l, const char *address, kiln_device_at *at)
     if (address == NULL || has_address(&l->storages, address, at) ||
         has_address(&l->opened->weights, address, at))
         return 1;
-    for (int p = 0; l->borrowed != NULL && p < running->n_params; p++)
+    for (int p = 0; l->borrowed != NULL && p < running()->n_params; p++)
         if (has_address(&l->borrowed[p], address, at))
             return 1;
     return 0;
@@ -338,9 +345,10 @@ static int find_memory(const lane *l, const char *address, kiln_device_at *at)
 /* The running call's lane on a device; NULL with a sentence if the call does not use it. */
 static lane *lane_of(int32_t device, const char *what)
 {
-    if (running != NULL && device > 0 && device <= kiln_this_library.n_devices &&
-        running->devices >> device & 1)
-        return &running->lanes[device];
+    kiln_session *const s = running();
+    if (s != NULL && device > 0 && device <= kiln_this_library.n_devices &&
+        s->devices >> device & 1)
+        return &s->lanes[device];
     kiln_fail(KILN_ERROR_ARGUMENT, "%s uses device %d, which the function that runs does not name",
               what, device);
     return NULL;
@@ -410,9 +418,9 @@ static int copy_bytes(char *to, int32_t to_device, char *from, int32_t from_devi
     int code = KILN_OK;
     for (int64_t at = 0; at < bytes && code == KILN_OK; at += STAGING) {
         const int64_t size = bytes - at < STAGING ? bytes - at : STAGING;
-        code = copy_piece(NULL, source, running->staging, from + at, size);
+        code = copy_piece(NULL, source, running()->staging, from + at, size);
         if (code == KILN_OK)
-            code = copy_piece(l, NULL, to + at, running->staging, size);
+            code = copy_piece(l, NULL, to + at, running()->staging, size);
     }
     return code;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Where Linux has cgroups; tests define other paths. */
@@ -179,26 +180,54 @@ int kiln_default_threads(void)
 /* ---- the stack ---------------------------------------------------------------------------- */
 
 #define STACK_KEPT ((size_t)512 << 10) /* reserved for kernels and the host's callbacks */
+#define STACK_OF_CALL (24 << 10)       /* of a call, without its kernels */
+#define STACK_USUAL ((size_t)8 << 20)  /* of a first thread, where a larger limit is not believed */
 
-static __thread char *stack_floor; /* the lowest address that frames may use; NULL: unknown */
-
-/* Reserve STACK_KEPT, or half of a stack below twice that. NULL if the thread's stack is unknown:
- * then only the depth of calls is limited. */
-static char *find_stack_floor(void)
+/* The lowest address of this thread's stack. Of the first thread of a process glibc reads it from
+ * /proc; without that the stack is taken to begin here, and to be half as large as the limit says,
+ * because some of it is used already. */
+static char *find_stack(size_t *size)
 {
     pthread_attr_t attributes;
+    struct rlimit limit;
     void *low = NULL;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        pthread_attr_getstack(&attributes, &low, size);
+        pthread_attr_destroy(&attributes);
+        return low;
+    }
+    const int is_limited = getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK_USUAL;
+    *size = (is_limited ? (size_t)limit.rlim_cur : STACK_USUAL) / 2;
+    return (char *)__builtin_frame_address(0) - *size;
+}
+
+/* This thread, with what is known of its stack; NULL as kiln_this_thread(). STACK_KEPT is reserved, or
+ * half of a stack below twice that. */
+static const kiln_thread *with_stack(void)
+{
+    kiln_thread *const t = kiln_this_thread();
     size_t size = 0;
-    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return NULL;
-    pthread_attr_getstack(&attributes, &low, &size);
-    pthread_attr_destroy(&attributes);
-    return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
+    if (t != NULL && t->stack == NULL) {
+        t->stack = find_stack(&size);
+        t->stack_floor = t->stack + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
+    }
+    return t;
 }
 
 int kiln_stack_is_used_up(void)
 {
-    if (stack_floor == NULL)
-        stack_floor = find_stack_floor();
-    return (char *)__builtin_frame_address(0) < stack_floor;
+    const kiln_thread *const t = with_stack();
+    return t == NULL || (char *)__builtin_frame_address(0) < t->stack_floor;
+}
+
+int kiln_check_stack(void)
+{
+    const kiln_thread *const t = with_stack();
+    if (t == NULL)
+        return KILN_ERROR_MEMORY;
+    const int64_t rest = (char *)__builtin_frame_address(0) - t->stack;
+    return rest >= STACK_OF_CALL
+               ? KILN_OK
+               : kiln_fail(KILN_ERROR_DEPTH, "this thread has %lld bytes of stack left, and a call "
+                           "takes up to %d", (long long)rest, STACK_OF_CALL);
 }

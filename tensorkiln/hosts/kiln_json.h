@@ -7,6 +7,7 @@
 #ifndef KILN_JSON_H
 #define KILN_JSON_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #define KILN_HOST_JSON_DEPTH 64
@@ -150,43 +151,46 @@ static inline const char *kiln_host_json_skip_number(const char *at)
     return at;
 }
 
-static inline const char *kiln_host_json_skip(const char *at, int depth);
+static inline const char *kiln_host_json_walk(const char *at, int depth, const char **room);
 
-/* Return the position after an object whose first member is at `at`; NULL if it is malformed, has a
- * name twice, or more than KILN_HOST_JSON_NAMES members. */
-static inline const char *kiln_host_json_skip_members(const char *at, int depth)
+/* Return the position after an object whose first member is at `at`; NULL if it is malformed, or has
+ * more than KILN_HOST_JSON_NAMES members, or a name twice: that is looked for if there is `room`, of
+ * KILN_HOST_JSON_NAMES names for each level of depth. */
+static inline const char *kiln_host_json_skip_members(const char *at, int depth, const char **room)
 {
-    const char *names[KILN_HOST_JSON_NAMES];
+    const char **const names =
+        room == NULL ? NULL : room + (size_t)(depth - 1) * KILN_HOST_JSON_NAMES;
     for (int count = 0; *at != '}'; count++) {
         if (count > 0)
             at = *at == ',' ? kiln_host_json_space(at + 1) : "";
         if (count == KILN_HOST_JSON_NAMES || *at != '"')
             return NULL;
-        names[count] = at + 1;
+        if (names != NULL)
+            names[count] = at + 1;
         if ((at = kiln_host_json_skip_string(at)) == NULL)
             return NULL;
-        for (int i = 0; i < count; i++)
+        for (int i = 0; names != NULL && i < count; i++)
             if (kiln_host_json_same(names[i], names[count]))
                 return NULL;
         if (*(at = kiln_host_json_space(at)) != ':' ||
-            (at = kiln_host_json_skip(at + 1, depth - 1)) == NULL)
+            (at = kiln_host_json_walk(at + 1, depth - 1, room)) == NULL)
             return NULL;
     }
     return kiln_host_json_space(at + 1);
 }
 
 /* The same for an array whose first item is at `at`. */
-static inline const char *kiln_host_json_skip_items(const char *at, int depth)
+static inline const char *kiln_host_json_skip_items(const char *at, int depth, const char **room)
 {
     for (int first = 1; *at != ']'; first = 0)
-        if ((!first && *at++ != ',') || (at = kiln_host_json_skip(at, depth - 1)) == NULL)
+        if ((!first && *at++ != ',') || (at = kiln_host_json_walk(at, depth - 1, room)) == NULL)
             return NULL;
     return kiln_host_json_space(at + 1);
 }
 
 /* Return the position after a value and the white space behind it; NULL if it is malformed or
  * nested more than `depth` levels. */
-static inline const char *kiln_host_json_skip(const char *at, int depth)
+static inline const char *kiln_host_json_walk(const char *at, int depth, const char **room)
 {
     static const char *const words[] = {"true", "false", "null"};
     at = kiln_host_json_space(at);
@@ -194,8 +198,8 @@ static inline const char *kiln_host_json_skip(const char *at, int depth)
         const char *const first = kiln_host_json_space(at + 1);
         if (depth == 0)
             return NULL;
-        return *at == '{' ? kiln_host_json_skip_members(first, depth)
-                          : kiln_host_json_skip_items(first, depth);
+        return *at == '{' ? kiln_host_json_skip_members(first, depth, room)
+                          : kiln_host_json_skip_items(first, depth, room);
     }
     for (int i = 0; i < 3; i++)
         if (strncmp(at, words[i], strlen(words[i])) == 0)
@@ -204,7 +208,13 @@ static inline const char *kiln_host_json_skip(const char *at, int depth)
     return at == NULL ? NULL : kiln_host_json_space(at);
 }
 
-/* Whether a text is one valid JSON value within the limits above. */
+/* The same of a text that was checked before. */
+static inline const char *kiln_host_json_skip(const char *at, int depth)
+{
+    return kiln_host_json_walk(at, depth, NULL);
+}
+
+/* Whether a text is one valid JSON value within the limits above; -1 if memory is short. */
 static inline int kiln_host_json_check(const char *text)
 {
     size_t values = 0, length = 0;
@@ -213,8 +223,15 @@ static inline int kiln_host_json_check(const char *text)
                   text[length] == ':';
     if (length > KILN_HOST_JSON_BYTES || values > KILN_HOST_JSON_VALUES)
         return 0;
-    const char *const end = kiln_host_json_skip(text, KILN_HOST_JSON_DEPTH);
-    return end != NULL && *end == 0;
+    /* Not on the stack, which is small in some threads. */
+    const char **const room = (const char **)malloc(sizeof *room * KILN_HOST_JSON_DEPTH *
+                                                    KILN_HOST_JSON_NAMES);
+    if (room == NULL)
+        return -1;
+    const char *const end = kiln_host_json_walk(text, KILN_HOST_JSON_DEPTH, room);
+    const int is_json = end != NULL && *end == 0;
+    free((void *)room);
+    return is_json;
 }
 
 /* Return the first item of an array (open = '[') or the first key of an object (open = '{'); NULL

@@ -273,7 +273,10 @@ static inline int kiln_host_read_function(kiln_host_description *file, const cha
 static inline int kiln_host_read_metadata(kiln_host_description *file, const char *text,
                                           kiln_host_error *error)
 {
-    if (!kiln_host_json_check(text))
+    const int is_json = kiln_host_json_check(text);
+    if (is_json < 0)
+        return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+    if (!is_json)
         return kiln_host_no_library(file->path, "its metadata is not JSON", error);
     const char *rows = kiln_host_json_member(text, "functions");
     const char *format = kiln_host_json_member(text, "format");

@@ -252,6 +252,8 @@ def test_null_inside_of_arguments(library: Any) -> None:
             "invoke outer",
             "output_shape",
             "make_tuple",
+            "call_value",
+            "register_function",
             "string_of",
             "shape_of",
             "items_of",
@@ -286,6 +288,8 @@ def test_null_inside_of_arguments(library: Any) -> None:
                     ),
                     "output_shape": ("kiln_output_shape", (0, tensors, 1, 0, room, room)),
                     "make_tuple": ("kiln_make_tuple", (values, 1, ctypes.byref(result))),
+                    "call_value": ("kiln_call_value", (values, values, 1, ctypes.byref(result))),
+                    "register_function": ("kiln_register_function", (b"f", values)),
                     "ffi": ("__tvm_ffi_main", (None, values, 2, ctypes.byref(result))),
                 }
                 name, args = arguments.get(call, (f"kiln_{call}", (values, room)))
