@@ -6,7 +6,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensorkiln.artifact.tar import read_tar
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import open_plain
 
 AR_MAGIC = b"!<arch>\n"
 _HEAD = 60
@@ -55,7 +57,7 @@ def tar_members(path: Path) -> Iterator[Member]:
     """Yield the regular files of an uncompressed tar file; links and devices are left out. Raises
     UserError (code `bad-archive`) for a malformed archive, or a sparse or truncated file in it."""
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_plain(path) as stream, read_tar(stream) as tar:
             size = path.stat().st_size
             for info in tar:
                 if info.isreg():

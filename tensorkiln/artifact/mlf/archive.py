@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import FileContent
+from tensorkiln.artifact.tar import read_tar
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path, resolve_inside
 from tensorkiln.base.folders import LIST
@@ -73,7 +74,7 @@ def _of_tar(path: Path) -> Iterator[tuple[str, FileContent]]:
                     where=where,
                     hint="decompress it first",
                 )
-            with tarfile.open(fileobj=stream, mode="r:") as tar:
+            with read_tar(stream) as tar:
                 end = yield from _members(tar, path, size)
             stream.seek(min(end, size))
             tail = stream.read(1024)
@@ -107,7 +108,7 @@ def _members(
 def metadata_member(path: Path, wanted: str) -> dict[str, FileContent]:
     """The first plain file of that name in a tar file, which may be damaged behind it."""
     try:
-        with open_plain(path) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        with open_plain(path) as stream, read_tar(stream) as tar:
             for member in tar:
                 if member.name.removeprefix("./") == wanted and member.isreg():
                     return {wanted: FileContent(path, member.offset_data, member.size)}
