@@ -37,7 +37,7 @@ from tensorkiln.base.json_text import MAX_BYTES, parse_json
 LIST = ".kiln-files.json"
 _VERSION = 1
 _CHUNK = 1 << 20
-LOCK_SECONDS = 60.0  # the list of a folder is read and written, and names are exchanged
+LOCK_SECONDS = 30.0  # the list of a folder is read and written, and names are exchanged
 _LOCK_POLL = 0.02
 
 # Relative names of files with the hashes (SHA-256, hex) that they may have; None allows any content
