@@ -315,9 +315,11 @@ __attribute__((noinline)) static int run_tensors(kiln_executor *executor, int fu
 #else
     (void)stream;
 #endif
-    const int before = kiln_limit_threads(__atomic_load_n(&executor->threads, __ATOMIC_RELAXED));
+    kiln_thread *const t = kiln_this_thread(); /* not NULL: kiln_check_stack() has been asked */
+    const int before = t->threads;
+    t->threads = __atomic_load_n(&executor->threads, __ATOMIC_RELAXED);
     code = run_in(executor, &b);
-    kiln_limit_threads(before);
+    t->threads = before;
     return code;
 }
 

@@ -42,8 +42,9 @@ __attribute__((noinline)) static kiln_thread *own_address(void)
     return &own;
 }
 
-__attribute__((noinline)) static kiln_thread *first_use(int keyed)
+__attribute__((noinline)) static kiln_thread *first_use(void)
 {
+    const int keyed = has_key();
     void *volatile room = malloc(THREAD_ROOM); /* or the compiler leaves out both calls */
     if (room == NULL)
         return NULL;
@@ -56,9 +57,10 @@ __attribute__((noinline)) static kiln_thread *first_use(int keyed)
 
 kiln_thread *kiln_this_thread(void)
 {
-    const int keyed = has_key();
-    kiln_thread *const known = keyed ? pthread_getspecific(key) : NULL;
-    return known != NULL ? known : first_use(keyed);
+    kiln_thread *known = NULL;
+    if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
+        known = pthread_getspecific(key);
+    return known != NULL ? known : first_use();
 }
 
 void kiln_forget_threads(void)
