@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.base.json_text import MAX_NAMES
 from tensorkiln.script import from_source
+from tests.artifact.damage_metadata import metadata_of, with_metadata
 
 HERE = Path(__file__).parent
 PACKAGE = Path(tk.__file__).parent
@@ -39,7 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def host(folder: Path, library: Path, what: str, stack: int) -> list[str]:
+def host(folder: Path, what: str, stack: int, *libraries: Path) -> list[str]:
     """Codes of a first and a second call in a thread of `stack` KiB, and of one with null tensors;
     bytes of the stack that were used; the sentence of the first."""
     program = folder / "host"
@@ -49,24 +51,36 @@ def host(folder: Path, library: Path, what: str, stack: int) -> list[str]:
     subprocess.run(
         ["gcc", *flags, *include, source, "-o", str(program), "-lpthread", "-ldl"], check=True
     )
-    done = subprocess.run([program, what, library], capture_output=True, text=True)
+    done = subprocess.run([program, what, *libraries], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr)
     return done.stdout.strip().split(" ", 4)
 
 
 def test_no_memory_at_the_first_call_of_a_thread(library: Path, tmp_path: Path) -> None:
     """The call fails, not the process; with memory again, the next one succeeds."""
-    first, second, null, _, sentence = host(tmp_path, library, "memory", 256)
+    first, second, null, _, sentence = host(tmp_path, "memory", 256, library)
     assert (first, second, null) == ("8", "0", "6")
     assert sentence == "out of memory for what the library knows of this thread"
 
 
 def test_the_stack_of_a_call(library: Path, tmp_path: Path) -> None:
-    *codes, used = host(tmp_path, library, "stack", STACK)
+    *codes, used = host(tmp_path, "stack", STACK, library)
     assert codes == ["0", "0", "6"] and int(used) < STACK << 10
-    *codes, _, sentence = host(tmp_path, library, "stack", 16)
+    *codes, _, sentence = host(tmp_path, "stack", 16, library)
     assert codes == ["14", "14", "14"]
     assert sentence.startswith("this thread has ") and "and a call takes up to" in sentence
+
+
+def test_the_stack_of_opening(library: Path, tmp_path: Path) -> None:
+    """Metadata that is as deep and as wide as readers allow takes no more of it."""
+    data = library.read_bytes()
+    names = "".join(f'"name{i}": 0, ' for i in range(MAX_NAMES - 1))
+    deep = ("{" + names + '"deep": ') * 60 + "0" + "}" * 60
+    text = metadata_of(data).decode().rstrip().removesuffix("}") + f', "deep": {deep}}}'
+    path = tmp_path / "deep.so"
+    path.write_bytes(with_metadata(data, text.encode()))
+    *codes, used = host(tmp_path, "open", 64, library, path)
+    assert codes == ["0", "0", "0"] and int(used) < 40 << 10
 
 
 # No descriptor is left for the file in /proc that says how large the stack of the first thread is.

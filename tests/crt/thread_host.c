@@ -1,6 +1,6 @@
 /* What threads of a host need: `stack NET.so` prints how much of its stack a call of `main` takes in a
  * new thread; `memory NET.so` calls it in a thread that has never called the library, while there is
- * no memory, and again when there is. */
+ * no memory, and again when there is; `open NET.so OTHER.so` opens a library in the thread. */
 #include "kiln_host.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -17,6 +17,7 @@ static const kiln_host_function *f;
 static sem_t go, done;
 static int code, again, refused;
 static char sentence[256];
+static const char *other; /* a library to open in the thread, or NULL */
 
 static int call(void)
 {
@@ -31,13 +32,18 @@ static int call(void)
 static void *work(void *unused)
 {
     (void)unused;
+    kiln_host_library *opened = NULL;
+    kiln_host_error error;
     sem_wait(&go);
-    code = call();
+    if (other != NULL && kiln_host_open(other, &opened, &error) != KILN_OK)
+        fprintf(stderr, "%s\n", error.sentence);
+    code = other != NULL ? opened == NULL : call();
+    kiln_host_close(opened);
     strncpy(sentence, code == 0 ? "" : library->api.last_error(), sizeof sentence - 1);
     sem_post(&done);
     sem_wait(&go);
-    again = call();
-    refused = library->api.executor_run(executor->executor, f->index, NULL, 2);
+    again = other != NULL ? 0 : call();
+    refused = other != NULL ? 0 : library->api.executor_run(executor->executor, f->index, NULL, 2);
     sem_post(&done);
     return NULL;
 }
@@ -76,6 +82,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.sentence);
         return 1;
     }
+    other = argc > 3 ? argv[3] : NULL;
     unsigned char *const stack = (unsigned char *)mmap(NULL, STACK, PROT_READ | PROT_WRITE,
                                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(stack, 0x5a, STACK);
