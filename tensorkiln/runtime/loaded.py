@@ -308,8 +308,9 @@ def described(info: FunctionInfo) -> str:
 
 def signature_of(info: FunctionInfo) -> inspect.Signature:
     """A function's signature. Inputs whose names are no identifiers of Python, which only a
-    dictionary can name, make all of them positional."""
+    dictionary can name, or that have one name, make all of them positional."""
     plain = all(p.name.isidentifier() and p.name != "out" for p in info.inputs)
+    plain = plain and len({p.name for p in info.inputs}) == len(info.inputs)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if plain else inspect.Parameter.POSITIONAL_ONLY
     made = [
         inspect.Parameter(p.name if plain else f"input{i}", kind, annotation=_type_text(p))
