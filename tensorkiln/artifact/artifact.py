@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from tensorkiln.base.dependency import ExternalDependency, checked_dependencies
 from tensorkiln.base.errors import UserError, require
-from tensorkiln.base.files import open_plain, plain_path, write_at
+from tensorkiln.base.files import open_inside, open_plain, plain_path, write_at
 from tensorkiln.base.mapped import file_state
 
 _CHUNK = 1 << 24
@@ -131,6 +131,17 @@ class FileContent(Later):
         with self._open() as stream:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return memoryview(mapped)[self.offset : self.offset + self.size]
+
+
+def content_inside(root: str | Path, relative: str) -> FileContent:
+    """The bytes of a file below `root`, whatever another process exchanges on the way to it: errors
+    of `open_inside` and FileContent. Hard links are taken."""
+    with open_inside(root, relative, granted=[root]) as stream:
+        state = file_state(os.fstat(stream.fileno()))
+    content = FileContent(Path(root) / relative)
+    if content.state != state:  # and each later read compares it again
+        raise UserError(f"{relative!r} was exchanged while it was opened", code="changed-file")
+    return content
 
 
 class CheckedContent(Later):

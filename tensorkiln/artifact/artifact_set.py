@@ -17,6 +17,7 @@ from tensorkiln.artifact.artifact import (
     Content,
     FileContent,
     InMemoryArtifact,
+    content_inside,
     content_size,
 )
 from tensorkiln.artifact.manifest import (
@@ -28,7 +29,7 @@ from tensorkiln.artifact.manifest import (
     read_manifest,
 )
 from tensorkiln.base.errors import UserError, nearest, require
-from tensorkiln.base.files import plain_path, resolve_inside
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.folders import atomic_dir
 from tensorkiln.base.text import listed
 
@@ -202,7 +203,7 @@ class ArtifactSet:
         rows, imports = read_manifest(data, where, edited=edited)
         found, room = list[Artifact](), _ALL_IN_MEMORY
         for index, row in enumerate(rows):
-            file = FileContent(resolve_inside(root, row.name))
+            file = content_inside(root, row.name)
             content, digest = read_once(file, min(_IN_MEMORY, room))
             room -= len(content) if isinstance(content, bytes) else 0
             if not edited and (digest, content_size(content)) != (row.sha256, row.size):

@@ -11,10 +11,10 @@ import tarfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from tensorkiln.artifact.artifact import FileContent
+from tensorkiln.artifact.artifact import FileContent, content_inside
 from tensorkiln.artifact.tar import read_tar
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import open_plain, plain_path, resolve_inside
+from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.base.folders import LIST
 
 _MOST = 100_000  # files
@@ -57,7 +57,7 @@ def _of_folder(root: Path) -> Iterator[tuple[str, FileContent]]:
         for name in sorted(names):
             relative = (Path(folder) / name).relative_to(root).as_posix()
             if relative != LIST:
-                yield relative, FileContent(resolve_inside(root, relative))
+                yield relative, content_inside(root, relative)
 
 
 def _of_tar(path: Path) -> Iterator[tuple[str, FileContent]]:
