@@ -23,12 +23,22 @@ def check_functions(dll: Any, functions: Iterable[FunctionInfo], path: str) -> N
     with these inputs and outputs."""
     compare = _comparison(dll)
     for f in functions:
-        reason = compare(f) if f.kind in _KINDS else f"{f.name} is of kind {f.kind!r}"
+        reason = _unusable(f) or compare(f)
         if reason:
             raise UserError(
                 f"{path!r} is not a Tensorkiln library: its metadata is damaged: {reason}",
                 code="not-a-library",
             )
+
+
+def _unusable(f: FunctionInfo) -> str:
+    """What no function can have: a kind of its own, sizes below 0."""
+    if f.kind not in _KINDS:
+        return f"{f.name} is of kind {f.kind!r}"
+    for p in (*f.inputs, *f.outputs):
+        if any(isinstance(size, int) and size < 0 for size in p.shape or ()):
+            return f"{f.name}: {p.name!r} has shape {p.shape_text}"
+    return ""
 
 
 def _comparison(dll: Any) -> Any:

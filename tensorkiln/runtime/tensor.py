@@ -14,7 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 from tensorkiln.base.packages import missing_package
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.device import CPU, CUDA, Device, cpu
-from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.failures import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    WorkspaceMemoryError,
+)
 
 ALIGN = 64
 LARGE = 65536  # bytes; smaller results are not aligned: that costs more time than it saves
@@ -52,11 +56,16 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An uninitialised row-major array whose data is aligned to 64 bytes."""
+    """An uninitialised row-major array whose data is aligned to 64 bytes. WorkspaceMemoryError
+    without memory for it."""
     count = dtype.itemsize
     for size in shape:
         count *= size
-    raw = np.empty(count + ALIGN, np.uint8)
+    try:
+        raw = np.empty(count + ALIGN, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: more than an address space
+        message = f"out of memory for {dtype} {list(shape)}"
+        raise WorkspaceMemoryError(message, code="out-of-memory") from error
     start = -raw.ctypes.data % ALIGN
     return np.ndarray(tuple(shape), dtype, raw, start)
 
