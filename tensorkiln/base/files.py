@@ -282,8 +282,8 @@ def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] =
     that exchanges a component of the path meanwhile changes nothing of this (`base/walk.py`).
     """
     path = Path(root).absolute().joinpath(*_parts_inside(relative))
-    trusted, own = identities(granted), identities([root])
-    allowed = trusted | own
+    trusted, base = identities(granted), identities([root])
+    allowed = trusted | base
     walk = Walk(path)
     try:
         with walk:
@@ -300,7 +300,7 @@ def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] =
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _refuse(relative, f"it cannot be followed ({error.strerror})") from None
-        if own and allowed.isdisjoint(walk.passed):
+        if base and allowed.isdisjoint(walk.passed):
             raise _leads_out(relative, root, walk.path) from None
         reason = "no such file" if error.errno == errno.ENOENT else error.strerror
         raise UserError(f"cannot read {str(walk.path)!r}: {reason}", code="missing-file") from error

@@ -24,13 +24,13 @@ def terminations() -> Iterator[None]:
     second one ends the process at once. Signals that are ignored (`nohup`) or have a handler stay
     as they are."""
     main = threading.current_thread() is threading.main_thread()
-    taken = [s for s in _ENDS if main and signal.getsignal(s) == signal.SIG_DFL]
-    for number in taken:
+    numbers = [s for s in _ENDS if main and signal.getsignal(s) == signal.SIG_DFL]
+    for number in numbers:
         signal.signal(number, _terminate)
     try:
         yield
     finally:
-        for number in taken:
+        for number in numbers:
             if signal.getsignal(number) == _terminate:
                 signal.signal(number, signal.SIG_DFL)
 

@@ -33,9 +33,9 @@ def memory_bytes() -> int:
     """Bytes of memory; 0 where the system does not tell."""
     try:
         # Not from sysconf() first: without the call sysinfo() glibc makes up a number.
-        found = re.search(r"^MemTotal: *([0-9]+) kB$", Path("/proc/meminfo").read_text(), re.M)
-        if found:
-            return int(found[1]) << 10
+        total = re.search(r"^MemTotal: *([0-9]+) kB$", Path("/proc/meminfo").read_text(), re.M)
+        if total:
+            return int(total[1]) << 10
     except OSError:
         pass
     try:

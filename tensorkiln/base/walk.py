@@ -110,13 +110,13 @@ class Walk:
 
 def identities(folders: Iterable[str | Path]) -> set[Identity]:
     """Those of the folders that exist."""
-    found = set[Identity]()
+    result = set[Identity]()
     for folder in folders:
         try:
-            found.add(identity(Path(folder).stat()))
+            result.add(identity(Path(folder).stat()))
         except OSError:
             continue
-    return found
+    return result
 
 
 __all__ = ["Walk", "identities", "identity"]

@@ -18,7 +18,7 @@
 #define THREAD_ROOM ((size_t)64 << 10) /* more than kiln_thread, and a table of libraries */
 
 enum { NO_KEY, MAKING, MADE, REFUSED };
-static __thread kiln_thread own;
+static __thread kiln_thread variables;
 static pthread_key_t key;
 static int key_state;
 
@@ -35,11 +35,11 @@ static int has_key(void)
     return state == MADE;
 }
 
-/* A function of its own: compilers ask for the address of `own` at the beginning of the function that
+/* A function of its own: compilers ask for the address of `variables` at the beginning of the function that
  * uses it. */
-__attribute__((noinline)) static kiln_thread *own_address(void)
+__attribute__((noinline)) static kiln_thread *variables_address(void)
 {
-    return &own;
+    return &variables;
 }
 
 __attribute__((noinline)) static kiln_thread *first_use(void)
@@ -49,18 +49,18 @@ __attribute__((noinline)) static kiln_thread *first_use(void)
     if (room == NULL)
         return NULL;
     free(room);
-    kiln_thread *const made = own_address();
+    kiln_thread *const thread = variables_address();
     if (keyed)
-        pthread_setspecific(key, made);
-    return made;
+        pthread_setspecific(key, thread);
+    return thread;
 }
 
 kiln_thread *kiln_this_thread(void)
 {
-    kiln_thread *known = NULL;
+    kiln_thread *thread = NULL;
     if (__atomic_load_n(&key_state, __ATOMIC_ACQUIRE) == MADE)
-        known = pthread_getspecific(key);
-    return known != NULL ? known : first_use();
+        thread = pthread_getspecific(key);
+    return thread != NULL ? thread : first_use();
 }
 
 void kiln_forget_threads(void)

@@ -225,9 +225,9 @@ int kiln_check_stack(void)
     const kiln_thread *const t = with_stack();
     if (t == NULL)
         return KILN_ERROR_MEMORY;
-    const int64_t rest = (char *)__builtin_frame_address(0) - t->stack;
-    return rest >= STACK_OF_CALL
+    const int64_t space = (char *)__builtin_frame_address(0) - t->stack;
+    return space >= STACK_OF_CALL
                ? KILN_OK
                : kiln_fail(KILN_ERROR_DEPTH, "this thread has %lld bytes of stack left, and a call "
-                           "takes up to %d", (long long)rest, STACK_OF_CALL);
+                           "takes up to %d", (long long)space, STACK_OF_CALL);
 }

@@ -119,10 +119,10 @@ def run_zig(arguments: Sequence[str], folder: Path, cache: Cache | None, umask: 
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": text, "ZIG_LOCAL_CACHE_DIR": text}
         run_tool([str(zig_path()), *arguments], folder, environ, umask)
 
-    kept = None if cache is None else cache.folder("zig")
-    if kept is not None:
+    store = None if cache is None else cache.folder("zig")
+    if store is not None:
         try:
-            return run(kept)
+            return run(store)
         except ToolFailure as failure:
             if not failure.refused:
                 raise

@@ -198,8 +198,8 @@ def _verified(file: LibraryFile, stack: ExitStack) -> int | None:
     beside = weights_beside(file.path.resolve())
     with unreadable(beside):
         stream = stack.enter_context(open_plain(beside))
-    opened = Path(f"/proc/self/fd/{stream.fileno()}")
-    place.verify_beside(opened if opened.exists() else beside, str(beside))
+    descriptor_path = Path(f"/proc/self/fd/{stream.fileno()}")
+    place.verify_beside(descriptor_path if descriptor_path.exists() else beside, str(beside))
     return stream.fileno()
 
 
@@ -209,14 +209,14 @@ def _load_sealed(path: Path, expected: bytes) -> tuple[NativeLibrary, ArtifactSe
     from tensorkiln.artifact.weights_check import weights_beside, weights_place
     from tensorkiln.base.sealed import SealedCopy
 
-    def copied(original: Path, stack: ExitStack) -> SealedCopy:
+    def sealed_copy(original: Path, stack: ExitStack) -> SealedCopy:
         with unreadable(original):
             copy = SealedCopy(original)
         stack.callback(copy.close)
         return copy
 
-    with ExitStack() as loaded, ExitStack() as loading:
-        copy = copied(path, loaded)
+    with ExitStack() as lifetime, ExitStack() as preparation:
+        copy = sealed_copy(path, lifetime)
         if copy.sha256 != expected.hex():
             raise UserError(
                 f"{str(path)!r} has the SHA-256 {copy.sha256}, expected {expected.hex()}",
@@ -227,10 +227,10 @@ def _load_sealed(path: Path, expected: bytes) -> tuple[NativeLibrary, ArtifactSe
         place, weights = weights_place(copy.path, str(path)), None
         if place.is_beside:  # those inside are part of the hash
             beside = weights_beside(path.resolve())
-            weights = copied(beside, loading)
+            weights = sealed_copy(beside, preparation)
             place.verify_beside(weights.path, str(beside))
         library = NativeLibrary(file, None if weights is None else weights.file)
-        library.on_close(loaded.pop_all().close)
+        library.on_close(lifetime.pop_all().close)
     return library, artifacts
 
 
