@@ -25,6 +25,7 @@ from tensorkiln.schedule.accumulate import add_product
 from tensorkiln.schedule.build import nest
 from tensorkiln.schedule.intrin.tiles import tile_dot_for
 from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import nest_of
 from tensorkiln.schedule.tree.match import plain
 
 COLUMNS = TILE_ROW_BYTES // 4  # of a tile of sums
@@ -136,6 +137,16 @@ def put_in_tiles(s: Schedule) -> None:
         s.set_scope(name, "tile")
 
 
+def fetch_next_panels(s: Schedule, weights: Buffer) -> None:
+    """During each panel prefetch the next one's weights, spread over the steps of its sums, if it
+    has several."""
+    loops = [x for role in ("row", "group", "term") for x in s.loops(role=role)]
+    steps = [x for x in loops if int_value(s.loop(x).extent) != 1]
+    for panel in s.loops(role="panel"):
+        if any(panel in nest_of(s, x)[:-1] for x in steps):
+            s.prefetch_next(panel, weights.name)
+
+
 def _instruction(tile: For) -> str:
     """The instruction for loops over a tile: of two to move it, of four to multiply two."""
     inside = [t for t in walk_stmt(tile) if isinstance(t, For)]
@@ -161,4 +172,4 @@ def _step(index: Expr, var: Var) -> int:
     return (int_value(as_expr(found[0].get(var, 0))) or 0) if found is not None else 0
 
 
-__all__ = ["COLUMNS", "TileSum", "put_in_tiles"]
+__all__ = ["COLUMNS", "TileSum", "fetch_next_panels", "put_in_tiles"]

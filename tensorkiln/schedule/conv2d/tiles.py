@@ -41,7 +41,7 @@ from tensorkiln.schedule.group import Group, inplace_params, static
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import FEW_TASKS, nest_of, share
 from tensorkiln.schedule.register_tile import lanes as in_vectors
-from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, put_in_tiles
+from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, fetch_next_panels, put_in_tiles
 from tensorkiln.target import Target
 
 # Rows of an image that are shorter than this are too few for a tile each.
@@ -79,6 +79,7 @@ def schedule_conv2d_tiles(group: Group, target: Target, check: bool = False) -> 
     shared = target.has_threads and batch * c.work > PARALLEL_WORK
     s = Schedule(_program(c, -(-FEW_TASKS // (batch * c.panels)) if shared else 1), check=check)
     put_in_tiles(s)
+    fetch_next_panels(s, c.w)
     for pixel in s.loops(role="finish"):
         in_vectors(s, pixel)
     if shared:
@@ -165,7 +166,8 @@ class _Sums:
             return within([memory], sums, *done)
 
         extents = [count, *p.extents[1:]]
-        return within(t.buffers, nest(["group"] * len(extents), extents, group))
+        roles = ["group"] * len(extents)
+        return within(t.buffers, nest(["group"] * len(extents), extents, group, roles))
 
     def _terms(self, n: Expr, panel: Expr, t: TileSum, tiles: list[_Tile]) -> Stmt:
         c, few = self.c, self.c.together
@@ -186,7 +188,7 @@ class _Sums:
 
         granules = -(-static(c.wt.shape[1], "channels") // c.step)
         extents = [granules, c.kernel[0], 1 if self.windows else c.kernel[1]]
-        return nest(["g", "kh", "kw"], extents, step, ["", "kernel_row", "kernel_column"])
+        return nest(["g", "kh", "kw"], extents, step, ["term"] * 3)
 
     def _finish(
         self, n: Expr, panel: Expr, tile: _Tile, rows: int, memory: Buffer, first: int

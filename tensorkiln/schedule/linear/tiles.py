@@ -33,7 +33,7 @@ from tensorkiln.schedule.linear.program import Linear
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import lanes as in_vectors
 from tensorkiln.schedule.register_tile import share
-from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, put_in_tiles
+from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, fetch_next_panels, put_in_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def schedule_tiles(c: Linear, threads: bool, check: bool = False) -> Schedule:
     by_rows = int_value(c.m) is None and small and not c.batch and threads
     s = Schedule(_program(c, by_rows), check=check)
     put_in_tiles(s)
+    fetch_next_panels(s, c.w)
     for row in s.loops(role="finish"):
         in_vectors(s, row)
     if not threads:

@@ -255,8 +255,8 @@ def _range(
 
 
 def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | None:
-    """The least and greatest value of `e`, in terms of variables without `ends`, which are fixed;
-    None if unknown."""
+    """The least and greatest value of `e`, of all its lanes, in terms of variables without `ends`,
+    which are fixed; None if unknown."""
     match e:
         case IntImm():
             return e, e
@@ -273,9 +273,11 @@ def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | No
         case Unary("neg", a):
             found = _ends(a, ends, bounds)
             return None if found is None else (-found[1], -found[0])
-        case Binary(op, a, b) if e.dtype.lanes == 1:
+        case Binary(op, a, b):
             x, y = _ends(a, ends, bounds), _ends(b, ends, bounds)
             return None if x is None or y is None else _combine(op, x, y, bounds)
+    if e.dtype.lanes > 1:
+        return None
     return None if any(v in ends for v in free_vars(e)) or has_load(e) else (e, e)
 
 

@@ -128,7 +128,10 @@ def test_the_main_loop_loads_and_multiplies_only(kind: str) -> None:
     assert len(loops) == 1
     words = [i.split()[0] for i in loops[0]]
     assert words.count(kind) == words.count("tileloadd") == 4
-    assert set(words) <= {kind, "tileloadd", "leaq", "incq", "addq", "subq", "cmpq", "jl", "jne"}
+    # Of the 512 or 256 lines of the next panel, in two groups of rows of 16 or 8 steps.
+    assert words.count("prefetcht1") == 16
+    counting = {"leaq", "incq", "addq", "subq", "cmpq", "jl", "jne"}
+    assert set(words) - {kind, "tileloadd", "prefetcht1"} <= counting
     assert text.count("tilestored") == text.count("tilezero") == 4
     at = [text.index(x) for x in ("ldtilecfg", "tilezero", kind, "tilestored", "tilerelease")]
     assert at == sorted(at)
