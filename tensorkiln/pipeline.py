@@ -108,6 +108,7 @@ from tensorkiln.transform.tir.allocate_shared import AllocateShared
 from tensorkiln.transform.tir.async_copies import AsyncCopies
 from tensorkiln.transform.tir.check_races import CheckRaces
 from tensorkiln.transform.tir.fold_grid import FoldGrid
+from tensorkiln.transform.tir.guard_conditions import guard_conditions
 from tensorkiln.transform.tir.insert_barriers import insert_barriers, require_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
@@ -476,7 +477,7 @@ def compile(
     weights = model_weights(mod)
     made_from = mod.source
     mod = with_device_keys(mod, plan.target, bool(plan.relax))
-    mod = with_names_for_c(mod)
+    mod = with_names_for_c(guard_conditions(mod) if plan.relax else mod)
     fused = None
     for phase, passes in plan.relax_phases:
         progress.phase(phase)

@@ -136,10 +136,17 @@ class ExprVerifier:
             raise Malformed(f"binary operator {e.op!r}", among(e.op, BINARY), e)
         if e.op == "add" and e.a.dtype == HANDLE:
             return self._further(e)
-        found = self._same(e, e.a, e.b, e.op)
+        found = self._logic(e) if e.op in ("and", "or") else self._same(e, e.a, e.b, e.op)
         if (e.op in ("and", "or") and not found.is_bool) or (e.op in ON_BITS and found.is_float):
             raise Malformed(f"{e.op} of {found}", _of_bits(e.op, found), e)
         return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
+
+    def _logic(self, e: Binary) -> DType:
+        """An `and` or `or`, whose second operand may not be computed (`guard_conditions`)."""
+        first = self.expr(e.a)
+        with self._reach.conditional():
+            found = self._same(e, e.a, e.b, e.op)
+        return first if first == found else found
 
     def _further(self, e: Binary) -> DType:
         """An address plus a number of bytes."""
