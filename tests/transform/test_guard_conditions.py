@@ -22,7 +22,7 @@ CASES = {
     "if": "if i > 0 and A[i - 1] > 0:\n            B[i] = A[i - 1]",
     "else": "if i > 0 and A[i - 1] > 0:\n            B[i] = 1\n        else:\n            B[i] = 2",
     "or": "if i == 0 or A[i - 1] > 0:\n            B[i] = 3",
-    "or else": "if i < 1 or A[i - 1] > 0:\n            B[i] = 4\n        else:\n            B[i] = 5",
+    "or else": "if i < 1 or A[i-1] > 0:\n            B[i] = 4\n        else:\n            B[i] = 5",
     "behind": "if i < n - 2 and A[i + 2] > 0:\n            B[i] = A[i + 2]",
     "three": "if i > 0 and i < n - 1 and A[i - 1] < A[i + 1]:\n            B[i] = 6",
     "guarded by a guarded one": (
