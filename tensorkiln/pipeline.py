@@ -77,6 +77,7 @@ from tensorkiln.transform.relax.apply_precision import ApplyPrecision
 from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.check_indices import CheckIndices
 from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
 from tensorkiln.transform.relax.device_keys import with_device_keys
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
@@ -147,6 +148,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         WidenStatistics(),  # after what recognises normalisations and folds into weights
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
+        CheckIndices(target),  # of what is still computed
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
         AssignDevices(place),  # each part of a device is a function until join_devices
@@ -182,6 +184,7 @@ def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass
         PartitionPatterns(target, externals),
         forward_values,
         WidenStatistics(),
+        CheckIndices(target),
         PartitionExternals(target, externals),
         AssignDevices(place),
         ApplyPrecision(place),
@@ -404,6 +407,7 @@ def compile(
     freeze: Mapping[str, int] | None = None,
     precision: str | None = None,
     optimize: str | None = None,
+    indices: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     name: str | None = None,
@@ -429,7 +433,8 @@ def compile(
     `precision`, "bfloat16" or "float16", is the target's option of this name: the operands of
     products are rounded to it, sums stay float32 (docs/howto/precision.md). `optimize`, "speed"
     or "size", is the target's, too: with "size" weights take no more than the model's
-    (docs/howto/it-is-too-big.md).
+    (docs/howto/it-is-too-big.md); so is `indices`, "check" or "clamp": what is done where data has
+    an index outside of the dimension that it indexes (docs/howto/indices.md).
     Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
     `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
@@ -459,6 +464,7 @@ def compile(
     mod = _asked_module(model, name, example_inputs, freeze)
     asked = asked_option(target_for(mod, target), "precision", precision)
     asked = asked_option(asked, "optimize", optimize)
+    asked = asked_option(asked, "indices", indices)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     require(debug, bool, "debug")
     given = records_of(records)

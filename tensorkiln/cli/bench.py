@@ -20,6 +20,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
     add_dim,
+    add_indices,
     add_optimize,
     add_precision,
     add_quiet,
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_precision(parser)
     add_optimize(parser)
+    add_indices(parser)
     add_quiet(parser)
 
 
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 replace(request, library=str(library), model=peer, why_alone=why)
             )
     else:
-        for name in ("target", "precision", "optimize", "profile"):
+        for name in ("target", "precision", "optimize", "indices", "profile"):
             refuse_together({"a library": subject, f"--{name}": getattr(args, name)})
         if args.compare and model is None:
             raise UserError(
@@ -130,6 +132,7 @@ def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable
         tk.Target(args.target or "native"),
         precision=args.precision,
         optimize=args.optimize,
+        indices=args.indices,
         progress=progress,
     )
     made.export_library(library)

@@ -16,6 +16,7 @@ from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
+    add_indices,
     add_model,
     add_optimize,
     add_precision,
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_precision(parser)
     add_optimize(parser)
+    add_indices(parser)
     parser.add_argument(
         "--name",
         type=word,
@@ -150,6 +152,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         target,
         precision=args.precision,
         optimize=args.optimize,
+        indices=args.indices,
         progress=progress,
         name=name,
         max_workspace=args.max_workspace,

@@ -226,6 +226,15 @@ def add_optimize(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_indices(parser: argparse.ArgumentParser) -> None:
+    """Add `--indices`, the target's option of this name."""
+    parser.add_argument(
+        "--indices",
+        choices=("check", "clamp"),
+        help="clamp: an index outside in data is the nearest inside (default: the call fails)",
+    )
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model file and `--freeze`."""
     parser.add_argument("model", type=source, help="an ONNX file, or - for standard input")

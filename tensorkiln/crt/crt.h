@@ -28,6 +28,7 @@
 #define _GNU_SOURCE /* affinity, dladdr, futex: before the first system header */
 #endif
 #include "kiln.h"
+#include "indices.h"
 #include "sizes.h"
 #include <stddef.h>
 
@@ -463,6 +464,10 @@ int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
  * counts. */
 void kiln_assertion_failed(const char *message);
 void kiln_kernel_failed(int code);
+/* The failure of a run of `function` at the model's node (empty: it has no name) for an index that
+ * kiln_outside_<type>() has named, of a tensor of indices of shape `dims`. */
+void kiln_index_failed(const char *function, const char *node, const kiln_outside *outside,
+                       int64_t extent, int64_t negative, int rank, const int64_t *dims);
 /* The message of the first failure in the current run, or NULL. A run() checks it after each kernel
  * that can fail. */
 const char *kiln_assertion(void);

@@ -153,6 +153,28 @@ void kiln_kernel_failed(int code)
     t->assertion_code = code;
 }
 
+void kiln_index_failed(const char *function, const char *node, const kiln_outside *outside,
+                       int64_t extent, int64_t negative, int rank, const int64_t *dims)
+{
+    int64_t place[MOST_DIMS], left = outside->place;
+    for (int d = rank - 1; d >= 0; d--) {
+        place[d] = left % dims[d];
+        left /= dims[d];
+    }
+    char at[KILN_SHAPE_TEXT], index[24], legal[64];
+    kiln_shape_text(at, place, rank);
+    snprintf(index, sizeof index, outside->is_unsigned ? "%llu" : "%lld",
+             (unsigned long long)outside->index);
+    if (extent == 0)
+        snprintf(legal, sizeof legal, "which has no elements");
+    else
+        snprintf(legal, sizeof legal, "expected %lld to %lld", (long long)(negative ? -extent : 0),
+                 (long long)extent - 1);
+    kiln_kernel_failed(kiln_fail(
+        KILN_ERROR_INDEX, "%s: index %s at %s is outside of a dimension of %lld, %s%s%s%s", function,
+        index, at, (long long)extent, legal, *node == 0 ? "" : " (", node, *node == 0 ? "" : ")"));
+}
+
 const char *kiln_assertion(void)
 {
     const kiln_thread *const t = kiln_this_thread();

@@ -65,8 +65,9 @@ enum kiln_code {
     KILN_ERROR_BUILD = 25,      /* the driver cannot compile the library's code for a device */
     KILN_ERROR_LAUNCH = 26,     /* a device refused a kernel or a copy */
     KILN_ERROR_EXECUTION = 27,  /* a kernel or a copy failed on a device after it was started */
-    KILN_ERROR_DEVICE_LOST = 28 /* a device cannot be used any more in this process: an earlier
-                                   kernel failed so badly that the driver has given it up */
+    KILN_ERROR_DEVICE_LOST = 28, /* a device cannot be used any more in this process: an earlier
+                                    kernel failed so badly that the driver has given it up */
+    KILN_ERROR_INDEX = 29        /* data has an index that is outside of the dimension it indexes */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */

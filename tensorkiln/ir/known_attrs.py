@@ -54,6 +54,10 @@ def _number(value: object) -> bool:
     return isinstance(value, int | Expr) and not isinstance(value, bool)
 
 
+def _rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _several(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
@@ -95,6 +99,10 @@ def _pools(value: object) -> bool:
 
 
 DEPENDENCIES = "kExternalDependency"
+# Of a program whose result are indices, with their rank: its last numbers are the extent that they
+# index, 1 if negative ones count from its end, how many indices there are, and their own extents.
+# The host checks the result of each call, which fails if an index is outside.
+CHECKED_INDICES = "checked_indices"
 _DEPENDENCIES = ("a list of T.ExternalDependency(short_name, url, ...)", _dependencies)
 _FLAG, _TEXT = ("True or False", _flag), ("a text", _text)
 _BOTH: _Names = {
@@ -136,6 +144,7 @@ PROGRAM_ATTRS = Table(
     "functions",
     {
         **_BOTH,
+        CHECKED_INDICES: ("a number of dimensions", _rank),
         "copy": ("a pair of devices, from and to", _pair),
         "device_function": _FLAG,
         "host": _FLAG,

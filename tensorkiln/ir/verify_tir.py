@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from tensorkiln.ir.buffer import SCOPES, Buffer, Load
-from tensorkiln.ir.dtype import BOOL, HANDLE
+from tensorkiln.ir.dtype import BOOL, HANDLE, INT64
 from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Intrin, Var, int_value
-from tensorkiln.ir.known_attrs import BLOCK_ATTRS, LOOP_ATTRS
+from tensorkiln.ir.known_attrs import BLOCK_ATTRS, CHECKED_INDICES, LOOP_ATTRS
 from tensorkiln.ir.malformed import (
     Malformed,
     among,
@@ -99,6 +99,7 @@ class TirVerifier(ExprVerifier):
                 self._shape(b)
             self._buffers[b] = i >= len(buffers) - f.outputs
         self._inplace(f)
+        _check_indices(f)
         with step(".body"):
             self.stmt(f.body)
 
@@ -416,3 +417,22 @@ _STMTS: dict[type, Callable[..., None]] = {
     CallKernel: TirVerifier._call_kernel,
     Sync: TirVerifier._sync,
 }
+
+
+def _check_indices(f: PrimFunc) -> None:
+    """Raise Malformed for a program whose result is to be checked as indices and that does not have
+    the form of `CHECKED_INDICES`."""
+    rank = f.attrs.get(CHECKED_INDICES)
+    if rank is None:
+        return
+    if f.public:
+        # Whoever calls it would say how far the host reads.
+        message = f"a public program with the attribute {CHECKED_INDICES!r}"
+        raise Malformed(message, "private=True: graph functions call it")
+    numbers = f.params[max(len(f.params) - 3 - rank, 0) :]
+    plain = len(numbers) == 3 + rank and all(p.dtype == INT64 for p in numbers)
+    if not plain or not all(isinstance(p, Var) for p in numbers):
+        hint = "extent, 1 if negative ones count from its end, count, and their extents"
+        raise Malformed(f"its last {3 + rank} parameters are not numbers of int64", hint)
+    if f.outputs != 1 or not f.buffers or not f.buffers[-1].dtype.is_int:
+        raise Malformed("its result is not one tensor of integers", "indices are what is checked")

@@ -1,10 +1,11 @@
 """Operators that only scalar programs compute: the first elements in order, elements put to
-computed places, probabilities of classes from those of pairs."""
+computed places, probabilities of classes from those of pairs; and indices that are checked."""
 
 from __future__ import annotations
 
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
+from tensorkiln.kernels.fusion import any_prologue
 from tensorkiln.target import Target
 
 
@@ -25,6 +26,13 @@ SCATTER = Family(
     operators=("scatter",),
     schedule="tensorkiln.schedule.places.scatter:schedule_scatter",
     fits=row_major,
+)
+# Puts indices into memory, where the host checks them.
+INDICES = Family(
+    op_class="indices",
+    operators=("bounds_check",),
+    schedule="tensorkiln.schedule.loops.schedule:schedule_loops",
+    prologue=any_prologue,
 )
 COUPLED = Family(
     op_class="coupled",

@@ -26,7 +26,7 @@ from tensorkiln.ir.relax import Function
 from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.kernels.family import Family
 from tensorkiln.kernels.knobs import ATTRIBUTE, text_of
-from tensorkiln.target import Target
+from tensorkiln.target import Target, target_of_kernels
 
 VERSION = 1
 TIME = "ms"  # the unit of times; any other is a proxy, such as "instructions"
@@ -261,7 +261,7 @@ def workload_of(group: Function) -> tuple[str, str]:
 def target_text(target: Target) -> str:
     """What decides the code of kernels for a target, as text: its JSON without tags, pools of
     memory, and what a composite target has a device for."""
-    whole = target.replace(memory=None) if target.memory else target
+    whole = target_of_kernels(target)
     kept = {k: v for k, v in whole.to_json().items() if k not in _NOT_OF_CODE}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
 

@@ -15,7 +15,7 @@ from tensorkiln.kernels.forest import FOREST
 from tensorkiln.kernels.gpu import GPU_FAMILIES
 from tensorkiln.kernels.linear import LINEAR, MATMUL
 from tensorkiln.kernels.loops import IMAGES, LOOPS, MOVEMENT, PIXELS, REDUCTIONS
-from tensorkiln.kernels.places import COUPLED, SCATTER, TOP_K
+from tensorkiln.kernels.places import COUPLED, INDICES, SCATTER, TOP_K
 from tensorkiln.kernels.plugins import installed_families
 from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
 from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
@@ -46,6 +46,7 @@ TABLE: tuple[Family, ...] = (
     FOREST,
     TOP_K,
     SCATTER,
+    INDICES,
     COUPLED,
     PIXELS,
     IMAGES,

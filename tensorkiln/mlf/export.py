@@ -49,7 +49,7 @@ from tensorkiln.codegen.host.interface import (
     kernel_prefix,
     model_interface,
 )
-from tensorkiln.codegen.host.interface_c import SIZES_H, WeightsForm, interface_c, uses_sizes
+from tensorkiln.codegen.host.interface_c import HEADERS, WeightsForm, headers_of, interface_c
 from tensorkiln.codegen.host.interface_h import interface_h
 from tensorkiln.codegen.host.run_c import pointers_of
 from tensorkiln.codegen.stack import stack_of
@@ -222,12 +222,9 @@ def _require_plain(model: CompiledModel) -> None:
 
 def _write(models: Sequence[_Parts], folder: Path) -> None:
     described = {parts.model.name: _write_model(parts, folder) for parts in models}
-    if any(
-        uses_sizes((folder / path).read_text())
-        for m in described.values()
-        for path in m.sources[:1]
-    ):
-        _write_text(folder / RUNTIME / SIZES_H, (_CRT / "sizes.h").read_text())
+    sources = [(folder / path).read_text() for m in described.values() for path in m.sources[:1]]
+    for name in dict.fromkeys(name for text in sources for name in headers_of(text)):
+        _write_text(folder / RUNTIME / name, (_CRT / HEADERS[name]).read_text())
     for path, text in archive_templates(described).items():
         _write_text(folder / TEMPLATES / path, text)
     paths = files_below(folder)

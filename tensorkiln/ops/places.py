@@ -6,14 +6,25 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import INT32, INT64, DType
-from tensorkiln.ir.expr import Expr, binary, cast, const, intrin, select
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    as_expr,
+    binary,
+    cast,
+    const,
+    int_value,
+    intrin,
+    select,
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.broadcast import extreme
 from tensorkiln.ops.need import Need, Needs, at_least
-from tensorkiln.ops.op import OpDef, Operands
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     INTEGER,
     mismatch,
@@ -119,7 +130,56 @@ def _np_scatter(arrays: Arrays, a: Attrs) -> np.ndarray:
     return out
 
 
+# --- bounds_check --------------------------------------------------------------------------------
+
+
+def index_limits(dtype: DType, a: Attrs) -> tuple[ExprLike, Expr]:
+    """The least and the greatest index that a `bounds_check` of indices of a type accepts."""
+    extent = as_expr(a.extent)
+    counts_back = a.negative and not dtype.is_unsigned
+    return (0 - extent if counts_back else 0), extent - 1
+
+
+def _infer_bounds_check(types: Operands, a: Attrs) -> TensorType:
+    require_dtype("bounds_check", "indices", types[0], INTEGER)
+    return types[0]
+
+
+def _program_bounds_check(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+    """The indices themselves: that they are inside is for the host to check."""
+    return ins[0].element
+
+
+def _np_bounds_check(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """The indices. Raises UserError (code `index`) for the first that is outside."""
+    (indices,) = arrays
+    low, high = index_limits(DType(indices.dtype.name), a)
+    outside = np.argwhere((indices < int_value(low)) | (indices > int_value(high)))
+    if len(outside):
+        place = tuple(map(int, outside[0]))
+        raise UserError(outside_message(int(indices[place]), place, a), code="index")
+    return np.array(indices)
+
+
+def outside_message(index: int, place: tuple[int, ...], a: Attrs) -> str:
+    """What is said of an index that is outside; crt/error.c says it when a function runs."""
+    extent = int_value(as_expr(a.extent))
+    least = f"-{extent}" if a.negative and extent else "0"
+    legal = f"expected {least} to {(extent or 0) - 1}" if extent else "which has no elements"
+    return f"index {index} at {list(place)} is outside of a dimension of {extent}, {legal}"
+
+
 PLACES: dict[str, OpDef] = {
+    # What reads at the indices comes after it, so where one is outside nothing has read there.
+    "bounds_check": OpDef(
+        "bounds_check",
+        ("indices",),
+        {"extent": at.extent(), "negative": at.flag(True)},
+        "opaque",
+        _infer_bounds_check,
+        _np_bounds_check,
+        _program_bounds_check,
+    ),
     # Kernels of their own compute these: they have no program per output element.
     "top_k": OpDef(
         "top_k",

@@ -244,8 +244,8 @@ def _infer_take(types: Operands, a: Attrs) -> TensorType:
 
 
 def _program_take(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """Negative indices count from the end; indices out of range are clamped to it, so that no
-    index reads outside of the operand."""
+    """Negative indices count from the end. Indices out of range are clamped to it, so that no index
+    reads outside of the operand: where they are errors, `check_indices` has them found before."""
     x, indices = ins
     axis = normal_axis("take", a.axis, x.type.ndim)
     extent = x.type.shape[axis]
@@ -408,7 +408,8 @@ _ALL = (
         mode=at.choice("constant", "edge", "reflect", default="constant"),
     ),
     _injective(
-        "take", ("x", "indices"), _infer_take, _program_take, _np_take, TAKE_NEEDS, axis=at.axis(0)
+        "take", ("x", "indices"), _infer_take, _program_take, _np_take, TAKE_NEEDS,
+        axis=at.axis(0), outside=at.choice("error", "clamp", default="error"),
     ),
     _injective(
         "tile", ("x",), _infer_tile, _program_tile,

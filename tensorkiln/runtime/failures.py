@@ -34,6 +34,10 @@ class ProgramAssertionError(UserError, AssertionError):
     """An assertion of a tensor program does not hold; the message is the program's."""
 
 
+class IndexOutsideError(UserError, IndexError):
+    """Data has an index that is outside of the dimension that it indexes."""
+
+
 class DeviceError(UserError, RuntimeError):
     """A device or its driver is missing, lacks a capability, or failed."""
 
@@ -72,6 +76,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     26: (DeviceError, "device-launch"),
     27: (DeviceError, "device-failed"),
     28: (DeviceError, "device-lost"),
+    29: (IndexOutsideError, "index"),
 }
 
 

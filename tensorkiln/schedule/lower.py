@@ -8,8 +8,9 @@ from functools import partial
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
-from tensorkiln.ir.expr import Expr, binary
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary
 from tensorkiln.ir.kept import with_kernels_renamed
+from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.known_kernel import KernelKey
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
@@ -20,8 +21,8 @@ from tensorkiln.ir.visit import extern_names, walk_stmt
 from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.kernels import families
 from tensorkiln.kernels.knobs import text_of
-from tensorkiln.schedule.group import Group
-from tensorkiln.target import Target, device_key, target_in
+from tensorkiln.schedule.group import Group, product
+from tensorkiln.target import Target, device_key, target_in, target_of_kernels
 from tensorkiln.target.kinds import KINDS
 
 
@@ -56,14 +57,12 @@ class LowerGroups:
                 continue
             target, device = target_in(self.target, f.attrs), device_key(self.target, f.attrs)
             group = Group(f, f.name, target)
-            symbols[f.name] = group.symbols
+            symbols[f.name] = (*group.symbols, *_index_numbers(group))
             text, names = nameless_text(f)
             if text not in kernels:
-                # The same kernels for any pools of memory.
-                source = target.replace(memory=None) if target.memory else target
-                key = KernelKey(f"{source}\n{text}", names)
+                key = KernelKey(f"{target_of_kernels(target)}\n{text}", names)
                 kernel, is_known = self._kernel(group, target, key)
-                kernels[text] = _on_device(kernel, device)
+                kernels[text] = _on_device(_with_checked_indices(kernel, group), device)
                 if is_known:
                     keys[f.name] = key
             renamed[f.name] = kernels[text].name
@@ -85,16 +84,46 @@ class LowerGroups:
     def _kernel(self, group: Group, target: Target, key: KernelKey) -> tuple[AnyKernel, bool]:
         """The kernel of a group, from the cache or scheduled now, and whether later compiles may
         find it in the cache by `key`."""
+        numbers = _index_params(group)
         if any(row.owner for row in families(target).of(group.main.op)):
-            return _scheduled(group, target), False  # `key` has not the other package's code
-        forms = tuple(zip(group.params, group.flat_params, strict=True))
+            # `key` has not the other package's code.
+            return _scheduled(group, target, numbers), False
+        forms = tuple(zip((*group.params, *numbers), (*group.flat_params, *numbers), strict=True))
         if self.cache is not None and KINDS[target.kind].is_cpu:
             make = partial(_scheduled_anew, group.function, target)
             found = self.cache.kernel(group.name, key.source, forms, make)
             if found is not None:
                 return found, True
-        made = _scheduled(group, target)
+        made = _scheduled(group, target, numbers)
         return made, _is_described(made, group.name, forms)
+
+
+def _index_numbers(group: Group) -> tuple[Expr, ...]:
+    """What the host checks the indices that a group gives against: the extent that they index,
+    whether negative ones count from its end, their number, and their own extents. Nothing for other
+    groups, and for kernels of devices whose memory the host does not read."""
+    call = group.anchor
+    if call is None or call.op != "bounds_check" or not KINDS[group.target.kind].is_cpu:
+        return ()
+    negative = call.attrs.negative and not group.out_type.dtype.is_unsigned
+    shape = group.out_type.shape
+    return (as_expr(call.attrs.extent), IntImm(int(negative)), product(shape), *shape)
+
+
+def _index_params(group: Group) -> tuple[Var, ...]:
+    """Parameters for `_index_numbers`, which come after all that the kernel reads."""
+    if not _index_numbers(group):
+        return ()
+    names = ("extent", "negative", "count", *(f"n{i}" for i in range(group.out_type.ndim)))
+    return tuple(map(Var, names))
+
+
+def _with_checked_indices(kernel: AnyKernel, group: Group) -> AnyKernel:
+    """A kernel whose result the host checks, if the group gives indices."""
+    if not _index_numbers(group):
+        return kernel
+    attrs = Attrs.of(**kernel.attrs, **{CHECKED_INDICES: group.out_type.ndim})
+    return replace(kernel, attrs=attrs)
 
 
 def _on_device(kernel: AnyKernel, device: str) -> AnyKernel:
@@ -102,14 +131,17 @@ def _on_device(kernel: AnyKernel, device: str) -> AnyKernel:
     return replace(kernel, attrs=Attrs.of(**kernel.attrs, target=device)) if device else kernel
 
 
-def _scheduled(group: Group, target: Target) -> PrimFunc:
+def _scheduled(group: Group, target: Target, numbers: tuple[Var, ...]) -> PrimFunc:
+    """The kernel of a group, which takes `numbers` after its own parameters."""
     from tensorkiln.schedule.choose import schedule_group  # loads every schedule
 
-    return schedule_group(group, target)
+    made = schedule_group(group, target)
+    return replace(made, params=(*made.params, *numbers)) if numbers else made
 
 
 def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
-    return _scheduled(Group(f, f.name, target), target)
+    group = Group(f, f.name, target)
+    return _scheduled(group, target, _index_params(group))
 
 
 def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) -> bool:

@@ -19,6 +19,7 @@ from tensorkiln.target.registry import (
     register_target_kind,
     require_codegen,
     runs_kernels,
+    target_of_kernels,
     unregister_target_kind,
     with_host,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "required_features",
     "runs_kernels",
     "target_in",
+    "target_of_kernels",
     "unregister_target_kind",
     "with_host",
 ]

@@ -48,6 +48,13 @@ CPU_OPTIONS: tuple[Option, ...] = (
         "given: speed",
         choices=("speed", "size"),
     ),
+    Option(
+        "indices",
+        str,
+        "what is done where data has an index outside of its dimension: clamp takes the nearest "
+        "inside; not given: check, by which the call fails",
+        choices=("check", "clamp"),
+    ),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 

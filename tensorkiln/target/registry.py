@@ -247,6 +247,14 @@ def cpu_target(target: Target) -> Target:
     return Target("native") if first is None else first.replace(target_key=None, operators=None)
 
 
+def target_of_kernels(target: Target) -> Target:
+    """Return the target without what says nothing of the code of a kernel: its pools of memory, and
+    what is done with indices outside."""
+    is_cpu = KINDS[target.kind].is_cpu
+    others = {name: None for name in ("memory", "indices") if is_cpu and target[name] is not None}
+    return target.replace(**others) if others else target
+
+
 def runs_kernels(target: Target) -> bool:
     """Whether code is generated for the tensor programs that are scheduled for this target; a kind
     without it has only code generators for whole operators."""

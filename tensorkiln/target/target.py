@@ -210,6 +210,13 @@ class Target:
         return value if isinstance(value, str) else "speed"
 
     @property
+    def indices(self) -> str:
+        """What is done where data has an index outside: `check`, or `clamp`, for which a CPU can be
+        asked."""
+        value = dict(self._fields.attrs).get("indices")
+        return value if isinstance(value, str) else "check"
+
+    @property
     def precision(self) -> str:
         """The type of the operands of products: float32, unless a CPU is asked for `bfloat16` or
         `float16`."""

@@ -437,7 +437,7 @@ def test_tensor_scatter(mode: str, axis: int, shape: tuple[int, ...]) -> None:
         ("ScatterElements", [f(3, 4), ints(2, 4), ints(2, 4)], (), {}, "of int64"),
         ("ScatterND", [f(3, 4), ints(2, 3), f(2)], (), {}, "must be 1..rank"),
         ("ScatterND", [f(3, 4), ints(2, 1), f(2, 3)], (), {}, "shape of updates"),
-        ("ScatterND", [f(3, 4), i(1, 3)[:, None], f(2, 4)], (1,), {}, "outside of the operand"),
+        ("ScatterND", [f(3, 4), i(1, 3)[:, None], f(2, 4)], (1,), {}, "outside of a dimension"),
         ("GatherND", [f(3, 4), ints(2, 1)], (), {"batch_dims": 1}, "batch dimension 0"),
         ("GatherND", [f(3, 4), ints(3, 1)], (), {"batch_dims": 2}, "must be 1..rank"),
         ("ReverseSequence", [f(3, 4, 2), i(1, 2, 3)], (), {"time_axis": 2}, "expected 0 and 1"),

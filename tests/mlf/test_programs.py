@@ -11,7 +11,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
-from tensorkiln.ir.relax import RVar, Value
+from tensorkiln.ir.relax import RVar, Value, tensor
 from tensorkiln.script import from_source
 from tests.mlf.build import (
     STRICT,
@@ -172,6 +172,41 @@ def test_what_a_run_refuses(tmp_path: Path) -> None:
     folder = exe.export_model_library_format(tmp_path / "net")
     program = compiled(tmp_path / "build", ANSWERS, [folder])
     assert output(program) == b"0 0 -1 -2 -2 -2 -1 0 -1"
+
+
+INDICES = r"""
+#include "kiln_net.h"
+#include <stdio.h>
+
+static const float x[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+static int32_t i[4] = {0, -5, 4, 0};
+static float y[8];
+static char memory[4096] __attribute__((aligned(64)));
+
+int main(void)
+{
+    const struct kiln_net_inputs inputs = {x, i};
+    const struct kiln_net_outputs outputs = {y};
+    const struct kiln_net_pools pools = {memory};
+    printf("%d %g", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 4), (double)y[4]);
+    printf(" %d", (int)kiln_net_run(&inputs, &outputs, &pools, 4, 4));
+    i[3] = -6;
+    printf(" %d", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 4));
+    printf(" %d", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 3));
+    return 0;
+}
+"""
+
+
+@needs_gcc
+@pytest.mark.parametrize("target", [AVX2, "c"], ids=["llvm", "c"])
+def test_an_index_outside(target: tk.Target, tmp_path: Path) -> None:
+    mod = graph(
+        lambda g, x, i: g.take(x, i, axis=0), x=(Var("n"), 2), i=tensor((Var("k"),), "int32")
+    )
+    folder = tk.compile(mod, target).export_model_library_format(tmp_path / "net")
+    program = compiled(tmp_path / "build", INDICES, [folder])
+    assert output(program) == b"0 8 -3 -3 0"
 
 
 NULLS = r"""

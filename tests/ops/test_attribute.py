@@ -168,6 +168,8 @@ def test_every_value(op: str, attr: str) -> None:
             continue
         assert by_verifier(op, types, attrs, wanted) == wanted, value
         small = _is_small(wanted) and not (isinstance(value, int) and value > 1000)
+        # Of another extent, the sample's indices may be outside.
+        small = small and op != "bounds_check"
         if arrays is not None and ops.get(op).program is not None and small:
             check(op, *arrays, **attrs)
 

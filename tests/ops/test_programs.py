@@ -165,6 +165,8 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
     ("pad", [data(4, 3)], {"before": (3, 0), "after": (2, 2), "mode": "reflect"}),
     ("pad", [data(3, 4, dtype="int64")], {"before": (0, 1), "after": (0, 0), "value": -4.0}),
     ("take", [data(5, 3), ints(0, -1, 4, -5, dtype="int64")], {"axis": 0}),
+    ("bounds_check", [ints(0, -1, 4, -5, dtype="int64")], {"extent": 5}),
+    ("bounds_check", [ints(0, 4, dtype="uint8")], {"extent": 5, "negative": False}),
     ("take", [data(2, 5, 3), data(2, 2, dtype="uint8") % 5], {"axis": -2}),
     ("take", [data(3), ints(7, -9)], {"axis": 0}),
     ("tile", [data(2, 1, 3)], {"repeats": (2, 3, 1)}),

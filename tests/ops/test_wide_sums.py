@@ -56,7 +56,7 @@ SUMS: dict[str, tuple[Callable[..., Any], list[Shape]]] = {
     ),
 }
 # Extremes are exact in any type; the last two exist for float32 only.
-WITHOUT = {"max", "min", "argmax", "argmin", "max_pool2d", "top_k", "tree_leaves"}
+WITHOUT = {"max", "min", "argmax", "argmin", "max_pool2d", "top_k", "tree_leaves", "bounds_check"}
 # These sum nothing, or each term is rounded, as in ONNX Runtime.
 WITHOUT |= {"scatter", "coupled"}
 FLOAT32_ONLY = {"winograd_conv2d", "strassen_parts", "strassen_linear"}

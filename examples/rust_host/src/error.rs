@@ -31,6 +31,7 @@ pub const ERROR_BUILD: i32 = 25;
 pub const ERROR_LAUNCH: i32 = 26;
 pub const ERROR_EXECUTION: i32 = 27;
 pub const ERROR_DEVICE_LOST: i32 = 28;
+pub const ERROR_INDEX: i32 = 29;
 /// Codes from 100 on are errors while a library is opened, those of `enum kiln_host_code` in
 /// `kiln_library_file.h`.
 pub const ERROR_FILE: i32 = 100;

@@ -12,6 +12,7 @@ from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
+    CheckedIndices,
     Condition,
     HostFunction,
     HostStorage,
@@ -32,11 +33,12 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.kept import kept_of
+from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
-from tensorkiln.ir.planned import Address, planned_graph, result_types
+from tensorkiln.ir.planned import Address, PlannedCall, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
-from tensorkiln.ir.stmt import Assert, PrimFunc
+from tensorkiln.ir.stmt import Assert, PrimFunc, TensorProgram
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars, walk_stmt
 from tensorkiln.target import HOST
@@ -110,13 +112,7 @@ def graph_host_function(
 
     own = {c.name: _device_of(mod[c.name], devices) for c in plan.calls}
     calls = tuple(
-        KernelCall(
-            c.name,
-            tuple(argument(a, own[c.name]) for a in c.args),
-            c.span,
-            _may_fail(mod[c.name]),
-        )
-        for c in plan.calls
+        _kernel_call(c, tuple(argument(a, own[c.name]) for a in c.args), mod) for c in plan.calls
     )
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [spelled[p] for p in f.params]
@@ -162,6 +158,24 @@ def graph_host_function(
         devices=tuple(dict.fromkeys(k for k in (*own.values(), *lives) if k not in ("", HOST))),
         kept=tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs)),
     )
+
+
+def _kernel_call(
+    call: PlannedCall, args: tuple[Ptr | ScalarExpr, ...], mod: IRModule
+) -> KernelCall:
+    f = mod[call.name]
+    return KernelCall(call.name, args, call.span, _may_fail(f), _checked_indices(f, args))
+
+
+def _checked_indices(f: AnyFunction, args: Sequence[Ptr | ScalarExpr]) -> CheckedIndices | None:
+    """What the host checks after a call of a kernel: its result, if that is indices."""
+    if not isinstance(f, TensorProgram) or CHECKED_INDICES not in f.attrs:
+        return None
+    rank, out = f.attrs[CHECKED_INDICES], f.buffers[-1]
+    place = next(a for a, p in zip(args, f.params, strict=True) if p is out)
+    assert isinstance(place, Ptr)
+    extent, negative, count, *dims = (a.value for a in args[len(args) - 3 - rank :])  # type: ignore[union-attr]
+    return CheckedIndices(place, out.dtype.name, extent, negative, count, tuple(dims))
 
 
 def _device_of(f: AnyFunction, devices: HostDevices) -> str:

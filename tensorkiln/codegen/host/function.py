@@ -119,14 +119,30 @@ class ScalarExpr:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedIndices:
+    """Indices in memory, of element type `dtype`, that must lie within a dimension of `extent`;
+    where `negative` is not 0, negative ones count from its end. `count` is the product of their own
+    extents `dims`."""
+
+    place: Ptr
+    dtype: str
+    extent: Size
+    negative: Size
+    count: Size
+    dims: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """One call of a compiled kernel. `span` names the model's node, for a comment in the C; a
-    kernel that `may_fail` has assertions, and after the call the C tests whether one failed."""
+    kernel that `may_fail` has assertions, and after the call the C tests whether one failed.
+    `indices` are what it has written, if the C checks that."""
 
     symbol: str
     args: tuple[Ptr | ScalarExpr, ...]
     span: str = ""
     may_fail: bool = False
+    indices: CheckedIndices | None = None
 
 
 @dataclass(frozen=True, slots=True)

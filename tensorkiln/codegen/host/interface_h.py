@@ -11,11 +11,15 @@ from tensorkiln.codegen.host.function import symbols_in
 from tensorkiln.codegen.host.header import comment
 from tensorkiln.codegen.host.interface import ALIGNMENT, Interface, Member, ModelInterface
 from tensorkiln.codegen.host.interface_c import pool_size_head, run_head
+from tensorkiln.codegen.host.run_c import checks_indices
 
 _HOOK = """
 /* Called with a sentence by kernels of external code that cannot go on; what the run computes is
  * then undefined. The one in {1}.c stops the program; it is weak: define another to report. */
 void {0}(const char *message);
+"""
+_INDICES = """ * It returns -3 where data has an index that is outside of its dimension: outputs are
+ * then undefined.
 """
 
 
@@ -23,6 +27,8 @@ def interface_h(model: ModelInterface, features: Sequence[str] = ()) -> str:
     """The header. `features` are those that the processor must have."""
     prefix = model.prefix
     needs = f" * The processor needs: {', '.join(features)}.\n" if features else ""
+    checks = any(checks_indices(i.function) for i in model.functions)
+    indices = _INDICES if checks else ""
     guard = f"{prefix.upper()}_H"
     functions = "\n".join("\n".join(_function(i)) for i in model.functions)
     hook = _HOOK.format(model.failure_hook, prefix) if model.reporting else ""
@@ -35,7 +41,7 @@ def interface_h(model: ModelInterface, features: Sequence[str] = ()) -> str:
  * A run allocates nothing, keeps no state, and may be called from several threads with pools and
  * outputs of their own. It returns 0; -1 for sizes that the model cannot take; -2 for an address
  * that is NULL or not aligned. After an error nothing has run.
-{needs} */
+{indices}{needs} */
 #ifndef {guard}
 #define {guard}
 

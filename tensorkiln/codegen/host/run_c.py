@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.host.checked_c import SizeLocals
 from tensorkiln.codegen.host.function import (
+    CheckedIndices,
     HostFunction,
     KernelCall,
     Ptr,
@@ -112,7 +113,9 @@ def run_text(function: HostFunction) -> str:
         for i, start in zip(stored, starts, strict=True)
         if i
     ]
-    calls = call_lines(function, names, sizes)
+    calls = call_lines(function, names, sizes, index_failure(function.info.name))
+    if checks_indices(function):
+        lines.append("    kiln_outside outside;")
     lines += sizes.lines(_failure(function))
     lines += places
     if len(lines) == 2:
@@ -140,7 +143,8 @@ def pointers_of(function: HostFunction) -> list[Ptr]:
 
 
 def texts_of(function: HostFunction) -> list[Size]:
-    """The expressions in all kernel arguments: offsets of addresses, and numbers."""
+    """The expressions in all kernel arguments, from which those of checks are taken: offsets of
+    addresses, and numbers."""
     args = [a for call in function.calls for a in call.args]
     return [a.offset if isinstance(a, Ptr) else a.value for a in args]
 
@@ -154,9 +158,16 @@ def _numbered(name: str, index: int) -> str:
     return f"{name}_{index}" if index else name
 
 
-def call_lines(function: HostFunction, names: list[str], sizes: SizeLocals) -> list[str]:
-    """C lines of all kernel calls, each with the model's node as a comment. Sizes that need
-    arithmetic are added to `sizes`, whose declarations the caller writes before these lines."""
+# C lines of what is done where an index is outside.
+IndexFailure = Callable[[KernelCall, CheckedIndices, SizeLocals], list[str]]
+
+
+def call_lines(
+    function: HostFunction, names: list[str], sizes: SizeLocals, failed: IndexFailure
+) -> list[str]:
+    """C lines of all kernel calls, each with the model's node as a comment, and of what is `failed`
+    where one has written an index that is outside. Sizes that need arithmetic are added to `sizes`,
+    whose declarations the caller writes before these lines."""
     symbols = {f"s_{symbol}" for symbol in function.symbols}
     lines = []
     for call in function.calls:
@@ -165,10 +176,43 @@ def call_lines(function: HostFunction, names: list[str], sizes: SizeLocals) -> l
         lines.append(wrap(f"    {call.symbol}(", args, tail))
         if call.may_fail:
             lines.append("    if (kiln_assertion() != NULL)\n        return;")
+        if call.indices is not None:
+            test = _outside(call.indices, names, sizes, symbols)
+            lines += [test + " {", *failed(call, call.indices, sizes), "    }"]
     return lines
 
 
-def _arg(arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: set[str]) -> str:
+def checks_indices(function: HostFunction) -> bool:
+    """Whether C of the function has a variable `outside`, about indices that are outside."""
+    return any(call.indices is not None for call in function.calls)
+
+
+def _outside(
+    i: CheckedIndices, names: list[str], sizes: SizeLocals, symbols: Container[str]
+) -> str:
+    """The head of the `if` that finds an index outside."""
+    numbers = [sizes.name(size) for size in (i.count, i.extent, i.negative)]
+    place = _arg(i.place, names, sizes, symbols)
+    return wrap(f"    if (kiln_outside_{i.dtype}(", [place, *numbers, "&outside"], "))")
+
+
+def index_failure(function: str) -> IndexFailure:
+    """C of what the function of a library does where an index is outside."""
+
+    def lines(call: KernelCall, i: CheckedIndices, sizes: SizeLocals) -> list[str]:
+        dims = ", ".join(sizes.name(size) for size in i.dims)
+        shape = f"(const int64_t[]){{{dims}}}" if i.dims else "NULL"
+        numbers = [sizes.name(size) for size in (i.extent, i.negative)]
+        texts = [quote(function), quote(call.span)]
+        args = [*texts, "&outside", *numbers, str(len(i.dims)), shape]
+        return [wrap("        kiln_index_failed(", args, ");"), "        return;"]
+
+    return lines
+
+
+def _arg(
+    arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: Container[str]
+) -> str:
     if isinstance(arg, ScalarExpr):
         if arg.ctype in ("float", "double"):
             return f"({arg.ctype})({arg.value})"

@@ -314,6 +314,24 @@ class Context:
 
     # -- operators that most importers need -----------------------------------------------
 
+    def inside(self, indices: Val, extent: Expr, negative: bool = True) -> Val:
+        """Indices of a dimension of `extent`; a call in which one is outside fails. Where
+        `negative`, negative ones count from its end, else they are outside. NodeProblem for
+        constants that are outside."""
+        size = int_value(extent)
+        if isinstance(indices, Known):
+            return indices
+        if isinstance(indices, Constant):
+            return indices if size is None else self._inside(indices, size, negative)
+        return self.emit("bounds_check", indices, extent=extent, negative=negative)
+
+    def _inside(self, indices: Constant, size: int, negative: bool) -> Constant:
+        array = indices.array
+        outside = (array < (-size if negative else 0)) | (array >= size)
+        if outside.any():
+            raise malformed(f"index {array[outside].flat[0]} is outside of a dimension of {size}")
+        return indices
+
     def reshape(self, x: Val, shape: Sequence[ExprLike]) -> Val:
         """Reshape `x` to a shape without -1; `x` itself if it has that shape."""
         new = tuple(self.dims.simplify(as_expr(d)) for d in shape)

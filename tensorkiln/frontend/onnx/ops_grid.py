@@ -174,7 +174,7 @@ def read_corner(
         places.append(g.cast(inside, "int64"))
         if part is not None:
             weights.append(part)
-    read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0)
+    read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0, outside="clamp")
     if weights:
         weight = functools.reduce(lambda a, b: g.emit("mul", a, b), weights)
         read = g.emit("mul", read, g.cast(_column(g, weight), dtype))

@@ -194,12 +194,12 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     parts: list[Val] = []
     for i, n in enumerate(g.shape(indices)):
         if i == at:
-            parts.append(wrapped(g, indices, g.shape(x)[i]))
+            parts.append(wrapped(g, g.inside(indices, g.shape(x)[i]), g.shape(x)[i]))
             continue
         line = g.emit("arange", start=0, step=1, count=n, dtype="int64")
         parts.append(g.reshape(line, [n if j == i else IntImm(1) for j in range(rank)]))
     flat = g.reshape(x, (g.dims.product(g.shape(x)),))
-    return g.emit("take", flat, linear(g, parts, g.shape(x)), axis=0)
+    return g.emit("take", flat, linear(g, parts, g.shape(x)), axis=0, outside="clamp")
 
 
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
@@ -223,10 +223,11 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
         x = holding(g, x, batch_dims + k, None if places is None else places[..., k])
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
-        parts.append(wrapped(g, g.reshape(column, lead), dims[batch_dims + k]))
+        extent = dims[batch_dims + k]
+        parts.append(wrapped(g, g.inside(g.reshape(column, lead), extent), extent))
     merged = batch_dims + count
     rows = g.reshape(x, (g.dims.product(dims[:merged]), *dims[merged:]))
-    return g.emit("take", rows, linear(g, parts, dims[:merged]), axis=0)
+    return g.emit("take", rows, linear(g, parts, dims[:merged]), axis=0, outside="clamp")
 
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:

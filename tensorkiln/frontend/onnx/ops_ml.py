@@ -82,6 +82,7 @@ def array_feature_extractor(g: Context, x: Val, index: Val) -> Val:
     if g.rank(x) == 0:
         raise malformed("the operand is a scalar")
     flat = g.reshape(g.cast(index, "int64"), (g.dims.product(g.shape(index)),))
+    flat = g.inside(flat, g.shape(x)[-1], negative=False)
     y = g.emit("take", x, flat, axis=g.rank(x) - 1)
     return g.reshape(y, (1, *g.shape(y))) if g.rank(y) == 1 else y
 

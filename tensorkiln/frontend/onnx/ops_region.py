@@ -94,7 +94,7 @@ def roi_align_16(
     for (y, wy), (at, wx) in itertools.product(*lines):
         tall, wide = g.shape(y)[1], g.shape(at)[1]
         places = (batch, g.reshape(y, (count, tall, 1)), g.reshape(at, (count, 1, wide)))
-        read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0)
+        read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0, outside="clamp")
         weight = g.emit("mul", g.reshape(wy, (count, tall, 1)), g.reshape(wx, (count, 1, wide)))
         weight = g.cast(g.reshape(weight, (count, tall, wide, 1)), g.dtype(x))
         parts.append(g.emit("mul", read, weight))

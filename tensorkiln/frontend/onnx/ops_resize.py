@@ -305,7 +305,7 @@ def _pick_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val
             index = g.emit("floor", g.emit("add", at, half))
         case _:
             raise malformed(f"nearest_mode={rounding!r}")
-    return g.emit("take", x, _inside(g, index, g.shape(x)[axis]), axis=axis)
+    return g.emit("take", x, _inside(g, index, g.shape(x)[axis]), axis=axis, outside="clamp")
 
 
 def _inside(g: Context, index: Val, extent: Expr) -> Val:
@@ -341,7 +341,7 @@ def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Va
     read = [
         g.emit(
             "mul",
-            g.emit("take", x, _inside(g, v, extent), axis=axis),
+            g.emit("take", x, _inside(g, v, extent), axis=axis, outside="clamp"),
             g.cast(g.reshape(w, column), g.dtype(x)),
         )
         for v, w in zip(parts, weights, strict=True)

@@ -104,7 +104,7 @@ def scatter_elements(
         )
     indices, updates = g.met(indices, updates)
     x = holding(g, x, at, values(indices))
-    place = wrapped(g, indices, g.shape(x)[at])
+    place = wrapped(g, g.inside(indices, g.shape(x)[at]), g.shape(x)[at])
     for i in range(rank):
         if i != at:
             within = binary("ge", g.shape(x)[i], g.shape(indices)[i])
@@ -123,17 +123,25 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
     if len(expected) != g.rank(updates):
         raise malformed("the shape of updates does not follow from those of operand and indices")
     updates = g.fitted(updates, expected)
-    rows, size = g.dims.product(dims[:count]), g.dims.product(dims[count:])
-    many = g.dims.product(lead)
     columns = []
     constant = values(indices)
     for k in range(count):
         x = holding(g, x, k, None if constant is None else constant[..., k])
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
-        columns.append(wrapped(g, g.reshape(column, (many,)), dims[k]))
+        columns.append(wrapped(g, g.inside(g.reshape(column, lead), dims[k]), dims[k]))
+    return put_rows(g, x, columns, updates, reduction)
+
+
+def put_rows(g: Context, x: Val, columns: Sequence[Val], updates: Val, reduction: str) -> Val:
+    """out[columns[0][i], columns[1][i], ...] = updates[i], else x; combined by a reduction. Columns
+    are of one shape and inside of the first dimensions of x."""
+    dims, count = g.shape(x), len(columns)
+    rows, size = g.dims.product(dims[:count]), g.dims.product(dims[count:])
+    many = g.dims.product(g.shape(columns[0]))
     flat, put = g.reshape(x, (rows, size)), g.reshape(updates, (many, size))
-    place = _checked(g, columns, dims[:count], range(count))
+    lines = [g.reshape(column, (many,)) for column in columns]
+    place = _checked(g, lines, dims[:count], range(count))
     if reduction == "none" and isinstance(place, Constant) and int_value(rows) is not None:
         out = _placed(g, flat, place.array, put)
     else:
@@ -176,6 +184,7 @@ def tensor_scatter(
         place = g.emit("add", place, first)
     if mode == "circular":
         place = g.emit("mod", place, g.reshape(g.shape_value([g.shape(past)[at]]), ()))
+    place = g.inside(place, g.shape(past)[at], negative=False)
     place = g.emit("broadcast_to", place, shape=shape)
     return scattered(g, past, place, update, "none", at)
 
@@ -205,7 +214,7 @@ def reverse_sequence(
         (samples, steps),
     )
     rows = g.reshape(moved, (g.dims.product((samples, steps)), *rest))
-    return g.transpose(g.emit("take", rows, place, axis=0), order)
+    return g.transpose(g.emit("take", rows, place, axis=0, outside="clamp"), order)
 
 
 # -- the greatest elements ------------------------------------------------------------------------

@@ -152,10 +152,10 @@ def _summed(g: Context, at: Val, forest: Forest, weights: np.ndarray, how: str) 
     rows = np.where(np.isnan(rows), unit, rows)
     dtype = np.dtype(forest.dtype).name
     if weights.shape[1] == 1:
-        read = g.emit("take", g.const(rows[:, 0], dtype), at, axis=0)
+        read = g.emit("take", g.const(rows[:, 0], dtype), at, axis=0, outside="clamp")
         y = g.reshape(g.emit(_JOIN[how], read, axes=(1,), keepdims=False), (g.shape(at)[0], 1))
     else:
-        read = g.emit("take", g.const(rows, dtype), at, axis=0)
+        read = g.emit("take", g.const(rows, dtype), at, axis=0, outside="clamp")
         y = g.emit(_JOIN[how], read, axes=(1,), keepdims=False)
     if how == "AVERAGE":
         return g.emit("mul", y, g.like(1 / len(forest.roots), y))

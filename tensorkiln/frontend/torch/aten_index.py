@@ -20,9 +20,9 @@ def index_select(g: AtenContext, x: Val, axis: int, index: Val) -> Val:
     """Slices of one dimension, by number."""
     if not g.rank(x):
         return x
-    return g.emit(
-        "take", x, g.reshape(index, (g.dims.product(g.shape(index)),)), axis=g.axis(axis, g.rank(x))
-    )
+    at = g.axis(axis, g.rank(x))
+    flat = g.reshape(index, (g.dims.product(g.shape(index)),))
+    return g.emit("take", x, g.inside(flat, g.shape(x)[at], negative=False), axis=at)
 
 
 def embedding(
@@ -34,7 +34,8 @@ def embedding(
     sparse: bool = False,
 ) -> Val:
     """Rows of a table. The row of padding has no meaning but for gradients."""
-    return g.emit("take", weight, indices, axis=0)
+    inside = g.inside(indices, g.shape(weight)[0], negative=False)
+    return g.emit("take", weight, inside, axis=0)
 
 
 def _spots(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[int]:
@@ -66,19 +67,24 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
     extents = g.shape(x)
     places = linear(
         g,
-        [wrapped(g, part, extents[s]) for part, s in zip(parts, spots, strict=True)],
+        [_place(g, part, extents[s]) for part, s in zip(parts, spots, strict=True)],
         [extents[s] for s in spots],
     )
     rows = g.reshape(
         moved, (g.dims.product(extents[s] for s in spots), *(extents[d] for d in rest))
     )
-    read = g.emit("take", rows, g.spread(places, common), axis=0)
+    read = g.emit("take", rows, g.spread(places, common), axis=0, outside="clamp")
     if spots != list(range(spots[0], spots[-1] + 1)):
         return read
     lead = len(common)
     before = spots[0]
     order = [*range(lead, lead + before), *range(lead), *range(lead + before, g.rank(read))]
     return g.transpose(read, order)
+
+
+def _place(g: AtenContext, index: Val, extent: Expr) -> Val:
+    """An index as one that is not negative: here negative ones count from the end."""
+    return wrapped(g, g.inside(index, extent), extent)
 
 
 def index_put(
@@ -98,18 +104,42 @@ def index_put(
     before = spots[0] if neighbours else 0
     shape = (*(extents[d] for d in rest[:before]), *common, *(extents[d] for d in rest[before:]))
     wide = g.spread(values, shape)
-    lead = len(common)
-    turned = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
+    lead = before + len(common)
+    turned = [*range(before, lead), *range(before), *range(lead, len(shape))]
     updates = g.transpose(wide, turned)
     columns = [
-        g.reshape(g.spread(wrapped(g, part, extents[s]), common), (*common, 1))
-        for part, s in zip(parts, spots, strict=True)
+        g.spread(_place(g, part, extents[s]), common) for part, s in zip(parts, spots, strict=True)
     ]
-    stacked = g.emit("concat", *columns, axis=lead) if len(columns) > 1 else columns[0]
-    made = ops_scatter.scatter_nd(
-        g, g.transpose(x, order), stacked, updates, reduction="add" if accumulate else "none"
-    )
+    moved = g.transpose(x, order)
+    made = ops_scatter.put_rows(g, moved, columns, updates, "add" if accumulate else "none")
     return g.transpose(made, [order.index(d) for d in range(g.rank(x))])
+
+
+def _rows_put(g: AtenContext, x: Val, axis: int, index: Val, source: Val, accumulate: bool) -> Val:
+    """`x` with slices of one dimension put or added, of which negative numbers are outside."""
+    at = g.axis(axis, g.rank(x))
+    inside = g.inside(index, g.shape(x)[at], negative=False)
+    return index_put(g, x, [*[None] * at, inside], source, accumulate)
+
+
+def index_add(
+    g: AtenContext, x: Val, axis: int, index: Val, source: Val, *, alpha: Operand = 1
+) -> Val:
+    """`x` with slices of the source added, times `alpha`, to those of these numbers."""
+    if int_value(as_expr(alpha)) != 1:
+        source = g.emit("mul", source, g.number(alpha, g.dtype(x)))
+    return _rows_put(g, x, axis, index, source, True)
+
+
+def index_copy(g: AtenContext, x: Val, axis: int, index: Val, source: Val) -> Val:
+    """`x` with slices of the source in place of those of these numbers."""
+    return _rows_put(g, x, axis, index, source, False)
+
+
+def index_fill(g: AtenContext, x: Val, axis: int, index: Val, value: Operand) -> Val:
+    """`x` with a number in the slices of one dimension of these numbers."""
+    at = g.axis(axis, g.rank(x))
+    return index_put(g, x, [*[None] * at, index], g.number(value, g.dtype(x)))
 
 
 def _put_masked(
@@ -134,8 +164,10 @@ def gather(g: AtenContext, x: Val, axis: int, indices: Val, *, sparse_grad: bool
     if not g.rank(x):
         return g.spread(x, g.shape(indices))
     if not g.rank(indices):
-        return g.emit("take", x, indices, axis=0)
-    return ops_index.gather_elements(g, x, indices, axis=axis)
+        return g.emit("take", x, g.inside(indices, g.shape(x)[0], negative=False), axis=0)
+    at = g.axis(axis, g.rank(x))
+    inside = g.inside(indices, g.shape(x)[at], negative=False)
+    return ops_index.gather_elements(g, x, inside, axis=at)
 
 
 def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, reduction: str) -> Val:
@@ -151,7 +183,8 @@ def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, red
         source = g.sliced(source, d, 0, extent)
     if any(int_value(e) == 0 for e in g.shape(indices)):
         return x
-    return ops_scatter.scatter_elements(g, x, indices, source, axis=axis, reduction=reduction)
+    inside = g.inside(indices, g.shape(x)[g.axis(axis, g.rank(x))], negative=False)
+    return ops_scatter.scatter_elements(g, x, inside, source, axis=axis, reduction=reduction)
 
 
 def scatter_src(g: AtenContext, x: Val, axis: int, indices: Val, source: Val) -> Val:
@@ -207,7 +240,7 @@ def masked_scatter(g: AtenContext, x: Val, mask: Val, source: Val) -> Val:
     order = cumulated(g, "sum", g.cast(hit, "int64"), 0)
     place = g.emit("maximum", g.emit("sub", order, g.const(1, "int64")), g.const(0, "int64"))
     flat = g.reshape(source, (g.dims.product(g.shape(source)),))
-    read = g.emit("take", flat, place, axis=0)
+    read = g.emit("take", flat, place, axis=0, outside="clamp")
     return g.reshape(g.emit("where", hit, read, g.reshape(x, total)), shape)
 
 
@@ -259,6 +292,10 @@ TABLE: AtenTable = {
     "_unsafe_index.Tensor": index,
     "index_put": index_put,
     "_unsafe_index_put": index_put,
+    "index_add": index_add,
+    "index_copy": index_copy,
+    "index_fill.int_Scalar": index_fill,
+    "index_fill.int_Tensor": index_fill,
     "gather": gather,
     "scatter.src": scatter_src,
     "scatter.value": scatter_value,

@@ -55,7 +55,7 @@ def grouped_mm(g: AtenContext, a: Val, b: Val, offs: Val | None = None) -> Val:
     few, many = int_value(rows), int_value(groups)
     if few is not None and many is not None and few <= many:
         last = g.emit("minimum", own, g.const(many - 1, "int64"))
-        each = g.emit("take", b, last, axis=0)
+        each = g.emit("take", b, last, axis=0, outside="clamp")
         made = g.emit("matmul", g.reshape(a, (rows, 1, g.shape(a)[1])), each)
         made = g.reshape(made, (rows, width))
         inside = g.emit("less", own, g.const(many, "int64"))

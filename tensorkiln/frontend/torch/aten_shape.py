@@ -187,7 +187,7 @@ def diagonal(g: AtenContext, x: Val, offset: int = 0, first: int = 0, second: in
         return g.sliced(flat, g.rank(flat) - 1, g.dims.simplify(start), count, columns + 1)
     step = g.reshape(g.shape_value([m + 1]), ())
     index = g.emit("add", g.emit("mul", g.iota(count), step), g.reshape(g.shape_value([start]), ()))
-    return g.emit("take", flat, index, axis=g.rank(flat) - 1)
+    return g.emit("take", flat, index, axis=g.rank(flat) - 1, outside="clamp")
 
 
 def as_strided(
@@ -282,7 +282,7 @@ def slice_scatter(
     hit = g.emit("logical_and", exact, inside)
     shape = [extent if i == at else as_expr(1) for i in range(g.rank(x))]
     read = g.emit("maximum", number, g.const(0, "int64"))
-    moved = g.emit("take", source, read, axis=at)
+    moved = g.emit("take", source, read, axis=at, outside="clamp")
     return g.emit("where", g.reshape(hit, shape), moved, x)
 
 
@@ -303,7 +303,7 @@ def unfold(g: AtenContext, x: Val, axis: int, size: Operand, step: Operand) -> V
     by = g.number(step, "int64")
     first = g.emit("mul", g.iota(count, 2, 0), by)
     places = g.emit("add", first, g.iota(size, 2, 1))
-    read = g.emit("take", x, places, axis=at)
+    read = g.emit("take", x, places, axis=at, outside="clamp")
     rest = [d for d in range(g.rank(x) + 1) if d != at + 1]
     return g.transpose(read, [*rest, at + 1])
 

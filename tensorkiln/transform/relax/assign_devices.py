@@ -33,6 +33,7 @@ from tensorkiln.ir.relax import (
     GlobalRef,
     RVar,
     TensorType,
+    Value,
 )
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import variables
@@ -223,6 +224,8 @@ class _Division:
                 self.free.add(b.var)
             place = where.get(call.args[0]) or self.lives.get(call.args[0], "")
             return place, "a view, which stays with its operand"
+        if call.op == "bounds_check" and self._is_on_host(call.args[0], where):
+            return "", "the host has the indices, and checks them"
         able = {key: d for key, d in self.devices.items() if computes(d, b)}
         for key, device in able.items():
             if call.op in device.operators:
@@ -233,6 +236,9 @@ class _Division:
                 return key, "the first device for all operators"
         lacking = [key for key in self.devices if key not in able]
         return "", f"{listed(lacking)}: no kernel" if lacking else f"no device names {call.op}"
+
+    def _is_on_host(self, v: Value, where: Mapping[RVar, str]) -> bool:
+        return not isinstance(v, RVar) or not (where.get(v) or self.lives.get(v, ""))
 
     def _able(self, b: Binding, call: Call, key: str) -> str:
         """The device that an operator is pinned to, empty for the host; if it has no kernel, that

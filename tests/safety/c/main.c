@@ -77,7 +77,7 @@ void found(const char *format, ...)
 
 void check_code(const kiln_host_library *library, int code, const char *what)
 {
-    if (code < KILN_OK || code > KILN_ERROR_DEVICE_LOST)
+    if (code < KILN_OK || code > KILN_ERROR_INDEX)
         found("%s gave %d", what, code);
     else if (code != KILN_OK && library->api.last_error()[0] == 0)
         found("%s gave %d without a sentence", what, code);

@@ -1,0 +1,218 @@
+"""Indices in data: a call in which one is outside fails where ONNX Runtime's and torch's fail, and
+says which; `indices="clamp"` takes the nearest inside.
+
+Each table is one library, whose operators have indices of their own: a call puts one number into
+one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.runtime.failures import IndexOutsideError
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+N, M = 5, 3  # the extents of the operand
+ONNX_TYPE = {"float32": 1, "int32": 6, "int64": 7}
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator of ONNX: its operands but for the indices, which are zeros of this shape, and
+    come second. `spot` is where a number is put, `extent` what it indexes there."""
+
+    name: str
+    shape: tuple[int, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    spot: tuple[int, ...] = (1, 0)
+    extent: int = N
+    updates: tuple[int, ...] = ()
+    types: tuple[str, ...] = ("int64", "int32")
+    place: str = "[1, 0]"  # as messages have it
+    domain: str = ""
+    negative: bool = True  # whether negative indices count from the end
+
+
+OPS = (
+    Op("Gather", (2, 2)),
+    Op("Gather", (2, 2), {"axis": 1}, extent=M),
+    Op("Gather", (), spot=(), place="[]"),
+    Op("GatherElements", (4, 2)),
+    Op("GatherElements", (4, 2), {"axis": 1}, extent=M),
+    Op("GatherND", (4, 2), types=("int64",), place="[1]"),
+    Op("GatherND", (4, 2), types=("int64",), spot=(3, 1), extent=M, place="[3]"),
+    Op("GatherND", (4, 1), types=("int64",), place="[1]"),
+    Op("ScatterElements", (4, M), updates=(4, M)),
+    Op("ScatterElements", (N, 2), {"axis": 1, "reduction": "add"}, extent=M, updates=(N, 2)),
+    Op("ScatterND", (4, 2), types=("int64",), updates=(4,), place="[1]"),
+    Op("ScatterND", (4, 1), {"reduction": "max"}, types=("int64",), updates=(4, M), place="[1]"),
+    Op(
+        "ArrayFeatureExtractor",
+        (2,),
+        types=("int64",),
+        spot=(1,),
+        extent=M,
+        place="[1]",
+        domain="ai.onnx.ml",
+        negative=False,
+    ),
+)
+IDS = [f"{k}-{op.name}" for k, op in enumerate(OPS)]
+
+
+def values(dtype: str, extent: int) -> list[int]:
+    limits = np.iinfo(dtype)
+    numbers = (-extent - 1, -extent, -1, 0, extent - 1, extent, limits.min, limits.max)
+    return [n for n in numbers if limits.min <= n <= limits.max]
+
+
+def node(op: Op, k: int) -> Any:
+    inputs = ["x", f"i{k}", *([f"u{k}"] if op.updates else [])]
+    attrs = {"domain": op.domain} if op.domain else {}
+    return onnx.helper.make_node(op.name, inputs, [f"y{k}"], name=f"node{k}", **attrs, **op.attrs)
+
+
+def model(rows: dict[int, Op], dtype: str, dims: dict[int, str]) -> Any:
+    """One node for each row; `dims` are names of extents."""
+    h = onnx.helper
+    named = lambda shape: [dims.get(n, n) for n in shape]  # noqa: E731
+    infos = [h.make_tensor_value_info("x", 1, named((N, M)))]
+    for k, op in rows.items():
+        infos.append(h.make_tensor_value_info(f"i{k}", ONNX_TYPE[dtype], named(op.shape)))
+        if op.updates:
+            infos.append(h.make_tensor_value_info(f"u{k}", 1, named(op.updates)))
+    outs = [h.make_tensor_value_info(f"y{k}", 1, None) for k in rows]
+    graph = h.make_graph([node(op, k) for k, op in rows.items()], "g", infos, outs)
+    opsets = [h.make_opsetid("", 18), h.make_opsetid("ai.onnx.ml", 3)]
+    made = h.make_model(graph, opset_imports=opsets, ir_version=8)
+    return made.SerializeToString()
+
+
+def feeds(rows: dict[int, Op], dtype: str) -> dict[str, np.ndarray]:
+    made = {"x": np.arange(N * M, dtype=np.float32).reshape(N, M)}
+    for k, op in rows.items():
+        made[f"i{k}"] = np.zeros(op.shape, dtype)
+        if op.updates:
+            made[f"u{k}"] = np.arange(np.prod(op.updates), dtype=np.float32).reshape(op.updates)
+    return made
+
+
+def with_number(given: dict[str, np.ndarray], k: int, op: Op, number: int) -> dict[str, np.ndarray]:
+    indices = given[f"i{k}"].copy()
+    indices[op.spot] = number
+    return {**given, f"i{k}": indices}
+
+
+def theirs(op: Op, dtype: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model({0: op}, dtype, {}), options)
+    return lambda given: session.run(None, given)[0]
+
+
+@pytest.mark.parametrize("dims", [{}, {N: "n", M: "m"}], ids=["static", "symbolic"])
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_onnx(dtype: str, dims: dict[int, str]) -> None:
+    rows = {k: op for k, op in enumerate(OPS) if dtype in op.types}
+    if dims:  # features are counted when the model is imported
+        rows = {k: op for k, op in rows.items() if not op.domain}
+    f = tk.compile(model(rows, dtype, dims))
+    given = feeds(rows, dtype)
+    for k, op in rows.items():
+        expected = theirs(op, dtype)
+        for number in values(dtype, op.extent):
+            here = with_number(given, k, op, number)
+            alone = {"x": here["x"]}
+            alone |= {f"{name}0": here[f"{name}{k}"] for name in "iu" if f"{name}{k}" in here}
+            try:
+                want = expected(alone)
+            except Exception:
+                want = None
+            least = -op.extent if op.negative else 0
+            legal = least <= number < op.extent
+            assert (want is not None) == legal, (op, number, "ONNX Runtime")
+            if legal:
+                got = f(**here)[list(rows).index(k)]
+                np.testing.assert_array_equal(got, want, err_msg=f"{op} {number}")
+                continue
+            with pytest.raises(IndexOutsideError) as failure:
+                f(**here)
+            said = f"index {number} at {op.place} is outside of a dimension of {op.extent}, "
+            said += f"expected {least} to {op.extent - 1} (node{k})"
+            assert failure.value.code == "index" and failure.value.message == f"main: {said}"
+    f(**given)  # a failure leaves nothing behind
+
+
+# -- torch ------------------------------------------------------------------------------------
+
+torch = pytest.importorskip("torch")
+
+
+def _scatter_mean(x: Any, i: Any) -> Any:
+    return x.scatter_reduce(0, i, torch.ones(4, 2), "mean", include_self=False)
+
+
+def _put(x: Any, i: Any) -> Any:
+    return x.index_put((i[:, 0],), torch.tensor(7.0))
+
+
+# name, function of x and indices, the shape of these, whether negative ones count from the end
+CALLS: list[tuple[str, Callable[[Any, Any], Any], tuple[int, ...], bool]] = [
+    ("embedding", lambda x, i: torch.nn.functional.embedding(i, x), (4, 2), False),
+    ("index_select", lambda x, i: x.index_select(0, i[:, 0]), (4, 2), False),
+    ("gather", lambda x, i: x.gather(0, i), (4, 2), False),
+    ("scatter", lambda x, i: x.scatter(0, i, torch.ones(4, 2)), (4, 2), False),
+    ("scatter value", lambda x, i: x.scatter(0, i, 2.0), (4, 2), False),
+    ("scatter_add", lambda x, i: x.scatter_add(0, i, torch.ones(4, 2)), (4, 2), False),
+    ("scatter_reduce", _scatter_mean, (4, 2), False),
+    ("index", lambda x, i: x[i], (4, 2), True),
+    ("index of both", lambda x, i: x.t()[torch.zeros_like(i), i], (4, 2), True),
+    ("index_put", _put, (4, 2), True),
+    ("index_put accumulate", lambda x, i: x.index_put((i,), x[0], accumulate=True), (4, 2), True),
+    ("take", lambda x, i: torch.take(x[:, 0], i), (4, 2), True),
+    ("index_fill", lambda x, i: x.index_fill(0, i[:, 0], 3.0), (4, 2), True),
+    ("index_add", lambda x, i: x.index_add(0, i[:, 0], torch.ones(4, M)), (4, 2), False),
+    ("index_copy", lambda x, i: x.index_copy(0, i[:, 0], torch.ones(4, M)), (4, 2), False),
+]
+
+
+class Calls(torch.nn.Module):
+    def forward(self, x: Any, *indices: Any) -> Any:
+        return tuple(call(x, i) for (_, call, _, _), i in zip(CALLS, indices, strict=True))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+def test_torch(dynamic: bool) -> None:
+    x = torch.arange(N * M, dtype=torch.float32).reshape(N, M)
+    zeros = [torch.zeros(shape, dtype=torch.int64) for _, _, shape, _ in CALLS]
+    dims = ({0: torch.export.Dim("n")}, tuple({} for _ in CALLS)) if dynamic else None
+    program = torch.export.export(Calls(), (x, *zeros), dynamic_shapes=dims)
+    f = tk.compile(program)
+    for k, (name, call, _, negative) in enumerate(CALLS):
+        for number in values("int64", N):
+            if not -(1 << 40) < number < 1 << 40 and "index_add" in name:
+                continue
+            indices = zeros[k].clone()
+            indices[1, 0] = number
+            try:
+                want = call(x, indices)
+            except (IndexError, RuntimeError):
+                want = None
+            least = -N if negative else 0
+            assert (want is not None) == (least <= number < N), (name, number, "torch")
+            given = [indices if j == k else z for j, z in enumerate(zeros)]
+            if want is not None:
+                np.testing.assert_array_equal(f(x, *given)[k], want, err_msg=f"{name} {number}")
+                continue
+            with pytest.raises(IndexOutsideError) as failure:
+                f(x, *given)
+            said = failure.value.message
+            assert f"index {number} at [1" in said and f"expected {least} to {N - 1}" in said
