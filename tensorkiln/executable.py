@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.bundle import bundled_sources, with_sources
 from tensorkiln.artifact.components import Component, components, set_metadata
+from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import InternalError, UserError, require
@@ -69,7 +70,7 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         yield
     except InternalError as error:
         lacking = [
-            f"{f.name} calls {e.name}"
+            (f"{f.name} calls {e.name}", e.dependencies)
             for f in mod.prim_funcs
             for s in walk_stmt(f.body)
             for root in stmt_exprs(s)
@@ -78,10 +79,12 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         ]
         if not lacking:
             raise
+        needs = dict.fromkeys(str(d) for _, found in lacking for d in found)
+        whose = f"it comes with dependency {listed(needs)}; " if needs else ""
         raise UserError(
-            f"undefined C function: {', '.join(dict.fromkeys(lacking))}",
+            f"undefined C function: {', '.join(dict.fromkeys(text for text, _ in lacking))}",
             code="undefined-symbol",
-            hint="C functions come from libc, libm, or the `addons` of export_library",
+            hint=f"{whose}C functions come from libc, libm, or the `addons` of export_library",
         ) from error
 
 
@@ -119,7 +122,8 @@ def export_model_library_format(
                 )
             name = executable.name
         named.append((name, executable))
-    bundled_sources([d for _, e in named for d in e.external_dependencies], bundle)
+    declared = [(f"model {name!r}", d) for name, e in named for d in e.external_dependencies]
+    bundled_sources(merge_dependencies(declared), bundle)
     return write_library_format([e._compiled(name, _needed(e, bundle)) for name, e in named], path)
 
 

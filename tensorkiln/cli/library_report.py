@@ -33,6 +33,7 @@ def report_text(
         *model_facts(meta.origin),
         ("target", target_text(target)),
         *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
+        *(("device", text) for text in _devices(target)),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
@@ -68,6 +69,20 @@ def target_text(target: Mapping[str, object]) -> str:
     own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
     host = target.get("host")
     return f"{own}, host {target_text(host)}" if isinstance(host, Mapping) else own
+
+
+def _devices(target: Mapping[str, object]) -> list[str]:
+    """The devices of a composite: the key, if its target has one, kind, machine and processor, and
+    the operators that it computes if these are not all that it can."""
+    devices = target.get("devices")
+    rows = [d for d in devices if isinstance(d, Mapping)] if isinstance(devices, list) else []
+    texts = []
+    for d in rows:
+        key, operators = d.get("target_key"), d.get("operators")
+        names = ", ".join(map(str, operators)) if isinstance(operators, list) else ""
+        own = f"{key}: {target_text(d)}" if key else target_text(d)
+        texts.append(f"{own}, for {names}" if names else own)
+    return texts
 
 
 def dependency_text(d: ExternalDependency) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.artifact.c_library import STUB_LIBRARIES
+from tensorkiln.artifact.components import set_metadata
 from tensorkiln.artifact.dependency import checked_libraries, dependencies_of
 from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import listed
 
 # `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/stubs.py).
 _ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)
@@ -54,17 +58,32 @@ def _searched(name: str, folders: Sequence[Path]) -> Path:
 
 @contextmanager
 def naming_dependencies(artifacts: ArtifactSet) -> Iterator[None]:
-    """Let the error for a library that is missing say which dependency of the artifacts it comes
-    with, and where that is."""
+    """Let the error for a library or a C function that is missing say which dependency of the
+    artifacts it comes with, and where that is; of a function, those that the external declares
+    whose code calls it."""
     try:
         yield
     except UserError as error:
-        needs = dependencies_of(artifacts) if error.code == "missing-library" else ()
-        from_ = [d for d in needs if any(_is_named(file, error.message) for file in d.libraries)]
+        from_: list[ExternalDependency] = []
+        if error.code == "missing-library":
+            needs = dependencies_of(artifacts)
+            from_ = [
+                d for d in needs if any(_is_named(file, error.message) for file in d.libraries)
+            ]
+        elif error.code == "undefined-symbol":
+            from_ = _of_owners(artifacts, error.message)
         if not from_:
             raise
-        hint = f"it comes with dependency {from_[0]}; {error.hint}".rstrip("; ")
+        hint = f"it comes with dependency {listed(map(str, from_))}; {error.hint}".rstrip("; ")
         raise UserError(error.message, code=error.code, where=error.where, hint=hint) from None
+
+
+def _of_owners(artifacts: ArtifactSet, message: str) -> list[ExternalDependency]:
+    """The dependencies that the code generators declare of which a message names an object."""
+    owners = {f"external {name!r}," for name in re.findall(r"needed by ([^/)]+)/", message)}
+    needs = [d for d in dependencies_of(artifacts) if not d.build_time]
+    uses = {u.short_name: u.why for u in set_metadata(artifacts).origin.uses} if needs else {}
+    return [d for d in needs if any(uses.get(d.short_name, "").startswith(o) for o in owners)]
 
 
 def _is_named(file: str, message: str) -> bool:

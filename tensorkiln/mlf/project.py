@@ -138,23 +138,34 @@ def _check_names(models: Mapping[str, Model], where: str) -> None:
                 raise UserError(message, code="bad-metadata", where=where)
 
 
+def _needed(models: Mapping[str, Model]) -> list[ExternalDependency]:
+    """The dependencies of all models, each once."""
+    return list(dict.fromkeys(d for m in models.values() for d in m.external_dependencies))
+
+
+def _sources_of(models: Mapping[str, Model]) -> dict[str, str]:
+    """The paths in the archive of dependencies whose source it has, by name."""
+    return {name: b.path for m in models.values() for name, b in m.bundled.items()}
+
+
 # -- cmake ----------------------------------------------------------------------------------------
 
 
 def _cmake(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
+    here = _sources_of(models)
+    needs = [_cmake_dependency(d, here.get(d.short_name)) for d in _needed(models)]
     return {
-        "LIBRARIES": "\n".join(map(_cmake_library, models.values())),
+        "LIBRARIES": "\n".join([*needs, *map(_cmake_library, models.values())]),
         "STACK": str(_stack(models)),
     }
 
 
 def _cmake_library(m: Model) -> str:
-    """CMake that makes a static library of a model, and asks for what it needs besides."""
+    """CMake that makes a static library of a model, with what it needs besides."""
     files = "".join(f'\n    "${{MODEL_DIR}}/{path}"' for path in (*m.sources, *m.objects))
     objects = "".join(f'\n    "${{MODEL_DIR}}/{path}"' for path in m.objects)
     include = PurePosixPath(m.header).parent
     lines = [f"\n# Model {m.model_name}."]
-    lines += [_cmake_dependency(d, m) for d in m.external_dependencies]
     lines.append(f"add_library({m.prefix} STATIC{files})")
     if objects:
         lines.append(f"set_source_files_properties({objects}")
@@ -183,24 +194,55 @@ def _cmake_text(text: str) -> str:
     return re.sub(r'([\\"$])', r"\\\1", text)
 
 
-def _cmake_dependency(d: ExternalDependency, m: Model) -> str:
+# Where a dependency without a CMakeLists.txt has its C: files of its folder, and all below these.
+_SOURCE_FOLDERS = ("src", "Source")
+
+
+def _cmake_dependency(d: ExternalDependency, source: str | None) -> str:
     """CMake that stops with what to fetch, unless a folder or the system has the dependency. Where
-    the archive has its source, that is the folder."""
-    own = m.bundled.get(d.short_name)
-    here = f"${{MODEL_DIR}}/{own.path}" if own is not None else ""
+    the archive has its `source`, that is the folder. What to link is built from the folder: by its
+    CMakeLists.txt, or of its C files."""
+    here = f"${{MODEL_DIR}}/{source}" if source is not None else ""
     name = _variable(d)
     version = f" {d.version_spec}" if d.version_spec else ""
     what = _cmake_text(f"{d.short_name}{version}")
     where = _cmake_text(f"{d.url_type} {d.url}")
+    target, folder = name.lower(), f"${{{name}_DIR}}"
+    below = " ".join(f'"{folder}/{part}/*.c"' for part in _SOURCE_FOLDERS)
     return f"""set({name}_DIR "{here}" CACHE PATH "{what}, {where}")
-set({name}_LIBRARY "" CACHE STRING "what to link of {what}")
 option({name}_SYSTEM "the compiler and the linker find {what} by themselves" OFF)
-if(NOT {name}_SYSTEM AND NOT IS_DIRECTORY "${{{name}_DIR}}")
+if(NOT {name}_SYSTEM AND NOT IS_DIRECTORY "{folder}")
     message(FATAL_ERROR "the model needs {what}: fetch {where} and name its folder, \
 -D{name}_DIR=...; or say that the system has it, -D{name}_SYSTEM=ON")
 endif()
 if({name}_DIR)
-    set({name}_INCLUDE "${{{name}_DIR}}" "${{{name}_DIR}}/Include" "${{{name}_DIR}}/include")
+    set({name}_INCLUDE "{folder}" "{folder}/Include" "{folder}/include")
+endif()
+if({name}_SYSTEM)
+elseif(EXISTS "{folder}/CMakeLists.txt")
+    if(NOT DEFINED {name}_LIBRARY OR {name}_LIBRARY MATCHES "^[A-Za-z_][^/]*$")
+        add_subdirectory("{folder}" external/{target} EXCLUDE_FROM_ALL)
+    endif()
+    foreach({name}_TARGET "{_cmake_text(d.short_name)}" {target})
+        if(NOT DEFINED {name}_LIBRARY AND TARGET "${{{name}_TARGET}}")
+            set({name}_LIBRARY "${{{name}_TARGET}}")
+        endif()
+    endforeach()
+    if(NOT DEFINED {name}_LIBRARY)
+        message(FATAL_ERROR "which target of its CMakeLists.txt is {what}: -D{name}_LIBRARY=...; \
+or a file or flag to link")
+    endif()
+elseif(NOT DEFINED {name}_LIBRARY)
+    file(GLOB {name}_FILES "{folder}/*.c")
+    file(GLOB_RECURSE {name}_BELOW {below})
+    if({name}_FILES OR {name}_BELOW)
+        add_library({target} STATIC ${{{name}_FILES}} ${{{name}_BELOW}})
+        target_include_directories({target} PUBLIC ${{{name}_INCLUDE}})
+        set({name}_LIBRARY {target})
+    else()
+        message(WARNING "{folder} has nothing to build: if {what} is more than headers, \
+-D{name}_LIBRARY=... names what to link")
+    endif()
 endif()"""
 
 
@@ -213,17 +255,40 @@ def _stack(models: Mapping[str, Model]) -> int:
 # -- platformio and arduino -----------------------------------------------------------------------
 
 
+def _line(text: str) -> str:
+    """Text of others as part of a line of a file of settings."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 def _platformio(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
     includes = {str(PurePosixPath(m.header).parent) for m in models.values()} | {RUNTIME}
     flags = [f"    -I{model_dir}/{path}" for path in sorted(includes)]
     flags += [f"    {model_dir}/{path}" for m in models.values() for path in m.objects]
     flags += [f"    {argument}" for m in models.values() for argument in m.libraries]
     sources = [f"    +<../{model_dir}/{path}>" for m in models.values() for path in m.sources]
-    return {"FLAGS": "\n".join(flags), "SOURCES": "\n".join(sources)}
+    needs = []
+    here = _sources_of(models)
+    for d in _needed(models):
+        if d.short_name not in here:
+            needs.append(f"; The model needs {_line(str(d))}: name it in lib_deps.")
+            continue
+        path = f"{model_dir}/{here[d.short_name]}"
+        needs.append(f"; The model needs {_line(str(d))}, which is in {path}.")
+        flags += [f"    -I{path}{part}" for part in ("", "/Include", "/include")]
+        sources += [f"    +<../{path}/{part}*.c>" for part in ("", "src/**/", "Source/**/")]
+    return {
+        "FLAGS": "\n".join(flags),
+        "SOURCES": "\n".join(sources),
+        "DEPENDENCIES": "".join(f"\n{line}" for line in needs),
+    }
 
 
 def _arduino(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
-    return {"FIRST_HEADER": header_name(next(iter(models.values())))}
+    needs = ", ".join(_line(str(d)) for d in _needed(models))
+    return {
+        "FIRST_HEADER": header_name(next(iter(models.values()))),
+        "DEPENDENCIES": f" It needs {needs}: put its sources below src." if needs else "",
+    }
 
 
 _PLATFORM_H = "common/platform.h"

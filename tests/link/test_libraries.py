@@ -4,14 +4,17 @@ name with a hint."""
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import TensorkilnError, UnsupportedError, UserError
-from tensorkiln.script import from_source
+from tensorkiln.external import External
+from tensorkiln.script import T, from_source
 from tests.hosts.build import require
 from tests.link.test_isolate import generator, object_of
 
@@ -91,6 +94,26 @@ def test_libraries_that_are_not_there(folder: Path) -> None:
         assert caught.value.code == code and says in str(caught.value), libraries
     with pytest.raises(UnsupportedError, match="llvmjit links no libraries"):
         executable(f"{folder}/libhalve.so", target="llvmjit").jit()
+
+
+def test_a_missing_function_names_its_dependency() -> None:
+    """Those of the external whose code calls it, and of `call_extern(dependencies=)`."""
+    halve = ExternalDependency("halve", "https://example.org/halve.tar.gz", "url", "1.2", "MIT")
+    tool = replace(halve, short_name="generator", build_time=True)
+    made = generator("halver", "tanh", HALVES)
+    external = External("halver", made.supports, made.emit, dependencies=(halve, tool))
+    with pytest.raises(UserError, match="defines halve") as caught:
+        tk.compile(MODULE, externals=[external]).jit()
+    assert caught.value.code == "undefined-symbol" and "generator" not in caught.value.hint
+    assert caught.value.hint.startswith(f"it comes with dependency {halve}")
+
+    @T.prim_func
+    def program(x: T.Buffer((1,), "float32"), y: T.Buffer((1,), "float32")) -> None:
+        y[0] = T.call_extern("float32", "halve", x[0], dependencies=[halve])
+
+    with pytest.raises(UserError, match="undefined C function: program calls halve") as caught:
+        tk.compile(program).jit()
+    assert caught.value.hint.startswith(f"it comes with dependency {halve}; C functions")
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,8 @@ int main(void)
     const struct kiln_net_inputs inputs = {x, i};
     const struct kiln_net_outputs outputs = {y};
     const struct kiln_net_pools pools = {memory};
-    printf("%d %g", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 4), (double)y[4]);
+    printf("%d", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 4));
+    printf(" %g", (double)y[4]);
     printf(" %d", (int)kiln_net_run(&inputs, &outputs, &pools, 4, 4));
     i[3] = -6;
     printf(" %d", (int)kiln_net_run(&inputs, &outputs, &pools, 5, 4));

@@ -19,6 +19,7 @@ from tensorkiln.cli import main
 from tensorkiln.external.example import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.mlf.project import TEMPLATES, new_project
+from tests.link.test_isolate import generator
 from tests.mlf.build import needs_gcc, needs_gxx, run, unpacked
 from tests.mlf.test_programs import AVX2, CASES, linear, numbers
 from tests.transform.graphs import graph
@@ -147,10 +148,89 @@ def test_a_dependency_is_asked_for(tmp_path: Path) -> None:
     assert built(new_project(whole, tmp_path / "whole"), tmp_path / "build").returncode == 0
 
 
+HALVE = ExternalDependency("halve-it", "https://x.y/halve", "git", "1.2", "MIT")
+HALVE_C = '#include "halve.h"\nfloat halve(float x) { return x / 2; }\n'
+HALVE_CMAKE = "cmake_minimum_required(VERSION 3.13)\nproject(h C)\nadd_library({} halve.c)\n"
+
+
+def halving(archive: Path, source: Path) -> np.ndarray:
+    """Write the archive of a model that calls what `source` has, which is bundled; return what the
+    model gives for numbers(2, 8)."""
+    text = """#include <stdint.h>
+float halve(float);
+void SYMBOL(const float *x, float *y)
+{
+    for (int i = 0; i < 16; i++)
+        y[i] = halve(x[i]);
+}
+"""
+    made = generator("halver", "tanh", text)
+    external = tk.external.External("halver", made.supports, made.emit, dependencies=(HALVE,))
+    exe = tk.compile(graph(lambda g, x: g.tanh(x), x=(2, 8)), AVX2, externals=[external])
+    exe.export_model_library_format(archive, bundle={"halve-it": source})
+    return U / 2
+
+
+def sources_of_halve(folder: Path, place: str, cmake: str = "") -> Path:
+    (folder / place).mkdir(parents=True)
+    (folder / "include").mkdir()
+    (folder / "include/halve.h").write_text("float halve(float x);\n")
+    (folder / place / "halve.c").write_text(HALVE_C)
+    if cmake:
+        text = HALVE_CMAKE.format(cmake) + f"target_include_directories({cmake} PUBLIC include)\n"
+        (folder / "CMakeLists.txt").write_text(text)
+    return folder
+
+
 @needs_gcc
-def test_platformio(models: dict[str, tk.Executable], archive: Path, tmp_path: Path) -> None:
-    """What its file names, given to gcc as PlatformIO would."""
-    project = new_project(archive, tmp_path / "pio", "platformio")
+@needs_cmake
+@pytest.mark.parametrize(
+    ("place", "cmake", "option"),
+    [
+        ("", "", ""),
+        ("src/inner", "", ""),
+        ("", "halve-it", ""),
+        ("", "halve_it", ""),
+        ("", "other", "-DHALVE_IT_LIBRARY=other"),
+    ],
+)
+def test_bundled_sources_are_built(place: str, cmake: str, option: str, tmp_path: Path) -> None:
+    source = sources_of_halve(tmp_path / "halve", place, cmake)
+    expected = halving(tmp_path / "net.tar", source)
+    project = new_project(tmp_path / "net.tar", tmp_path / "project")
+    if option:
+        done = built(project, tmp_path / "build")
+        said = " ".join(done.stderr.split())
+        assert done.returncode != 0 and "-DHALVE_IT_LIBRARY=" in said and "halve-it 1.2" in said
+    done = built(project, tmp_path / "build", *filter(None, [option]))
+    assert done.returncode == 0, done.stderr
+    assert answer(tmp_path / "build/project", U) == expected.tobytes()
+
+
+@needs_gcc
+def test_platformio_names_dependencies(tmp_path: Path) -> None:
+    """One whose source is there is built; another is named where lib_deps would be."""
+    expected = halving(tmp_path / "net.tar", sources_of_halve(tmp_path / "halve", "src"))
+    project = new_project(tmp_path / "net.tar", tmp_path / "pio", "platformio")
+    text = (project / "platformio.ini").read_text()
+    assert (
+        "; The model needs 'halve-it' 1.2 (MIT) from https://x.y/halve, which is in model/" in text
+    )
+    program = tmp_path / "program"
+    run(["gcc", "-Werror", *gcc_arguments(project), "-lm", "-o", program])
+    assert answer(program, U) == expected.tobytes()
+    dependency = replace(HALVE, short_name="with\nlines", url="https://x.y/a\nb")
+    bare = replace(C_REFERENCE, dependencies=(replace(HALVE, version_spec="2"), dependency))
+    exe = tk.compile(graph(lambda g, x: g.relu(x), x=(2, 8)), AVX2, externals=[bare])
+    exe.export_model_library_format(tmp_path / "relu.tar")
+    for template, file in (("platformio", "platformio.ini"), ("arduino", "library.properties")):
+        made = new_project(tmp_path / "relu.tar", tmp_path / template, template)
+        text = (made / file).read_text()
+        assert "needs 'halve-it' 2 (MIT) from https://x.y/halve" in text and "a b" in text
+
+
+def gcc_arguments(project: Path) -> list[Path | str]:
+    """The files and flags that PlatformIO would give to gcc."""
     ini = configparser.ConfigParser()
     ini.read(project / "platformio.ini")
     flags = [
@@ -158,9 +238,17 @@ def test_platformio(models: dict[str, tk.Executable], archive: Path, tmp_path: P
         for f in ini["env"]["build_flags"].split()
     ]
     patterns = ini["env"]["build_src_filter"].split()
+    assert all(row.startswith("+<") for row in patterns)
     found = [p for row in patterns for p in sorted((project / "src").glob(row[2:-1]))]
-    assert all(row.startswith("+<") for row in patterns) and len(found) == len(patterns) + 1
-    run(["gcc", "-Werror", *found, *flags, "-lm", "-o", tmp_path / "program"])
+    return [*dict.fromkeys(p.resolve() for p in found), *flags]
+
+
+@needs_gcc
+def test_platformio(models: dict[str, tk.Executable], archive: Path, tmp_path: Path) -> None:
+    """What its file names, given to gcc as PlatformIO would."""
+    project = new_project(archive, tmp_path / "pio", "platformio")
+    arguments = gcc_arguments(project)
+    run(["gcc", "-Werror", *arguments, "-lm", "-o", tmp_path / "program"])
     assert answer(tmp_path / "program", X, U) == expected(models)
 
 

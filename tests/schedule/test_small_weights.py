@@ -29,7 +29,7 @@ def _words(rows: int, columns: int):  # noqa: ANN202
     words, weights = constant(table, "words"), constant(table.T, "weights")
 
     def build(g, x, i):  # noqa: ANN001, ANN202
-        return Tuple((g.relu(g.take(words, i, axis=0)), g.linear(x, weights)))
+        return Tuple((g.relu(g.take(words, i, axis=0, outside="clamp")), g.linear(x, weights)))
 
     return build
 

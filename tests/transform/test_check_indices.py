@@ -52,9 +52,9 @@ def test_text() -> None:
             i: R.Tensor((3,), "int64"),
         ):
             n = T.int64()
-            indices = R.bounds_check(i, extent=n, negative=True)
-            a = R.take(x, indices, axis=0, outside="error")
-            b = R.take(z, indices, axis=0, outside="error")
+            a_indices = R.bounds_check(i, extent=n, negative=True)
+            a = R.take(x, a_indices, axis=0, outside="error")
+            b = R.take(z, a_indices, axis=0, outside="error")
             c = R.take(x, i, axis=0, outside="clamp")
             return a, b, c
         """,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tensorkiln.artifact.artifact import (
     content_view,
 )
 from tensorkiln.artifact.artifact_set import ArtifactSet, in_place, read_once
+from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.manifest import MANIFEST, ManifestRow, read_manifest
 from tensorkiln.artifact.mlf.archive import archive_files, metadata_member
 from tensorkiln.artifact.mlf.earlier import EARLIER, EarlierMetadata, earlier_metadata
@@ -25,6 +26,7 @@ from tensorkiln.artifact.mlf.metadata import (
     parsed_metadata,
     version_of,
 )
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.json_text import MAX_BYTES
@@ -120,8 +122,8 @@ def _plain_files(path: Path) -> dict[str, FileContent]:
 def open_model_library(path: str | Path) -> ModelLibrary:
     """Read what an archive, a tar file or an unpacked folder, says of itself.
 
-    Raises UserError: `missing-file`, `bad-archive`, `bad-metadata` naming the key; UnsupportedError
-    for versions other than 5 to 8.
+    Raises UserError: `missing-file`, `bad-archive`, `bad-metadata` naming the key,
+    `dependency-clash`; UnsupportedError for versions other than 5 to 8.
     """
     files = archive_files(path)
     where = f"{path}: {METADATA}"
@@ -136,7 +138,9 @@ def open_model_library(path: str | Path) -> ModelLibrary:
     parsed = parsed_metadata(data, where)
     version = version_of(parsed, where)
     if version in EARLIER:
-        return ModelLibrary(str(path), files, None, earlier_metadata(parsed, where))
+        earlier = earlier_metadata(parsed, where)
+        _check_dependencies([(m.name, m.dependencies) for m in earlier.models], where)
+        return ModelLibrary(str(path), files, None, earlier)
     if version != VERSION:
         raise UnsupportedError(
             f"version {version} of Model Library Format; this version reads "
@@ -163,9 +167,22 @@ def _check_files(metadata: LibraryMetadata, files: Mapping[str, FileContent], wh
             raise UserError(f"{name!r} is in no list", code="bad-archive", where=where)
 
 
+def _check_dependencies(
+    models: Iterable[tuple[str, Sequence[ExternalDependency]]], where: str
+) -> None:
+    """Raise UserError (code `dependency-clash`) for two dependencies of one name that differ: a
+    program has one of them."""
+    try:
+        merge_dependencies((f"model {name!r:.200}", d) for name, own in models for d in own)
+    except UserError as error:
+        raise UserError(error.message, code=error.code, where=where) from None
+
+
 def _check_models(metadata: LibraryMetadata, where: str) -> None:
     """Raise UserError (code `bad-metadata`) for a model of another name than its key, or one that
     names a file which is not listed."""
+    models = metadata.modules.items()
+    _check_dependencies([(name, m.external_dependencies) for name, m in models], where)
     for name, model in metadata.modules.items():
         place = f"{where}.modules.{name:.200}"
         if model.model_name != name:

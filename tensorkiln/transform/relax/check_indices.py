@@ -74,11 +74,13 @@ class _Checked:
             value = substitute(b.value, self.by)
             call = value if isinstance(value, Call) else None
             if call is not None and call.op == "bounds_check":
-                self.by[b.var] = self._inside(call.args[0], call.attrs, call.span, b.var)
-                changed |= self.by[b.var] is not b.var
+                inside = self._inside(call.args[0], call.attrs, call.span, b.var)
+                if inside is not b.var:
+                    self.by[b.var] = inside
+                    changed = True
                 continue
             if call is not None and _indexes(Binding(b.var, call)) and not self.clamps:
-                value = self._checked_take(call)
+                value = self._checked_take(call, b.var)
             changed |= value is not b.value
             self.bindings.append(b if value is b.value else Binding(b.var, value))
         if not changed:
@@ -86,16 +88,17 @@ class _Checked:
         result = substitute_value(self.f.result, self.by)
         return replace(self.f, bindings=tuple(self.bindings), result=result)
 
-    def _checked_take(self, call: Call) -> Call:
+    def _checked_take(self, call: Call, y: RVar) -> Call:
         x, indices = call.args
         assert isinstance(x.type, TensorType)
         extent = x.type.shape[call.attrs.axis % x.type.ndim]
-        inside = self._inside(indices, Attrs.of(extent=extent, negative=True), call.span)
+        checked = self._fresh(f"{y.name}_indices", indices.type)
+        inside = self._inside(indices, Attrs.of(extent=extent, negative=True), call.span, checked)
         return call if inside is indices else replace(call, args=(x, inside))
 
-    def _inside(self, indices: Value, a: Attrs, span: str, var: RVar | None = None) -> Value:
-        """`indices` once they are known to be inside: themselves where that is proved. `var` is the
-        variable of a check that the function has."""
+    def _inside(self, indices: Value, a: Attrs, span: str, checked: RVar) -> Value:
+        """`indices` once they are known to be inside: themselves where that is proved, else
+        `checked`, or what the same check before has given."""
         assert isinstance(indices.type, TensorType)
         low, high = index_limits(indices.type.dtype, a)
         if self.ranges.is_inside(indices, low, high):
@@ -103,45 +106,44 @@ class _Checked:
         key = indices, a
         if key not in self.checked:
             make = self._clamped if self.clamps else self._check
-            self.checked[key] = make(indices, a, span, var)
+            self.checked[key] = make(indices, a, span, checked)
         return self.checked[key]
 
-    def _check(self, indices: Value, a: Attrs, span: str, var: RVar | None) -> Value:
+    def _check(self, indices: Value, a: Attrs, span: str, checked: RVar) -> Value:
         call = Call("bounds_check", (indices,), a, span)
-        checked = var or self._fresh("indices", indices.type)
         self.bindings.append(Binding(checked, call))
         self.ranges.calls[checked] = call
         return checked
 
-    def _clamped(self, indices: Value, a: Attrs, span: str, var: RVar | None) -> Value:
+    def _clamped(self, indices: Value, a: Attrs, span: str, checked: RVar) -> Value:
         """The nearest indices inside, computed in int64 where the extent is symbolic."""
         t = indices.type
         assert isinstance(t, TensorType)
         low, high = (as_expr(limit) for limit in index_limits(t.dtype, a))
         whole = int_value(high) is not None and _fits(low, high, t.dtype)
         dtype = t.dtype if whole else INT64
-        x = indices if whole else self._emit("cast", indices, span=span, dtype=dtype.name)
-        x = self._emit("minimum", x, self._number(high, dtype), span=span)
-        x = self._emit("maximum", x, self._number(low, dtype), span=span)
-        return x if whole else self._emit("cast", x, span=span, dtype=t.dtype.name)
 
-    def _number(self, e: Expr, dtype: DType) -> Value:
-        value = int_value(e)
-        if value is not None:
-            return constant(np.asarray(value, dtype.name))
-        one = self._emit("arange", start=e, step=1, count=1, dtype=dtype.name)
-        return self._emit("reshape", one, shape=())
+        def emit(op: str, *args: Value, **attrs: AttrValue) -> RVar:
+            call = op_call(op, *args, span=span, **attrs)
+            var = self._fresh(f"{checked.name}_{op}", infer(call))
+            self.bindings.append(Binding(var, call))
+            return var
+
+        def number(e: Expr) -> Value:
+            value = int_value(e)
+            if value is not None:
+                return constant(np.asarray(value, dtype.name))
+            one = emit("arange", start=e, step=1, count=1, dtype=dtype.name)
+            return emit("reshape", one, shape=())
+
+        x = indices if whole else emit("cast", indices, dtype=dtype.name)
+        x = emit("maximum", emit("minimum", x, number(high)), number(low))
+        return x if whole else emit("cast", x, dtype=t.dtype.name)
 
     def _fresh(self, name: str, t: Type) -> RVar:
         name = unused(name, self.names)
         self.names.add(name)
         return RVar(name, t)
-
-    def _emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> RVar:
-        call = op_call(op, *args, span=span, **attrs)
-        var = self._fresh(op, infer(call))
-        self.bindings.append(Binding(var, call))
-        return var
 
 
 def _fits(low: Expr, high: Expr, dtype: DType) -> bool:
