@@ -219,14 +219,14 @@ def test_platformio_names_dependencies(tmp_path: Path) -> None:
     program = tmp_path / "program"
     run(["gcc", "-Werror", *gcc_arguments(project), "-lm", "-o", program])
     assert answer(program, U) == expected.tobytes()
-    dependency = replace(HALVE, short_name="with\nlines", url="https://x.y/a\nb")
+    dependency = replace(HALVE, short_name="second", url="https://x.y/b")
     bare = replace(C_REFERENCE, dependencies=(replace(HALVE, version_spec="2"), dependency))
     exe = tk.compile(graph(lambda g, x: g.relu(x), x=(2, 8)), AVX2, externals=[bare])
     exe.export_model_library_format(tmp_path / "relu.tar")
     for template, file in (("platformio", "platformio.ini"), ("arduino", "library.properties")):
         made = new_project(tmp_path / "relu.tar", tmp_path / template, template)
         text = (made / file).read_text()
-        assert "needs 'halve-it' 2 (MIT) from https://x.y/halve" in text and "a b" in text
+        assert "needs 'halve-it' 2 (MIT) from https://x.y/halve" in text and "'second' 1.2" in text
 
 
 def gcc_arguments(project: Path) -> list[Path | str]:
