@@ -198,8 +198,16 @@ def test_nothing_to_read() -> None:
     none, empty = np.zeros((0, 3), np.int32), np.zeros((2, 0), np.float32)
     assert f(np.zeros((2, 5), np.float32), none).shape == (2, 0, 3)
     assert f(empty, none).shape == (2, 0, 3)
-    with pytest.raises(IndexOutsideError, match=r"of 0, which has no elements"):
+    with pytest.raises(UserError, match="n is 0"):
         f(empty, np.zeros((1, 3), np.int32))
+    n = Var("n")
+    alone = tk.compile(
+        graph(lambda g, x, i: g.bounds_check(i, extent=n), x=(n,), i=tensor((3,), "int64"))
+    )
+    with pytest.raises(
+        IndexOutsideError, match=r"at \[0\] is outside of a dimension of 0, which has no"
+    ):
+        alone(np.zeros(0, np.float32), np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("kind", ["llvmjit", "c"])

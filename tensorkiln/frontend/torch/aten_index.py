@@ -61,6 +61,7 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
     parts = [v for v in indices if v is not None]
     if len(parts) == 1:
         return g.emit("take", x, parts[0], axis=spots[0])
+    x = _holding(g, x, spots, parts)
     common = _common(g, parts)
     rest = [d for d in range(g.rank(x)) if d not in spots]
     moved = g.transpose(x, [*spots, *rest])
@@ -87,6 +88,13 @@ def _place(g: AtenContext, index: Val, extent: Expr) -> Val:
     return wrapped(g, g.inside(index, extent), extent)
 
 
+def _holding(g: AtenContext, x: Val, spots: Sequence[int], parts: Sequence[Val]) -> Val:
+    """`x`, of which a call must be large enough for the indices that are constant."""
+    for spot, part in zip(spots, parts, strict=True):
+        x = ops_index.holding(g, x, spot, ops_index.values(part))
+    return x
+
+
 def index_put(
     g: AtenContext, x: Val, indices: Sequence[Val | None], values: Val, accumulate: bool = False
 ) -> Val:
@@ -96,6 +104,7 @@ def index_put(
         return _put_masked(g, x, indices, values, accumulate)
     spots = _spots(g, x, indices)
     parts = [v for v in indices if v is not None]
+    x = _holding(g, x, spots, parts)
     common = _common(g, parts)
     extents = g.shape(x)
     rest = [d for d in range(g.rank(x)) if d not in spots]
