@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tensorkiln.runtime.tensor_function import TensorFunction
 
 
-def _lacks(error: InternalError, name: str) -> bool:
+def _lacks(error: InternalError | UserError, name: str) -> bool:
     """Whether a link failed because the C function `name` is undefined.
 
     Linking in memory, LLVM does not name the symbol: any function this process lacks may be it.
@@ -64,11 +64,11 @@ def _is_loaded(name: str) -> bool:
 
 @contextmanager
 def _externs_named(mod: IRModule) -> Iterator[None]:
-    """Turn the InternalError of a failed link into a UserError that names the undefined C functions
-    and the tensor programs that call them; other InternalErrors pass unchanged."""
+    """Turn the error of a failed link into a UserError that names the undefined C functions and
+    the tensor programs that call them; other errors pass unchanged."""
     try:
         yield
-    except InternalError as error:
+    except (InternalError, UserError) as error:
         lacking = [
             (f"{f.name} calls {e.name}", e.dependencies)
             for f in mod.prim_funcs
