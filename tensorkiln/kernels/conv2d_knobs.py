@@ -54,7 +54,7 @@ def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...
     found += piece_knobs(0 if integers or call.attrs.groups > 1 else channels * taps[0] * taps[1])
     panels = -(-(int_value(out.shape[1]) or 1) // nr)
     size = panels * nr * channels * taps[0] * taps[1] * w.dtype.bytes
-    fetched = streamed(size, panels, target) or (_FETCHED if tiles <= _STREAMED else 0)
+    fetched = streamed(size, panels, tiles, target) or (_FETCHED if tiles <= _STREAMED else 0)
     found.append(fetch_knob(nr * few * w.dtype.bytes, fetched))
     if not is_open and panels > 1 and height > 1:
         found.append(knob("rows_first", (0, 1), 0, "1: all panels of channels for a few rows"))

@@ -91,12 +91,16 @@ def chains_knob() -> Knob:
     return knob("chains", _TERMS, CHAINS, "independent vectors that a reduction adds in")
 
 
-def streamed(size: int, panels: int, target: Target) -> int:
+def streamed(size: int, panels: int, tiles: int, target: Target) -> int:
     """NEXT_PANEL for weights of `size` bytes in several panels that the first-level cache does not
-    hold; else 0. Those that would stay in the second-level cache are not there either when a
-    network comes back to them: fetching them ahead took ResNet-50 from 0.89 of its time to 0.83."""
+    hold, each of which several register tiles read; else 0.
+
+    Those that would stay in the second-level cache are not there either when a network comes back
+    to them: fetching them ahead took ResNet-50 from 0.89 of its time to 0.83. Where one tile reads
+    a panel, memory is always busy, and a decoder of one row took 1.3 times as long with it.
+    """
     fast = target.vector_lanes("float32") > 1 and target.optimize != "size"
-    return NEXT_PANEL if fast and panels > 1 and size > target.l1d_bytes else 0
+    return NEXT_PANEL if fast and min(panels, tiles) > 1 and size > target.l1d_bytes else 0
 
 
 def fetch_knob(term: int, untuned: int) -> Knob:

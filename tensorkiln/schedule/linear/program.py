@@ -7,8 +7,8 @@ adjacent: w [N/nr][K/4][nr][4] for int8; where these are pairs, the last of an o
 is added by itself. Long sums of floats are taken in pieces (accumulate.py); the order of the
 additions depends on shapes alone.
 
-Roles of loops: "batch", "panel", "row", "term" of a sum; "vector", "lane" and "dot" as in
-register_tile.py.
+Roles of loops: "batch", "panel", "row", "term" of a sum; "piece" of a sum around all rows, "edge"
+of rows whose totals are begun and stored; "vector", "lane" and "dot" as in register_tile.py.
 """
 
 from __future__ import annotations
@@ -95,15 +95,17 @@ class Linear:
         )
 
 
-def linear_program(c: Linear, piece: int = SUM_TERMS) -> PrimFunc:
+def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False) -> PrimFunc:
     """for panel of columns, row: bias + x[row] . w[:, panel], epilogue. Sums are taken in pieces of
-    at most `piece` terms."""
+    at most `piece` terms. With `pieces_first`, each piece goes through all rows in turn, of whole
+    panels: its weights stay in the first-level cache, and totals are in memory. Additions are the
+    same."""
     whole, rest = divmod(c.n, c.nr)
+    several = pieces_first and _Row(c, (), IntImm(0), c.nr, piece).pieces > 1
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
-        return loop(
-            "row", c.m, lambda row: _row(c, batch, p, row, columns, piece), "row", keep=True
-        )
+        r = _Row(c, batch, p, columns, piece)
+        return r.by_pieces() if several and columns == c.nr else r.by_rows()
 
     def panels(*batch: Expr) -> Stmt:
         every: Callable[[Expr], Stmt] = lambda p: panel(batch, p, c.nr)  # noqa: E731
@@ -117,57 +119,119 @@ def linear_program(c: Linear, piece: int = SUM_TERMS) -> PrimFunc:
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int, most: int) -> Stmt:
-    """One row of panel p, the first `columns` columns of which exist."""
-    shape, (full, last) = (-(-columns // c.lanes), c.lanes), divmod(columns, c.lanes)
-    total = buffer("total", shape, c.dtype, "local")
+class _Row:
+    """The rows of panel p, the first `columns` columns of which exist, in pieces of at most `most`
+    terms."""
 
-    def start(o: Expr, lane: Expr) -> Stmt:
-        return Store(total, (o, lane), c.initial(p, o, lane))
+    def __init__(self, c: Linear, batch: tuple[Expr, ...], p: Expr, columns: int, most: int):
+        self.c, self.batch, self.p = c, batch, p
+        self.shape, self.columns = (-(-columns // c.lanes), c.lanes), columns
+        self.odd = c.dtype.is_int and c.together == 2 and c.k % 2 == 1
+        self.steps = c.k // 2 if self.odd else -(-c.k // c.together)
+        quads, self.whole, rest = (1, 0, 0)
+        if self.steps >= 4:
+            quads, self.whole, rest = pieces_of(self.steps // 4, 4 * c.together, most)
+        self.size, self.rest = quads * 4, rest * 4 + self.steps % 4
 
-    def terms(acc: Buffer, lo: Expr, count: int) -> Stmt:
+    @property
+    def pieces(self) -> int:
+        """How many registers a sum is added up in."""
+        return 1 if self.c.dtype.is_int else self.whole + bool(self.rest)
+
+    def by_rows(self) -> Stmt:
+        """Row by row, whose total stays in registers or the first-level cache."""
+        total = buffer("total", self.shape, self.c.dtype, "local")
+
+        def one(row: Expr) -> Stmt:
+            return Alloc(
+                total,
+                seq(self.start(total, ()), self.sums(total, row), self.finish(total, (), row)),
+            )
+
+        return loop("row", self.c.m, one, "row", keep=True)
+
+    def by_pieces(self) -> Stmt:
+        """Piece by piece, each for all rows."""
+        m, sums = self.c.m, buffer("sums", (self.c.m, *self.shape), self.c.dtype, "local")
+
+        def piece(lo: Expr, count: int) -> Stmt:
+            body: Callable[[Expr], Stmt] = lambda row: self.piece(sums, (row,), row, lo, count)  # noqa: E731
+            return loop("row", m, body, "row", keep=True)
+
+        return within(
+            [sums],
+            loop("row_start", m, lambda row: self.start(sums, (row,)), "edge", keep=True),
+            loop("piece", self.whole, lambda i: piece(simplify(i * self.size), self.size), "piece"),
+            piece(as_expr(self.whole * self.size), self.rest) if self.rest else None,
+            loop("row_end", m, lambda row: self.finish(sums, (row,), row), "edge", keep=True),
+        )
+
+    def start(self, total: Buffer, place: tuple[Expr, ...]) -> Stmt:
+        """Totals begin with the bias."""
+
+        def start(o: Expr, lane: Expr) -> Stmt:
+            return Store(total, (*place, o, lane), self.c.initial(self.p, o, lane))
+
+        return vectors("start", self.shape, start)
+
+    def sums(self, total: Buffer, row: Expr) -> Stmt:
+        """All products of a row, added to its total."""
+        if self.pieces == 1:
+            sums = self.terms(total, row, IntImm(0), self.steps) if self.steps else seq()
+            single: Callable[..., Stmt] = lambda o, lane: self.single(total, row, o, lane)  # noqa: E731
+            return seq(sums, vectors("odd", self.shape, single)) if self.odd else sums
+
+        def piece(lo: Expr, count: int) -> Stmt:
+            return self.piece(total, (), row, lo, count)
+
+        pieces = loop("piece", self.whole, lambda i: piece(simplify(i * self.size), self.size))
+        rest = piece(as_expr(self.whole * self.size), self.rest) if self.rest else None
+        return seq(pieces, rest)
+
+    def piece(
+        self, total: Buffer, place: tuple[Expr, ...], row: Expr, lo: Expr, count: int
+    ) -> Stmt:
+        """`count` steps from `lo` on, of a row whose total is at a place."""
+        return add_piece(total, lambda part: self.terms(part, row, lo, count), place=place)
+
+    def terms(self, acc: Buffer, row: Expr, lo: Expr, count: int) -> Stmt:
+        """Products, added to vectors of registers."""
+        c = self.c
+
         def term(k: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
             column = simplify((o * c.lanes + lane) * c.together + b)
-            weight = Load(c.w, (*batch, p, simplify(lo + k), column))
-            x = c.input(batch, row, simplify((lo + k) * c.together + b))
+            weight = Load(c.w, (*self.batch, self.p, simplify(lo + k), column))
+            x = c.input(self.batch, row, simplify((lo + k) * c.together + b))
             return add_product(acc, (o, lane), x, weight)
 
         roles = ["term", "vector", "lane", "dot"]
-        return nest(["k", "o", "l", "b"], [count, *shape, c.together], term, roles)
+        return nest(["k", "o", "l", "b"], [count, *self.shape, c.together], term, roles)
 
-    def single(o: Expr, lane: Expr) -> Stmt:
+    def single(self, total: Buffer, row: Expr, o: Expr, lane: Expr) -> Stmt:
         """The last term of an odd number, which makes no pair."""
+        c = self.c
         column = simplify((o * c.lanes + lane) * 2)
-        weight = Load(c.w, (*batch, p, as_expr(c.k // 2), column))
-        return add_product(total, (o, lane), c.input(batch, row, as_expr(c.k - 1)), weight)
+        weight = Load(c.w, (*self.batch, self.p, as_expr(c.k // 2), column))
+        return add_product(total, (o, lane), c.input(self.batch, row, as_expr(c.k - 1)), weight)
 
-    def piece(lo: Expr, count: int) -> Stmt:
-        return add_piece(total, lambda part: terms(part, lo, count))
+    def finish(self, total: Buffer, place: tuple[Expr, ...], row: Expr) -> Stmt:
+        """Store a row, with the epilogue."""
+        c, (full, last) = self.c, divmod(self.columns, self.c.lanes)
 
-    odd = c.dtype.is_int and c.together == 2 and c.k % 2 == 1
-    steps = c.k // 2 if odd else -(-c.k // c.together)
-    quads, whole, rest = pieces_of(steps // 4, 4 * c.together, most) if steps >= 4 else (1, 0, 0)
-    size, rest = quads * 4, rest * 4 + steps % 4
-    if whole + bool(rest) == 1 or c.dtype.is_int:
-        sums = terms(total, IntImm(0), steps) if steps else seq()
-        sums = seq(sums, vectors("odd", shape, single)) if odd else sums
-    else:
-        pieces = loop("piece", whole, lambda i: piece(simplify(i * size), size))
-        sums = seq(pieces, piece(as_expr(whole * size), rest) if rest else None)
+        def finish(o: Expr, lane: Expr) -> Stmt:
+            column = simplify(self.p * c.nr + o * c.lanes + lane)
+            return c.finish(Load(total, (*place, o, lane)), self.batch, row, column)
 
-    def finish(o: Expr, lane: Expr) -> Stmt:
-        column = simplify(p * c.nr + o * c.lanes + lane)
-        return c.finish(Load(total, (o, lane)), batch, row, column)
-
-    ends = vectors("end", (full, c.lanes), finish)
-    if last:  # the last columns of an odd width go through memory, one by one
+        ends = vectors("end", (full, c.lanes), finish)
+        if not last:
+            return ends
+        # The last columns of an odd width go through memory, one by one.
         spill = buffer("spill", (c.lanes,), c.dtype, "local")
-        at = as_expr(full)
-        save = lanes("spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (at, v))))
-        first = simplify(p * c.nr + full * c.lanes)
+        at = (*place, as_expr(full))
+        save = lanes("spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (*at, v))))
+        first = simplify(self.p * c.nr + full * c.lanes)
 
         def end(v: Expr) -> Stmt:
-            return c.finish(Load(spill, (v,)), batch, row, simplify(first + v))
+            return c.finish(Load(spill, (v,)), self.batch, row, simplify(first + v))
 
-        ends = seq(ends, within([spill], save, lanes("last", last, end)))
-    return Alloc(total, seq(vectors("start", shape, start), sums, ends))
+        return seq(ends, within([spill], save, lanes("last", last, end)))

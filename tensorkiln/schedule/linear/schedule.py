@@ -28,6 +28,7 @@ from tensorkiln.schedule.register_tile import (
     sink,
     steps_of,
 )
+from tensorkiln.schedule.register_tile import lanes as in_vectors
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -37,16 +38,19 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     c = Linear(group, target)
     if in_tiles(c.call, target):
         return schedule_tiles(c, target.has_threads, check)
-    s = Schedule(linear_program(c, group.knob("piece", SUM_TERMS)), check=check)
+    pieces_first = bool(group.knob("pieces_first", 0)) and not group.knob("block")
+    s = Schedule(linear_program(c, group.knob("piece", SUM_TERMS), pieces_first), check=check)
     for loop in s.loops(role="term"):
         steps_of(s, loop, group.knob("terms"))
     _blocks(s, group.knob("block"))
+    for edge in s.loops(role="edge"):
+        in_vectors(s, edge)
     small = c.n <= c.nr or c.work <= PARALLEL_WORK
     by_rows = int_value(c.m) is None and small and not c.batch
     last = []  # the loops over row tiles of a partial panel that no loop is around
     for rows in s.loops(role="row"):
         around = s.parent(rows)
-        whole = around is not None and s.role(around) == "panel"
+        whole = around is not None and s.role(around) in ("panel", "piece")
         columns = c.nr if whole else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
         # A narrower last panel has tiles of its own.
@@ -66,7 +70,7 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
                     s.parallel(tiles)
             elif s.reaches(kinds[0], chunk):
                 s.parallel(s.split(kinds[0], chunk, tail="guard").outer)
-    fetch_ahead(s, c.w, group.knob("fetch"), "term")
+    fetch_ahead(s, c.w, group.knob("fetch"), "term", s.loops(role="piece"))
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if by_rows or not target.has_threads:
         return s
