@@ -242,3 +242,18 @@ def test_operators_of_torch(dtype: str) -> None:
             error = wrong(got.float().numpy(), f(x.double()).numpy(), dtype, 6)
             bad += [f"{name} {magnitude}: {error}"] if error else []
     assert not bad, "\n".join(bad)
+
+
+def test_more_rows_than_a_float16_counts() -> None:
+    """Also where the number of rows, a divisor, is known at the call only."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.var(0), x.std(0), x.norm(dim=0), x.mean(0)
+
+    x = (torch.randn(70000, 3, generator=torch.Generator().manual_seed(0)) * 200).half()
+    shapes = ({0: torch.export.Dim("n", min=2)},)
+    run = tk.compile(tk.frontend.from_torch(Net(), (x[:64],), dynamic_shapes=shapes))
+    for got, want in zip(run(x), Net()(x.double()), strict=True):
+        assert not wrong(got.float().numpy(), want.numpy(), "float16", 4)
