@@ -32,12 +32,9 @@ def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
     bytes that are looked up."""
     a = call.attrs
     if call.op == "concat":
-        types = [t.type for t in call.args if isinstance(t.type, TensorType)]
-        layouts = {channel_blocks(target, t) for t in (*types, out)}
-        sizes = [int_value(t.shape[1]) for t in types]
-        width = channel_blocks(target, out).block(1)
-        whole = all(s is not None and s % max(1, width) == 0 for s in sizes)
-        return a.axis in (1, -3) and len(layouts) == 1 and whole
+        sizes = [int_value(t.type.shape[1]) for t in call.args if isinstance(t.type, TensorType)]
+        lanes = target.vector_lanes("float32")
+        return a.axis in (1, -3) and all(s is not None and s % lanes == 0 for s in sizes)
     if call.op == "slice":
         x = call.args[0].type
         assert isinstance(x, TensorType)

@@ -26,7 +26,6 @@ from tensorkiln.ir.expr import (
     logical_and,
     select,
 )
-from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import RVar, TensorType, Value
 from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
@@ -79,7 +78,7 @@ def _region(
     kind: type[OutputRegion]
     if not offset and _is_flat(group):
         kind = Flat
-    elif t.layout is not None and _is_blocked(t, shape, offset):
+    elif t.layout is not None and t.ndim == 4 and _is_blocked(group, shape, offset):
         kind = Blocked
     elif not offset and _merged_from(group) is not None:
         kind = Merged
@@ -134,16 +133,13 @@ def _has_none(t: TensorType, shape: Shape, first: int) -> bool:
     return all(int_value(d) == 1 for d in t.shape[t.ndim - count :])
 
 
-def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
-    """Whether the layout is [N][C/v][H][W][v] and the box is aligned to channel blocks."""
-    layout = t.memory
-    v = layout.block(1)
-    if v == 1 or layout.with_halo({}) != Layout.parse(f"A B/{v} C D B%{v}"):
-        return False
+def _is_blocked(g: Group, shape: Shape, offset: dict[int, Expr]) -> bool:
+    """Whether the layout is [N][C/v][H][W][v] and the box is aligned to the narrowest blocks."""
     at, size = int_value(offset.get(1, IntImm(0))), int_value(shape[1])
-    if at is None or size is None or at % v:
+    if not is_blocked(g.out_type) or at is None or size is None:
         return False
-    return size % v == 0 or not offset
+    v = _narrowest(g)
+    return at % v == 0 and (size % v == 0 or not offset)
 
 
 def _narrowest(g: Group) -> int:

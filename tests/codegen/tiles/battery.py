@@ -135,6 +135,23 @@ def _of_images(b: Battery) -> None:
         return g.cast(g.relu(g.add(*wide)), dtype="bfloat16")
 
     b.add("residual_block", block, typed("bfloat16", *image), tolerance=2e-2)
+    batch, sizes = typed("bfloat16", N, *image[1:]), ({"N": 1}, {"N": 3})
+    b.add("batch", layer_of_halves(*size, **attrs), batch, sizes=sizes, tolerance=1e-2)
+
+    def branches(layer: Callable[..., Build]) -> Build:
+        """Images whose blocks are narrower than those of their concatenation, which is pooled."""
+
+        def build(g: Graph, x: RVar) -> Value:
+            parts = layer(48, 64, 1, 1)(g, x), layer(80, 64, 3, 3, **PADDED)(g, x)
+            joined = g.concat(*parts, axis=1)
+            pooled = g.emit("max_pool2d", joined, kernel=(3, 3), **STRIDED, **PADDED)
+            return layer(32, 128, 3, 3, **PADDED)(g, pooled)
+
+        return build
+
+    images = (typed(dtype, 1, 64, 14, 14) for dtype in ("bfloat16", "uint8"))
+    b.add("branches_of_halves", branches(layer_of_halves), next(images), tolerance=2e-2)
+    b.add("branches_of_bytes", branches(layer_of_bytes), next(images), make=bytes_)
 
 
 def cases() -> Battery:
