@@ -29,3 +29,13 @@ def test_tags(target: Target, shown: list[str], hidden: str) -> None:
     head = text[: text.index("compiler")] + text[text.index("target") : text.index("needs CPU")]
     assert all(word in head for word in shown), head
     assert hidden not in head
+
+
+def test_devices_of_a_composite() -> None:
+    """A line for each, with its key, processor and operators."""
+    dsp = {"kind": "llvm", "mcpu": "x86-64-v2", "target_key": "dsp", "operators": ["linear"]}
+    target = Target({"kind": "composite", "host": "llvm", "devices": [dsp, "opencl"]})
+    meta: Any = replace(fakes.METADATA, target=target.to_json())
+    text = report_text(replace(fakes.REPORT, metadata=meta))
+    rows = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("  device ")]
+    assert rows == ["dsp: llvm x86_64-unknown-linux-gnu x86-64-v2, for linear", "opencl"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ import tensorkiln as tk
 from tensorkiln.artifact.mlf.load import open_model_library
 from tensorkiln.artifact.mlf.metadata import LibraryMetadata
 from tensorkiln.artifact.mlf.record import Record
+from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.cli import main
+from tensorkiln.external.example import C_REFERENCE
 from tests.mlf.earlier import ARCHIVES, write
 from tests.mlf.test_programs import CASES, numbers
 from tests.transform.graphs import graph, rand
@@ -150,3 +154,26 @@ def test_the_report(cnn: tk.Executable, tmp_path: Path, capsys: pytest.CaptureFi
     assert "match their hashes" in capsys.readouterr().out
     assert main_of("inspect", path, "--json") == 0
     assert '"kind": "model"' in capsys.readouterr().out
+
+
+def test_two_versions_of_a_dependency_are_refused(tmp_path: Path) -> None:
+    """In one model of an archive, in two of them, and where such an archive is made."""
+    one = ExternalDependency("halve", "https://x.y/halve", "git", "1.2", "MIT")
+    two = replace(one, version_spec="1.3")
+    models = {}
+    for name, dependency in (("a", one), ("b", two)):
+        external = replace(C_REFERENCE, dependencies=(dependency,))
+        mod = graph(lambda g, x: g.relu(x), x=(2, 8))
+        models[name] = tk.compile(mod, "c", externals=[external])
+    with pytest.raises(UserError, match="model 'a' and model 'b' ask for different") as caught:
+        tk.export_model_library_format(models, tmp_path / "both.tar")
+    assert caught.value.code == "dependency-clash"
+    folder = tk.export_model_library_format({"a": models["a"]}, tmp_path / "net")
+    file = folder / "metadata.json"
+    parsed = json.loads(file.read_text())
+    rows = parsed["modules"]["a"]["external_dependencies"]
+    rows.append({**rows[0], "version_spec": "1.3"})
+    file.write_text(json.dumps(parsed))
+    with pytest.raises(UserError, match="version_spec '1.2' against '1.3'") as caught:
+        open_model_library(folder)
+    assert caught.value.code == "dependency-clash" and "metadata.json" in caught.value.where

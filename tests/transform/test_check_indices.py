@@ -236,3 +236,16 @@ def test_computed_indices(pipeline: str) -> None:
         IndexOutsideError, match=r"index 6 at \[2, 3\] is outside of a dimension of 6"
     ):
         f(x[:6], i, j)
+
+
+def test_devices_with_memory_of_their_own() -> None:
+    """The host checks what it has; nobody checks what such a device has computed."""
+    target = {"kind": "composite", "host": "llvm", "devices": ["opencl"]}
+    data = {"x": (5, 4), "i": tensor((3,), "int64")}
+    given = tk.compile(graph(lambda g, x, i: g.take(g.exp(x), i, axis=0), **data), target)
+    placed = {p.kernel: p.device for p in given.placement()}
+    assert placed["bounds_check"] == "host" and placed["take"] == "opencl"
+    mod = graph(lambda g, x, i: g.take(g.exp(x), g.add(i, i), axis=0), **data)
+    assert {p.device for p in tk.compile(mod, target).placement()} == {"opencl"}
+    text = tk.compile(mod, target).module.script()
+    assert "bounds_check" not in text

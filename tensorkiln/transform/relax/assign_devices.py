@@ -136,7 +136,9 @@ class _Division:
             raise UnsupportedError(self.issues)
         if says_costs((*self.devices.values(), cpu_target(self.target))):
             self._weigh(where)
-        functions, bindings = divided(self.f, where, taken)
+        own = set(accelerators(self.target))
+        unchecked = tuple(_unchecked(b) if where[b.var] in own else b for b in self.f.bindings)
+        functions, bindings = divided(replace(self.f, bindings=unchecked), where, taken)
         attrs = Attrs.of(**self.f.attrs, placed=tuple(self.rows.values()))
         return [*functions, replace(self.f, bindings=bindings, attrs=attrs)]
 
@@ -278,3 +280,11 @@ def _pin(f: Function, devices: Mapping[str, Target], target: Target) -> str | No
             hint=listed(devices) or "no device of the target runs kernels",
         )
     return "" if named == HOST else named or None
+
+
+def _unchecked(b: Binding) -> Binding:
+    """A check of indices in the memory of a device, which the host does not read, as no check."""
+    call = b.value
+    if not isinstance(call, Call) or call.op != "bounds_check":
+        return b
+    return Binding(b.var, Call("identity", call.args, span=call.span))
