@@ -59,7 +59,7 @@ def test_a_causal_attention_does_half_the_work() -> None:
 
 def test_a_gather_reads_what_it_takes() -> None:
     table = rand(1000, 16)
-    found = works(lambda g, i: g.take(table, i, axis=0), i=tensor((1, 5), "int64"))
+    found = works(lambda g, i: g.take(table, i, axis=0, outside="clamp"), i=tensor((1, 5), "int64"))
     (work,) = found.values()
     assert work.flops == 0 and sorted(work.reads) == [5 * 8, 5 * 16 * 4] and work.writes == 5 * 64
 

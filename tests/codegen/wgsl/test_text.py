@@ -300,6 +300,7 @@ def test_a_model_gives_wgsl_and_no_library(tmp_path: Path) -> None:
     exe = tk.compile(Model, "webgpu")
     assert [(p.kernel, p.device) for p in exe.placement()] == [
         ("softmax", "webgpu"),
+        ("bounds_check", "host"),
         ("take", "host"),
     ]
     for run in (exe.jit, lambda: exe.export_library(tmp_path / "net.so")):
