@@ -187,11 +187,18 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         return element
 
     def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
-        return np.asarray(numpy(arrays[0], axis=a.axis, keepdims=a.keepdims), np.int64)
+        (x,) = arrays
+        if x.size == 0 and x.shape[a.axis] == 0:  # of no rows, as the operator needs
+            return np.zeros_like(x.sum(axis=a.axis, keepdims=a.keepdims), np.int64)
+        return np.asarray(numpy(x, axis=a.axis, keepdims=a.keepdims), np.int64)
 
     def rule(types: Operands, a: Attrs, constants: Sequence[np.ndarray | None]) -> Iterator[Need]:
         axis = normal_axis(name, a.axis, types[0].ndim)
-        yield at_least(types[0].shape[axis], 1, 0, f"a non-empty dimension {axis}")
+        others = product(n for d, n in enumerate(types[0].shape) if d != axis)
+        if int_value(others) != 0:
+            when = None if int_value(others) else others >= 1
+            expected = f"a non-empty dimension {axis}"
+            yield at_least(types[0].shape[axis], 1, 0, expected, when=when)
 
     attrs = {"axis": at.axis(), "keepdims": at.flag(False)}
     needs = Needs("an element or more along `axis`", rule)

@@ -70,12 +70,12 @@ def _take(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
 
 
 def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
-    """`edge` needs one element to repeat, `reflect` the edge and as many others as it mirrors."""
-    if a.mode == "constant":
-        return
+    """`edge` needs one element to repeat, `reflect` the edge and as many others as it mirrors.
+    `constant` reads the first element even where it takes the value, so a symbolic extent must have
+    one; of a known extent of 0 it reads nothing."""
     for key in ("before", "after"):
         for d, (width, extent) in enumerate(zip(extents(a[key]), types[0].shape, strict=True)):
-            if int_value(width) == 0:
+            if int_value(width) == 0 or (a.mode == "constant" and int_value(extent) == 0):
                 continue
             least = simplify(width + 1) if a.mode == "reflect" else as_expr(1)
             expected = (
@@ -87,4 +87,8 @@ def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
 RESHAPE_NEEDS = Needs("as many elements as `shape` has", _reshape)
 SLICE_NEEDS = Needs("the elements that it reads exist", _slice)
 TAKE_NEEDS = Needs("an element to take from; of indices that are constant, those of them", _take)
-PAD_NEEDS = Needs("`edge`: an element to repeat; `reflect`: one more than it adds", _pad)
+PAD_NEEDS = Needs(
+    "`edge`: an element to repeat; `reflect`: one more than it adds; `constant`: an element along "
+    "a dimension that it pads, or an extent of 0 that is known",
+    _pad,
+)

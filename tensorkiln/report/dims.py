@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tensorkiln.codegen.host.size_text import condition_text
 from tensorkiln.frontend import import_model
+from tensorkiln.ir.conditions import conditions_of
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, MatchCast, RVar, TensorType, Type, Value
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.text.printer import print_expr
-from tensorkiln.ir.visit import substitute
+from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.ops.conditions import stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,14 @@ class DimEnd:
 @dataclass(frozen=True, slots=True)
 class Dims:
     """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
-    shapes are without them; `outputs` are the shapes of results."""
+    shapes are without them; `outputs` are the shapes of results, and `conditions` what sizes a call
+    may have, each with the node that requires it. Those in branches and on sizes that data decides
+    are not listed: they are checked where they are reached."""
 
     origins: tuple[DimOrigin, ...]
     ends: tuple[DimEnd, ...]
     outputs: tuple[tuple[str, ...], ...]
+    conditions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The fields as plain values."""
@@ -63,6 +69,7 @@ class Dims:
                 if (e.function, e.name) == (o.function, o.name):
                     shape = f"[{', '.join(e.shape)}]"
                     lines.append(f"  it ends at {_node(e)}, whose result is {shape}")
+        lines += [f"a call requires {condition}" for condition in self.conditions]
         lines += [f"output: [{', '.join(shape)}]" for shape in self.outputs]
         return "\n".join(lines or ["every dimension is constant"])
 
@@ -82,7 +89,15 @@ def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims
     graphs = [f for f in mod.functions if isinstance(f, Function)]
     origins = tuple(o for f in graphs for o in _origins(f))
     ends = tuple(e for f in graphs for e in _ends(f))
-    return Dims(origins, ends, tuple(_outputs(mod)))
+    conditions = tuple(c for f in graphs if not f.is_private for c in _conditions(f))
+    return Dims(origins, ends, tuple(_outputs(mod)), conditions)
+
+
+def _conditions(f: Function) -> Iterator[str]:
+    names = _names(f)
+    for condition in conditions_of(stated(f)):
+        shown = {v: names.get(v, v.name) for v in free_vars(condition.holds)}
+        yield condition_text(condition, shown)
 
 
 def _names(f: Function) -> dict[Var, str]:

@@ -100,6 +100,12 @@ compiled, with what helps.
   (`python -m tests.frontend.onnx_backend --run-time`). What must be known at import: the boxes of
   `tf_crop_and_resize`, the sizes of `Resize` with `antialias`, shapes of `Col2Im` and `MaxUnpool`,
   frames of `STFT`, parts of `SplitToSequence`, and whatever decides a number of dimensions.
+- **Sizes that must agree** may be symbolic, too: elementwise operators need them equal or 1, others
+  equal, and which node needs what is a condition of the call (`kiln check --dims`). An extent of 0
+  does not broadcast with 1 then, and `Squeeze` without axes needs symbolic extents other than 1.
+  Refused is what decides how a kernel is made: symbolic kernels of `Conv` and weights of
+  `ConvTranspose` and `DeformConv`, matrices of `Det`, the length of `DFT`, numbers of channels in
+  groups and of heads of `Attention`, shapes of random numbers.
 - **Control flow**: a branch or loop whose course is known at import is imported in its place, up to
   64 steps; others are [branches and loops](howto/control-flow.md#in-onnx-models) of host code,
   those of `RNN`, `GRU` and `LSTM` over long or symbolic sequences among them.

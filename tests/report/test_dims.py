@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tensorkiln as tk
 from examples.make_mlp import make_mlp
@@ -79,7 +79,28 @@ def main(x: R.Tensor(("n", "m"), "float32"), y: R.Tensor(("m", 3), "float32")):
     found = tk.explain_dims(mod)
     assert [(o.name, o.input, o.axis) for o in found.origins] == [("n", "x", 0), ("m", "x", 1)]
     assert [(e.name, e.operator) for e in found.ends] == [("m", "matmul")]
-    assert found.outputs == (("n * 2", "3"),)
+    assert found.outputs == (("n * 2", "3"),) and not found.conditions
+
+
+def test_what_sizes_a_call_may_have() -> None:
+    given = [("a", ["batch size", 4]), ("b", ["unk__6", 4])]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["a", "b"], ["c"], name="sum"),
+            helper.make_node("Gather", ["c", "five"], ["d"], name="row"),
+        ],
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in given],
+        [helper.make_tensor_value_info("d", TensorProto.FLOAT, None)],
+        [helper.make_tensor("five", TensorProto.INT64, [], [5])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = tk.explain_dims(made.SerializeToString())
+    assert len(found.conditions) == 3 and "requires" in str(found)
+    assert found.conditions[0].startswith("'batch size' == max('batch size', unk__6)")
+    assert all(
+        name in text for name, text in zip(("sum", "sum", "row"), found.conditions, strict=True)
+    )
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,7 +13,7 @@ from tensorkiln.frontend.onnx import known
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
-from tensorkiln.frontend.onnx.meeting import agreed, fitted, meet
+from tensorkiln.frontend.onnx.meeting import agreed, fitted
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, binary, int_value, select
@@ -210,20 +209,15 @@ class Context:
                 return self.fitted(x, (*own[:axis], part, *own[axis + 1 :]))
         return x
 
-    def fitted(self, x: Val, shape: Sequence[ExprLike]) -> Val:
+    def fitted(self, x: Val, shape: Sequence[ExprLike], what: str = "the operand") -> Val:
         """`x` as a tensor of this shape, of as many dimensions: a call in which it has another is
         refused. NodeProblem if extents are different numbers."""
         new = tuple(map(as_expr, shape))
         own = self.shape(x)
         if any(int_value(binary("ne", a, b)) == 1 for a, b in zip(own, new, strict=True)):
-            raise malformed(f"expected shape {show_shape(new)}, received {_show(x.tensor)}")
+            found = _show(x.tensor)
+            raise malformed(f"{what} must have shape {show_shape(new)}, received {found}")
         return fitted(self, x, new)
-
-    def met(self, *operands: Val) -> list[Val]:
-        """Operands of as many dimensions as tensors of one shape."""
-        columns = zip(*map(self.shape, operands), strict=True)
-        shape = tuple(functools.reduce(meet, column) for column in columns)
-        return [self.fitted(x, shape) for x in operands]
 
     def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val:
         """`x` as a tensor of this shape, which is checked when the function runs."""

@@ -212,7 +212,7 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
         raise malformed(f"batch_dims={batch_dims}, expected 0 to {g.rank(indices) - 1}")
     batch = tuple(map(meet, g.shape(x)[:batch_dims], g.shape(indices)))
     x = g.fitted(x, (*batch, *g.shape(x)[batch_dims:]))
-    indices = g.fitted(indices, (*batch, *g.shape(indices)[batch_dims:]))
+    indices = g.fitted(indices, (*batch, *g.shape(indices)[batch_dims:]), "indices")
     dims, lead = g.shape(x), g.shape(indices)[:-1]
     parts: list[Val] = []
     for k in range(batch_dims):

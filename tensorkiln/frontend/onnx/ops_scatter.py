@@ -102,13 +102,13 @@ def scatter_elements(
             f"operand, indices and updates have {rank}, {g.rank(indices)} and {g.rank(updates)} "
             "dimensions; expected the same of 1 or more"
         )
-    indices, updates = g.met(indices, updates)
+    updates = g.fitted(updates, g.shape(indices), "updates")
     x = holding(g, x, at, values(indices))
     place = wrapped(g, g.inside(indices, g.shape(x)[at]), g.shape(x)[at])
     for i in range(rank):
         if i != at:
             within = binary("ge", g.shape(x)[i], g.shape(indices)[i])
-            x = g.require(x, within, f"indices within dimension {i}")
+            x = g.require(x, within, f"indices within dimension {i} of the operand")
     return scattered(g, x, place, updates, reduction, at)
 
 
@@ -122,7 +122,7 @@ def scatter_nd(g: Context, x: Val, indices: Val, updates: Val, *, reduction: Str
     expected = (*lead, *dims[count:])
     if len(expected) != g.rank(updates):
         raise malformed("the shape of updates does not follow from those of operand and indices")
-    updates = g.fitted(updates, expected)
+    updates = g.fitted(updates, expected, "updates")
     columns = []
     constant = values(indices)
     for k in range(count):

@@ -107,6 +107,10 @@ def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
     dims = g.shape(x)
     if axes is None:
         drop = tuple(i for i, d in enumerate(dims) if int_value(d) == 1)
+        for i, d in enumerate(dims):
+            if i not in drop:
+                expected = f"another extent than 1 in dimension {i}, which is not to be removed"
+                x = g.require(x, binary("ne", d, 1), expected)
     else:
         drop = g.axes(axes, len(dims))
     for i in drop:
