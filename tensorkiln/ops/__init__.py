@@ -126,10 +126,12 @@ def infer_tensor(call: Call) -> TensorType:
         full = op.complete(call.attrs)
         types = tuple([operand_type(op, k, arg) for k, arg in enumerate(call.args)])
         kinds = tuple([type(v) for _, v in full.items_])
+        integers = tuple(map(_integers, call.args)) if op.needs is not None else ()
         result = _result_type(op.infer, types, full, kinds)
-        if op.needs is not None:
-            names = [op.operand_name(k) for k in range(len(types))]
-            require_known(op.name, names, types, needs(call))
+        if op.needs is not None and any(x is not None for x in integers):
+            _require_met(op, types, full, integers)
+        elif op.needs is not None:
+            _require_met_of_types(op.name, types, full, kinds)
         return result
     except UserError as error:
         raise located(error, call.span) from None
@@ -147,6 +149,26 @@ def _integers(arg: Value) -> np.ndarray | None:
     """The elements of an operand that is a constant of integers."""
     known = isinstance(arg, Constant) and arg.type.dtype.is_int and arg.type.layout is None
     return arg.array if isinstance(arg, Constant) and known else None
+
+
+def _require_met(
+    op: OpDef,
+    types: tuple[TensorType, ...],
+    attrs: Attrs,
+    integers: tuple[np.ndarray | None, ...],
+) -> None:
+    """Raise UserError if an operator's needs are not met whatever the symbolic extents are."""
+    if op.needs is not None:
+        names = [op.operand_name(k) for k in range(len(types))]
+        require_known(op.name, names, types, op.needs.rule(types, attrs, integers))
+
+
+@lru_cache(1 << 12)
+def _require_met_of_types(
+    name: str, types: tuple[TensorType, ...], attrs: Attrs, kinds: tuple[type, ...]
+) -> None:
+    """As `_require_met`, of operands that are no constants of integers."""
+    _require_met(OPS[name], types, attrs, (None,) * len(types))
 
 
 @lru_cache(1 << 12)
