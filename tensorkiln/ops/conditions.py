@@ -12,6 +12,7 @@ from tensorkiln.ir.expr import IntImm, Var, binary
 from tensorkiln.ir.relax import Binding, Call, Function, TensorType
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.visit_graph import variables
 
 
 def stated(f: Function) -> Function:
@@ -33,19 +34,29 @@ def _missing(f: Function, known: Iterable[SizeCondition]) -> Iterator[SizeCondit
     bounds = Bounds.dims(dims)
     for condition in known:
         bounds = bounds.given(condition.holds)
+    arguments: set[object] = set(f.params)
     for b in f.bindings:
-        for condition in _of_binding(b, bounds):
+        for condition in _of_binding(b, bounds, arguments):
             if dims.issuperset(free_vars(condition.holds)):
                 bounds = bounds.given(condition.holds)
                 yield condition
+        if _may_be_fused(b) and not arguments.isdisjoint(variables(b.value)):
+            arguments.add(b.var)
 
 
-def _of_binding(b: Binding, bounds: Bounds) -> Iterator[SizeCondition]:
+def _may_be_fused(b: Binding) -> bool:
+    """Whether a kernel that reads a value may compute it, from the memory of its operands."""
+    op = ops.OPS.get(b.value.op) if isinstance(b.value, Call) else None
+    return op is not None and op.pattern in ("elementwise", "broadcast", "injective")
+
+
+def _of_binding(b: Binding, bounds: Bounds, arguments: set[object]) -> Iterator[SizeCondition]:
     call = b.value
     if not isinstance(call, Call) or not call.op:
         return
     for need in ops.needs(call):
-        holds = need.open_condition(bounds)
+        elsewhere = need.of_arguments and call.args[need.operand] not in arguments
+        holds = None if elsewhere else need.open_condition(bounds)
         if holds is not None:
             where = call.span or call.op
             yield SizeCondition(holds, f"{where}: {need.expected}" if need.expected else where)

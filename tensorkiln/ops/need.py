@@ -28,7 +28,9 @@ class Need:
     (None: always).
 
     `operand` is the number of the operand that it is about, `expected` what that operand must be,
-    and `code` that of the error for extents that are numbers.
+    and `code` that of the error for extents that are numbers. If it is `of_arguments`, it holds
+    only for what a kernel may read from memory of the caller's, where a tensor without elements has
+    none.
     """
 
     condition: Expr
@@ -36,6 +38,7 @@ class Need:
     expected: str
     code: str = "shape-mismatch"
     when: Expr | None = None
+    of_arguments: bool = False
 
     def open_condition(self, bounds: Bounds) -> Expr | None:
         """What is left to check when sizes are known, within `bounds`; None if it is proved."""
@@ -69,9 +72,11 @@ def at_least(
     expected: str,
     code: str = "shape-mismatch",
     when: Expr | None = None,
+    of_arguments: bool = False,
 ) -> Need:
     """The requirement `extent >= least`."""
-    return Need(binary("ge", as_expr(extent), as_expr(least)), operand, expected, code, when)
+    holds = binary("ge", as_expr(extent), as_expr(least))
+    return Need(holds, operand, expected, code, when, of_arguments)
 
 
 def shortest(condition: Expr, bounds: Bounds) -> Expr:

@@ -71,8 +71,8 @@ def _take(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
 
 def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
     """`edge` needs one element to repeat, `reflect` the edge and as many others as it mirrors.
-    `constant` reads the first element even where it takes the value, so a symbolic extent must have
-    one; of a known extent of 0 it reads nothing."""
+    `constant` reads the first element even where it takes the value, so an argument of symbolic
+    extent must have one; of a known extent of 0 it reads nothing."""
     for key in ("before", "after"):
         for d, (width, extent) in enumerate(zip(extents(a[key]), types[0].shape, strict=True)):
             if int_value(width) == 0 or (a.mode == "constant" and int_value(extent) == 0):
@@ -81,14 +81,15 @@ def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
             expected = (
                 f"{show(least)} or more elements in dimension {d} ({a.mode}, {key}={show(width)})"
             )
-            yield at_least(extent, least, 0, expected, when=_some(width))
+            read = a.mode == "constant"
+            yield at_least(extent, least, 0, expected, when=_some(width), of_arguments=read)
 
 
 RESHAPE_NEEDS = Needs("as many elements as `shape` has", _reshape)
 SLICE_NEEDS = Needs("the elements that it reads exist", _slice)
 TAKE_NEEDS = Needs("an element to take from; of indices that are constant, those of them", _take)
 PAD_NEEDS = Needs(
-    "`edge`: an element to repeat; `reflect`: one more than it adds; `constant`: an element along "
-    "a dimension that it pads, or an extent of 0 that is known",
+    "`edge`: an element to repeat; `reflect`: one more than it adds; `constant` of an argument: "
+    "an element along a dimension that it pads, or an extent of 0 that is known",
     _pad,
 )

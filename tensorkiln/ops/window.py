@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, maximum, minimum
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, maximum, minimum
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.need import Need, at_least
 from tensorkiln.ops.rules import bad_attribute
@@ -76,12 +76,19 @@ def output_extents(x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Ex
 
 
 def window_needs(x: TensorType, pair: tuple[Window, Window]) -> Iterator[Need]:
-    """A window fits into the padded input, which has an element: with ceil_mode, one may end up to
-    stride - 1 elements past it."""
+    """A window fits into the padded input, and none reads an input without elements: with
+    ceil_mode, one may end up to stride - 1 elements past it. Of symbolic extents there may be no
+    window, which is an empty result, as long as their number does not become negative."""
     for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
-        short = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
-        expected = f"a {name} of {max(short, 1)} or more (kernel {w.kernel})"
-        yield at_least(extent, max(short, 1), 0, expected)
+        if int_value(extent) is None:
+            counts = [int_value(w.count(n)) or 0 for n in range(w.span + 1)]
+            least = next(n for n, count in enumerate(counts) if count >= 0)
+            least = 1 if counts[0] > 0 else least
+        else:
+            least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
+            least = max(least, 1)
+        expected = f"a {name} of {least} or more (kernel {w.kernel})"
+        yield at_least(extent, least, 0, expected)
 
 
 def check_pool_padding(op: str, a: Attrs, pair: tuple[Window, Window]) -> None:
