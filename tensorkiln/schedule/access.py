@@ -47,15 +47,27 @@ def lanes_ok(value: Expr, lane: Var) -> bool:
     for x in walk(value):
         if isinstance(x, Load):
             stride = lane_stride(x, lane)
-            # The view (i // n, i % n) has a constant stride in i, yet neither index is affine.
-            if stride is None or any(affine(i, (lane,)) is None for i in x.indices):
+            if stride is None or not _is_affine(x, lane):
                 return False
             strided += stride not in (0, 1)
     return strided <= 1
 
 
+def _is_affine(x: Load, lane: Var) -> bool:
+    """Whether all indices are affine: the view (i // n, i % n) has a constant stride in i, yet
+    neither index is, and the lanes of a vector move along one dimension only."""
+    return all(affine(i, (lane,)) is not None for i in x.indices)
+
+
+def has_vector_loads(value: Expr, lane: Var) -> bool:
+    """Whether every load is contiguous or uniform in `lane`, along one dimension."""
+    return in_memory_order(value, lane) and all(
+        _is_affine(x, lane) for x in walk(value) if isinstance(x, Load)
+    )
+
+
 def in_memory_order(value: Expr, var: Var) -> bool:
-    """Whether every load is contiguous or uniform in `var`."""
+    """Whether every load is contiguous or uniform in `var`, if along several dimensions."""
     return all(lane_stride(x, var) in (0, 1) for x in walk(value) if isinstance(x, Load))
 
 

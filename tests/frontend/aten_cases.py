@@ -7,6 +7,7 @@ NumPy; `expected` is torch's result, of floats in float64.
 
 from __future__ import annotations
 
+import math
 import operator
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -649,9 +650,33 @@ RESIZE: list[Row] = [
 ]
 
 
+_ROW = i([1.0, 2, 2, 3, 9], dtype=torch.float32)
+_ROWS = i([[1, 3, 5], [0, 0, 7]])
+SPECIAL: list[Row] = [
+    ("erfinv", WIDE, t(4, 9, low=-1, high=1)),
+    ("erfinv", WIDE, Fixed(lambda: torch.tensor([1.0, -1, 2, 0, 1 - 2**-24, -1 + 2**-20]))),
+    ("erfinv", ("int64",), i(0, 1, -1)),
+    ("lgamma", WIDE, t(5, 9, low=-6, high=40)),
+    ("lgamma", WIDE, Fixed(lambda: torch.tensor([0.0, -3, 1, 2, 1e-20, 1e20, -0.5, -1e30]))),
+    *((op, ALL, t(3, 7), axis) for op in ("cummax", "cummin") for axis in (0, -1)),
+    *((op, ALL, i(2, 1, 2, 2, 0, 3), 0) for op in ("cummax", "cummin")),
+    ("cummax", WIDE, t(), 0),
+    *(("logcumsumexp", WIDE, t(2, 3, 5), axis) for axis in (0, 1, -1)),
+    ("logcumsumexp", WIDE, Fixed(lambda: torch.tensor([-math.inf, -math.inf, -700, 0, 700])), 0),
+    ("logcumsumexp", WIDE, t(), 0),
+    *(("kthvalue", ("float32", "float64", "float16"), t(3, 6), k, d) for k, d in ((1, 1), (2, 0))),
+    ("kthvalue", WIDE, t(3, 6), 6, -1, True),
+    *(("searchsorted.Tensor", SIGNED, _ROW, t(3, 4), {"right": r}) for r in (False, True)),
+    ("searchsorted.Tensor", ("int64",), _ROWS, t(2, 4), {"side": "right", "out_int32": True}),
+    ("searchsorted.Scalar", ("float32",), _ROW, 2.0),
+    *(("bucketize.Tensor", SIGNED, t(3, 4), _ROW, {"right": r}) for r in (False, True)),
+    ("bucketize.Scalar", ("float32",), 9, _ROW, {"out_int32": True}),
+]
+
+
 def _cases() -> Iterator[Case]:
     for number, (op, dtypes, *args) in enumerate(
-        [*MATH, *MAKE, *SHAPE, *INDEX, *REDUCE, *NN, *RESIZE]
+        [*MATH, *MAKE, *SHAPE, *INDEX, *REDUCE, *NN, *RESIZE, *SPECIAL]
     ):
         options = args.pop() if args and isinstance(args[-1], dict) else {}
         yield Case(op, dtypes, tuple(args), tuple(options.items()), number)

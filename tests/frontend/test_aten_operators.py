@@ -16,8 +16,12 @@ _LEFT_OUT = {
     "_native_batch_norm_legit_no_training": [0],
     "_native_batch_norm_legit": [0],
 }
-# What new memory holds is not specified; the others are in tests/frontend/test_torch_compile.py.
+# What new memory holds is not specified; those of which data decides the size are in
+# tests/frontend/test_torch_data.py, the others in tests/frontend/test_torch_compile.py.
 OTHERWISE = {
+    "_unique2",
+    "masked_select",
+    "nonzero",
     "empty.memory_format",
     "empty_strided",
     "empty_like",

@@ -8,11 +8,12 @@ the workspace would be seen where a halo's zeros are missing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
 
-from tensorkiln.ir.expr import Var, int_value
+from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import RVar, Value, constant
 from tests.codegen.kernels import EVERY_LEVEL, FORMS
 from tests.emulated.machine import Library, load
@@ -111,6 +112,19 @@ def _scaled_signal(g: Graph, x: RVar) -> Value:
     )
 
 
+def _viewed(outs: int, view: Callable[[Expr, Expr], tuple[Expr | int, Expr | int]]) -> Build:
+    """A convolution of what is 2 x 3 as many elements in rows of another length, and back."""
+
+    def build(g: Graph, x: RVar) -> Value:
+        n, c, *_, h, w = x.tensor.shape
+        y = g.reshape(x, shape=(n, c, *view(h, w)))
+        y = g.relu(_conv(outs, int_value(c) or 0, 3)(g, y))
+        y = g.reshape(y, shape=(n, outs, 2, 3, h, w))
+        return g.transpose(y, axes=(0, 1, 2, 4, 3, 5))
+
+    return build
+
+
 def _bytes(*shape: int) -> Value:
     draw = np.random.default_rng(shape)
     return constant(draw.integers(-128, 128, shape).astype(np.int8))
@@ -187,6 +201,16 @@ def _cases() -> Battery:
     signals("signal_grouped", _signal(_conv(40, 10, (1, 3), groups=2)), 20)
     signals("signal_wide", _signal(_conv(300, 8, (1, 3)), _conv(1, 300, (1, 3))), 8)
     signals("scaled_signal", _scaled_signal, 8)
+    views = {
+        "one_row": lambda h, w: (1, h * w * 6),
+        "rows": lambda h, w: (6, h * w),
+        "columns": lambda h, w: (h * 6, w),
+        "few_columns": lambda h, w: (h * w, 6),
+        "both": lambda h, w: (h * 2, w * 3),
+    }
+    for (name, view), (outs, ins) in product(views.items(), ((16, 16), (20, 3))):
+        shape = (1, ins, 2, 3, H, W)
+        b.add(f"{name}_{outs}", _viewed(outs, view), shape, sizes=PICTURES, tolerance=2e-5)
     for ins, groups in ((3, 1), (40, 1), (32, 4)):
         w = _bytes(24, ins // groups, 3, 3)
         b.add(

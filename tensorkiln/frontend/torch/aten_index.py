@@ -8,6 +8,7 @@ from tensorkiln.frontend.onnx import ops_index, ops_scatter
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_index import linear, wrapped
+from tensorkiln.frontend.torch.aten_dynamic import without_masks
 from tensorkiln.frontend.torch.aten_math import floored
 from tensorkiln.frontend.torch.aten_reduce import cumulated
 from tensorkiln.frontend.torch.context import AtenContext, Operand
@@ -57,6 +58,7 @@ def _common(g: AtenContext, parts: Sequence[Val]) -> tuple[Expr, ...]:
 def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
     """x[i, :, j]: the elements at indices that broadcast. Dimensions of indexed elements stand
     where the first index was, or in front if the indices are not neighbours."""
+    indices = without_masks(g, x, indices)
     spots = _spots(g, x, indices)
     parts = [v for v in indices if v is not None]
     if len(parts) == 1:

@@ -16,11 +16,13 @@ from tensorkiln.base.errors import (
     UnsupportedError,
     UserError,
 )
+from tensorkiln.frontend.onnx.computed import number
 from tensorkiln.frontend.onnx.dims import Dims, identifier
 from tensorkiln.frontend.onnx.importer import live
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
-from tensorkiln.frontend.onnx.known import Known
+from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
+from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.frontend.torch import dispatch
+from tensorkiln.frontend.torch.bodies import HIGHER, BodyRefused
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.sizes import Sizes, symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
@@ -89,17 +91,9 @@ class Importer:
 
     def run(self, name: str) -> IRModule | None:
         """The module, or None if there are `issues`."""
-        nodes = list(self.module.graph.nodes)
-        self._params([n for n in nodes if n.op == "placeholder"])
+        self._params([n for n in self.module.graph.nodes if n.op == "placeholder"])
         self.dims.check_freeze()
-        results: Sequence[Any] = ()
-        for node in nodes:
-            if node.op == "call_function":
-                self._node(node)
-            elif node.op == "get_attr":
-                self._attribute(node)
-            elif node.op == "output":
-                results = node.args[0]
+        results = self._nodes()
         outs = [self._result(results[k], out) for k, out in self.interface.outputs.items()]
         if self.issues:
             return None
@@ -107,6 +101,44 @@ class Importer:
         if len(made) != len(outs):
             raise InternalError("a result has no value, and no node says why", code="import-failed")
         return self._module(made, name)
+
+    def _nodes(self) -> Sequence[Any]:
+        """Import the nodes of `self.module`, and return those that are its results."""
+        results: Sequence[Any] = ()
+        for node in self.module.graph.nodes:
+            if node.op == "call_function":
+                self._node(node)
+            elif node.op == "get_attr":
+                self._attribute(node)
+            elif node.op == "output":
+                (results,) = node.args
+        return results if isinstance(results, list | tuple) else [results]
+
+    def body(self, module: Any, operands: Sequence[Any]) -> list[Any]:
+        """The results of a graph for these operands; BodyRefused if it has issues."""
+        before, outer, span = len(self.issues), self.module, self.g.span
+        known = dict(self.sizes.symbols)
+        places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        if len(places) != len(operands):
+            raise malformed(f"a body of {len(places)} operands for {len(operands)}")
+        self.values.update(zip(places, operands, strict=True))
+        try:
+            self.module = module
+            results = self._nodes()
+            found = [self.argument(r) for r in results]
+        finally:
+            self.module, self.g.span = outer, span
+            self.sizes.symbols = known  # a size that is bound in a body is not known outside
+        if len(self.issues) != before or any(v is None for v in found):
+            raise BodyRefused
+        return found
+
+    def submodule(self, node: Any) -> Any:
+        """The module that a `get_attr` node names."""
+        found = self.module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        return found
 
     def _module(self, results: Sequence[RVar], name: str) -> IRModule:
         result = results[0] if len(results) == 1 else Tuple(tuple(results))
@@ -159,9 +191,7 @@ class Importer:
 
     def _attribute(self, node: Any) -> None:
         """A tensor that the graph's module holds, such as a constant of the model's code."""
-        found = self.module
-        for part in node.target.split("."):
-            found = getattr(found, part)
+        found = self.submodule(node)
         if hasattr(found, "detach"):
             self._constant(node, found, node.target)
 
@@ -175,7 +205,7 @@ class Importer:
     def _result(self, given: Any, name: str) -> RVar | None:
         """A result as a variable bound in the function; None if it depends on a refused node."""
         try:
-            value = self._argument(given)
+            value = self.argument(given)
             if value is None:
                 return None
             if isinstance(value, Expr | bool | int | float):
@@ -195,8 +225,10 @@ class Importer:
 
     def _node(self, node: Any) -> None:
         value = node.meta.get("val")
+        if _name_of(node) in ("_local_scalar_dense", "item"):
+            self._number(node, value)
         if symbolic(value) is not None or isinstance(value, bool | int | float):
-            return  # a size, which `_argument` reads from torch's own expression
+            return  # a size, which `argument` reads from torch's own expression
         if node.target is operator.getitem:
             source = self.values.get(node.args[0])
             self.values[node] = None if source is None else source[node.args[1]]
@@ -219,12 +251,27 @@ class Importer:
                 where=_place(node),
             ) from error
 
+    def _number(self, node: Any, value: Any) -> None:
+        """Have the size that a tensor's element becomes bound where a shape needs it first."""
+        x, e = self.values.get(node.args[0]), symbolic(value)
+        if isinstance(x, Val) and x.tensor.dtype.is_int and e is not None and e.is_Symbol:
+            self.sizes.later[e] = lambda: number(self.g, x, f"the size {e}")
+
     def _import(self, node: Any) -> Any:
         """The node's value or values; None if an operand is unknown, and for checks."""
+        higher = HIGHER.get(getattr(node.target, "__name__", ""))
+        if higher is not None and not hasattr(node.target, "_schema"):
+            if any(self.values.get(n) is None and _is_value(n) for n in node.all_input_nodes):
+                return None
+            self.g.span = node.name
+            try:
+                return self._with_sizes(node, higher(self, node))
+            except BodyRefused:
+                return None
         if not hasattr(node.target, "_schema"):
             raise unsupported(
                 f"{getattr(node.target, '__name__', node.target)} is no operator of ATen",
-                "branches and loops that data decides: see docs/howto/torch.md",
+                "torch.cond and torch.while_loop are imported: see docs/howto/torch.md",
                 "operator",
             )
         name = dispatch.operator_name(node.target)
@@ -234,12 +281,24 @@ class Importer:
         importer = dispatch.find(IMPORTERS, REASONS, name)
         if any(self.values.get(n) is None and _is_tensor(n) for n in node.all_input_nodes):
             return None
-        args = [self._argument(a) for a in node.args]
-        named = {k: self._argument(v) for k, v in node.kwargs.items()}
+        args = [self.argument(a) for a in node.args]
+        named = {k: self.argument(v) for k, v in node.kwargs.items()}
         positional, options = dispatch.arguments(importer, node.target._schema, args, named)
         self._enter(node)
         out = importer(self.g, *positional, **options)
-        return self._agreed(node, out)
+        return self._with_sizes(node, self._agreed(node, out))
+
+    def _with_sizes(self, node: Any, made: Any) -> Any:
+        """`made`, whose extents are what torch's symbols of sizes that data decides stand for."""
+        fakes = node.meta.get("val")
+        pairs = (
+            zip(fakes, made, strict=False) if isinstance(fakes, tuple | list) else [(fakes, made)]
+        )
+        for fake, value in pairs:
+            if isinstance(value, Val) and hasattr(fake, "shape"):
+                for d, extent in zip(fake.shape, value.tensor.shape, strict=False):
+                    self.sizes.decide(d, extent)
+        return made
 
     def _checked(self, name: str, node: Any) -> None:
         """Assertions on sizes become assumptions; those on data are refused with what makes it."""
@@ -250,7 +309,8 @@ class Importer:
                 cond = self.sizes.condition(value)
             except NodeProblem:
                 return  # of a size that data decides, and the node that makes it is refused
-            if not self.dims.holds(cond):
+            # What torch says of a size that data decides is checked where it is bound.
+            if not self.dims.holds(cond) and not self.dims.is_computed(cond):
                 self.dims.assume(cond)
 
     def _enter(self, node: Any) -> None:
@@ -260,7 +320,10 @@ class Importer:
         self.g.span = node.name
         self.g.fakes = tuple(n.meta.get("val") for n in node.all_input_nodes)
         self.g.results = tuple(
-            self._type(v) if hasattr(v, "shape") and hasattr(v, "dtype") else None for v in fakes
+            self._type(v)
+            if hasattr(v, "shape") and hasattr(v, "dtype") and not self.sizes.are_open(v.shape)
+            else None
+            for v in fakes
         )
         self.g.used = frozenset(
             {n.args[1] for n in node.users if n.target is operator.getitem} if many else {0}
@@ -291,10 +354,10 @@ class Importer:
             raise unsupported(f"result {missing[0]} of it is used")
         return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
 
-    def _argument(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
         """An argument of a node: tensors as values, sizes as expressions, the rest as it is."""
         if isinstance(value, list | tuple):
-            return [self._argument(v) for v in value]
+            return [self.argument(v) for v in value]
         if not hasattr(value, "meta") or not hasattr(value, "op"):
             return value
         if _is_tensor(value):
@@ -332,6 +395,10 @@ def _is_tensor(node: Any) -> bool:
     if isinstance(value, tuple | list):
         return True
     return node.op == "get_attr" or hasattr(value, "shape")
+
+
+def _is_value(node: Any) -> bool:
+    return node.op != "get_attr" and _is_tensor(node)
 
 
 def _place(node: Any) -> str:

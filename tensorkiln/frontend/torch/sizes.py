@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorkiln.frontend.onnx.dims import Dims
@@ -39,6 +39,8 @@ class Sizes:
         self.dims, self.names, self.ranges = dims, names, ranges
         self.symbols: dict[Any, Expr] = {}
         self._solved: dict[Any, Any] = {}
+        # Of symbols that are elements of tensors, what binds them as sizes.
+        self.later: dict[Any, Callable[[], Expr]] = {}
 
     # -- inputs ---------------------------------------------------------------------------
 
@@ -96,6 +98,25 @@ class Sizes:
             for condition in conditions(extent, known, a, b, what, least):
                 self.dims.assume(condition)
 
+    # -- sizes that data decides --------------------------------------------------------------
+
+    def are_open(self, shape: Sequence[Any]) -> bool:
+        """Whether a shape has a symbol that data decides and that is not bound yet."""
+        return any(
+            e is not None and any(self._is_open(s) for s in e.free_symbols)
+            for e in map(symbolic, shape)
+        )
+
+    def _is_open(self, symbol: Any) -> bool:
+        known = symbol in self.symbols or symbol in self._solved or symbol in self.later
+        return not known and str(symbol).startswith("u")
+
+    def decide(self, size: Any, extent: Expr) -> None:
+        """Let a symbol that data decides, if `size` is one, stand for an extent."""
+        e = symbolic(size)
+        if e is not None and e.is_Symbol and self._is_open(e):
+            self.symbols[e] = extent
+
     # -- expressions ----------------------------------------------------------------------
 
     def expr(self, size: Any) -> Expr:
@@ -132,6 +153,8 @@ class Sizes:
         if e.is_Symbol:
             if e in self.symbols:
                 return self.symbols[e]
+            if e in self.later:
+                return self.symbols.setdefault(e, self.later[e]())
             raise NodeProblem(
                 "operator",
                 f"the size {e} is decided by data"

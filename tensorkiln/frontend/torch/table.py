@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.torch import (
+    aten_dynamic,
     aten_fused,
     aten_index,
     aten_make,
@@ -11,6 +12,7 @@ from tensorkiln.frontend.torch import (
     aten_reduce,
     aten_resize,
     aten_shape,
+    aten_special,
     recurrent,
 )
 from tensorkiln.frontend.torch.dispatch import AtenTable
@@ -20,6 +22,8 @@ IMPORTERS: AtenTable = {
     **aten_make.TABLE,
     **aten_shape.TABLE,
     **aten_index.TABLE,
+    **aten_special.TABLE,
+    **aten_dynamic.TABLE,
     **aten_reduce.TABLE,
     **aten_nn.TABLE,
     **aten_resize.TABLE,
@@ -65,10 +69,7 @@ REASONS = {
     "bernoulli": _RANDOM,
     "multinomial": _RANDOM,
     "normal_functional": _RANDOM,
-    "nonzero": _DECIDED,
-    "masked_select": _DECIDED,
     "unique_dim": _DECIDED,
-    "_unique2": _DECIDED,
     "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
     "resize_": "it changes a tensor in place, which torch.export replaces",
     "atan2.out": "it writes into a tensor of the caller, which torch.export replaces",

@@ -25,7 +25,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import walk
 from tensorkiln.kernels.estimates import expected
-from tensorkiln.schedule.access import in_memory_order, lane_bounds, lane_stride, simplify_value
+from tensorkiln.schedule.access import has_vector_loads, lane_bounds, lane_stride, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.intrin.transpose import transpose_name
@@ -79,9 +79,9 @@ class _Images:
         n, b, h, w, lane = (Var(name) for name in ("n", "b", "h", "w", "l"))
         value = self.at(n, b, lane, h, w)
         loads = [x for x in walk(value) if isinstance(x, Load)]
-        if in_memory_order(value, w):
+        if has_vector_loads(value, w):
             return "to_blocks" if blocked else "rows"
-        if blocked or not loads or not in_memory_order(value, lane):
+        if blocked or not loads or not has_vector_loads(value, lane):
             return None
         # Lanes past the last channel are read, so they must be part of what is read.
         whole = all(

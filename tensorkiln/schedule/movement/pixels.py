@@ -19,7 +19,7 @@ from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value, minimum, select
 from tensorkiln.ir.relax import Call, RVar, TensorType, Value
 from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.access import in_memory_order, simplify_value
+from tensorkiln.schedule.access import has_vector_loads, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, within
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.intrin.transpose import interleave_name
@@ -87,7 +87,7 @@ class _Pixels:
         n, c, h, w = (Var(name) for name in "nchw")
         width = int_value(self.width) or 0
         value = simplify_value(self.element(n, c, h, w), {})
-        return self.whole and width >= _COLUMNS and in_memory_order(value, w)
+        return self.whole and width >= _COLUMNS and has_vector_loads(value, w)
 
     def program(self) -> PrimFunc:
         """The plain program, on the result as bytes one after the other."""
