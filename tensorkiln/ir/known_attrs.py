@@ -119,6 +119,7 @@ GRAPH_ATTRS = Table(
         "by_rule": _FLAG,
         "decomposed": ("a tuple of (node, reason), all texts", _pairs),
         "dim_names": ("a tuple of pairs of a dimension and its name", _tuple),
+        "texts": ("a tuple of a result's name and the strings that its numbers stand for", _tuple),
         "external": _TEXT,
         "homes": ("a tuple of places", _tuple),
         "input_names": ("a tuple of texts", _texts),

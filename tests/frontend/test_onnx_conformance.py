@@ -92,7 +92,11 @@ compiled, with what helps.
   `DequantizeLinear` (by blocks, too) convert them, operators that only move elements move them, and
   all others refuse them. As inputs and outputs they are tensors of bytes, one for each element: the
   bits of a float (uint8), or an integer's value (int8 or uint8). Weights are unpacked at import.
-- **Strings** are no elements of tensors.
+- **Strings** are no elements of tensors. Those of a list that the model has, as the labels of
+  classifiers and what encoders make of them, are numbers of entries: a result that is of strings is
+  of int64, and the function's attribute `texts` has the entries. Inputs of strings are refused:
+  number the categories before the model. `ZipMap` gives scores as they are, in the order of its
+  labels.
 - **Shapes** may be symbolic, and may be [computed from data](howto/control-flow.md#in-onnx-models).
   So may be operands that say what an operator does: axes (up to 64 sets of them), pads, scales and
   sizes of `Resize`, `k` of `TopK` along a dimension of known extent, parts of `Split`, bounds and

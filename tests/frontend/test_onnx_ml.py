@@ -10,9 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tensorkiln as tk
-from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.frontend import check_onnx, from_onnx
-from tests.frontend.onnx_models import agree, ours, theirs, value
+from tests.frontend.onnx_models import agree, main, ours, theirs, value
 
 R = np.random.default_rng(23)
 ML = "ai.onnx.ml"
@@ -335,7 +334,7 @@ def test_trees_of_the_new_form(how: int) -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("ZipMap", {"classlabels_int64s": [1, 2, 3]}, "dictionaries"),
+    ("ZipMap", {"classlabels_int64s": [1, 2]}, "2 labels for scores"),
     ("OneHotEncoder", {"cats_strings": ["a"]}, "cats_strings"),
     ("LabelEncoder", {"keys_strings": ["a"], "values_int64s": [1]}, "strings"),
     ("LabelEncoder", {"keys_floats": [1.0], "values_int64s": [1, 2]}, "1 keys for 2 values"),
@@ -425,6 +424,52 @@ def test_one_row_of_coefficients_without_an_intercept() -> None:
     np.testing.assert_array_equal(label, 3 + (want > 0.5))
 
 
+@pytest.mark.parametrize("version", [2, 4])
+def test_labels_that_are_strings(version: int) -> None:
+    """As a pipeline with text labels: the numbers of the strings, and what encoders make of them;
+    scores that ZipMap makes dictionaries of."""
+    texts = ["low", "mid", "high"]
+    linear = {"coefficients": f(3, 4).ravel().tolist(), "intercepts": [0.1, 0.2, -0.1]}
+    pairs = {"keys_strings": ["high", "low", "high"]}
+
+    def node(op: str, x: str, ys: list[str], **attrs: Any) -> Any:
+        return helper.make_node(op, [x], ys, domain=ML, **attrs)
+
+    nodes = [
+        node("LinearClassifier", "x", ["label", "p"], classlabels_strings=texts, **linear),
+        node("ZipMap", "p", ["maps"], classlabels_strings=texts),
+        node("LabelEncoder", "label", ["number"], values_int64s=[7, 8, 9], **pairs),
+        node("LabelEncoder", "label", ["float"], values_floats=[1.5, 2, 3], **pairs),
+        node("LabelEncoder", "label", ["name"], values_strings=["H", "L", "-"], **pairs),
+        node("LabelEncoder", "name", ["again"], keys_strings=["L", "?"], values_int64s=[4, 5]),
+        node("OneHotEncoder", "label", ["hot"], cats_strings=["mid", "low", "?"]),
+        node("LabelEncoder", "number", ["back"], keys_int64s=[7, 8], values_strings=["up", "down"]),
+    ]
+    outputs = ["label", "maps", "number", "float", "name", "again", "hot", "back"]
+    x = f(12, 4)
+    graph = helper.make_graph(
+        nodes, "g", [value("x", x.dtype, x.shape)], [onnx.ValueInfoProto(name=o) for o in outputs]
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(ML, version)]
+    made = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    module = from_onnx(made)
+    tables = {name: rows for name, *rows in main(module).attrs["texts"]}
+    assert set(tables) == {"label", "name", "back"} and tables["label"] == texts
+    compiled = tk.compile(module)
+    want = theirs(made, {"x": x})
+    assert len(set(want[0])) > 1
+    for found in (ours(module, {"x": x}), [np.asarray(v) for v in compiled(x)]):
+        for name, a, b in zip(outputs, found, want, strict=True):
+            if name in tables:
+                assert a.dtype == np.int64 and [tables[name][k] for k in a] == list(b)
+            elif name == "maps":
+                b = np.array([[row[k] for k in texts] for row in b], np.float32)
+                np.testing.assert_allclose(a, b, rtol=1e-5)
+            else:
+                assert (a.dtype, a.shape) == (b.dtype, b.shape)
+                np.testing.assert_array_equal(a, b)
+
+
 def test_labels_that_are_strings_may_be_left_unread() -> None:
     forest = trees(3, 3, 4, [0, 1, 2], ("LEQ",), "class")
     made, feeds = ml_model(
@@ -434,8 +479,6 @@ def test_labels_that_are_strings_may_be_left_unread() -> None:
         classlabels_strings=["a", "b", "c"],
         **forest,
     )
-    with pytest.raises(UnsupportedError, match="classlabels_strings"):
-        from_onnx(made)
     want = theirs(made, feeds)[1]
     del made.graph.output[0]
     np.testing.assert_allclose(ours(from_onnx(made), feeds)[0], want, rtol=1e-5)

@@ -10,6 +10,7 @@ from tensorkiln.frontend.onnx import narrow
 from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow
+from tensorkiln.frontend.onnx.texts import Texts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +25,10 @@ class Absent:
 
 
 ABSENT = Absent()
-Held = Val | Narrow | TensorList | Absent
+Held = Val | Narrow | TensorList | Absent | Texts
+
+# Operators whose importers take tensors of strings.
+OF_TEXTS = frozenset(f"ai.onnx.ml.{op}" for op in ("LabelEncoder", "OneHotEncoder"))
 
 # Operators whose importers take sequences and optionals, and tensors of any type in them.
 OF_LISTS = frozenset(
@@ -54,7 +58,7 @@ def apply(
         out = call(*args)
         return list(out) if isinstance(out, list | tuple) else [out]  # type: ignore[list-item]
 
-    plain = not any(isinstance(v, Narrow | TensorList | Absent) for v in operands)
+    plain = not any(isinstance(v, Narrow | TensorList | Absent | Texts) for v in operands)
     if plain or op in OF_LISTS or op == "Identity":
         return run(operands)
     for k, v in enumerate(operands):
@@ -62,6 +66,10 @@ def apply(
             what = "a sequence" if isinstance(v, TensorList) else "an empty optional"
             hint = "SequenceAt takes a tensor from a sequence" if what == "a sequence" else ""
             raise NodeProblem("malformed", f"operand {k} is {what}, expected a tensor", hint)
+    if any(isinstance(v, Texts) for v in operands):
+        if op in OF_TEXTS:
+            return run(operands)
+        raise unsupported("an operand is of strings", "encoders of ai.onnx.ml take them", "dtype")
     if op in narrow.CONVERSIONS or op in narrow.SHAPES:
         return run(operands)
     if op in narrow.MOVEMENT:

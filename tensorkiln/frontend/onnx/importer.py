@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
-from tensorkiln.base.text import unused
 from tensorkiln.frontend.onnx import bodies, control, dispatch
 from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
@@ -29,16 +28,17 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
+from tensorkiln.frontend.onnx.results import distinct, live
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.stand_ins import BY_NAME, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
+from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Function, MatchCast, RVar, Tuple
+from tensorkiln.ir.relax import Constant, RVar, Tuple
 from tensorkiln.ir.subtype import symbols
-from tensorkiln.ir.visit_graph import variables
 from tensorkiln.ops.conditions import stated
 
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
@@ -57,6 +57,7 @@ class Importer:
         self.issues: list[Issue] = []
         self.named: dict[str, RVar] = {}  # the model's values that are tensors computed by bindings
         self.unrolled = 0  # steps of loops so far
+        self.texts: dict[str, tuple[str, ...]] = {}  # by result: the strings that numbers stand for
         self.installed: dict[str, Importers] = {}  # by domain, as far as nodes asked for them
         self.functions = {
             (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
@@ -83,7 +84,7 @@ class Importer:
         inputs = self._params(graph, scope)
         self.dims.check_freeze()
         self.nodes(graph.node, scope, [o.name for o in graph.output])
-        results = _distinct([r for o in graph.output for r in self._results(o.name, scope)])
+        results = distinct([r for o in graph.output for r in self._results(o.name, scope)])
         if self.issues:
             return None
         self.named = {n: v for n, v in scope.values.items() if isinstance(v, RVar)}
@@ -128,6 +129,8 @@ class Importer:
         dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
         if dim_names:  # as pairs, since an attribute cannot be a mapping
             attrs["dim_names"] = dim_names
+        if self.texts:
+            attrs["texts"] = tuple((name, *table) for name, table in self.texts.items())
         kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
         f = replace(f, attrs=kept)
         # The file name comes first: exporters give every graph the same name.
@@ -174,14 +177,18 @@ class Importer:
                 return [(f"{name}/{k}", self._bound(v)) for k, v in enumerate(value.items)]
             if isinstance(value, Absent):
                 raise NodeProblem("attribute", f"output {name!r} is an empty optional")
+            if isinstance(value, Texts):
+                self.texts[name] = value.table
             return [(name, self._bound(value))]
         except NodeProblem as problem:
             self._issue(problem.kind, "graph", "", problem.message, problem.hint)
             return []
 
-    def _bound(self, value: Val | Narrow) -> RVar:
+    def _bound(self, value: Val | Narrow | Texts) -> RVar:
         """A tensor as a variable bound in the function; parameters and constants are copied."""
-        out = self.g.value(value.stored if isinstance(value, Narrow) else value)
+        if isinstance(value, Narrow | Texts):
+            value = value.stored if isinstance(value, Narrow) else value.numbers
+        out = self.g.value(value)
         if isinstance(out, Constant) or out in self.g.builder.params:
             out = self.g.builder.emit("identity", out, span=self.g.span)
         assert isinstance(out, RVar)
@@ -336,7 +343,7 @@ class Importer:
                 raise problem
             bodies.check_attributes(schema, given)
             return [UNKNOWN] * len(node.output)
-        if any(isinstance(v, Narrow | TensorList | Absent) for v in operands):
+        if any(isinstance(v, Narrow | TensorList | Absent | Texts) for v in operands):
             raise problem
         types = [v.tensor if isinstance(v, Val) else None for v in operands]
         called = replace(node, attribute=tuple(given))
@@ -471,16 +478,6 @@ class Importer:
         )
 
 
-def _distinct(results: Sequence[tuple[str, RVar]]) -> list[tuple[str, RVar]]:
-    """Results with names of their own: one that is listed again is `name_2`."""
-    taken = {name for name, _ in results}
-    found: dict[str, RVar] = {}
-    for name, value in results:
-        found[unused(name, taken) if name in found else name] = value
-        taken.update(found)
-    return list(found.items())
-
-
 def _type_of(value: object) -> str:
     """The element type of what an operand stands for; empty if it is not known."""
     if isinstance(value, TensorProto):
@@ -492,14 +489,3 @@ def _type_of(value: object) -> str:
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def live(f: Function) -> Function:
-    """`f` without unused bindings, which shape arithmetic that was folded later leaves behind."""
-    needed = set(variables(f.result))
-    kept = []
-    for binding in reversed(f.bindings):
-        if binding.var in needed or isinstance(binding.value, MatchCast):
-            kept.append(binding)
-            needed.update(variables(binding.value))
-    return f if len(kept) == len(f.bindings) else replace(f, bindings=tuple(reversed(kept)))

@@ -11,6 +11,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Array, Float, Floats, Int, Ints, Str, Strs, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.texts import Texts, is_one_of, looked_up
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Constant, constant
 from tensorkiln.ops.coupling import pairs
@@ -88,13 +89,15 @@ def array_feature_extractor(g: Context, x: Val, index: Val) -> Val:
 
 
 def one_hot_encoder(
-    g: Context, x: Val, *, cats_int64s: Ints = (), cats_strings: Strs = (), zeros: Int = 1
+    g: Context, x: Val | Texts, *, cats_int64s: Ints = (), cats_strings: Strs = (), zeros: Int = 1
 ) -> Val:
     """A further dimension with 1 at the category that the element is, else 0."""
-    if cats_strings or not cats_int64s:
-        raise unsupported("cats_strings", _NO_STRINGS)
     if not zeros:
         raise unsupported("zeros=0, with which unknown categories are an error", "zeros=1")
+    if isinstance(x, Texts):
+        return is_one_of(g, x, cats_strings)
+    if cats_strings or not cats_int64s:
+        raise unsupported("cats_strings", _NO_STRINGS)
     own = g.reshape(g.cast(x, "int64"), (*g.shape(x), 1))
     return g.cast(g.emit("equal", own, g.const(cats_int64s, "int64")), "float32")
 
@@ -117,7 +120,7 @@ def feature_vectorizer(g: Context, x: Val, *more: Val, inputdimensions: Ints = (
 
 def label_encoder_2(
     g: Context,
-    x: Val,
+    x: Val | Texts,
     *,
     default_float: Float = -0.0,
     default_int64: Int = -1,
@@ -128,18 +131,19 @@ def label_encoder_2(
     values_floats: Floats = (),
     values_int64s: Ints = (),
     values_strings: Strs = (),
-) -> Val:
+) -> Val | Texts:
     """The value that stands beside the element's key, else the default (until version 3)."""
-    if keys_strings or values_strings:
-        raise unsupported("strings as keys or values", _NO_STRINGS)
-    keys, values = _given(keys_floats, keys_int64s, "keys"), _given(values_floats, values_int64s)
+    keys = _keys(x, keys_floats, keys_int64s, keys_strings, None)
+    if values_strings:
+        return _named(g, x, keys, (*values_strings, default_string), False)
+    values = _given(values_floats, values_int64s)
     default = default_float if values.dtype.kind == "f" else default_int64
     return _encoded(g, x, keys, values, default, False)
 
 
 def label_encoder_4(
     g: Context,
-    x: Val,
+    x: Val | Texts,
     *,
     default_float: Float = -0.0,
     default_int64: Int = -1,
@@ -153,12 +157,12 @@ def label_encoder_4(
     values_int64s: Ints = (),
     values_strings: Strs = (),
     values_tensor: Array | None = None,
-) -> Val:
+) -> Val | Texts:
     """The value that stands beside the element's key, else the default; NaN is a key like
     others."""
-    if keys_strings or values_strings:
-        raise unsupported("strings as keys or values", _NO_STRINGS)
-    keys = _given(keys_floats, keys_int64s, "keys", keys_tensor)
+    keys = _keys(x, keys_floats, keys_int64s, keys_strings, keys_tensor)
+    if values_strings:
+        return _named(g, x, keys, (*values_strings, default_string), True)
     values = _given(values_floats, values_int64s, "values", values_tensor)
     default = default_float if values.dtype.kind == "f" else default_int64
     if default_tensor is not None:
@@ -166,12 +170,31 @@ def label_encoder_4(
     return _encoded(g, x, keys, values, default, True)
 
 
+def _keys(
+    x: Val | Texts, floats: Floats, ints: Ints, strings: Strs, array: Array | None
+) -> np.ndarray:
+    """The keys, an array of objects where they are strings."""
+    if bool(strings) != isinstance(x, Texts):
+        raise unsupported("strings as keys", _NO_STRINGS)
+    return np.array(strings, object) if strings else _given(floats, ints, "keys", array)
+
+
+def _named(
+    g: Context, x: Val | Texts, keys: np.ndarray, table: Sequence[str], odd_keys: bool
+) -> Texts:
+    """Values that are strings; the last of the table stands for elements that are no key."""
+    numbers = np.arange(len(table) - 1)
+    return Texts(_encoded(g, x, keys, numbers, len(table) - 1, odd_keys), tuple(table))
+
+
 def _encoded(
-    g: Context, x: Val, keys: np.ndarray, values: np.ndarray, default: float, odd_keys: bool
+    g: Context, x: Val | Texts, keys: np.ndarray, values: np.ndarray, default: float, odd_keys: bool
 ) -> Val:
     """Of equal keys the first counts; with `odd_keys` NaN equals NaN."""
     if keys.shape != values.shape or keys.ndim != 1 or not keys.size:
         raise malformed(f"{keys.size} keys for {values.size} values")
+    if isinstance(x, Texts):
+        return looked_up(g, x, keys.tolist(), values, default)
     own = g.reshape(x, (*g.shape(x), 1))
     hit = g.emit("equal", own, g.const(keys, g.type(x).dtype))
     if odd_keys and keys.dtype.kind == "f" and np.isnan(keys).any():
@@ -223,12 +246,10 @@ def transformed(g: Context, x: Val, name: str) -> Val:
     raise unsupported(f"post_transform={name!r}", f"supported: {known}")
 
 
-def labels(g: Context, index: Val, ints: Sequence[int], strings: Sequence[str]) -> Val:
-    """The labels of these class numbers; strings only if nothing reads them."""
+def labels(g: Context, index: Val, ints: Sequence[int], strings: Sequence[str]) -> Val | Texts:
+    """The labels of these class numbers."""
     if strings:
-        if g.outputs[0]:
-            raise unsupported("classlabels_strings", "number the classes, or read scores only")
-        return index
+        return Texts(g.cast(index, "int64"), tuple(strings))
     table = g.const(ints, "int64")
     return g.emit("take", table, index, axis=0)
 
@@ -271,7 +292,7 @@ def linear_classifier(
     intercepts: Floats = (),
     multi_class: Int = 0,
     post_transform: Str = "NONE",
-) -> Sequence[Val]:
+) -> Sequence[Val | Texts]:
     """Labels and scores of a linear model. With one row of coefficients for two classes, the scores
     are that of the second class and its complement."""
     classes = len(classlabels_ints) or len(classlabels_strings)
@@ -288,7 +309,7 @@ def linear_classifier(
 
 def _two_classes(
     g: Context, score: Val, transform: str, ints: Sequence[int], strings: Sequence[str]
-) -> Sequence[Val]:
+) -> Sequence[Val | Texts]:
     """Labels and scores where `score` [N, 1] is that of the second class."""
     if transform not in ("NONE", "LOGISTIC"):
         raise unsupported(f"post_transform={transform!r} of one score for two classes")
@@ -348,7 +369,7 @@ def svm_classifier(
     rho: Floats,
     support_vectors: Floats = (),
     vectors_per_class: Ints = (),
-) -> Sequence[Val]:
+) -> Sequence[Val | Texts]:
     """Labels, and scores: of classes their probabilities if `prob_a` is given, else of pairs of
     classes what is greater than 0 if the first is chosen; of two classes that score's opposite, and
     it. The label is that of the class with the most votes of pairs."""
@@ -421,12 +442,16 @@ def _kernel(g: Context, x: Val, vectors: np.ndarray, kind: str, params: Sequence
 def zip_map(
     g: Context, x: Val, *, classlabels_int64s: Ints = (), classlabels_strings: Strs = ()
 ) -> Val:
-    """Dictionaries of scores, which are no tensors: refused."""
-    raise unsupported(
-        "dictionaries as results",
-        "skl2onnx: options={'zipmap': False} gives the scores as a tensor",
-        "dtype",
-    )
+    """A dictionary of scores for each sample: the scores as they are, in the order of its keys."""
+    count = len(classlabels_int64s) or len(classlabels_strings)
+    if not count or (classlabels_int64s and classlabels_strings):
+        raise malformed("expected labels as numbers or as strings")
+    if g.rank(x) > 2 or int_value(g.shape(x)[-1]) not in (None, count):
+        raise malformed(
+            f"{count} labels for scores of shape {[int_value(d) for d in g.shape(x)]}",
+            "a label for each column",
+        )
+    return x
 
 
 TABLE: Table = {

@@ -15,6 +15,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow, element_type
 from tensorkiln.frontend.onnx.scan import stacked
+from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.expr import as_expr, int_value
 
 
@@ -25,8 +26,8 @@ def _items(x: Held) -> tuple[Val | Narrow, ...]:
 
 
 def _tensor(x: Held) -> Val | Narrow:
-    if isinstance(x, TensorList | Absent):
-        raise malformed("an operand is no tensor")
+    if isinstance(x, TensorList | Absent | Texts):
+        raise malformed("an operand is no tensor of numbers")
     return x
 
 

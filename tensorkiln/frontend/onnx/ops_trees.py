@@ -18,6 +18,7 @@ from tensorkiln.frontend.onnx.dispatch import Array, Floats, Int, Ints, Str, Str
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_ml import TRANSFORMS, labels, transformed
+from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ops.forest import packed_nodes
 
@@ -318,7 +319,7 @@ def tree_classifier(
     classlabels_int64s: Ints = (),
     classlabels_strings: Strs = (),
     post_transform: Str = "NONE",
-) -> Sequence[Val]:
+) -> Sequence[Val | Texts]:
     """Labels and scores: the sums of the weights of leaves for each class. With weights for one
     class of two, the scores are that one and its complement."""
     wide, dtype = _samples(g, x)
@@ -356,7 +357,7 @@ def tree_classifier(
 
 def _single(
     g: Context, y: Val, positive: bool, transform: str, ints: Sequence[int], strings: Sequence[str]
-) -> Sequence[Val]:
+) -> Sequence[Val | Texts]:
     """Labels and scores of two classes of which y [N, 1] is the second's: a probability if no
     weight is negative, else a distance from 0."""
     y = g.cast(y, "float32")

@@ -18,9 +18,9 @@ from tensorkiln.base.errors import (
 )
 from tensorkiln.frontend.onnx.computed import number
 from tensorkiln.frontend.onnx.dims import Dims, identifier
-from tensorkiln.frontend.onnx.importer import live
 from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
+from tensorkiln.frontend.onnx.results import live
 from tensorkiln.frontend.torch import dispatch
 from tensorkiln.frontend.torch.bodies import HIGHER, BodyRefused
 from tensorkiln.frontend.torch.context import AtenContext
