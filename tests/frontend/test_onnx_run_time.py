@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import tensorkiln as tk
-from tensorkiln.base.errors import TensorkilnError
+from tensorkiln.base.errors import TensorkilnError, UnsupportedError
 from tensorkiln.frontend import from_onnx
 from tests.frontend.onnx_backend import compiled
 from tests.frontend.onnx_models import agree, main, model, node_model, ours, theirs, value
@@ -322,3 +322,42 @@ def test_pads_that_follow_from_sizes(mode: str) -> None:
     assert agree(made, {"x": x})["main"].result.tensor.ndim == 2
     for shape in ((4, 8), (6, 5)):
         agree(made, {"x": np.resize(x, shape)})
+
+
+def of_two_ranks(names: list[str], opset: int = 13) -> onnx.ModelProto:
+    """Branches of 2 and 3 dimensions, and what reads them."""
+    sides = [
+        helper.make_node("ReduceSum", ["x", "one"], ["a"], keepdims=0),
+        helper.make_node("Relu", ["x"], ["b"]),
+    ]
+    graphs = [
+        helper.make_graph([n], "g", [], [onnx.ValueInfoProto(name=n.output[0])]) for n in sides
+    ]
+    nodes = [
+        helper.make_node("If", ["c"], ["s"], then_branch=graphs[0], else_branch=graphs[1]),
+        helper.make_node("Sigmoid", ["s"], ["r"]),
+        helper.make_node("ReduceSum", ["r"], ["total"], keepdims=0),
+        helper.make_node("Flatten", ["r"], ["flat"], axis=1),
+        helper.make_node("Neg", ["x"], ["other"]),
+        helper.make_node("Shape", ["r"], ["shape"]),
+        helper.make_node("ReduceSum", ["other", "one"], ["part"], keepdims=1),
+    ]
+    inputs = [value("x", np.float32, ["n", 2, 3]), value("c", np.bool_, [])]
+    return model(nodes, inputs, names, consts={"one": ints(1)}, opset=opset)
+
+
+def test_branches_of_different_ranks() -> None:
+    """What follows is imported into both; results must agree in rank."""
+    made = of_two_ranks(["total", "flat", "part"])
+    module = from_onnx(made)
+    for c in (True, False):
+        feeds = {"x": X[:, :2, :3], "c": np.array(c)}
+        want = theirs(made, feeds)
+        for found in (ours(module, feeds), compiled(module, feeds)):
+            for a, b in zip(found, want, strict=True):
+                assert (a.shape, a.dtype) == (b.shape, b.dtype)
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    for names in (["r"], ["total", "s"]):
+        with pytest.raises(UnsupportedError, match="2 or 3 dimensions") as caught:
+            from_onnx(of_two_ranks(names))
+        assert [i.op for i in caught.value.issues] == ["If"]

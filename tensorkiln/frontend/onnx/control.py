@@ -16,7 +16,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.flow import branches, loop
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
-from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
+from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
@@ -28,6 +28,8 @@ from tensorkiln.ir.relax import Constant
 MAX_DEPTH = 33  # of bodies and functions; files nest no deeper (`MAX_DEPTH` of wire.py)
 # Of all loops of a model: a file of a few bytes must not keep the importer busy for hours.
 MOST_STEPS = 1 << 14
+# What follows branches of different ranks is imported once for each; so many may follow each other.
+MOST_SPLITS = 4
 Outputs = Sequence[Held | Unknown]
 
 
@@ -38,9 +40,20 @@ class Host(Protocol):
     source: ParsedModel
     issues: list[Issue]
     unrolled: int
+    splits: int
 
     def nodes(self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]) -> None:
         """Import nodes, whose values `results` are read, into the scope."""
+
+    def node_issue(
+        self, kind: str, node: NodeProto, scope: GraphScope, message: str, hint: str = ""
+    ) -> None:
+        """Record why a node cannot be imported."""
+
+    def in_order(
+        self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]
+    ) -> None:
+        """Import nodes that are in topological order."""
 
     def enter(self, node: NodeProto, scope: GraphScope) -> None:
         """Let the context describe the node."""
@@ -84,6 +97,65 @@ def _branch(
         return branches(host.g, cond, [partial(step, 0, ()) for step in steps])
     except BodyRefused:
         return [UNKNOWN] * len(node.output)
+
+
+def in_both(
+    host: Host,
+    node: NodeProto,
+    rest: Sequence[NodeProto],
+    scope: GraphScope,
+    results: Sequence[str],
+    problem: RanksDiffer,
+) -> None:
+    """Import an `If` whose branches differ in rank with the nodes behind it, `rest`, in both: the
+    results of the scope are then those of the branches. `problem` is the issue of another node, and
+    where too many follow each other."""
+    host.splits += 1
+    try:
+        if node.op_type != "If" or host.splits > MOST_SPLITS:
+            raise problem
+        _continued(host, node, rest, scope, results)
+    except BodyRefused:
+        pass
+    except NodeProblem as reason:
+        host.node_issue(reason.kind, node, scope, reason.message, reason.hint)
+    finally:
+        host.splits -= 1
+    made = [o for n in (node, *rest) for o in n.output if o]
+    scope.values.update({name: UNKNOWN for name in made if name not in scope.values})
+
+
+def _continued(
+    host: Host,
+    node: NodeProto,
+    rest: Sequence[NodeProto],
+    scope: GraphScope,
+    results: Sequence[str],
+) -> None:
+    cond = host.operand(node.input[0], scope)
+    bodies = {a.name: a.g for a in node.attribute}
+    names = [name for name in dict.fromkeys(results) if name and name not in scope.values]
+    before = len(host.issues)
+
+    def side(body: Graph) -> list[Val]:
+        outer = dict(scope.values)
+        try:
+            made = _body(host, body, scope, f"{scope.prefix}{node.label}/", ())
+            scope.values.update(zip(node.output, made, strict=False))
+            host.in_order(rest, scope, results)
+            found = [host.operand(name, scope) for name in names]
+        finally:
+            scope.values = outer
+        if len(host.issues) != before:
+            raise BodyRefused
+        if not all(isinstance(v, Val) for v in found):
+            raise unsupported("data decides a result that is no tensor of a type to compute with")
+        return [v for v in found if isinstance(v, Val)]
+
+    assert isinstance(cond, Val)
+    sides = [body for k in ("then_branch", "else_branch") if (body := bodies[k]) is not None]
+    made = branches(host.g, cond, [partial(side, body) for body in sides])
+    scope.values.update(zip(names, made, strict=True))
 
 
 def _behind_unknown(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tensorkiln.frontend.onnx.computed import shaped
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.issues import RanksDiffer, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value
@@ -64,7 +64,7 @@ class _Form:
             raise malformed(f"{what} is {self.dtype} or {other.dtype}")
         if len(self.shape) != len(other.shape):
             count = f"{len(self.shape)} or {len(other.shape)}"
-            raise unsupported(f"{what} has {count} dimensions, as the data decides")
+            raise RanksDiffer("attribute", f"{what} has {count} dimensions, as the data decides")
         pairs = zip(self.shape, other.shape, strict=True)
         return _Form(self.dtype, tuple(_common(g, a, b) for a, b in pairs))
 

@@ -12,11 +12,11 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type
-from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
-from tensorkiln.frontend.onnx.order import execution_order, reads
+from tensorkiln.frontend.onnx.order import execution_order, made_twice, reads
 from tensorkiln.frontend.onnx.places import place_of
 from tensorkiln.frontend.onnx.plugins import FAULTS, Importers, installed_importers
 from tensorkiln.frontend.onnx.proto import (
@@ -57,6 +57,7 @@ class Importer:
         self.issues: list[Issue] = []
         self.named: dict[str, RVar] = {}  # the model's values that are tensors computed by bindings
         self.unrolled = 0  # steps of loops so far
+        self.splits = 0  # branches of different ranks, one in another, that are being imported
         self.texts: dict[str, tuple[str, ...]] = {}  # by result: the strings that numbers stand for
         self.installed: dict[str, Importers] = {}  # by domain, as far as nodes asked for them
         self.functions = {
@@ -200,9 +201,10 @@ class Importer:
         """Import nodes, whose values `results` are read, into the scope."""
         scope.used = {name for n in nodes for name in reads(n)} | set(results)
         ordered, cycle = execution_order(nodes)
-        self._check_names(nodes, scope)
-        for node in ordered:
-            self._node(node, scope)
+        for node, out in made_twice(nodes, scope.values):
+            label = scope.prefix + node.label
+            self._issue("malformed", label, node.op_type, f"value {out!r} is made twice")
+        self.in_order(ordered, scope, results)
         if cycle:
             names = ", ".join(repr(n.label) for n in cycle[:4])
             self._issue(
@@ -214,19 +216,16 @@ class Importer:
             for node in cycle:
                 scope.values.update({o: UNKNOWN for o in node.output if o})
 
-    def _check_names(self, nodes: Sequence[NodeProto], scope: GraphScope) -> None:
-        """Record an issue for each value that is defined more than once (ONNX graphs are SSA)."""
-        made = set(scope.values)
-        for node in nodes:
-            for out in node.output:
-                if out and out in made:
-                    self._issue(
-                        "malformed",
-                        scope.prefix + node.label,
-                        node.op_type,
-                        f"value {out!r} is made twice",
-                    )
-                made.add(out)
+    def in_order(
+        self, nodes: Sequence[NodeProto], scope: GraphScope, results: Sequence[str]
+    ) -> None:
+        """Import nodes that are in topological order."""
+        for k, node in enumerate(nodes):
+            try:
+                self._node(node, scope)
+            except RanksDiffer as problem:
+                control.in_both(self, node, nodes[k + 1 :], scope, results, problem)
+                return
 
     def _node(self, node: NodeProto, scope: GraphScope) -> None:
         label = scope.prefix + node.label
@@ -234,16 +233,18 @@ class Importer:
         outputs: Sequence[Held | Unknown] = ()
         try:
             outputs = self._import(node, scope)
+        except RanksDiffer:
+            raise
         except NodeProblem as problem:
-            self._node_issue(problem.kind, node, scope, problem.message, problem.hint)
+            self.node_issue(problem.kind, node, scope, problem.message, problem.hint)
         except UserError as error:
             if error.code in ("missing-file", "unsafe-path", "short-file", *FAULTS):
                 raise
             # Raised by an operator's type rule: the operands do not fit each other.
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
-            self._node_issue(kind, node, scope, error.message, error.hint)
+            self.node_issue(kind, node, scope, error.message, error.hint)
         except MemoryError:
-            self._node_issue("malformed", node, scope, "not enough memory to import it")
+            self.node_issue("malformed", node, scope, "not enough memory to import it")
         except TensorkilnError:
             raise
         except Exception as error:
@@ -456,7 +457,7 @@ class Importer:
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
         self.issues.append(Issue(kind, node, op, message, hint))
 
-    def _node_issue(
+    def node_issue(
         self, kind: str, node: NodeProto, scope: GraphScope, message: str, hint: str = ""
     ) -> None:
         """Record why a node cannot be imported, with all that is known of the node."""

@@ -12,6 +12,10 @@ class NodeProblem(Exception):
         self.kind, self.message, self.hint = kind, message, hint
 
 
+class RanksDiffer(NodeProblem):
+    """Two branches give results of different ranks: what reads them is imported into both."""
+
+
 def unsupported(message: str, hint: str = "", kind: str = "attribute") -> NodeProblem:
     """A NodeProblem for valid ONNX that is not implemented."""
     return NodeProblem(kind, message, hint)

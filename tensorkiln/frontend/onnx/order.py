@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensorkiln.frontend.onnx.proto import Graph, NodeProto
 
@@ -49,3 +49,14 @@ def _free_names(graph: Graph) -> list[str]:
     own |= {out for n in graph.node for out in n.output}
     used = [name for n in graph.node for name in reads(n)] + [o.name for o in graph.output]
     return [name for name in used if name not in own]
+
+
+def made_twice(nodes: Sequence[NodeProto], known: Iterable[str]) -> Iterator[tuple[NodeProto, str]]:
+    """Each node that makes a value which is known or another node makes too, and the value's name:
+    ONNX graphs have single assignments."""
+    made = set(known)
+    for node in nodes:
+        for out in node.output:
+            if out and out in made:
+                yield node, out
+            made.add(out)
