@@ -39,7 +39,7 @@ def planted(count: int) -> tuple[Any, dict[str, str]]:
         helper.make_node("Softmax", ["x"], ["b4"], name="axis", axis=7),
         helper.make_node("Transpose", ["x"], ["b5"], name="permutation", perm=[0, 0]),
         helper.make_node("Cast", ["x"], ["b6"], name="complex", to=14),
-        helper.make_node("MatMul", ["x", "x"], ["b7"], name="shapes"),
+        helper.make_node("Flatten", ["x"], ["b7"], name="shapes", axis=5),
         helper.make_node("Concat", ["x", "x"], ["b8"], name="attribute"),
         helper.make_node("Relu", ["nothing"], ["b9"], name="dangling"),
     ]

@@ -120,21 +120,29 @@ def _padded(
     low, high = (tuple(w.added for w in side) for side in (before, after))
     if all(int_value(n) == 0 for n in (*low, *high)):
         return x
-    if mode == "wrap":
-        return _wrapped_around(g, x, low, high)
+    by_data = any(g.dims.is_computed(n) for n in (*low, *high, *g.shape(x)))
+    if mode == "wrap" or (mode == "reflect" and by_data):
+        return _repeated(g, x, low, high, mirrored=mode == "reflect")
     return g.emit("pad", x, before=low, after=high, value=value, mode=mode)
 
 
-def _wrapped_around(g: Context, x: Val, before: Sequence[Expr], after: Sequence[Expr]) -> Val:
-    """`x` repeated without end in both directions, of which that many elements are kept."""
+def _repeated(
+    g: Context, x: Val, before: Sequence[Expr], after: Sequence[Expr], *, mirrored: bool
+) -> Val:
+    """`x` repeated without end in both directions, or each time `mirrored` at its ends, of which
+    that many elements are kept."""
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if int_value(low) == int_value(high) == 0:
             continue
         extent = g.shape(x)[axis]
         count = g.dims.simplify(extent + low + high)
         place = g.emit("arange", start=0, step=1, count=count, dtype="int64")
-        size = g.shape_value([g.dims.max(extent, 1)])
+        period = g.dims.simplify((extent - 1) * 2 if mirrored else extent)
+        size = g.shape_value([g.dims.max(period, 1)])
         index = g.emit("mod", g.emit("sub", place, g.shape_value([low])), size)
+        if mirrored:
+            back = g.emit("sub", g.shape_value([period]), index)
+            index = g.emit("minimum", index, back)
         x = g.emit("take", x, index, axis=axis)
     return x
 
