@@ -291,7 +291,7 @@ def condition(default: object = REQUIRED) -> Attribute:
 
     def accepts(value: object) -> bool:
         whole = isinstance(value, Expr) and value.dtype.is_bool and value.dtype.lanes == 1
-        return whole or isinstance(value, bool)
+        return whole or (isinstance(value, int) and value in (0, 1))  # of sizes that are known
 
     return Attribute("a condition on dimensions", accepts, default, True)
 
