@@ -412,12 +412,6 @@ INDEX: list[Row] = [
     ("index_put", NUMBERS, t(4, 3, 2), [i([0, 2]), i([-1, 1])], t(2)),
     ("index_put", NUMBERS, t(2, 4, 3), [None, i([0, 2]), i([[1], [2]])], t()),
     ("index_put", NUMBERS, t(2, 4, 3), [i([0, 1]), None, i([2, 0])], t(2, 4)),
-    ("index_add", NUMBERS, t(4, 3), 0, i([0, 0, 3]), t(3, 3)),
-    ("index_add", NUMBERS, t(2, 4), -1, i([1, 3]), t(2, 2), {"alpha": 2}),
-    ("index_copy", NUMBERS, t(4, 3), 0, i([0, 3]), t(2, 3)),
-    ("index_copy", NUMBERS, t(2, 4, 3), 1, i([3, 1]), t(2, 2, 3)),
-    ("index_fill.int_Scalar", NUMBERS, t(4, 3), 0, i([0, -1]), 2),
-    ("index_fill.int_Tensor", NUMBERS, t(2, 4), 1, i([3]), t()),
     ("index_put", ALL, t(4, 3), [mask(4, 3)], t()),
     ("index_put", ALL, t(4, 3), [mask(4)], t(3)),
     ("_unsafe_index_put", NUMBERS, t(4, 3), [i([0, 2])], t(2, 3)),
@@ -461,6 +455,12 @@ INDEX: list[Row] = [
     ("histc", WIDE, t(5, 0), 4),
     ("histc", ("float32",), Fixed(lambda: torch.full((3,), 2.5)), 4),
     ("histc", WIDE, t(9), 5, 1, 1),
+    ("index_add", NUMBERS, t(4, 3), 0, i([0, 0, 3]), t(3, 3)),
+    ("index_add", NUMBERS, t(2, 4), -1, i([1, 3]), t(2, 2), {"alpha": 2}),
+    ("index_copy", NUMBERS, t(4, 3), 0, i([0, 3]), t(2, 3)),
+    ("index_copy", NUMBERS, t(2, 4, 3), 1, i([3, 1]), t(2, 2, 3)),
+    ("index_fill.int_Scalar", NUMBERS, t(4, 3), 0, i([0, -1]), 2),
+    ("index_fill.int_Tensor", NUMBERS, t(2, 4), 1, i([3]), t()),
 ]
 
 REDUCE: list[Row] = [
