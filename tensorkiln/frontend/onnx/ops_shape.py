@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.frontend.onnx.computed import (
+    dynamic,
+    elements,
     extents_of,
     is_computed,
     number,
@@ -226,12 +228,14 @@ def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
     total = g.emit("sum", g.cast(split, "int64"), axes=(0,), keepdims=True)
     whole = g.emit("equal", total, g.shape_value([shape[at]]))
     require(g, g.reshape(g.cast(whole, "int64"), ()), "split")
-    outs, start = list[Val](), as_expr(0)
-    for part in extents_of(g, split, "split"):
-        begin = tuple(start if i == at else as_expr(0) for i in range(g.rank(x)))
-        dims = tuple(part if i == at else d for i, d in enumerate(shape))
-        outs.append(g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=dims))
-        start = start + part
+    outs, start = list[Val](), g.const([0], "int64")
+    axis_of, by = g.const([at], "int64"), g.const([1], "int64")
+    counts = elements(g, g.cast(split, "int64"), "split")
+    for count, part in zip(counts, extents_of(g, split, "split"), strict=True):
+        end = g.emit("add", start, count)
+        dims = [part if i == at else d for i, d in enumerate(shape)]
+        outs += dynamic(g, "slice_dynamic", x, start, end, axis_of, by, shapes=[dims])
+        start = end
     return outs
 
 
