@@ -228,7 +228,8 @@ def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
     total = g.emit("sum", g.cast(split, "int64"), axes=(0,), keepdims=True)
     whole = g.emit("equal", total, g.shape_value([shape[at]]))
     require(g, g.reshape(g.cast(whole, "int64"), ()), "split")
-    outs, start = list[Val](), g.const([0], "int64")
+    outs: list[Val] = []
+    start: Val = g.const([0], "int64")
     axis_of, by = g.const([at], "int64"), g.const([1], "int64")
     counts = elements(g, g.cast(split, "int64"), "split")
     for count, part in zip(counts, extents_of(g, split, "split"), strict=True):
