@@ -40,6 +40,8 @@ static void copy(const kiln_tensor *tensor, char *data, char *packed, int to_pac
 {
     const int64_t size = kiln_element_bytes(tensor->dtype);
     const int64_t bytes = kiln_bytes_of(tensor->shape, tensor->ndim, size);
+    if (bytes == 0)
+        return; /* data of an empty tensor may be NULL, which memcpy() does not take */
     if (!kiln_is_contiguous(tensor))
         walk(tensor, 0, data, packed, size, to_packed);
     else if (to_packed)
