@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import cannot_write
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MAX_LINKS = 40  # symbolic links in a path, as in Linux
@@ -144,10 +145,13 @@ def make_private(folder: Path) -> None:
 
 
 def private_temporary(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a new temporary folder for code that is loaded or linked. UserError (code
-    `unsafe-folder`) if another user could replace it."""
-    # What a tool leaves there that cannot be removed is no reason to fail.
-    made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    """Return a new temporary folder for code that is loaded or linked. UserError: code
+    `unsafe-folder` if another user could replace it, `cannot-write` if it cannot be made."""
+    try:
+        # What a tool leaves there that cannot be removed is no reason to fail.
+        made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise cannot_write(Path(error.filename or "a temporary folder"), error) from error
     reason = distrust(Path(made.name))
     if reason:
         made.cleanup()
