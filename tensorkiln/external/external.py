@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,14 @@ from tensorkiln.target import HOST, Target, device_named
 Supports = Callable[[Call, Target], bool | Refused]
 Dependencies = Callable[[Function], Sequence[ExternalDependency]]
 Emit = Callable[[Function, str], ArtifactSet | Sequence[Artifact | InMemoryArtifact]]
+
+
+# C keeps names that begin with an underscore, and a kernel's name is a part of names of files.
+_NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= 80 else f"{name[:77]!r}... ({len(name)} characters)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +123,12 @@ class External:
     def __post_init__(self) -> None:
         """Check the name, which becomes part of C symbols and file names, the libraries, which
         become part of a command, and the dependencies."""
-        if not self.name.isidentifier() or not self.name.isascii():
+        if not _NAME.fullmatch(self.name) or self.name.partition("_")[0] == "kiln":
             raise UserError(
-                f"an external's name is an identifier, not {self.name!r}", code="bad-external"
+                f"an external's name is not {_shown(self.name)}, but a letter and at most 63 "
+                "letters, digits and underscores",
+                code="bad-external",
+                hint="'kiln' and 'kiln_...' are the library's own",
             )
         checked_libraries(self.libraries, f"external {self.name!r}")
         if not callable(self.dependencies):

@@ -9,6 +9,7 @@ came in.
 from __future__ import annotations
 
 import inspect
+import keyword
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -307,10 +308,12 @@ def described(info: FunctionInfo) -> str:
 
 
 def signature_of(info: FunctionInfo) -> inspect.Signature:
-    """A function's signature. Inputs whose names are no identifiers of Python, which only a
-    dictionary can name, or that have one name, make all of them positional."""
-    plain = all(p.name.isidentifier() and p.name != "out" for p in info.inputs)
-    plain = plain and len({p.name for p in info.inputs}) == len(info.inputs)
+    """A function's signature. Inputs whose names are not identifiers of Python, or its keywords,
+    which only a dictionary can name, or that have one name, make all of them positional."""
+    names = [p.name for p in info.inputs]
+    plain = len(set(names)) == len(names) and all(
+        name.isidentifier() and not keyword.iskeyword(name) and name != "out" for name in names
+    )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if plain else inspect.Parameter.POSITIONAL_ONLY
     made = [
         inspect.Parameter(p.name if plain else f"input{i}", kind, annotation=_type_text(p))

@@ -21,7 +21,7 @@ from tensorkiln.codegen.c_like.dialect import LANE, Dialect
 from tensorkiln.codegen.c_like.sharing import Sharing
 from tensorkiln.codegen.c_like.words import Words
 from tensorkiln.codegen.expand.only_read import only_read
-from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.host.function import c_name, is_of_headers
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
@@ -355,7 +355,8 @@ class TextWriter:
         the innermost open block, or of another one."""
         st = self.state
         wanted = c_name(wanted).lstrip("_") or "v"
-        if wanted in self.file.reserved or wanted[0].isdigit() or _HELPER.search(wanted):
+        is_taken = wanted in self.file.reserved or is_of_headers(wanted)
+        if is_taken or wanted[0].isdigit() or _HELPER.search(wanted):
             wanted = f"v_{wanted}"
         name = unused(wanted, st.taken)
         st.taken.add(name)

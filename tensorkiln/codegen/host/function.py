@@ -252,6 +252,17 @@ def c_name(text: str) -> str:
     return f"_{name}" if not name or name[0].isdigit() else name
 
 
+# Names of types in C's headers and POSIX's, of macros by the custom of both, and those that
+# compilers keep. One capital letter is nearly always a dimension.
+_OF_HEADERS = re.compile(r"\w+_t|[A-Z][A-Z0-9_]+|_[A-Z_]\w*")
+
+
+def is_of_headers(name: str) -> bool:
+    """Whether a header or the compiler may have made `name` a type or a macro, so that no parameter
+    or variable of generated C may be called so: `int64_t`, `INT64_MAX`, `KILN_API`, `_Float16`."""
+    return _OF_HEADERS.fullmatch(name) is not None
+
+
 def symbols_in(size: Size) -> tuple[str, ...]:
     """Names of the symbols in an expression, without their `s_`."""
     return () if isinstance(size, int) else tuple(_SYMBOL.findall(str(size)))

@@ -11,6 +11,7 @@ from tensorkiln.codegen.host.function import (
     DTYPES,
     HostFunction,
     c_name,
+    is_of_headers,
 )
 from tensorkiln.codegen.host.scalars import entry_type
 
@@ -25,9 +26,17 @@ _KEYWORD_TEXT = (
     "co_yield compl concept consteval constexpr constinit const_cast decltype dynamic_cast "
     "explicit export mutable noexcept not not_eq nullptr or or_eq reinterpret_cast requires "
     "static_assert static_cast thread_local typeid typeof wchar_t xor xor_eq "
-    "assert errno stdin stdout stderr EOF I linux unix"
+    "assert errno stdin stdout stderr I linux unix complex imaginary noreturn "
+    "cdecl far interface near small"
 )
-KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
+_KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
+
+
+def plain_name(text: str) -> str:
+    """`text` as a name of C and C++: `a.b` becomes `a_b`, `new` becomes `new_`, and what a header
+    may have defined, such as `INT64_MAX`, `INT64_MAX_`."""
+    name = c_name(text)
+    return f"{name}_" if name in _KEYWORDS or is_of_headers(name) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,7 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
     taken = set(reserved)
 
     def fresh(text: str) -> str:
-        name = c_name(text)
-        name = unused(f"{name}_" if name in KEYWORDS else name, taken)
+        name = unused(plain_name(text), taken)
         taken.add(name)
         return name
 

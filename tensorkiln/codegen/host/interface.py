@@ -21,11 +21,10 @@ from tensorkiln.codegen.host.function import (
     HostFunction,
     Param,
     Size,
-    c_name,
     shown_size,
     symbols_in,
 )
-from tensorkiln.codegen.host.header import KEYWORDS
+from tensorkiln.codegen.host.header import plain_name
 
 ALIGNMENT = 64  # bytes, of pools and of constants
 
@@ -258,12 +257,6 @@ def _arguments(function: HostFunction) -> tuple[str, ...]:
         name = f"arg_{name}" if _TAKEN.fullmatch(name) else name
         made.append(names.add(name, f"size {model_name!r}"))
     return tuple(made)
-
-
-def plain_name(text: str) -> str:
-    """`text` as a name of C and C++: `a.b` becomes `a_b`, and `new` becomes `new_`."""
-    name = c_name(text)
-    return f"{name}_" if name in KEYWORDS else name
 
 
 def kernel_prefix(prefix: str) -> str:
