@@ -102,9 +102,8 @@ def _value(key: str, node: ast.expr, g: GraphState) -> ast.expr:
         return node.args[0] if several else _tuple(node.args, node)
     if isinstance(node, ast.Call) and key == "value" and g.scope.dialect(node.func) == "R.const":
         return node.args[0] if node.args else node
-    number = isinstance(node, ast.UnaryOp) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, int)
-    )
+    digits = node.operand if isinstance(node, ast.UnaryOp) else node
+    number = isinstance(digits, ast.Constant) and type(digits.value) is int  # True is not one
     if key in _TUPLES and number:
         return _tuple([node], node)
     if key in _PAIRS and number:

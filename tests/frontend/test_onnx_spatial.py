@@ -213,12 +213,6 @@ def test_boxes_of_a_picture(
     as_reference(made, feeds)
 
 
-def test_boxes_need_a_number_of_points() -> None:
-    made, _ = node_model("RoiAlign", [f(2, 3, 7, 8), BOXES, i(0, 1, 0, 1)], opset=16)
-    with pytest.raises(UnsupportedError, match="sampling_ratio of 1 or more"):
-        from_onnx(made)
-
-
 @pytest.mark.parametrize("offsets", [1, 2])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(

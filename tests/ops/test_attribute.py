@@ -156,7 +156,12 @@ def test_every_value(op: str, attr: str) -> None:
             _require_refusal(error, op, "node7", [])
             if error.code in ("unknown-attribute", "missing-attribute", "bad-attribute"):
                 assert attr in error.message, (value, error)
-            _refused_everywhere(op, types, attrs, right, error)
+            full = in_full(op, types, attrs)
+            if full == attrs:
+                _refused_by_script(op, types, attrs, right, error)
+            else:
+                _as_in_full(op, types, attrs, full, right)
+            _refused_by_verifier(op, types, attrs, right, error)
             continue
         assert known, (op, attr, value)
         assert by_script(op, types, attrs, None) == wanted, value
@@ -174,7 +179,42 @@ def test_every_value(op: str, attr: str) -> None:
             check(op, *arrays, **attrs)
 
 
-def _refused_everywhere(
+def in_full(op: str, types: list[Type], attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that a script means where it may be shorter than the builder: one number for
+    a tuple of it, a tuple of one for an axis, two paddings for four, no axes for all."""
+    full = dict(attrs)
+    for name, value in attrs.items():
+        number = type(value) is int
+        if name in ("axes", "repeats") and number:
+            full[name] = (value,)
+        elif name in ("kernel", "strides", "dilation") and number:
+            full[name] = (value, value)
+        elif name == "padding" and number:
+            full[name] = (value,) * 4
+        elif name == "padding" and isinstance(value, tuple) and len(value) == 2:
+            full[name] = (*value, *value)
+        elif name == "axis" and isinstance(value, tuple) and len(value) == 1:
+            (full[name],) = value
+    if op in ("sum", "mean", "max", "min", "prod", "transpose") and "axes" not in full:
+        axes = range(types[0].ndim)  # type: ignore[union-attr]
+        full["axes"] = tuple(reversed(axes) if op == "transpose" else axes)
+    return full
+
+
+def _as_in_full(
+    op: str, types: list[Type], attrs: dict[str, Any], full: dict[str, Any], right: Type
+) -> None:
+    """What is shorter in a script is what it is in full, also where that is refused."""
+    try:
+        wanted = by_builder(op, types, full)
+    except UserError as error:
+        _refused_by_script(op, types, attrs, right, error)
+    else:
+        assert by_script(op, types, attrs, None) == wanted, (op, attrs)
+        assert by_script(op, types, attrs, wanted) == wanted, (op, attrs)
+
+
+def _refused_by_script(
     op: str, types: list[Type], attrs: dict[str, Any], right: Type, error: UserError
 ) -> None:
     for annotated in (right, None):
@@ -183,6 +223,11 @@ def _refused_everywhere(
         assert error.message in caught.value.message or "not Python" in caught.value.message
         assert caught.value.where.startswith("net.py:3:"), caught.value
         assert caught.value.code == "script"
+
+
+def _refused_by_verifier(
+    op: str, types: list[Type], attrs: dict[str, Any], right: Type, error: UserError
+) -> None:
     with pytest.raises(UserError) as caught:
         by_verifier(op, types, attrs, right)
     assert caught.value.message == error.message and "main" in caught.value.where

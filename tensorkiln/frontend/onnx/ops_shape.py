@@ -105,12 +105,18 @@ def flatten(g: Context, x: Val, *, axis: Int = 1) -> Val:
 
 
 def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
-    """Remove dimensions of extent 1: those of the attribute `axes`, or without it, all."""
+    """Remove dimensions of extent 1: those of the attribute `axes`, or without it, all.
+
+    Without `axes` an open extent of 1 would make another rank, so it is a condition that it is
+    not 1. A computed extent may be 1 in the first dimension that stays, where operators that
+    broadcast do not tell [1, ...] from [...].
+    """
     dims = g.shape(x)
     if axes is None:
         drop = tuple(i for i, d in enumerate(dims) if int_value(d) == 1)
+        first = next((i for i in range(len(dims)) if i not in drop), -1)
         for i, d in enumerate(dims):
-            if i not in drop:
+            if i not in drop and not (i == first and g.dims.is_computed(d)):
                 expected = f"another extent than 1 in dimension {i}, which is not to be removed"
                 x = g.require(x, binary("ne", d, 1), expected)
     else:
