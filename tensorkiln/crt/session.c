@@ -336,7 +336,9 @@ static int find_memory(const lane *l, const char *address, kiln_device_at *at)
     if (address == NULL || has_address(&l->storages, address, at) ||
         has_address(&l->opened->weights, address, at))
         return 1;
-    for (int p = 0; l->borrowed != NULL && p < running()->n_params; p++)
+    const kiln_session *const s = running();
+    const int borrowed = s == NULL || l->borrowed == NULL ? 0 : s->n_params;
+    for (int p = 0; p < borrowed; p++)
         if (has_address(&l->borrowed[p], address, at))
             return 1;
     return 0;
@@ -415,12 +417,15 @@ static int copy_bytes(char *to, int32_t to_device, char *from, int32_t from_devi
     }
     if (l == NULL || source == NULL || l == source)
         return copy_piece(l, source, to, from, bytes);
+    const kiln_session *const s = running();
+    if (s == NULL) /* cannot be: it has these lanes */
+        return KILN_ERROR_ARGUMENT;
     int code = KILN_OK;
     for (int64_t at = 0; at < bytes && code == KILN_OK; at += STAGING) {
         const int64_t size = bytes - at < STAGING ? bytes - at : STAGING;
-        code = copy_piece(NULL, source, running()->staging, from + at, size);
+        code = copy_piece(NULL, source, s->staging, from + at, size);
         if (code == KILN_OK)
-            code = copy_piece(l, NULL, to + at, running()->staging, size);
+            code = copy_piece(l, NULL, to + at, s->staging, size);
     }
     return code;
 }

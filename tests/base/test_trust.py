@@ -247,6 +247,7 @@ _LOADS = {
     "target/host.py": "the process itself, for one call of the system",
     "runtime/device_memory.py": "drivers of the system, for tensors on devices",
     "base/folders.py": "the process itself",
+    "script/definition_text.py": "the process itself, for its C library's buffer of standard input",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
     "codegen/llvm/one_piece.py": "the process itself",
     "__init__.py": "modules of this package, by a table",

@@ -457,6 +457,7 @@ def test_every_command_can_be_interrupted(line: list[str], json: bool, here: Pat
 ENDED = """
 import os, signal, subprocess, sys
 from tensorkiln.cli import main
+signal.signal(getattr(signal, sys.argv[1]), signal.SIG_DFL)  # nohup lets it ignore SIGHUP
 run = subprocess.run
 def ended(*arguments, **named):
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))

@@ -76,7 +76,7 @@ def test_a_processor_cuda_and_two_externals(called: list[str], tmp_path: Path) -
     exe = tk.compile(graph(_block, x=X.shape), target)
     let_run(exe)
     by_class = {p.kernel_class: p.device for p in exe.placement()}
-    assert by_class["external:norms_normer"] == "host"  # its code is the host's
+    assert by_class["external:norms_normer"] == "normer"
     assert by_class["external:gelus_geluer"] == "geluer"
     on_device = {device for name, device in by_class.items() if name.startswith("gpu_")}
     assert on_device == {"cuda"} and "llvm" in by_class.values()
@@ -106,7 +106,7 @@ def test_two_devices_of_cuda(called: list[str]) -> None:
     right = {"kind": "cuda", "target_key": "right", "arch": "sm_80"}
     exe = tk.compile(graph(_block, x=X.shape), {"devices": ["normer", "geluer", left, right]})
     let_run(exe)
-    assert {p.device for p in exe.placement()} == {"left", "right", "host", "geluer"}
+    assert {p.device for p in exe.placement()} == {"left", "right", "normer", "geluer"}
     lib = exe.jit()
     assert [m.group.target_key for m in lib.imported_modules if m.type_key == "cuda"] == [
         "left",

@@ -265,7 +265,10 @@ def lib(place: Path) -> Module:
         ({"cdua": tk.cuda(0)}, "did you mean 'cuda'?"),
         ({"cuda": tk.cpu()}, "which cpu:0 does not run"),
         (tk.cuda(5000), "there is no device cuda:5000: this system has "),
-        ("cuda", "devices are made by tk.cpu(), tk.opencl() and tk.cuda(), received str"),
+        (
+            "cuda",
+            "devices are made by tk.cpu(), tk.opencl(), tk.cuda() and tk.ext_dev(), received str",
+        ),
         (0, "received int"),
         ([], "expected at least one device"),
     ],

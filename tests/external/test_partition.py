@@ -158,7 +158,7 @@ def test_supports_sees_the_target() -> None:
 
 @pytest.mark.parametrize("name", ["", "two words", "a-b", "1st", "naïve"])
 def test_a_name_is_an_identifier(name: str) -> None:
-    with pytest.raises(UserError, match="identifier"):
+    with pytest.raises(UserError, match="a letter and at most 63 letters"):
         takes(name, ())
 
 

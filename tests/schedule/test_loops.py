@@ -304,7 +304,12 @@ def _take(b: Battery) -> None:
     b.add(
         "take_scalar", lambda g, x, i: g.take(x, i, axis=1), (4, 9), typed("int64"), make=within(9)
     )
-    b.add("take_outside", lambda g, x, i: g.take(x, i, axis=0), (9, 20), typed("int64", 60))
+    b.add(
+        "take_clamped",
+        lambda g, x, i: g.take(x, i, axis=0, outside="clamp"),
+        (9, 20),
+        typed("int64", 60),
+    )
     b.add(
         "take_negative",
         lambda g, x: g.take(x, constant(np.array([-1, 0, -3, 2])), axis=1),
