@@ -120,7 +120,9 @@ class GraphGen:
 
     def operator(self) -> tuple[Bound, Type]:
         """Any name, any operands: what the text can say, not what an operator takes."""
-        op = self.pick(("mine.add", "nn.conv2d", "const", "lambda", "weird name", "most", "Tensor"))
+        op = self.pick(
+            ("mine.add", "net.conv2d", "const", "lambda", "weird name", "most", "Tensor")
+        )
         keys = self.draw(st.sets(st.sampled_from(("axis", "span", "in", "a b", "shape"))))
         attrs = Attrs.of(**{k: self.attr() for k in keys})
         args = tuple(self.value() for _ in range(self.draw(st.integers(0, 3))))

@@ -116,7 +116,7 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr
         assert least is not None and most is not None
         return as_expr(max(least, min(value + size if value < 0 else value, most)))
     if value is not None:
-        if abs(value) > _FAR:
+        if abs(value) > (ADDRESSES if dims.is_computed(extent) else _FAR):
             if abs(value) <= ADDRESSES:
                 dims.assume(binary("le", extent, abs(value)))
             return top if value > 0 else as_expr(low)
@@ -130,6 +130,8 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr
         # A symbolic bound of a dimension of fixed size, such as the first `seq` rows of a table of
         # positions: assume that it fits, so that the slice has `seq` rows for every size.
         if not dims.holds(binary("le", at, top)):
+            if dims.is_computed(at):  # not known when the call begins, where conditions are checked
+                return dims.max(low, dims.min(at, top))
             dims.assume(binary("le", at, top))
         return dims.simplify(at)
     return dims.max(low, dims.min(at, top))

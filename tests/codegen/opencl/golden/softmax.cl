@@ -11,25 +11,27 @@ static inline float min_f32(float a, float b)
 
 static inline float exp_f32(float a0)
 {
-    const float m0 = min_f32(89.0f, max_f32(-104.0f, a0));
-    const float m1 = m0 < 0.0f ? 0x1.80013p+23f : 0x1.8000fcp+23f;
-    const float m2 = m0 * 0x1.715476p+0f + m1;
-    const float m3 = m2 - m1;
-    const float m4 = m3 * -0x1.62e4p-1f + m0;
-    const float m5 = m3 * -0x1.7f7d1cp-20f + m4;
-    const float m6 = 0x1.6a2436p-10f * m5 + 0x1.1239ep-7f;
-    const float m7 = m6 * m5 + 0x1.5558f2p-5f;
-    const float m8 = m7 * m5 + 0x1.555492p-3f;
-    const float m9 = m8 * m5 + 0x1.fffffcp-2f;
-    const float m10 = m5 * m5;
-    const float m11 = m9 * m10 + m5;
-    const float m12 = m11 + 1.0f;
-    const int m13 = as_int(m2);
-    const int m14 = (int)((uint)m13 << 23);
-    const float m15 = as_float(m14);
-    const float m16 = m12 * m15;
-    const float m17 = m16 * (m0 < 0.0f ? 0x1p-25f : 2.0f);
-    return m17;
+    const float m0 = min_f32(89.0f, max_f32(-0x1.5d589ep+6f, a0));
+    const float m1 = m0 * 0x1.715476p+0f + 0x1.8000fep+23f;
+    const float m2 = m1 - 0x1.8000fep+23f;
+    const float m3 = m2 * -0x1.62e4p-1f + m0;
+    const float m4 = m2 * -0x1.7f7d1cp-20f + m3;
+    const float m5 = 0x1.6a2436p-10f * m4 + 0x1.1239ep-7f;
+    const float m6 = m5 * m4 + 0x1.5558f2p-5f;
+    const float m7 = m6 * m4 + 0x1.555492p-3f;
+    const float m8 = m7 * m4 + 0x1.fffffcp-2f;
+    const float m9 = m8 * m4;
+    const float m10 = m9 * m4 + m4;
+    const float m11 = min_f32(0x1.8001fcp+23f, m1);
+    const int m12 = as_int(m11);
+    const int m13 = (int)((uint)m12 << 23);
+    const float m14 = as_float(m13);
+    const float m15 = a0 < -0x1.5d589ep+6f ? 0.0f : m14;
+    const float m16 = m10 + 1.0f;
+    const float m17 = m16 * m15;
+    const float m18 = m1 - m11;
+    const float m19 = m17 * m18 + m17;
+    return m19;
 }
 
 /* softmax_device
