@@ -35,6 +35,7 @@ DEPENDENT = (
     "tests/target/test_isa.py",
     "tests/target/test_resnet_targets.py",
     "tests/target/test_target.py",
+    "tests/verification/test_planted.py",
 )
 # One of each level; newer ones have AVX-512, which the emulator has not.
 PROCESSORS = ("Nehalem", "Haswell", "EPYC")

@@ -19,6 +19,7 @@ from tests.transform.graphs import Build, graph, rand
 
 V3 = {"kind": "llvm", "mcpu": "x86-64-v3"}
 # WGSL is compiled, but no program of Python runs it: tests/wgsl has pages that do.
+ONLY_IN_TILES = {"conv2d_tiles"}  # C has none
 RUN_HERE = ("cpu", "opencl", "cuda")
 
 
@@ -50,6 +51,10 @@ def _halves(*shape: int) -> Constant:
     return constant((np.random.default_rng(1).standard_normal(shape) / 8).astype(np.float16))
 
 
+def _bytes(*shape: int) -> Constant:
+    return constant(np.random.default_rng(1).integers(-128, 128, shape).astype(np.int8))
+
+
 def _transposed(g, x):  # noqa: ANN001, ANN202
     return g.conv2d_transpose(x, rand(4, 6, 3, 3), rand(6), strides=(2, 2))
 
@@ -62,6 +67,17 @@ _MORE: dict[tuple[str, str], Case] = {
         (1, 16, H, W),
         V3,
         sizes={"H": 9, "W": 11},
+    ),
+    ("cpu", "indices"): Case(
+        lambda g, x: g.take(rand(9, 4), g.cast(g.mul(g.sigmoid(x), 8.0), dtype="int64"), axis=0),
+        (70,),
+        V3,
+    ),
+    ("cpu", "conv2d_tiles"): Case(
+        lambda g, x: g.conv2d(x, _bytes(64, 64, 3, 3), padding=(1, 1, 1, 1)),
+        (1, 64, 9, 32),
+        {"kind": "llvm", "mcpu": "sapphirerapids"},
+        "uint8",
     ),
     ("cpu", "tree_leaves"): Case(forest(11, "int32", 6, 3), (70, 6), V3),
     ("cpu", "coupled"): Case(lambda g, x: g.coupled(g.sigmoid(x), classes=3), (2000, 3), V3),
@@ -109,4 +125,4 @@ def families() -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-__all__ = ["DECOMPOSED", "RUN_HERE", "Case", "cases", "families"]
+__all__ = ["DECOMPOSED", "ONLY_IN_TILES", "RUN_HERE", "Case", "cases", "families"]

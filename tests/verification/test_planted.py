@@ -21,8 +21,9 @@ from tensorkiln.transform.relax.name_values import name_values
 from tensorkiln.verification import Verification
 from tests.codegen.opencl.device import device
 from tests.cuda.networks import let_run
+from tests.processors import require
 from tests.transform.graphs import graph
-from tests.verification.families import DECOMPOSED, RUN_HERE, cases, families
+from tests.verification.families import DECOMPOSED, ONLY_IN_TILES, RUN_HERE, cases, families
 from tests.verification.faults import (
     SpoiledConstant,
     SpoiledKernel,
@@ -150,6 +151,7 @@ def _group_of(exe: tk.Executable, name: str) -> set[str]:
 # Emulated, it takes seconds.
 SLOW = {("cuda", "gpu_attention"), ("cuda", "gpu_attention_tensor_cores"), ("cuda", "gpu_wgmma")}
 FAMILIES = cases()
+COMPILED = [kind for on, kind in FAMILIES if on == "cpu" and kind not in ONLY_IN_TILES]
 
 
 def test_every_family_has_a_case() -> None:
@@ -166,6 +168,8 @@ def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
     case = FAMILIES[on, kind]
     kind = DECOMPOSED.get((on, kind), kind)
     mod, target = case.module(), case.asked()
+    if on == "cpu":
+        require(target)
     if on == "opencl":
         device()  # skips where there is none
     sound = tk.compile(mod, target, debug=True)
@@ -182,7 +186,7 @@ def test_a_fault_in_a_kernel(on: str, kind: str) -> None:
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("on", ["c", "llvmjit"])
-@pytest.mark.parametrize("kind", [kind for on, kind in FAMILIES if on == "cpu"])
+@pytest.mark.parametrize("kind", COMPILED)
 def test_a_fault_in_a_kernel_as_c_or_in_memory(on: str, kind: str) -> None:
     case = FAMILIES["cpu", kind]
     mod, target = case.module(), Target({**case.target, "kind": on})
