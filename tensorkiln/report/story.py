@@ -29,6 +29,7 @@ from tensorkiln.passes import Pipeline, Step, Timing, module_diff
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_spans
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
+from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target, becomes_c, cpu_target, device_key, devices_of, target_in
@@ -164,6 +165,8 @@ def _times(
         return {}, ["Kernels were not timed."]
     try:
         rows = time_kernels(exe, seconds, 1, sizes)
+    except WorkspaceMemoryError:
+        raise  # of the sizes that were asked for: another --dim is the remedy, not a page
     except (TensorkilnError, OSError) as error:
         return {}, [f"Kernels were not timed: {error}"]
     notes = ["Times of kernels: one thread, warm operands, the least of many calls."]
