@@ -60,6 +60,8 @@ _PAIRS = ("kernel", "strides", "dilation")  # for a tuple of two
 def operator_call(g: GraphState, node: ast.Call, name: str) -> Call:
     """The call of operator `name`, its attributes by our names. Raises UserError as `make_call`."""
     args = list(node.args)
+    if ops.declared(name) is None:  # of another package: its attributes mean what they say
+        return make_call(g, node, name, args)
     if name == "concat" and len(args) == 1 and isinstance(args[0], ast.Tuple | ast.List):
         args = list(args[0].elts)
     attrs: list[ast.keyword] = []
