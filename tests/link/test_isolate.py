@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,28 +169,32 @@ def compiled(
 
 def object_of(text: str, language: str = "c", *flags: str) -> bytes:
     driver = "c++" if language == "c++" else "cc"
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        driver,
-        "-target",
-        "x86_64-linux-gnu.2.17",
-        "-c",
-        "-x",
-        language,
-        "-",
-        "-o",
-        "/dev/stdout",
-        "-fPIC",
-        "-fno-exceptions",
-        "-fno-rtti",
-        "-fno-sanitize=undefined",
-        "-fno-builtin",
-        "-O1",
-        *flags,
-    ]
-    return subprocess.run(command, input=text.encode(), check=True, capture_output=True).stdout
+    # A file of its own: a compiler run by root may put a file in the place of /dev/stdout.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "object.o")
+        command = [
+            sys.executable,
+            "-m",
+            "ziglang",
+            driver,
+            "-target",
+            "x86_64-linux-gnu.2.17",
+            "-c",
+            "-x",
+            language,
+            "-",
+            "-o",
+            str(path),
+            "-fPIC",
+            "-fno-exceptions",
+            "-fno-rtti",
+            "-fno-sanitize=undefined",
+            "-fno-builtin",
+            "-O1",
+            *flags,
+        ]
+        subprocess.run(command, input=text.encode(), check=True, capture_output=True)
+        return path.read_bytes()
 
 
 def check(module: tk.runtime.Module, kinds: dict[str, tuple[str, str]]) -> None:
