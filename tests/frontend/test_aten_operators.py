@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tensorkiln.frontend.torch import aten_random  # noqa: E402 - after the skip
 from tests.frontend import aten_cases as cases  # noqa: E402 - after the skip
 
 # Results that importers do not compute, since only gradients need them.
@@ -16,9 +17,11 @@ _LEFT_OUT = {
     "_native_batch_norm_legit_no_training": [0],
     "_native_batch_norm_legit": [0],
 }
-# What new memory holds is not specified; those of which data decides the size are in
-# tests/frontend/test_torch_data.py, the others in tests/frontend/test_torch_compile.py.
+# What new memory holds is not specified; random numbers are in tests/frontend/test_torch_random.py,
+# those of which data decides the size in tests/frontend/test_torch_data.py, the others in
+# tests/frontend/test_torch_compile.py.
 OTHERWISE = {
+    *aten_random.TABLE,
     "_unique2",
     "masked_select",
     "nonzero",

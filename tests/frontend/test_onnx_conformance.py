@@ -117,7 +117,8 @@ compiled, with what helps.
   result of the model that is a sequence becomes as many outputs, `name/0`, `name/1` and so on; an
   input cannot be one.
 - **Random numbers** need the attribute `seed`. They are constants of the compiled model, those of
-  `numpy.random.RandomState(seed)`; without a seed make the random tensor an input of the model.
+  `numpy.random.RandomState(seed)`, and `Multinomial` is drawn by them; without a seed make the
+  random tensor an input of the model.
 - **Quadratic time**: `DFT` and `STFT` are products with matrices.
 
 The tables have for each operator the opsets in which a definition of its own importer begins

@@ -114,12 +114,32 @@ def test_bernoulli_follows_its_operand() -> None:
     assert 0.1 < got[1, ::2].mean() < 0.4 and 0.6 < got[1, 1::2].mean() < 0.9
 
 
+def test_bernoulli_of_1_is_1_in_16_bits() -> None:
+    """Where a random number below 1 would be rounded to 1."""
+    made, feeds = node_model("Bernoulli", [np.ones((500, 100), np.float16)], opset=15, seed=3.0)
+    assert np.all(ours(from_onnx(made), feeds)[0] == 1)
+
+
+def test_multinomial_has_the_shares_of_its_operand() -> None:
+    """Counts of 20,000 samples, within four deviations."""
+    shares = np.array([[0.125, 0.25, 0, 0.625], [0.7, 0.1, 0.1, 0.1]])
+    with np.errstate(divide="ignore"):
+        logits = np.log(shares).astype(np.float32) + 3
+    made, feeds = node_model("Multinomial", [logits], sample_size=20_000, seed=2.0, dtype=7)
+    (got,) = ours(from_onnx(made), feeds)
+    assert got.shape == (2, 20_000) and got.dtype == np.int64
+    for row, share in zip(got, shares, strict=True):
+        deviations = 4 * np.sqrt(20_000 * share * (1 - share))
+        assert np.all(np.abs(np.bincount(row, minlength=4) - 20_000 * share) <= deviations)
+
+
 @pytest.mark.parametrize(
     ("op", "operands", "attrs"),
     [
         ("RandomNormalLike", [f(2)], {}),
         ("RandomUniformLike", [f(2)], {}),
         ("Bernoulli", [pos(2)], {}),
+        ("Multinomial", [f(2, 3)], {}),
         ("Dropout", [f(2), np.float32(0.5), np.array(True)], {}),
     ],
 )

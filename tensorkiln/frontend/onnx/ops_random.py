@@ -1,14 +1,13 @@
-"""Random numbers with a seed: constants, made at import.
+"""Random numbers with a seed, and dropout.
 
-A compiled model is a function of its operands, so each call has the same numbers: those that
-`numpy.random.RandomState` gives for the seed, as in the standard's reference. Without a seed there
-is nothing that they could follow from, and the operator is refused.
+A node of a seed has numbers of its own, as in the standard's reference (`random_numbers`). Without
+a seed there is nothing that they could follow from, and the operator is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,32 +15,27 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.tensors import dtype_name, numpy_dtype
-from tensorkiln.ir.relax import Constant, constant
-
-# Random tensors are constants of the compiled model.
-MOST = 1 << 24
-Draw = Callable[[np.random.RandomState, tuple[int, ...]], np.ndarray]
+from tensorkiln.frontend.onnx.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.ir.relax import Constant
 
 
 def _drawn(seed: float | None, shape: Sequence[int], dtype: str, draw: Draw) -> Constant:
+    return drawn(_state(seed), shape, dtype, draw)
+
+
+def _state(seed: float | None) -> np.random.RandomState:
     if seed is None or not math.isfinite(seed):
         raise unsupported(
             "random numbers without a seed",
             "give the node the attribute seed, or make the random tensor an input of the model",
         )
-    if any(n < 0 for n in shape) or math.prod(shape) > MOST:
-        raise unsupported(f"{math.prod(shape)} random numbers", f"up to {MOST} are made at import")
-    state = np.random.RandomState(int(seed) & 0xFFFFFFFF)
-    return constant(draw(state, tuple(shape)).astype(numpy_dtype(dtype)))
+    return np.random.RandomState(int(seed) & 0xFFFFFFFF)
 
 
-def _uniform(low: float, high: float) -> Draw:
-    return lambda state, shape: state.rand(*shape) * (high - low) + low
-
-
-def _normal(mean: float, scale: float) -> Draw:
-    return lambda state, shape: state.randn(*shape) * scale + mean
+def _shares(seed: float | None, shape: Sequence[int], dtype: str) -> Constant:
+    """Numbers from 0 on, below 1 whatever they are rounded to: all are below a probability of 1."""
+    return drawn(_state(seed), shape, dtype, uniform(0, 1), below=1)
 
 
 def _float_name(dtype: int) -> str:
@@ -65,7 +59,7 @@ def random_uniform(
     seed: Float | None = None,
 ) -> Val:
     """Numbers from `low` to `high`."""
-    return _drawn(seed, shape, _float_name(dtype), _uniform(low, high))
+    return _drawn(seed, shape, _float_name(dtype), uniform(low, high))
 
 
 def random_uniform_like(
@@ -78,7 +72,7 @@ def random_uniform_like(
     seed: Float | None = None,
 ) -> Val:
     """Numbers from `low` to `high` in the shape of the operand."""
-    return _drawn(seed, *_like(g, x, dtype), _uniform(low, high))
+    return _drawn(seed, *_like(g, x, dtype), uniform(low, high))
 
 
 def random_normal(
@@ -91,7 +85,7 @@ def random_normal(
     seed: Float | None = None,
 ) -> Val:
     """Normally distributed numbers."""
-    return _drawn(seed, shape, _float_name(dtype), _normal(mean, scale))
+    return _drawn(seed, shape, _float_name(dtype), normal(mean, scale))
 
 
 def random_normal_like(
@@ -104,14 +98,35 @@ def random_normal_like(
     seed: Float | None = None,
 ) -> Val:
     """Normally distributed numbers in the shape of the operand."""
-    return _drawn(seed, *_like(g, x, dtype), _normal(mean, scale))
+    return _drawn(seed, *_like(g, x, dtype), normal(mean, scale))
 
 
 def bernoulli(g: Context, x: Val, *, dtype: Int | None = None, seed: Float | None = None) -> Val:
     """1 with the probability that the operand has, else 0."""
-    u = _drawn(seed, g.static(x, "the operand"), g.dtype(x), _uniform(0, 1))
+    u = _shares(seed, g.static(x, "the operand"), g.dtype(x))
     hit = g.emit("less", u, x)
     return g.cast(hit, g.dtype(x) if dtype is None else dtype_name(dtype, "dtype"))
+
+
+def multinomial(
+    g: Context, x: Val, *, dtype: Int = 6, sample_size: Int = 1, seed: Float | None = None
+) -> Val:
+    """Classes by their logarithmic probabilities x [N, classes], as [N, sample_size]: the largest
+    of the probabilities, each divided by an exponentially distributed number, wins."""
+    name = dtype_name(dtype, "dtype")
+    if name not in ("int32", "int64"):
+        raise malformed(f"dtype is {name}, expected int32 or int64")
+    if g.rank(x) != 2 or sample_size < 1:
+        raise malformed(f"{sample_size} samples of {g.rank(x)} dimensions, expected [N, classes]")
+    rows, classes = g.static(x, "the operand")
+    waits = drawn(
+        _state(seed),
+        (rows, sample_size, classes),
+        "float32",
+        lambda state, shape: np.log(np.maximum(state.standard_exponential(shape), 1e-300)),
+    )
+    logits = g.reshape(g.cast(x, "float32"), (rows, 1, classes))
+    return g.cast(g.emit("argmax", g.emit("sub", logits, waits), axis=2, keepdims=False), name)
 
 
 # -- dropout ----------------------------------------------------------------------------------
@@ -145,7 +160,7 @@ def dropout_12(
             raise malformed(f"ratio={number}, expected 0 to below 1")
         if number == 0:
             return dropout(g, x)
-    u = _drawn(seed, g.static(x, "the operand"), "float64", _uniform(0, 1))
+    u = _shares(seed, g.static(x, "the operand"), "float64")
     mask = g.emit("greater_equal", u, g.cast(part, "float64"))
     rest = g.emit("sub", g.const(1, "float64"), g.cast(part, "float64"))
     kept = g.emit("mul", x, g.cast(g.emit("div", g.const(1, "float64"), rest), g.dtype(x)))
@@ -162,5 +177,6 @@ TABLE: Table = {
     "RandomNormal": {1: random_normal},
     "RandomNormalLike": {1: random_normal_like},
     "Bernoulli": {15: bernoulli},
+    "Multinomial": {7: multinomial},
     "Dropout": {7: dropout, 12: dropout_12},
 }

@@ -36,7 +36,6 @@ CategoryMapper DictVectorizer"""
 HINTS = {
     **dict.fromkeys(_OUTSIDE.split(), NO_STRINGS),
     "ImageDecoder": "decode pictures before the model, and give it their elements",
-    "Multinomial": "let the model give the probabilities, and draw after it",
     "MaxRoiPool": "RoiAlign is supported, which detection models are exported with today",
 }
 TRAINING = "ai.onnx.preview.training"

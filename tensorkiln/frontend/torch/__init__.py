@@ -15,6 +15,7 @@ from tensorkiln.frontend.torch.arguments import (
     check_module,
     check_names,
     check_open,
+    check_seed,
 )
 from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.quiet import quiet
@@ -35,6 +36,7 @@ def from_torch(
     output_names: Sequence[str] | None = None,
     state: str = "refuse",
     via: str = "export",
+    seed: int | None = None,
 ) -> IRModule:
     """Import a `torch.nn.Module` as a module with one function, `main`, in evaluation mode; or a
     `torch.export.ExportedProgram`, which has its example inputs and dynamic shapes already.
@@ -54,6 +56,8 @@ def from_torch(
     Buffers that the model changes are refused by name, or with `state="arguments"` they are
     parameters after the inputs, and their new values results after the outputs, `new_<name>`.
     `via="onnx"` goes through torch's ONNX exporter instead, and names are the exporter's.
+    `seed`, from 0 to 2**32-1, is for random numbers, which are constants: those of
+    `numpy.random.RandomState(seed)` in the order of the program. Without one they are refused.
 
     Raises UserError for wrong arguments, if torch is not installed, or if it cannot export the
     module (code `export-failed`); UnsupportedError with all operators that are not supported, each
@@ -67,13 +71,14 @@ def from_torch(
         raise missing_package("torch", "from_torch", instead) from None
     _check_choice("via", via, _ROUTES)
     _check_choice("state", state, _STATES)
+    check_seed(seed)
     names = {
         "input_names": check_names("input_names", input_names),
         "output_names": check_names("output_names", output_names),
     }
     if isinstance(module, torch.export.ExportedProgram):
         return _from_program(
-            module, example_inputs, kwargs, dynamic_shapes, freeze, names, state, via
+            module, example_inputs, kwargs, dynamic_shapes, freeze, names, state, via, seed
         )
     check_module(module)
     args, named = check_inputs(module, example_inputs, kwargs)
@@ -82,10 +87,14 @@ def from_torch(
     module.eval()
     try:
         if via == "onnx":
-            if state != "refuse":
-                raise UserError('state="arguments" needs via="export"', code="bad-option")
+            for option, asked in {
+                'state="arguments"': state != "refuse",
+                "seed": seed is not None,
+            }.items():
+                if asked:
+                    raise UserError(f'{option} needs via="export"', code="bad-option")
             return _by_onnx(module, args, named, dynamic_shapes, freeze, names)
-        return _by_export(module, args, named, dynamic_shapes, freeze, names, state)
+        return _by_export(module, args, named, dynamic_shapes, freeze, names, state, seed)
     finally:
         for m, training in modes:
             m.training = training
@@ -109,13 +118,14 @@ def _from_program(
     names: dict[str, list[str] | None],
     state: str,
     via: str,
+    seed: int | None,
 ) -> IRModule:
     given = {"example_inputs": bool(example_inputs), "kwargs": bool(kwargs)}
     given |= {"dynamic_shapes": dynamic_shapes is not None, 'via="onnx"': via != "export"}
     for option, set_ in given.items():
         if set_:
             raise UserError(f"{option} has no use for an ExportedProgram", code="bad-option")
-    return _imported(program, program, {}, freeze, names, state)
+    return _imported(program, program, {}, freeze, names, state, seed)
 
 
 def _by_export(
@@ -126,6 +136,7 @@ def _by_export(
     freeze: Mapping[str, int] | None,
     names: dict[str, list[str] | None],
     state: str,
+    seed: int | None,
 ) -> IRModule:
     import torch
 
@@ -141,7 +152,7 @@ def _by_export(
         raise told from cause
     bound = _bound(module, args, named)
     dims = dimension_names(program, list(bound), list(bound.values()), dynamic_shapes)
-    return _imported(module, program, dims, freeze, names, state)
+    return _imported(module, program, dims, freeze, names, state, seed)
 
 
 def _bound(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -161,6 +172,7 @@ def _imported(
     freeze: Mapping[str, int] | None,
     names: dict[str, list[str] | None],
     state: str,
+    seed: int | None,
 ) -> IRModule:
     import torch
 
@@ -179,6 +191,7 @@ def _imported(
         dims=dims,
         freeze=freeze,
         state=state,
+        seed=seed,
         input_names=names["input_names"],
         output_names=names["output_names"],
     )

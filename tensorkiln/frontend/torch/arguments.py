@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError, nearest, require
 
 
 def check_module(module: Any) -> None:
@@ -205,3 +205,12 @@ def check_open(args: tuple[Any, ...], given: Any, inputs: Sequence[Any]) -> None
                     code="bad-dynamic-shapes",
                     where="dynamic_shapes",
                 )
+
+
+def check_seed(seed: Any) -> None:
+    """Raise UserError unless `seed` is None or one that `numpy.random.RandomState` takes."""
+    if seed is None:
+        return
+    require(seed, int, "seed")
+    if not 0 <= seed < 2**32:
+        raise UserError(f"seed is {seed}, expected 0 to {2**32 - 1}", code="bad-value")

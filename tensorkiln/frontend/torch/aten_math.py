@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from tensorkiln.frontend.onnx import ops_math
-from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
@@ -340,13 +339,6 @@ def copy(g: AtenContext, x: Val, source: Val) -> Val:
     return g.spread(g.cast(source, g.dtype(x)), g.shape(x))
 
 
-def dropout(g: AtenContext, x: Val, probability: float, train: bool | None = None) -> list[Val]:
-    """Dropout in evaluation mode: the operand, and a mask of all true."""
-    if train or train is None:
-        raise unsupported("dropout in training mode", "module.eval()", "training")
-    return [x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")]
-
-
 _FLOATING = (
     "acos acosh asin asinh atan atanh cos cosh erf exp log reciprocal rsqrt sigmoid sin sinh sqrt "
     "tan tanh"
@@ -422,5 +414,4 @@ TABLE: AtenTable = {
     "detach": same,
     "lift_fresh_copy": same,
     "copy": copy,
-    "native_dropout": dropout,
 }

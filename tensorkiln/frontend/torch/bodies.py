@@ -81,8 +81,13 @@ def while_loop(host: Host, node: Any) -> list[Any]:
         made = run(args[2:])
         return [*again(made), *made]
 
-    (begins,) = again(first)
-    return loop(host.g, step, None, begins, first, 0)
+    outer = host.g.repeated
+    host.g.repeated = True
+    try:
+        (begins,) = again(first)
+        return loop(host.g, step, None, begins, first, 0)
+    finally:
+        host.g.repeated = outer
 
 
 def _called(host: Host, body: Any, others: Sequence[Any], states: Sequence[Val]) -> list[Val]:

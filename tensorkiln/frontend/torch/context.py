@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import unsupported
@@ -37,11 +39,14 @@ class AtenContext(Context):
     `results` are the types that torch finds for the node's results, None for one that is no tensor,
     and `used` tells which of them are read. `fakes` are the node's operands as torch describes
     them, with strides. Sizes among arguments are expressions. `numbers` are parameters that are
-    numbers of Python, by their SymPy symbols.
+    numbers of Python, by their SymPy symbols. `random_state` has the random numbers of an import
+    with a seed; `repeated` tells that the node is in the body of a loop.
     """
 
-    def __init__(self, dims: Dims, sizes: Sizes) -> None:
+    def __init__(self, dims: Dims, sizes: Sizes, seed: int | None = None) -> None:
         super().__init__(dims)
+        self.random_state = None if seed is None else np.random.RandomState(seed)
+        self.repeated = False
         self.sizes = sizes
         self.results: tuple[TensorType | None, ...] = ()
         self.used: frozenset[int] = frozenset()

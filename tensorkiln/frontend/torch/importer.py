@@ -61,14 +61,19 @@ class Interface:
 
 
 def import_graph(
-    module: Any, interface: Interface, *, freeze: Mapping[str, int] | None = None, name: str
+    module: Any,
+    interface: Interface,
+    *,
+    freeze: Mapping[str, int] | None = None,
+    name: str,
+    seed: int | None = None,
 ) -> IRModule:
     """The graph of a `torch.fx.GraphModule` as a module with one function, `main`.
 
-    Every node needs torch's fake result, `node.meta["val"]`. Raises UnsupportedError with all
-    issues; UserError for a wrong `freeze`.
+    Every node needs torch's fake result, `node.meta["val"]`. `seed` is that of random numbers.
+    Raises UnsupportedError with all issues; UserError for a wrong `freeze`.
     """
-    importer = Importer(module, interface, freeze)
+    importer = Importer(module, interface, freeze, seed)
     made = importer.run(name)
     if made is None:
         raise UnsupportedError(importer.issues, where=name)
@@ -79,12 +84,16 @@ class Importer:
     """One import of one graph; call `run` once. `issues` lists what cannot be imported."""
 
     def __init__(
-        self, module: Any, interface: Interface, freeze: Mapping[str, int] | None = None
+        self,
+        module: Any,
+        interface: Interface,
+        freeze: Mapping[str, int] | None = None,
+        seed: int | None = None,
     ) -> None:
         self.module, self.interface = module, interface
         self.dims = Dims(freeze)
         self.sizes = Sizes(self.dims, interface.dims, interface.ranges)
-        self.g = AtenContext(self.dims, self.sizes)
+        self.g = AtenContext(self.dims, self.sizes, seed)
         self.issues: list[Issue] = []
         # By node: a value, several of an operator with several results, or None if unknown.
         self.values: dict[Any, Any] = {}

@@ -55,6 +55,7 @@ def import_program(
     input_names: list[str] | None,
     output_names: list[str] | None,
     state: str,
+    seed: int | None,
 ) -> IRModule:
     """A decomposed ExportedProgram as a module; see `from_torch` for the options."""
     signature = program.graph_signature
@@ -90,7 +91,7 @@ def import_program(
     interface = Interface(
         constants, {**inputs, **held}, outputs, dims, dict(program.range_constraints)
     )
-    return import_graph(program.graph_module, interface, freeze=freeze, name=name)
+    return import_graph(program.graph_module, interface, freeze=freeze, name=name, seed=seed)
 
 
 def _kind(row: Any) -> str:

@@ -9,6 +9,7 @@ from tensorkiln.frontend.torch import (
     aten_make,
     aten_math,
     aten_nn,
+    aten_random,
     aten_reduce,
     aten_resize,
     aten_shape,
@@ -24,6 +25,7 @@ IMPORTERS: AtenTable = {
     **aten_index.TABLE,
     **aten_special.TABLE,
     **aten_dynamic.TABLE,
+    **aten_random.TABLE,
     **aten_reduce.TABLE,
     **aten_nn.TABLE,
     **aten_resize.TABLE,
@@ -48,7 +50,7 @@ NOTHING = {
 
 _TRAINING = "it changes running statistics, in training mode: module.eval()"
 _GRADIENT = "it computes a gradient, and inference has none"
-_RANDOM = "its result is random; pass random numbers as an input"
+_RANDOM = "the data decides the distribution of its result; pass random numbers as an input"
 _DECIDED = "the data decides the shape of its result"
 
 # Operators of core ATen that are not imported, by name or by name without the overload.
@@ -62,13 +64,10 @@ REASONS = {
     "native_layer_norm_backward": _GRADIENT,
     "_native_batch_norm_legit_functional": _TRAINING,
     "_batch_norm_with_update_functional": _TRAINING,
-    "rand": _RANDOM,
-    "randn": _RANDOM,
-    "randint": _RANDOM,
-    "randperm": _RANDOM,
-    "bernoulli": _RANDOM,
-    "multinomial": _RANDOM,
-    "normal_functional": _RANDOM,
+    "poisson": _RANDOM,
+    "binomial": _RANDOM,
+    "_standard_gamma": _RANDOM,
+    "_sample_dirichlet": _RANDOM,
     "unique_dim": _DECIDED,
     "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
     "resize_": "it changes a tensor in place, which torch.export replaces",
