@@ -16,7 +16,7 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test processors tools lint pythons release-check bench operators gpu compare conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
+.PHONY: demo quick test processors tools lint pythons release-check bench operators gpu compare replay conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
@@ -29,6 +29,8 @@ help:
 	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
 	@echo "make operators    operators, families of networks, scikit-learn's estimators, beside ONNX Runtime"
 	@echo "make compare      instructions of every kernel against those recorded"
+	@echo "make replay       which compiled files a change alters: the working tree beside commit BASE=HEAD, and"
+	@echo "                  which planted faults its tests no longer catch; SMALL=1 without the measured models"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
 	@echo "make random-graphs  3,000 random graphs of ONNX against ONNX Runtime; SEED=number COUNT=number"
@@ -142,6 +144,15 @@ gpu: .venv/has-dev
 # Needs valgrind: `apt-get install valgrind`.
 compare: .venv/has-bench
 	$(BIN)/python -m bench.compare
+
+# CHANGED='resnet18/* */entry.c' names files that are meant to differ.
+BASE ?= HEAD
+SMALL ?=
+CHANGED ?=
+replay: .venv/has-bench
+	$(BIN)/python -m tests.replay $(BASE) --jobs $(JOBS) $(if $(SMALL),--small) \
+	  $(foreach glob,$(CHANGED),--changed '$(glob)')
+	$(BIN)/python -m tests.replay.faults $(BASE)
 
 conformance: .venv/has-dev
 ifeq ($(EXECUTOR),)
