@@ -1,0 +1,121 @@
+"""How large each room is, and which functions are complex:
+
+    python -m tests.static.house [--write]
+
+house.json holds the limits. A room is a folder of the package, or of the tests; a file beside the
+rooms belongs to "files". A room's limit is its lines rounded up to a hundred, so that it grows by a
+commit that changes the table and says why. A function of the package with more than LIMIT paths
+(its cyclomatic complexity) is an exception by name; exceptions are never
+added, and their numbers only fall. `--write` writes the limits of now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("house.json")
+LIMIT, STEP = 15, 100
+SUFFIXES = {".py", ".c", ".h", ".hpp"}
+
+
+def lines_by_room() -> dict[str, int]:
+    """Lines of Python, C and C++ of each room, "tensorkiln/schedule" and "tests/schedule"."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "tensorkiln", "tests"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines: Counter[str] = Counter()
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        parts = Path(name).parts
+        room = "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/files"
+        lines[room] += len(path.read_bytes().splitlines())
+    return dict(sorted(lines.items()))
+
+
+def complex_functions() -> dict[str, int]:
+    """Functions of the package with more than LIMIT paths, as "file:function", and their paths."""
+    paths: dict[str, int] = {}
+    for path in sorted((ROOT / "tensorkiln").rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        for function, count in paths_of(ast.parse(path.read_text(encoding="utf-8"))):
+            if count > LIMIT:
+                key = f"{file}:{function}"
+                paths[key] = max(paths.get(key, 0), count)
+    return paths
+
+
+def paths_of(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Each function under `tree` by its qualified name, with its cyclomatic complexity: one and one
+    for each branch, loop, handler, case, operand of `and` and `or` after the first, and each `for`
+    and `if` of a comprehension. What is defined inside of a function counts as a part of it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name, 1 + sum(map(_branches, ast.walk(node)))
+        elif isinstance(node, ast.ClassDef):
+            yield from paths_of(node, f"{prefix}{node.name}.")
+        else:
+            yield from paths_of(node, prefix)
+
+
+def _branches(node: ast.AST) -> int:
+    match node:
+        case ast.If() | ast.IfExp() | ast.For() | ast.While() | ast.ExceptHandler():
+            return 1
+        case ast.match_case() | ast.Assert():
+            return 1
+        case ast.BoolOp():
+            return len(node.values) - 1
+        case ast.comprehension():
+            return 1 + len(node.ifs)
+    return 0
+
+
+def rounded(lines: int) -> int:
+    """The limit of a room of so many lines."""
+    return -(-lines // STEP) * STEP
+
+
+def grown(limits: Mapping[str, int], lines: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each room above its limit, or without one."""
+    for room, count in lines.items():
+        if count > limits.get(room, 0):
+            yield f"{room} has {count:,} lines, and its limit is {limits.get(room, 0):,}"
+
+
+def too_complex(limits: Mapping[str, int], paths: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each function above LIMIT that is no exception, or above its own number."""
+    for function, count in paths.items():
+        if count > limits.get(function, LIMIT):
+            yield f"{function} has {count} paths, at most {limits.get(function, LIMIT)} are allowed"
+
+
+def main() -> int:
+    """Print what is above its limit; with `--write`, write the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.static.house", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the limits of now")
+    options = parser.parse_args()
+    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    lines, paths = lines_by_room(), complex_functions()
+    complex_now = list(too_complex(table["complex"], paths))
+    if options.write and not complex_now:
+        table = {"lines": {room: rounded(n) for room, n in lines.items()}, "complex": paths}
+        TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    sentences = [*grown(table["lines"], lines), *complex_now]
+    print("\n".join(sentences) or f"{sum(lines.values()):,} lines, {len(paths)} complex functions")
+    return int(bool(sentences))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,35 @@
+"""Rooms grow and functions become complex by a decision (house.py), not unseen."""
+
+from __future__ import annotations
+
+import json
+
+from tests.static import house
+
+HOW = "make it smaller, or run `python -m tests.static.house --write` and say why in the commit"
+
+
+def test_rooms_are_within_their_limits() -> None:
+    table = json.loads(house.TABLE.read_text(encoding="utf-8"))
+    assert list(house.grown(table["lines"], house.lines_by_room())) == [], HOW
+
+
+def test_no_function_becomes_complex() -> None:
+    table = json.loads(house.TABLE.read_text(encoding="utf-8"))
+    paths = house.complex_functions()
+    assert list(house.too_complex(table["complex"], paths)) == []
+    gone = {name for name, count in table["complex"].items() if paths.get(name, 0) < count}
+    assert gone == set(), "simpler now: `python -m tests.static.house --write`"
+
+
+def test_what_is_told() -> None:
+    assert list(house.grown({"a": 100}, {"a": 100, "b": 1})) == [
+        "b has 1 lines, and its limit is 0"
+    ]
+    assert list(house.too_complex({"f": 20}, {"f": 20, "g": 16})) == [
+        "g has 16 paths, at most 15 are allowed"
+    ]
+    assert list(house.too_complex({"f": 20}, {"f": 21})) == [
+        "f has 21 paths, at most 20 are allowed"
+    ]
+    assert [house.rounded(n) for n in (0, 1, 100, 101)] == [0, 100, 100, 200]
