@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tensorkiln.frontend.torch import aten_random  # noqa: E402 - after the skip
+from tensorkiln.frontend.torch import aten_complex, aten_random  # noqa: E402 - after the skip
 from tests.frontend import aten_cases as cases  # noqa: E402 - after the skip
 
 # Results that importers do not compute, since only gradients need them.
@@ -18,9 +18,12 @@ _LEFT_OUT = {
     "_native_batch_norm_legit": [0],
 }
 # What new memory holds is not specified; random numbers are in tests/frontend/test_torch_random.py,
+# complex ones in tests/frontend/test_torch_complex.py,
 # those of which data decides the size in tests/frontend/test_torch_data.py, the others in
 # tests/frontend/test_torch_compile.py.
 OTHERWISE = {
+    *aten_complex.TABLE,
+    "_neg_view",
     *aten_random.TABLE,
     "_unique2",
     "masked_select",

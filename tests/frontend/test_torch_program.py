@@ -265,7 +265,7 @@ def test_an_exported_program() -> None:
 
 class Inner(nn.Module):
     def forward(self, x: Any) -> Any:
-        return torch.linalg.svdvals(x) + torch.fft.rfft(x).real.sum()
+        return torch.linalg.svdvals(x) + torch.fft.rfft(x).tan().real.sum()
 
 
 def test_refusals_name_the_module_and_the_line() -> None:
@@ -287,7 +287,7 @@ def test_numbers_of_python_that_data_makes() -> None:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "random": (lambda x: x + torch.rand(3), "random numbers without a seed"),
-    "complex": (lambda x: torch.complex(x, x).abs(), "complex"),
+    "complex": (lambda x: torch.complex(x, x).tan().abs(), "complex"),
 }
 
 

@@ -5,6 +5,8 @@ The time is quadratic in the length. A length must be static.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tensorkiln.frontend.onnx.context import Context
@@ -74,7 +76,8 @@ def _dft(g: Context, x: Val, length: Val | None, axis: int, inverse: bool, onesi
         begin, lead = (*[0] * (rank - 1), part), g.shape(x)[:-1]
         one = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=(*lead, 1))
         signals.append(_cut(g, g.transpose(g.reshape(one, lead), order), _bins(size, half)))
-    results = _products(g, signals, size, inverse, onesided)
+    scale = 1 / size if inverse else 1.0
+    results = transform(g, signals, size, inverse=inverse, onesided=onesided, factor=scale)
     back = [order.index(i) for i in range(rank - 1)]
     columns = [g.transpose(y, back) for y in results]
     wide = [g.reshape(y, (*g.shape(y), 1)) for y in columns]
@@ -98,15 +101,18 @@ def _cut(g: Context, x: Val, size: int) -> Val:
     return g.emit("slice", x, begin=(0,) * rank, strides=(1,) * rank, shape=(*shape[:-1], size))
 
 
-def _products(
-    g: Context, signals: list[Val], size: int, inverse: bool, onesided: bool
+def transform(
+    g: Context, signals: Sequence[Val], size: int, *, inverse: bool, onesided: bool, factor: float
 ) -> list[Val]:
-    """Real and imaginary part of the transform along the last dimension; the real one if it is the
-    inverse of a half."""
+    """Real and imaginary part of `factor` times the transform along the last dimension of signals,
+    given by their real parts or both; the real one alone if it is the inverse of a half.
+
+    `size` is that of the whole transform, and must be a number of at least 1.
+    """
     half = onesided and inverse
     k = np.arange(_bins(size, half))[:, None] * np.arange(_bins(size, onesided and not inverse))
     angle = 2 * np.pi * (k % size) / size
-    scale = np.full((len(k), 1), 1 / size if inverse else 1.0)
+    scale = np.full((len(k), 1), factor)
     if half:  # each other bin stands for two
         scale[1 : (size + 1) // 2] *= 2
     cos = g.const(np.cos(angle) * scale, g.dtype(signals[0]))

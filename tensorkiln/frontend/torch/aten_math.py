@@ -379,7 +379,7 @@ TABLE: AtenTable = {
     "minimum": promoting("minimum", "logical_and"),
     "atan2": atan2,
     "abs": absolute,
-    "neg": lambda g, x: g.emit("neg", x),
+    **dict.fromkeys(("neg", "_neg_view"), lambda g, x: g.emit("neg", x)),
     "sign": sign,
     "relu": relu,
     "silu": floating("silu"),

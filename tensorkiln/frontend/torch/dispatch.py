@@ -15,8 +15,9 @@ from typing import Any
 from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.torch.complex_values import Complex
 
-AtenImporter = Callable[..., "Val | Sequence[Val | None]"]
+AtenImporter = Callable[..., "Val | Complex | Sequence[Val | Complex | None]"]
 AtenTable = Mapping[str, AtenImporter]
 
 # Arguments about memory, which no result depends on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,18 @@ from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.frontend.onnx.results import live
 from tensorkiln.frontend.torch import dispatch
+from tensorkiln.frontend.torch.aten_complex import complex_importer
 from tensorkiln.frontend.torch.bodies import HIGHER, BodyRefused
+from tensorkiln.frontend.torch.complex_values import (
+    Complex,
+    has_complex_result,
+    is_complex,
+    tensors,
+)
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.sizes import Sizes, symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
-from tensorkiln.frontend.torch.values import as_constant, dtype_name
+from tensorkiln.frontend.torch.values import as_constant, dtype_name, part_name
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.dtype import DType
@@ -204,12 +211,12 @@ class Importer:
         if hasattr(found, "detach"):
             self._constant(node, found, node.target)
 
-    def _type(self, fake: Any) -> TensorType:
+    def _type(self, fake: Any, name: Callable[[Any], str] = dtype_name) -> TensorType:
         if fake.device.type != "cpu":
             hint = "module.cpu(), and example inputs on the host"
             raise NodeProblem("device", f"a tensor on device {fake.device}", hint)
         shape = tuple(self.sizes.expr(d) for d in fake.shape)
-        return TensorType(shape, DType(dtype_name(fake.dtype)))
+        return TensorType(shape, DType(name(fake.dtype)))
 
     def _result(self, given: Any, name: str) -> RVar | None:
         """A result as a variable bound in the function; None if it depends on a refused node."""
@@ -217,6 +224,8 @@ class Importer:
             value = self.argument(given)
             if value is None:
                 return None
+            if isinstance(value, Complex):
+                dtype_name(given.meta["val"].dtype)  # which refuses complex numbers, as of inputs
             if isinstance(value, Expr | bool | int | float):
                 kind = "bool" if isinstance(value, bool) else "float32"
                 whole = not isinstance(value, bool | float)
@@ -287,7 +296,11 @@ class Importer:
         if name in NOTHING:
             self._checked(name, node)
             return None
-        importer = dispatch.find(IMPORTERS, REASONS, name)
+        fakes = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+        if has_complex_result(fakes) or is_complex(node.args):
+            importer: Any = complex_importer(name, IMPORTERS)
+        else:
+            importer = dispatch.find(IMPORTERS, REASONS, name)
         if any(self.values.get(n) is None and _is_tensor(n) for n in node.all_input_nodes):
             return None
         args = [self.argument(a) for a in node.args]
@@ -304,8 +317,8 @@ class Importer:
             zip(fakes, made, strict=False) if isinstance(fakes, tuple | list) else [(fakes, made)]
         )
         for fake, value in pairs:
-            if isinstance(value, Val) and hasattr(fake, "shape"):
-                for d, extent in zip(fake.shape, value.tensor.shape, strict=False):
+            for part in tensors(value) if hasattr(fake, "shape") else ():
+                for d, extent in zip(fake.shape, part.tensor.shape, strict=False):
                     self.sizes.decide(d, extent)
         return made
 
@@ -329,7 +342,7 @@ class Importer:
         self.g.span = node.name
         self.g.fakes = tuple(n.meta.get("val") for n in node.all_input_nodes)
         self.g.results = tuple(
-            self._type(v)
+            self._type(v, part_name)
             if hasattr(v, "shape") and hasattr(v, "dtype") and not self.sizes.are_open(v.shape)
             else None
             for v in fakes
@@ -342,22 +355,17 @@ class Importer:
 
     def _agreed(self, node: Any, out: Any) -> Any:
         """`out`, if its types are those that torch finds; InternalError otherwise."""
-        made = [out] if isinstance(out, RVar | Constant | Known) else list(out)
+        made = [out] if isinstance(out, RVar | Constant | Known | Complex) else list(out)
         for k, (value, want) in enumerate(zip(made, self.g.results, strict=False)):
             if value is None or want is None or k not in self.g.used:
                 continue
-            got = value.tensor
-            numbers = (got.static_shape(), want.static_shape())
-            if (
-                got.dtype != want.dtype
-                or got.ndim != want.ndim
-                or (None not in numbers and numbers[0] != numbers[1])
-            ):
-                raise InternalError(
-                    f"importing {node.target} gives {got}, torch says {want}",
-                    code="import-failed",
-                    where=_place(node),
-                )
+            for got in (part.tensor for part in tensors(value)):
+                if not _agree(got, want):
+                    raise InternalError(
+                        f"importing {node.target} gives {got}, torch says {want}",
+                        code="import-failed",
+                        where=_place(node),
+                    )
         missing = [k for k in self.g.used if k >= len(made) or made[k] is None]
         if missing:
             raise unsupported(f"result {missing[0]} of it is used")
@@ -392,6 +400,13 @@ class Importer:
         issue = Issue(problem.kind, label, op, message, problem.hint)
         if issue not in self.issues:
             self.issues.append(issue)
+
+
+def _agree(a: TensorType, b: TensorType) -> bool:
+    """Whether types are the same as far as they have numbers."""
+    numbers = (a.static_shape(), b.static_shape())
+    same = None in numbers or numbers[0] == numbers[1]
+    return a.dtype == b.dtype and a.ndim == b.ndim and same
 
 
 def _name_of(node: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.torch import (
+    aten_complex,
     aten_dynamic,
     aten_fused,
     aten_index,
@@ -30,6 +31,7 @@ IMPORTERS: AtenTable = {
     **aten_nn.TABLE,
     **aten_resize.TABLE,
     **aten_fused.TABLE,
+    **aten_complex.TABLE,
     **recurrent.TABLE,
 }
 
@@ -72,8 +74,6 @@ REASONS = {
     "_local_scalar_dense": "a size must not follow from data; a number for arithmetic is imported",
     "resize_": "it changes a tensor in place, which torch.export replaces",
     "atan2.out": "it writes into a tensor of the caller, which torch.export replaces",
-    "_fft_c2r": "there are no complex numbers",
-    "_fft_r2c": "there are no complex numbers",
     "_embedding_bag": "bags of rows have computed ends; embedding and sum do the same",
     "_pdist_forward": "the pairs of one tensor; torch.cdist has the distances of all",
     "col2im": "it adds up overlapping windows; conv_transpose with an identity does the same",

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.torch.complex_values import Complex
 from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.relax import Constant, constant
 
@@ -16,12 +17,23 @@ def dtype_name(dtype: Any) -> str:
     """Our name of a torch.dtype, such as "float32"; NodeProblem for complex, quantised and packed
     element types."""
     name = str(dtype).removeprefix("torch.")
+    if dtype.is_complex:
+        raise NodeProblem(
+            "dtype",
+            f"the element type {name} is not supported here",
+            "floats with a last dimension of 2: torch.view_as_real and torch.view_as_complex",
+        )
     if name not in DTYPES:
         raise NodeProblem("dtype", f"the element type {name} is not supported")
     return name
 
 
-def as_constant(tensor: Any, name: str = "") -> Constant:
+def part_name(dtype: Any) -> str:
+    """Our name of a torch.dtype; of a complex one, that of its parts."""
+    return dtype_name(dtype.to_real() if dtype.is_complex else dtype)
+
+
+def as_constant(tensor: Any, name: str = "") -> Constant | Complex:
     """A constant that is a view of the tensor's memory, whatever its strides.
 
     NodeProblem if the tensor is not a dense one in the memory of the host.
@@ -34,8 +46,18 @@ def as_constant(tensor: Any, name: str = "") -> Constant:
         raise NodeProblem(
             "device", f"{name or 'a constant'} is on device {tensor.device}", "module.cpu()"
         )
-    dtype = dtype_name(tensor.dtype)
     plain = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        parts = torch.view_as_real(plain)
+        real, imag = (_floats(parts[..., k], f"{name}.{k}") for k in range(2))
+        return Complex(real, imag)
+    return _floats(plain, name)
+
+
+def _floats(plain: Any, name: str) -> Constant:
+    import torch
+
+    dtype = dtype_name(plain.dtype)
     if dtype != "bfloat16":
         return constant(plain.numpy(), name)
     # NumPy has no bfloat16 of its own: the bits are read as int16, and named again.
