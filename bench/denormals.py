@@ -2,7 +2,8 @@
 
 Intel's processors take some 150 cycles for an operation on one; others take none. Each kernel runs
 on one thread with normal numbers, and with denormal ones as inputs, as weights, and as what is made
-on the way: products of normal numbers, or functions where they vanish. Attention has masks.
+on the way: products of normal numbers, or functions where they vanish. Attention has masks. With
+`denormals="flush"` the dearest of these is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 import tensorkiln as tk
 from bench.contenders import Array
 from bench.limits import least
-from bench.report import DENORMALS_HEAD, NORMAL, denormal_lines
+from bench.report import DENORMALS_HEAD, FLUSHED, NORMAL, denormal_lines
 from bench.store import add, machine
 
 # Sizes whose products are not normal, and those that are not normal themselves.
@@ -118,11 +119,17 @@ CASES = (
 
 
 def measure(case: Case, times: int = 30) -> dict[str, float]:
-    """Microseconds of one call, the least, with numbers of each kind."""
+    """Microseconds of one call, the least, with numbers of each kind; of the dearest kind where
+    they are flushed."""
+    kept, flushed = (_measured(case, denormals, times) for denormals in ("keep", "flush"))
+    return {**kept, FLUSHED: max(flushed.values())}
+
+
+def _measured(case: Case, denormals: str, times: int) -> dict[str, float]:
     torch.manual_seed(0)
     normal = [_numbers(shape) for shape in case.shapes]
     network = case.network().eval()
-    run = _compiled(network, normal)
+    run = _compiled(network, normal, denormals)
     calls = {
         NORMAL: (run, normal),
         "inputs": (run, [x * np.float32(_DENORMAL) for x in normal]),
@@ -132,10 +139,10 @@ def measure(case: Case, times: int = 30) -> dict[str, float]:
     weights = list(network.parameters())
     if weights:
         _scale(weights, _DENORMAL)
-        calls["weights"] = _compiled(network, normal), normal
+        calls["weights"] = _compiled(network, normal, denormals), normal
         _scale(weights, _SMALL / _DENORMAL)
     if case.vanishing is None:
-        small = _compiled(network, normal) if weights else run
+        small = _compiled(network, normal, denormals) if weights else run
         calls["on the way"] = small, [x * np.float32(_SMALL) for x in normal]
     return {name: _micros(f, xs, times) for name, (f, xs) in calls.items()}
 
@@ -146,9 +153,9 @@ def _scale(weights: Sequence[nn.Parameter], factor: float) -> None:
             w.copy_((w.double() * factor).float())
 
 
-def _compiled(network: nn.Module, inputs: Sequence[Array]) -> Callable[..., object]:
+def _compiled(network: nn.Module, inputs: Sequence[Array], denormals: str) -> Callable[..., object]:
     example = tuple(map(torch.from_numpy, inputs))
-    library = tk.compile(network, "native", example_inputs=example).jit()
+    library = tk.compile(network, "native", example_inputs=example, denormals=denormals).jit()
     return tk.runtime.Executor(library)["main"]
 
 

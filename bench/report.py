@@ -150,12 +150,13 @@ def firmware_lines(records: list[Result]) -> list[str]:
     return lines
 
 
-NORMAL = "normal"
+NORMAL, FLUSHED = "normal", "flushed"
 DENORMALS_HEAD = [
     "Microseconds with normal numbers, and how many times as long with denormal ones as inputs, as "
-    "weights, and as what is computed from normal numbers (bench/denormals.py). One thread.\n",
-    "| kernel | µs | inputs | weights | on the way |",
-    "|---|--:|--:|--:|--:|",
+    "weights, and as what is computed from normal numbers (bench/denormals.py); the dearest of "
+    'these with `denormals="flush"`. One thread.\n',
+    "| kernel | µs | inputs | weights | on the way | flushed |",
+    "|---|--:|--:|--:|--:|--:|",
 ]
 
 
@@ -170,5 +171,6 @@ def denormal_lines(record: Mapping[str, Any]) -> list[str]:
 
         masks = [f"{k}: {cell(k)}" for k in times if k.startswith("mask")]
         way = ", ".join(masks) or cell("on the way")
-        found.append(f"| {name} | {base:.1f} | {cell('inputs')} | {cell('weights')} | {way} |")
+        cells = [f"{base:.1f}", cell("inputs"), cell("weights"), way, cell(FLUSHED)]
+        found.append(f"| {name} | {' | '.join(cells)} |")
     return found

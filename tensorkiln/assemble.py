@@ -104,7 +104,13 @@ def assemble(
     loaded = any(is_embedded(group) for group in code.artifacts.groups())
     text = devices.text(mod, plans)
     entry = entry_c(
-        functions, metadata, outer=outer, imports=loaded, devices=devices, device_text=text
+        functions,
+        metadata,
+        outer=outer,
+        imports=loaded,
+        devices=devices,
+        device_text=text,
+        flushes=cpu.flushes_denormals,
     )
     say(SOURCES, f"entry.c\n{entry}")
     if arena.size:
@@ -123,6 +129,7 @@ def assemble(
         outers=[f.name for f in outers],
         libraries=(*libraries, *SYSTEM_LIBRARIES),
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
+        flushes=cpu.flushes_denormals,
     )
     shown = exported_symbols(functions, prefix=prefix, outer=outer)
     if cpu.kind == "llvmjit" and devices.kinds:

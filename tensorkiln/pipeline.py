@@ -408,6 +408,7 @@ def compile(
     precision: str | None = None,
     optimize: str | None = None,
     indices: str | None = None,
+    denormals: str | None = None,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     name: str | None = None,
@@ -434,7 +435,9 @@ def compile(
     products are rounded to it, sums stay float32 (docs/howto/precision.md). `optimize`, "speed"
     or "size", is the target's, too: with "size" weights take no more than the model's
     (docs/howto/it-is-too-big.md); so is `indices`, "check" or "clamp": what is done where data has
-    an index outside of the dimension that it indexes (docs/howto/indices.md).
+    an index outside of the dimension that it indexes (docs/howto/indices.md); and `denormals`,
+    "keep" or "flush": whether numbers below the smallest normal one count as 0 while a function of
+    the library runs (docs/howto/it-is-slow.md).
     Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
     `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
     lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
@@ -465,6 +468,7 @@ def compile(
     asked = asked_option(target_for(mod, target), "precision", precision)
     asked = asked_option(asked, "optimize", optimize)
     asked = asked_option(asked, "indices", indices)
+    asked = asked_option(asked, "denormals", denormals)
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     require(debug, bool, "debug")
     given = records_of(records)
@@ -550,8 +554,8 @@ def compile(
 
 def given_options(**options: object) -> dict[str, object]:
     """The options of a compile that are not their defaults, as JSON values: a pipeline that
-    has a name by it. None of them is a path. Those that the target says, precision and optimize,
-    are not among them."""
+    has a name by it. None of them is a path. Those that the target says, such as
+    precision and denormals, are not among them."""
     found: dict[str, object] = {}
     for name, value in options.items():
         if name.endswith("_pipeline") and (value == "auto" or not isinstance(value, str)):

@@ -136,6 +136,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # The target says these.
     "precision": ({"precision": "bfloat16"}, {}),
     "optimize": ({"optimize": "size"}, {}),
+    "denormals": ({"denormals": "flush"}, {}),
     "externals": ({"externals": [C_REFERENCE]}, {"externals": [C_REFERENCE.name]}),
     "pipeline": ({"relax_pipeline": "minimal"}, {"relax_pipeline": "minimal"}),
     "debug": ({"debug": True}, {"debug": True}),

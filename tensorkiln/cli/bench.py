@@ -19,6 +19,7 @@ from tensorkiln.base.packages import require_package
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
+    add_denormals,
     add_dim,
     add_indices,
     add_optimize,
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_precision(parser)
     add_optimize(parser)
     add_indices(parser)
+    add_denormals(parser)
     add_quiet(parser)
 
 
@@ -107,7 +109,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 replace(request, library=str(library), model=peer, why_alone=why)
             )
     else:
-        for name in ("target", "precision", "optimize", "indices", "profile"):
+        for name in ("target", "precision", "optimize", "indices", "denormals", "profile"):
             refuse_together({"a library": subject, f"--{name}": getattr(args, name)})
         if args.compare and model is None:
             raise UserError(
@@ -133,6 +135,7 @@ def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable
         precision=args.precision,
         optimize=args.optimize,
         indices=args.indices,
+        denormals=args.denormals,
         progress=progress,
     )
     made.export_library(library)

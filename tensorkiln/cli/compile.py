@@ -16,6 +16,7 @@ from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import size_text
 from tensorkiln.cli.options import (
+    add_denormals,
     add_indices,
     add_model,
     add_optimize,
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_precision(parser)
     add_optimize(parser)
     add_indices(parser)
+    add_denormals(parser)
     parser.add_argument(
         "--name",
         type=word,
@@ -153,6 +155,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         precision=args.precision,
         optimize=args.optimize,
         indices=args.indices,
+        denormals=args.denormals,
         progress=progress,
         name=name,
         max_workspace=args.max_workspace,

@@ -34,6 +34,7 @@ def report_text(
         ("target", target_text(target)),
         *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
         *(("device", text) for text in _devices(target)),
+        *_denormals(target),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         *(("dependency", dependency_text(d)) for d in meta.dependencies),
@@ -69,6 +70,13 @@ def target_text(target: Mapping[str, object]) -> str:
     own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
     host = target.get("host")
     return f"{own}, host {target_text(host)}" if isinstance(host, Mapping) else own
+
+
+def _denormals(target: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What runs do with numbers below the smallest normal one, if it is not usual."""
+    host = target.get("host")
+    said = (host if isinstance(host, Mapping) else target).get("denormals")
+    return [("denormals", "count as 0 in runs")] if said == "flush" else []
 
 
 def _devices(target: Mapping[str, object]) -> list[str]:

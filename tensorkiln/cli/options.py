@@ -235,6 +235,15 @@ def add_indices(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_denormals(parser: argparse.ArgumentParser) -> None:
+    """Add `--denormals`, the target's option of this name."""
+    parser.add_argument(
+        "--denormals",
+        choices=("keep", "flush"),
+        help="flush: numbers below the smallest normal one count as 0 (default: keep)",
+    )
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model file and `--freeze`."""
     parser.add_argument("model", type=source, help="an ONNX file, or - for standard input")

@@ -28,6 +28,7 @@
 #define _GNU_SOURCE /* affinity, dladdr, futex: before the first system header */
 #endif
 #include "kiln.h"
+#include "float_state.h"
 #include "indices.h"
 #include "sizes.h"
 #include <stddef.h>
@@ -48,6 +49,12 @@
 #endif
 #define KILN_MAX_SYMBOLS 64
 #define KILN_MAX_COMPUTED 256
+
+/* 1 in the runtime and in entry.c of a library in whose runs numbers below the smallest normal one
+ * are 0. */
+#if !defined(KILN_FLUSHES_DENORMALS)
+#define KILN_FLUSHES_DENORMALS 0
+#endif
 
 /* ---- tables in entry.c ----------------------------------------------------------------------- */
 /* An entry of a dims table is a constant size >= 0, KILN_SYMBOL(k) for symbol k (`n` in [n, 784]),
@@ -295,7 +302,7 @@ int kiln_has_feature(const char *name);
  * previous one. */
 int kiln_limit_threads(int threads);
 /* Kernels call this: run body(closure, begin, end) over 0..n, on the host's pool if there is
- * one. */
+ * one. All threads compute as this one (float_state.h). */
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n);
 
 /* ---- pool.c, share.c, worker.c: the built-in pool (pool.h) ----------------------------------- */

@@ -100,6 +100,20 @@ static int scratch_bytes(const kiln_binding *b, int64_t *bytes)
     return code;
 }
 
+/* Call the kernels of a function. A library that flushes does so from here to the last of them: the
+ * caller's floating-point state is as before, whatever becomes of the run. */
+static void run_kernels(const kiln_function *f, const kiln_frame *frame)
+{
+    if (!KILN_FLUSHES_DENORMALS) {
+        f->run(frame);
+        return;
+    }
+    const kiln_float_state before = kiln_get_float_state();
+    kiln_set_float_state(before | KILN_FLOAT_FLUSH);
+    f->run(frame);
+    kiln_set_float_state(before);
+}
+
 #if defined(KILN_DEVICES)
 /* Run a function that may use devices. Failures of launches are recorded, as those of kernels. */
 static int run_on_devices(kiln_workspace *workspace, const kiln_binding *b, char **arg)
@@ -112,7 +126,7 @@ static int run_on_devices(kiln_workspace *workspace, const kiln_binding *b, char
         code = kiln_session_begin(&workspace->session, b, place, arg);
     if (code != KILN_OK)
         return code;
-    f->run(&frame);
+    run_kernels(f, &frame);
     if (f->devices != 0)
         kiln_session_end(workspace->session);
     return KILN_OK;
@@ -156,7 +170,7 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
         return code;
 #else
     const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar};
-    f->run(&frame);
+    run_kernels(f, &frame);
 #endif
     code = kiln_end_assertions(f->name);
     if (code != KILN_OK)

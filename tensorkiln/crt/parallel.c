@@ -33,6 +33,25 @@ KILN_API void kiln_use_pool(const kiln_pool_api *pool)
     __atomic_store_n(&host_pool, usable ? pool : NULL, __ATOMIC_RELEASE);
 }
 
+typedef struct stateful_loop {
+    kiln_body body;
+    void *closure;
+    kiln_float_state state;
+} stateful_loop;
+
+/* The body of a loop that computes as the thread that called it, in whichever thread of a pool. */
+static void run_in_state(void *closure, int64_t begin, int64_t end)
+{
+    const stateful_loop *const loop = closure;
+    const kiln_float_state before = kiln_get_float_state();
+    const int is_same = ((before ^ loop->state) & ~KILN_FLOAT_RAISED) == 0;
+    if (!is_same)
+        kiln_set_float_state(loop->state);
+    loop->body(loop->closure, begin, end);
+    if (!is_same)
+        kiln_set_float_state(before);
+}
+
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n)
 {
     const kiln_thread *const t = kiln_this_thread(); /* NULL: one of a pool */
@@ -42,9 +61,10 @@ void kiln_parallel_for(kiln_body body, void *closure, int64_t n)
             body(closure, 0, n);
         return;
     }
+    stateful_loop loop = {body, closure, kiln_get_float_state()};
     const kiln_pool_api *const pool = __atomic_load_n(&host_pool, __ATOMIC_ACQUIRE);
     if (pool != NULL)
-        pool->parallel_for(body, closure, n, threads);
+        pool->parallel_for(run_in_state, &loop, n, threads);
     else
-        kiln_pool_for(body, closure, n, threads);
+        kiln_pool_for(run_in_state, &loop, n, threads);
 }

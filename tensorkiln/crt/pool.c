@@ -30,8 +30,8 @@ static int start_worker(kiln_pool *pool, uint32_t number)
 }
 
 /* Start workers until there are `count`, or fewer if pthread_create() fails. Only the thread that
- * has set pool->busy calls this. Workers block all signals, so that the host's threads handle
- * them. */
+ * has set pool->busy calls this. Workers inherit what this thread has: all signals blocked, so that
+ * the host's threads handle them, and the usual floating-point state, whatever the caller's is. */
 static void start_workers(kiln_pool *pool, uint32_t count)
 {
     const uint32_t joined = LOAD(pool->joined);
@@ -39,9 +39,12 @@ static void start_workers(kiln_pool *pool, uint32_t count)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
+    const kiln_float_state state = kiln_get_float_state();
+    kiln_set_float_state(KILN_FLOAT_USUAL);
     while (ready < MAX_WORKERS && (LOAD(pool->worker[ready + 1].exists) ||
                                    (ready < count && start_worker(pool, ready + 1))))
         ready++;
+    kiln_set_float_state(state);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool->ready = ready;
     pool->known_joined = joined; /* as read above: a worker that has left since is replaced next time */

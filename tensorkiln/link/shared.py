@@ -96,7 +96,9 @@ DEVICE_EXPORTS = (
     "kiln_executor_set_stream",
 )
 _DEVICE_HEADER = '#include "device.h"\n'
-_LIMIT = re.compile(r"^#define KILN_MAX_PARAMS \d{1,4}$", re.MULTILINE)
+_DEFINES = re.compile(
+    r"^#define (?:KILN_MAX_PARAMS \d{1,4}|KILN_FLUSHES_DENORMALS 1)$", re.MULTILINE
+)
 
 
 # The kinds of all devices; without a library's sources it is not known which it has.
@@ -126,9 +128,9 @@ def runtime_source(*, devices: Sequence[str] = (), defines: Sequence[str] = ()) 
 
 
 def runtime_defines(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The definitions of limits in the C sources of a library that its runtime needs too: of
-    KILN_MAX_PARAMS, where a function has more parameters than usual."""
-    return tuple(sorted({d for text in sources.values() for d in _LIMIT.findall(text)}))
+    """The definitions in the C sources of a library that its runtime needs too: of KILN_MAX_PARAMS,
+    where a function has more parameters than usual, and of KILN_FLUSHES_DENORMALS."""
+    return tuple(sorted({d for text in sources.values() for d in _DEFINES.findall(text)}))
 
 
 def link_shared(

@@ -200,6 +200,12 @@ def _require_plain(model: CompiledModel) -> None:
         )
     if not model.functions:
         raise UserError(f"model {model.name!r} has no public function", code="nothing-to-export")
+    if cpu_target(model.target).flushes_denormals:
+        raise UnsupportedError(
+            "denormals 'flush' is done by the runtime of libraries, which archives do not have",
+            where=model.name,
+            hint="export_library(); or leave denormals out, and set the processor's state",
+        )
     for group in model.artifacts.groups():
         if is_embedded(group):
             files = ", ".join(a.name for a in model.artifacts if a.loader == group.loader)

@@ -55,6 +55,13 @@ CPU_OPTIONS: tuple[Option, ...] = (
         "inside; not given: check, by which the call fails",
         choices=("check", "clamp"),
     ),
+    Option(
+        "denormals",
+        str,
+        "numbers below the smallest normal one: flush takes them for 0 while a function of the "
+        "library runs; not given: keep",
+        choices=("keep", "flush"),
+    ),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 

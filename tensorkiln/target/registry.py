@@ -11,7 +11,7 @@ from tensorkiln.target.host import host_triple
 from tensorkiln.target.kinds import FIELDS, HOST, INSTEAD, KINDS, Canonicalizer, Kind
 from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
 from tensorkiln.target.target import Target
-from tensorkiln.target.triple import require_library
+from tensorkiln.target.triple import LIBRARIES, require_library
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
@@ -140,6 +140,8 @@ def require_codegen(target: Target) -> None:
         )
     if cpu.libs and not KINDS[cpu.kind].hooks.relax_codegen:
         raise _no_libraries(cpu, where)
+    if cpu.flushes_denormals:
+        _require_flush(cpu, where, target)
     arch = cpu.arch
     if not KINDS[cpu.kind].any_machine:
         require_library(cpu.mtriple, f"{where}.mtriple")
@@ -155,6 +157,25 @@ def require_codegen(target: Target) -> None:
             f"kind 'llvmjit' makes code for this machine, {host_triple()}, not {cpu.mtriple}",
             where=f"{where}.mtriple",
             hint="kind 'llvm' makes libraries for other machines",
+        )
+
+
+def _require_flush(cpu: Target, where: str, target: Target) -> None:
+    """Raise UnsupportedError unless kernels of the target take denormal numbers for 0 where its CPU
+    asks for it."""
+    if cpu.arch not in LIBRARIES:
+        raise UnsupportedError(
+            f"denormals 'flush': the runtime knows no state of {cpu.arch} that takes them for 0",
+            where=f"{where}.denormals",
+            hint=f"architectures where it does: {', '.join(LIBRARIES)}",
+        )
+    others = [d for d in (target, *flat_devices(target)) if KINDS[d.kind].is_accelerator]
+    if others:
+        raise UnsupportedError(
+            f"denormals 'flush': kernels of kind {others[0].kind!r} compute on a device, which the "
+            "state of a thread does not reach",
+            where=f"{where}.denormals",
+            hint="leave denormals out",
         )
 
 
@@ -202,6 +223,12 @@ def _require_beside(cpu: Target, device: Target, where: str) -> None:
         require_library(device.mtriple, f"{where}.mtriple")
     if device.libs and not KINDS[device.kind].hooks.relax_codegen:
         raise _no_libraries(device, where)
+    if device.flushes_denormals and not cpu.flushes_denormals:
+        raise UnsupportedError(
+            "CPUs share the threads of the host, which keep denormal numbers",
+            where=f"{where}.denormals",
+            hint="denormals of the host's target",
+        )
     if device.memory and device.memory != cpu.memory:
         raise UnsupportedError(
             "CPUs share the memory of the host, whose pools are divided",
@@ -248,11 +275,12 @@ def cpu_target(target: Target) -> Target:
 
 
 def target_of_kernels(target: Target) -> Target:
-    """Return the target without what says nothing of the code of a kernel: its pools of memory, and
-    what is done with indices outside."""
-    is_cpu = KINDS[target.kind].is_cpu
-    others = {name: None for name in ("memory", "indices") if is_cpu and target[name] is not None}
-    return target.replace(**others) if others else target
+    """Return the target without what says nothing of the code of a kernel: its pools of memory,
+    what is done with indices outside, and with numbers below the smallest normal one."""
+    if not KINDS[target.kind].is_cpu:
+        return target
+    names = [name for name in ("memory", "indices", "denormals") if target[name] is not None]
+    return target.replace(**dict.fromkeys(names)) if names else target
 
 
 def runs_kernels(target: Target) -> bool:

@@ -217,6 +217,12 @@ class Target:
         return value if isinstance(value, str) else "check"
 
     @property
+    def flushes_denormals(self) -> bool:
+        """Whether numbers below the smallest normal one are 0 in runs, for which a CPU can be
+        asked."""
+        return dict(self._fields.attrs).get("denormals") == "flush"
+
+    @property
     def precision(self) -> str:
         """The type of the operands of products: float32, unless a CPU is asked for `bfloat16` or
         `float16`."""

@@ -194,6 +194,7 @@ OTHERS = {
     "scalar.c",
     "cpu.c",
     "cpu_features.h",
+    "float_state.h",
     "mem.c",
     "sizes.h",
     "kiln.h",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorkiln.codegen.c_like.code import COMPARISON, Code, call, infix
 from tensorkiln.codegen.c_like.dialect import LANE
-from tensorkiln.codegen.c_like.narrow import NARROW, NARROW_FLUSHED
+from tensorkiln.codegen.c_like.narrow import NARROW
 from tensorkiln.codegen.c_like.types import (
     cast,
     cast_bits,
@@ -95,8 +95,7 @@ def _program(w: TextWriter, src: str, dst: str, lanes: int) -> str:
     name = f"{_SHORT[dst]}_of_{_SHORT[src]}" + (f"x{count}" if lanes > 1 else "")
 
     def make() -> str:
-        programs = NARROW_FLUSHED if w.dialect.flushes else NARROW
-        parameter, lets, result = programs[src, dst](count)
+        parameter, lets, result = NARROW[src, dst](count)
         return function_of(w, name, [parameter], lets, result)
 
     return w.helper(name, make)

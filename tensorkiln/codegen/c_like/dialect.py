@@ -72,7 +72,6 @@ class Dialect:
     cast: str = "({type}){x}"
     narrow: str = ""  # x as a number of `bits` bits, where a type of more bits holds it
     wraps: bool = False  # whether signed integers wrap around
-    flushes: bool = False  # whether subnormal numbers may be 0
     reassociates: bool = False  # whether compilers may leave out what is added and subtracted
     only_words: bool = False  # whether no integer is longer than word_bits
     constant: str = "const {type} {name} = {x};"

@@ -42,19 +42,17 @@ class _Bindings:
         return binary(name, x, const(n, x.dtype))
 
 
-def single_of_half(lanes: int, flushes: bool = False) -> Program:
-    """float16 -> float32, exact: exponents are moved by a multiplication with 2**112. Where float32
-    `flushes` subnormal numbers to 0, those of float16 are multiples of 2**-24."""
+def single_of_half(lanes: int) -> Program:
+    """float16 -> float32, exact also where subnormal numbers of float32 are 0: exponents are moved
+    by an addition, and subnormal numbers of float16 are multiples of 2**-24."""
     b = _Bindings(lanes)
     x = Var("x", b.u16)
     wide = b.let("wide", cast(x, b.u32))
     size = b.let("size", b.op("bitand", wide, 0x7FFF))
     sign = b.let("sign", b.op("shl", b.op("bitand", wide, 0x8000), 16))
-    moved = b.let("moved", b.real(b.op("shl", size, 13)) * b.num(2.0**112))
-    if flushes:
-        small = b.let("small", cast(size, b.f32) * b.num(2.0**-24))
-        moved = b.let("whole", select(b.op("lt", size, 0x400), small, moved))
-    bits = b.let("bits", b.bits(moved))
+    moved = b.let("moved", b.op("add", b.op("shl", size, 13), 112 << 23))
+    small = b.let("small", b.bits(cast(cast(size, b.i32), b.f32) * b.num(2.0**-24)))
+    bits = b.let("bits", select(b.op("lt", size, 0x400), small, moved))
     special = b.op("ge", size, 0x7C00)  # infinite, or no number
     full = b.let("full", select(special, b.op("bitor", bits, 0x7F800000), bits))
     return x, b.lets, b.real(binary("bitor", full, sign))
@@ -131,11 +129,6 @@ def _odd_of_integer(dtype: str) -> Callable[[int], Program]:
     return program
 
 
-def single_of_half_unless_flushed(lanes: int) -> Program:
-    """float16 -> float32, exact also where subnormal numbers are 0."""
-    return single_of_half(lanes, flushes=True)
-
-
 # (from, to) -> its program; `odd` is a float32 that was rounded to odd.
 NARROW = {
     ("float16", "float32"): single_of_half,
@@ -146,6 +139,3 @@ NARROW = {
     ("int32", "odd"): _odd_of_integer("int32"),
     ("uint32", "odd"): _odd_of_integer("uint32"),
 }
-
-# The same where float32 may have no subnormal numbers.
-NARROW_FLUSHED = {**NARROW, ("float16", "float32"): single_of_half_unless_flushed}

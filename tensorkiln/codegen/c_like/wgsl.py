@@ -110,7 +110,6 @@ WGSL = Dialect(
     cast="{type}({x})",
     narrow="extractBits({x}, 0u, {bits}u)",
     wraps=True,
-    flushes=True,
     reassociates=True,
     only_words=True,
     constant="let {name} = {x};",

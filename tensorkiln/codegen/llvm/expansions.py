@@ -122,15 +122,18 @@ class Expander:
     # -- float16 without F16C ----------------------------------------------------------------------
 
     def from_half(self, x: str) -> str:
-        """float16 -> float32, exact: exponents are moved by a multiplication with 2**112."""
+        """float16 -> float32, exact also where subnormal numbers of float32 are 0: exponents are
+        moved by an addition, and subnormal numbers of float16 are multiples of 2**-24."""
         ti, tf = llvm_type(self.i32), llvm_type(self.f32)
         bits = self.cast("bitcast", x, DType("float16", self.lanes), self.i16)
         wide = self.cast("zext", bits, self.i16, self.i32)
         size = self.int_op("and", wide, 0x7FFF)
         sign = self.int_op("shl", self.int_op("and", wide, 0x8000), 16)
-        tiny = self.cast("bitcast", self.int_op("shl", size, 13), self.i32, self.f32)
-        value = self.line(f"fmul {tf} {tiny}, {self.num(2.0**112, self.f32)}")
-        vbits = self.cast("bitcast", value, self.f32, self.i32)
+        moved = self.int_op("add", self.int_op("shl", size, 13), 112 << 23)
+        whole = self.cast("sitofp", size, self.i32, self.f32)
+        scaled = self.line(f"fmul {tf} {whole}, {self.num(2.0**-24, self.f32)}")
+        small = self.cast("bitcast", scaled, self.f32, self.i32)
+        vbits = self.select(self.compare("ult", size, 0x400), small, moved, self.i32)
         special = self.compare("uge", size, 0x7C00)
         full = self.select(special, self.int_op("or", vbits, 0x7F800000), vbits, self.i32)
         return self.cast("bitcast", self.line(f"or {ti} {full}, {sign}"), self.i32, self.f32)
