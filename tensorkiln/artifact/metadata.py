@@ -1,10 +1,11 @@
 """The metadata of a compiled library: JSON in a section of the library, readable without running
 its code.
 
-Every added key raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
+Every addition raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
 `dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
-of functions, format 4 `model`, `options` and `uses`; a library without them is still of an earlier
-format. A reader takes every format up to its own, and refuses later ones.
+of functions, format 4 `model`, `options` and `uses`, format 5 the element types of
+`base/narrow_types.py`; a library without them is still of an earlier format. A reader takes every
+format up to its own, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from tensorkiln.artifact.dependency import dependency_rows, read_dependency
 from tensorkiln.base.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.origin import NO_ORIGIN, USES, ModelSource, Origin, Use
 from tensorkiln.base.schema import MOST, Dim, Reader
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,9 @@ class Metadata:
 
     @property
     def _format(self) -> int:
+        params = (p for f in self.functions for p in (*f.inputs, *f.outputs))
+        if any(p.dtype in NARROW_TYPES for p in params):
+            return 5
         if self.origin != NO_ORIGIN:
             return 4
         return 3 if any(f.kept for f in self.functions) else 2

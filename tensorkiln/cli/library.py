@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.cli.options import STDIO, plain_file, sizes
 from tensorkiln.inspectors.library import inspect_library
-from tensorkiln.measure.inputs import arrays_of, random_inputs
+from tensorkiln.measure.inputs import arrays_of, numpy_type, random_inputs
 
 Array = npt.NDArray[Any]
 
@@ -136,8 +136,16 @@ def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array
             raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
         if name in found:
             raise UserError(f"input {name!r} is given twice")
-        found[name] = _load_npy(Path(file) if file == STDIO else plain_file(Path(file)))
+        loaded = _load_npy(Path(file) if file == STDIO else plain_file(Path(file)))
+        found[name] = _named_type(loaded, function.inputs[names.index(name)])
     return found
+
+
+def _named_type(array: Array, tensor: ParamInfo) -> Array:
+    """Raw bytes, which is what NumPy's files have for types that it lacks, as the tensor's type."""
+    dtype = numpy_type(tensor.dtype)
+    is_raw = array.dtype.type is np.void and array.dtype.names is None
+    return array.view(dtype) if is_raw and array.dtype.itemsize == dtype.itemsize else array
 
 
 def _load_npy(path: Path) -> Array:

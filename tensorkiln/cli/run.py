@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from tensorkiln.base.config import whole
 from tensorkiln.base.folders import write_files
 from tensorkiln.cli.library import (
@@ -85,6 +87,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _figures(x: Array) -> dict[str, float | None]:
     """The least and largest value and the mean; None where there are none, or no numbers."""
+    if x.dtype.isbuiltin != 1:
+        x = x.astype(np.float32)
     if not x.size or x.dtype.kind not in "fiub":
         return dict.fromkeys(("min", "max", "mean"))
     return {"min": float(x.min()), "max": float(x.max()), "mean": float(x.mean())}
@@ -101,8 +105,6 @@ def _summary(outputs: dict[str, Array]) -> str:
 
 def _write(folder: Path, names: list[str], outputs: list[Array]) -> Sequence[Path]:
     """The files that were written, one per output."""
-    import numpy as np
-
     files: dict[str, bytes] = {}
     for index, (name, x) in enumerate(zip(names, outputs, strict=True)):
         # A name from a model may contain slashes and dots, and must not lead out of the folder.
@@ -110,6 +112,8 @@ def _write(folder: Path, names: list[str], outputs: list[Array]) -> Sequence[Pat
         while f"{plain}.npy" in files:
             plain = f"{plain}_{index}"
         stream = io.BytesIO()
-        np.save(stream, x, allow_pickle=False)
+        # NumPy's files have no names for types of others: such elements are raw bytes there.
+        plain_type = x if x.dtype.isbuiltin == 1 else x.view(f"V{x.dtype.itemsize}")
+        np.save(stream, plain_type, allow_pickle=False)
         files[f"{plain}.npy"] = stream.getvalue()
     return write_files(folder, files)

@@ -118,10 +118,14 @@ void kiln_shape_text(char *text, const int64_t *shape, int ndim)
 
 void kiln_dtype_text(char *text, size_t size, kiln_dtype t)
 {
+    static const char *const narrow[] = {"8_e4m3fn", "8_e4m3fnuz", "8_e5m2", "8_e5m2fnuz",
+                                         "8_e8m0fnu"}; /* codes from 10 on */
     const char *name = t.code == 0 ? "int" : t.code == 1 ? "uint" : t.code == 2 ? "float"
                      : t.code == 4 ? "bfloat" : t.code == 6 ? "bool" : NULL;
     if (t.code == 3 && t.bits == 64)
         snprintf(text, size, "a set of addresses");
+    else if (t.code >= 10 && t.code < 15 && t.bits == 8 && t.lanes == 1)
+        snprintf(text, size, "float%s", narrow[t.code - 10]);
     else if (name == NULL)
         snprintf(text, size, "element type %d with %d bits", t.code, t.bits);
     else if (t.code == 6 && t.bits == 8)

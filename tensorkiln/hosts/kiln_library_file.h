@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_HOST_METADATA_VERSION 4
+#define KILN_HOST_METADATA_VERSION 5
 #define KILN_HOST_NOT_PLAIN (-1) /* an error besides those of errno: not a regular file */
 
 /* O_CLOEXEC, so that child processes do not inherit the descriptor; headers hide it in strict
@@ -185,7 +185,12 @@ static inline kiln_dtype kiln_host_dtype_named(const char *name)
     } known[] = {{"float32", 2, 32}, {"float64", 2, 64}, {"float16", 2, 16}, {"bfloat16", 4, 16},
                  {"int8", 0, 8},     {"int16", 0, 16},   {"int32", 0, 32},   {"int64", 0, 64},
                  {"uint8", 1, 8},    {"uint16", 1, 16},  {"uint32", 1, 32},  {"uint64", 1, 64},
-                 {"bool", 6, 8}};
+                 {"bool", 6, 8},
+                 {"float8_e4m3fn", 10, 8}, {"float8_e4m3fnuz", 11, 8}, {"float8_e5m2", 12, 8},
+                 {"float8_e5m2fnuz", 13, 8}, {"float8_e8m0fnu", 14, 8},
+                 /* A byte for each element: DLPack packs those of fewer bits. */
+                 {"float6_e2m3fn", 1, 8}, {"float6_e3m2fn", 1, 8}, {"float4_e2m1fn", 1, 8},
+                 {"int4", 0, 8}, {"uint4", 1, 8}, {"int2", 0, 8}, {"uint2", 1, 8}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0)
             return kiln_host_dtype(known[i].code, known[i].bits);

@@ -51,6 +51,26 @@ struct float16 {
 struct bfloat16 {
     std::uint16_t bits;
 };
+// Floats of 8 bits, as their bits, by DLPack's code. (Types of fewer bits are bytes: std::uint8_t,
+// int4 and int2 std::int8_t.)
+template <int Code>
+struct float8 {
+    std::uint8_t bits;
+};
+using float8_e4m3fn = float8<10>;
+using float8_e4m3fnuz = float8<11>;
+using float8_e5m2 = float8<12>;
+using float8_e5m2fnuz = float8<13>;
+using float8_e8m0fnu = float8<14>;
+
+namespace detail {
+
+template <class T>
+constexpr int float8_code = 0;
+template <int Code>
+constexpr int float8_code<float8<Code>> = Code;
+
+}  // namespace detail
 
 // An element type: a kiln_dtype with == and !=.
 struct DType : kiln_dtype {
@@ -68,9 +88,11 @@ template <class T>
 constexpr DType dtype_of() noexcept
 {
     using U = std::remove_cv_t<T>;
-    static_assert(std::is_arithmetic_v<U> || std::is_same_v<U, float16> || std::is_same_v<U, bfloat16>,
+    static_assert(std::is_arithmetic_v<U> || std::is_same_v<U, float16> ||
+                      std::is_same_v<U, bfloat16> || detail::float8_code<U> != 0,
                   "a tensor holds numbers");
     constexpr int code = std::is_same_v<U, bool>        ? 6
+                         : detail::float8_code<U> != 0  ? detail::float8_code<U>
                          : std::is_same_v<U, bfloat16>  ? 4
                          : std::is_same_v<U, float16>   ? 2
                          : std::is_floating_point_v<U>  ? 2

@@ -115,6 +115,7 @@ GRAPH_ATTRS = Table(
     "functions",
     {
         **_BOTH,
+        "array_types": ("a tuple of pairs of an input's or output's name and a type", _pairs),
         "assumes": ("a tuple of conditions", _tuple),
         "by_rule": _FLAG,
         "decomposed": ("a tuple of (node, reason), all texts", _pairs),

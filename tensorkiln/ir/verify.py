@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.array_types import check_array_types
 from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
@@ -84,6 +85,7 @@ def verify_function(
             check_device_function(f)
         return check_kernel_calls(f, mod)
     GraphVerifier(mod, known).function(f)
+    check_array_types(f)
     if f.is_planned:
         check_planned(f, mod)
     elif f.makes_storages:

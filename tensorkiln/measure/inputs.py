@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.machine import memory_bytes
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.text import size_text
 
 Array = npt.NDArray[Any]
@@ -41,6 +42,20 @@ def numpy_type(name: str) -> np.dtype[Any]:
         return found
 
 
+def in_bytes(array: Array) -> Array:
+    """An array of a type that programs hold as bytes as the array of these, which shares its
+    memory; others as they are."""
+    narrow = NARROW_TYPES.get(array.dtype.name)
+    return array if narrow is None else array.view(narrow.storage)
+
+
+def typed(array: Array, tensor: ParamInfo) -> Array:
+    """Bytes as an array of the tensor's type, if that is one that programs hold as bytes."""
+    if tensor.dtype not in NARROW_TYPES or array.dtype != NARROW_TYPES[tensor.dtype].storage:
+        return array
+    return array.view(numpy_type(tensor.dtype))
+
+
 def shape_of(tensor: ParamInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
     """The tensor's shape, symbolic dimensions from `dims`. UserError (code `unknown-dim`) that
     names a dimension without a size."""
@@ -56,12 +71,15 @@ def shape_of(tensor: ParamInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def random_array(tensor: ParamInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
-    """Random values for one input: standard normal floats; integers and booleans are 0 or 1, which
-    are valid indices for any dimension of at least 2."""
+    """Random values for one input: standard normal floats, of a type without negative numbers their
+    magnitudes; integers and booleans are 0 or 1, which are valid indices for any dimension of at
+    least 2."""
     shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
-    if dtype.kind in "biu":
+    narrow = NARROW_TYPES.get(tensor.dtype)
+    if dtype.kind in "biu" or (narrow is not None and narrow.is_integer):
         return rng.integers(0, 2, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+    values = rng.standard_normal(shape)
+    return (np.abs(values) if tensor.dtype == "float8_e8m0fnu" else values).astype(dtype)
 
 
 def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:

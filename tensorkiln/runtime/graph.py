@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.device import Device
@@ -15,7 +16,14 @@ from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import CallSignature, NewResult
 from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.streams import current_stream
-from tensorkiln.runtime.tensor import DEFAULT_STREAM, Tensor, dtype_named, view_of
+from tensorkiln.runtime.tensor import (
+    DEFAULT_STREAM,
+    Tensor,
+    as_passed,
+    dtype_named,
+    is_byte_wise,
+    view_of,
+)
 
 _MAX_RANK = 16
 AnyTensor = Tensor | DeviceTensor
@@ -30,7 +38,9 @@ class _SlowFill:
         self.library = memory.library
         self.index = memory.library.index(info.name)
         self.count = len(info.inputs) + len(info.outputs)
-        self.on_device = any(p.device for p in (*info.inputs, *info.outputs))
+        params = (*info.inputs, *info.outputs)
+        self.on_device = any(p.device for p in params)
+        self.has_bytes = any(is_byte_wise(p.dtype) for p in params)
         self._memory = memory  # keeps the C executor alive
         self._pointers: Callable[..., object] = ctypes.c_void_p * self.count
 
@@ -42,7 +52,8 @@ class _SlowFill:
         for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
             what = f"{self.info.name}: output {param.name!r}"
             used = self._used_in(param, stream)
-            address, owner = view_of(value, what, writable=True, stream=used)
+            place = as_passed(value, param.dtype, what)
+            address, owner = view_of(place, what, writable=True, stream=used)
             addresses.append(address)
             kept.append(owner)
         self.run(addresses, stream)
@@ -51,14 +62,11 @@ class _SlowFill:
     def views(self, inputs: Sequence[object], stream: int) -> tuple[list[int], list[object]]:
         """Addresses of DLTensors for the inputs, and the objects that keep these alive. `stream` is
         that of the call."""
-        pairs = [
-            view_of(
-                value,
-                f"{self.info.name}: input {param.name!r}",
-                stream=self._used_in(param, stream),
-            )
-            for value, param in zip(inputs, self.info.inputs, strict=True)
-        ]
+        pairs = []
+        for value, param in zip(inputs, self.info.inputs, strict=True):
+            what = f"{self.info.name}: input {param.name!r}"
+            passed = as_passed(value, param.dtype, what)
+            pairs.append(view_of(passed, what, stream=self._used_in(param, stream)))
         return [address for address, _ in pairs], [kept for _, kept in pairs]
 
     def stream_of_call(self, tensors: Sequence[object]) -> int:
@@ -143,8 +151,8 @@ class _SlowGraphCall:
         stream = self._slow.stream_of_call(inputs)
         addresses, kept = self._slow.views(inputs, stream)
         made = self.tensors(addresses)
-        for tensor in made:
-            address, owner = view_of(tensor, "output")
+        for tensor, param in zip(made, self.info.outputs, strict=True):
+            address, owner = view_of(as_passed(tensor, param.dtype, "output"), "output")
             addresses.append(address)
             kept.append(owner)
         self._slow.run(addresses, stream)
@@ -178,7 +186,10 @@ class _SlowGraphCall:
 def _new_result(param: ParamInfo) -> NewResult:
     shape = param.shape or ()
     known = all(isinstance(size, int) for size in shape)
-    return NewResult(cast("tuple[int, ...]", shape) if known else None, dtype_named(param.dtype))
+    dtype = param.dtype
+    if param.device and is_byte_wise(dtype):
+        dtype = NARROW_TYPES[dtype].storage  # what DLPack has for it; NumPy never sees the memory
+    return NewResult(cast("tuple[int, ...]", shape) if known else None, dtype_named(dtype))
 
 
 class GraphFunction:
@@ -203,13 +214,14 @@ class GraphFunction:
         slow = _SlowFill(memory, info)
 
         def fast(signature: CallSignature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-            if slow.on_device:  # the builtins know no streams of tensors on devices
+            # The builtins know no streams of tensors on devices, and no types of less than a byte.
+            if slow.on_device or slow.has_bytes:
                 return otherwise
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 
         self._call = call = _SlowGraphCall(slow, fast(CallSignature(slow.count), slow))
         # NumPy exports no other dtypes, such as bfloat16; C makes no tensors on devices.
-        exported = all(r.dtype.kind in "iufb" for r in call.results) and not any(call.places)
+        exported = all(r.dtype.isbuiltin == 1 for r in call.results) and not any(call.places)
         names = [p.name for p in info.inputs]
         self.__call__ = (
             fast(CallSignature(len(names), names, call.results), call) if exported else call

@@ -20,6 +20,7 @@ import numpy as np
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.text import listed
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
@@ -105,18 +106,25 @@ def _typed(array: Array, param: ParamInfo, what: str) -> Array:
         return array
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2}
     have = ranks.get(array.dtype.kind, 3)
-    if array.size and have > ranks.get(wanted.kind, 2):
+    narrow = NARROW_TYPES.get(param.dtype)
+    whole = wanted.kind in "iu" if narrow is None else narrow.is_integer
+    if array.size and have > (1 if whole else ranks.get(wanted.kind, 2)):
         raise ArgumentTypeError(
             f"{what}, holds {array.dtype.name} and must hold {param.dtype}", code="dtype-mismatch"
         )
-    if have == 1 and wanted.kind in "iu" and array.size:
-        limits = np.iinfo(wanted)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+    if have == 1 and whole and array.size:
+        least, most = narrow.limits if narrow else _limits(wanted)
+        if int(array.min()) < least or int(array.max()) > most:
             raise ArgumentValueError(
-                f"{what}, holds numbers beyond {param.dtype}, {limits.min} to {limits.max}",
+                f"{what}, holds numbers beyond {param.dtype}, {least} to {most}",
                 code="out-of-range",
             )
     return array.astype(wanted)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def _torch() -> Any:
@@ -155,6 +163,9 @@ def as_torch(value: Any) -> Any:
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
     # NumPy exports no others, such as bfloat16: as bytes, which torch reads as its own type.
+    narrow = NARROW_TYPES.get(array.dtype.name)
+    if narrow is not None and narrow.bits < 8:
+        return torch.from_numpy(array.view(narrow.storage))  # torch packs them, or has none
     kind = getattr(torch, array.dtype.name, None)
     if kind is None:
         raise UnsupportedError(f"torch has no type for {array.dtype.name}")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.packages import missing_package
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.device import CPU, CUDA, Device, cpu
@@ -23,14 +24,11 @@ from tensorkiln.runtime.failures import (
 ALIGN = 64
 LARGE = 65536  # bytes; smaller results are not aligned: that costs more time than it saves
 
-# How names of package ml_dtypes begin.
-_NARROW = ("bfloat16", "float8", "float6", "float4", "int4", "uint4", "int2", "uint2")
-
 Array = NDArray[Any]
 
 
 def dtype_named(name: DTypeLike) -> np.dtype[Any]:
-    """NumPy's dtype for a name or type; `bfloat16` and 8-bit floats come from package ml_dtypes.
+    """NumPy's dtype for a name or type; bfloat16 and types of fewer bits are of package ml_dtypes.
 
     Raises ArgumentTypeError: code `dtype` for an unknown one, `missing-package` for one of that
     package where it is not installed.
@@ -45,7 +43,7 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
         return found
     except ImportError:
-        if str(name).startswith(_NARROW):
+        if str(name) == "bfloat16" or str(name) in NARROW_TYPES:
             missing = missing_package("ml_dtypes", f"element type {name!s:.80}")
             raise ArgumentTypeError(
                 missing.message, code="missing-package", hint=missing.hint
@@ -251,13 +249,21 @@ class DLTensor(ctypes.Structure):
 
 
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_NARROW_CODES = {t.code: name for name, t in NARROW_TYPES.items() if t.bits == 8}
 
 
 def dtype_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     """DLPack's code and bits of an element type; ArgumentTypeError (code `dtype-mismatch`) for one
-    that it does not have."""
-    if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
-        raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
+    that it does not have, or packs, as those of fewer than 8 bits."""
+    narrow = NARROW_TYPES.get(dtype.name)
+    if narrow is not None and narrow.bits == 8:
+        return narrow.code, 8
+    other = dtype.kind not in _CODES and dtype.name != "bfloat16"
+    if narrow is not None or other or not dtype.isnative:
+        hint = f"as bytes: x.view({narrow.storage!r})" if narrow is not None else ""
+        raise ArgumentTypeError(
+            f"arrays of {dtype} cannot be passed", code="dtype-mismatch", hint=hint
+        )
     return 4 if dtype.name == "bfloat16" else _CODES[dtype.kind], dtype.itemsize * 8
 
 
@@ -265,6 +271,8 @@ def dtype_of_code(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     """Inverse of `dtype_code`; ArgumentTypeError (code `dtype`) for what NumPy does not have."""
     if lanes == 1 and code == 4 and bits == 16:
         return dtype_named("bfloat16")
+    if lanes == 1 and bits == 8 and code in _NARROW_CODES:
+        return dtype_named(_NARROW_CODES[code])
     names = {0: "int", 1: "uint", 2: "float", 6: "bool"}
     if lanes != 1 or code not in names or bits % 8 or (code == 6 and bits != 8):
         raise ArgumentTypeError(
@@ -321,6 +329,32 @@ def as_array(value: Any, *, numbers: bool = True) -> Array | None:
     if is_a(value, np.ndarray) or (numbers and is_a(value, np.generic)):
         return np.asarray(value)
     return None
+
+
+def is_byte_wise(dtype: str) -> bool:
+    """Whether an element type of fewer than 8 bits: a parameter of it takes bytes."""
+    return dtype in NARROW_TYPES and NARROW_TYPES[dtype].bits < 8
+
+
+def as_passed(value: Any, dtype: str, what: str) -> Any:
+    """`value` as what a parameter of element type `dtype` takes: an array of fewer than 8 bits as
+    the array of its bytes, which shares its memory; others as they are.
+
+    Raises ArgumentTypeError (code `dtype-mismatch`) for an array of another type, if either has
+    fewer bits. `what` names the argument.
+    """
+    array = as_array(value)
+    if array is None or not (is_byte_wise(dtype) or is_byte_wise(array.dtype.name)):
+        return value
+    if array.dtype.name == dtype:
+        return array.view(NARROW_TYPES[dtype].storage)
+    stored = NARROW_TYPES[dtype].storage if is_byte_wise(dtype) else ""
+    if array.dtype.name == stored:
+        return value
+    bytes_too = f" or bytes of {stored}" if stored else ""
+    raise ArgumentTypeError(
+        f"{what} must be {dtype}{bytes_too}, received {array.dtype}", code="dtype-mismatch"
+    )
 
 
 DEFAULT_STREAM = 1  # of DLPack: CUDA's default stream, for which streams of our own wait

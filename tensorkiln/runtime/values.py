@@ -36,7 +36,9 @@ from tensorkiln.runtime.tensor import (
     Tensor,
     as_array,
     capsule_pointer,
+    dtype_code,
     dtype_named,
+    dtype_of_code,
 )
 
 # Further kinds of enum kiln_kind in kiln.h
@@ -203,12 +205,9 @@ def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: st
 
 
 def _copy_to_value(library: NativeLibrary, array: Array, value: Value) -> None:
-    codes = {"i": 0, "u": 1, "f": 2, "b": 6}
-    code = 4 if array.dtype.name == "bfloat16" else codes.get(array.dtype.kind)
-    if code is None or not array.dtype.isnative:
-        raise ArgumentTypeError(f"arrays of {array.dtype} cannot be passed", code="dtype-mismatch")
+    code, bits = dtype_code(array.dtype)
     shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    packed = code | array.dtype.itemsize * 8 << 8 | 1 << 16  # kiln_dtype: code, bits, lanes
+    packed = code | bits << 8 | 1 << 16  # kiln_dtype: code, bits, lanes
     make = library.dll.kiln_make_tensor
     library.check(make(shape, array.ndim, packed, ctypes.byref(value)))
     if array.size:
@@ -342,6 +341,8 @@ def _byte_strides(tensor: DLTensor, shape: tuple[int, ...], size: int) -> tuple[
 
 
 def _dtype(tensor: DLTensor) -> np.dtype[Any]:
+    if tensor.code > max(_DTYPES) and tensor.code != 6:
+        return dtype_of_code(tensor.code, tensor.bits, tensor.lanes)
     name = f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}"
     found = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
     if found.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # elements below a byte, or vectors

@@ -15,11 +15,15 @@ import pyarrow as pa
 
 from tensorkiln.artifact.metadata import ParamInfo
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.schema import Dim
 from tensorkiln.scale.columns import Array, shown_dims, static_size
 
 # What Arrow has no type for becomes one that holds the same values.
-_STORED = {"bfloat16": "float32", "float8_e4m3fn": "float32", "float8_e5m2": "float32"}
+_STORED = {
+    "bfloat16": "float32",
+    **{name: t.storage if t.is_integer else "float32" for name, t in NARROW_TYPES.items()},
+}
 
 
 def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tensorkiln import frontend
 from tensorkiln.artifact.metadata import ParamInfo
 from tensorkiln.base.errors import UserError, nearest, require
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
@@ -20,7 +21,7 @@ from tensorkiln.ir.relax import (
     RVar,
     TensorType,
 )
-from tensorkiln.measure.inputs import numpy_type, random_inputs
+from tensorkiln.measure.inputs import in_bytes, numpy_type, random_inputs
 from tensorkiln.runtime.device import Devices
 from tensorkiln.transform.relax.name_values import name_values
 from tensorkiln.verification.bounds import epsilon
@@ -160,7 +161,8 @@ def _function(mod: IRModule, source: Compiled) -> Function:
 
 def _is_like(p: ParamInfo, var: RVar) -> bool:
     """Whether a library's parameter can be a model's: of its type, rank and known sizes."""
-    if p.dtype != var.tensor.dtype.name:
+    narrow = NARROW_TYPES.get(p.dtype)
+    if (p.dtype if narrow is None else narrow.storage) != var.tensor.dtype.name:
         return False
     if p.shape is None or not isinstance(var.type, TensorType):
         return True
@@ -172,9 +174,9 @@ def _is_like(p: ParamInfo, var: RVar) -> bool:
 
 
 def _inputs(source: Compiled, given: Inputs, dims: Mapping[str, int], seed: int) -> list[Array]:
-    """An array for each input. UserError for unknown, missing or too many ones."""
+    """An array for each input, as programs have it. UserError for unknown, missing or too many."""
     if given is None:
-        return random_inputs(source.info, dims, seed)
+        return list(map(in_bytes, random_inputs(source.info, dims, seed)))
     names = [p.name for p in source.info.inputs]
     if dims:
         raise UserError("dims is only for random inputs", code="conflict")
@@ -202,7 +204,7 @@ def _inputs(source: Compiled, given: Inputs, dims: Mapping[str, int], seed: int)
             raise UserError(
                 f"input {p.name!r} is {array.dtype}, expected {p.dtype}", code="dtype-mismatch"
             )
-        arrays.append(array)
+        arrays.append(in_bytes(array))
     return arrays
 
 

@@ -19,7 +19,7 @@ from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.kept import KEPT_VALUES, kept_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef
-from tensorkiln.measure.inputs import arrays_of
+from tensorkiln.measure.inputs import arrays_of, in_bytes, typed
 from tensorkiln.pipeline import placed_on, plan_for
 from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Devices
@@ -74,14 +74,15 @@ class Compiled:
 
     def run(self, inputs: Sequence[Array]) -> Ran:
         """The outputs for these inputs, those that are only there to be looked at too, and inner
-        values."""
+        values; of types that programs hold as bytes, the bytes."""
+        given = list(map(typed, inputs, self.info.inputs))
         call = self.module.create_executor(self.devices)[self.info.name]
         if self.info.kind == "graph":
-            outputs = [np.array(a) for a in arrays_of(call(*inputs))]
+            outputs = [np.array(in_bytes(a)) for a in arrays_of(call(*given))]
             kept = self.info.kept
             return Ran(outputs, (Event(kept, tuple(outputs[k.output] for k in kept)),))
         with _shown() as events:
-            outputs = [np.array(a) for a in arrays_of(call(*inputs))]
+            outputs = [np.array(a) for a in arrays_of(call(*given))]
         rows = {k.output: k for k in self.info.kept}
         return Ran(
             outputs,

@@ -100,7 +100,7 @@ def test_devices_of_a_library() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
-        (["format"], 5, "metadata"),
+        (["format"], 6, "metadata"),
         (["format"], 0, "metadata"),
         (["format"], None, "metadata.format"),
         (["library"], 5, "metadata.library"),

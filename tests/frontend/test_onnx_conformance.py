@@ -22,11 +22,11 @@ from tests.frontend.onnx_backend import (
     Outcome,
     cases,
     compiled,
+    evaluated,
     is_bfloat16,
     outcome,
 )
 from tests.frontend.onnx_coverage import DATA, record, text_of
-from tests.frontend.onnx_models import ours
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx-operators.md"
 
@@ -34,7 +34,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx-operators.md"
 @cache
 def outcomes() -> tuple[Outcome, ...]:
     """Of all cases; NumPy evaluates them, but for those of bfloat16, which it does not have."""
-    return tuple(outcome(case, compiled if is_bfloat16(case) else ours) for case in cases())
+    return tuple(outcome(case, compiled if is_bfloat16(case) else evaluated) for case in cases())
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_standard_node_cases() -> None:
 
 @pytest.mark.slow
 def test_standard_node_cases_of_inputs_at_run_time() -> None:
-    found = [outcome(case, ours, True) for case in cases() if not is_bfloat16(case)]
+    found = [outcome(case, evaluated, True) for case in cases() if not is_bfloat16(case)]
     assert {o.name: o.reason for o in found if o.kind in ("differs", "failed")} == {}
     assert sum(o.kind == "agrees" for o in found) >= AT_LEAST_AT_RUN_TIME - OF_BFLOAT16
 
@@ -90,8 +90,10 @@ compiled, with what helps.
   `float8e8m0`, `float6e2m3`, `float6e3m2`, `float4e2m1`) and integers of 2 and 4 (`int4`, `uint4`,
   `int2`, `uint2`) are stored and not computed with: `Cast`, `CastLike`, `QuantizeLinear` and
   `DequantizeLinear` (by blocks, too) convert them, operators that only move elements move them, and
-  all others refuse them. As inputs and outputs they are tensors of bytes, one for each element: the
-  bits of a float (uint8), or an integer's value (int8 or uint8). Weights are unpacked at import.
+  all others refuse them. As inputs and outputs they are
+  [arrays of `ml_dtypes`](howto/call.md#types-of-fewer-than-16-bits), in functions with control flow
+  the bytes of these. A zero point of floats must be a constant, which alone shows that it is 0.
+  Weights are unpacked at import.
 - **Strings** are no elements of tensors. Those of a list that the model has, as the labels of
   classifiers and what encoders make of them, are numbers of entries: a result that is of strings is
   of int64, and the function's attribute `texts` has the entries. Inputs of strings are refused:

@@ -214,7 +214,7 @@ def test_newer_metadata(tmp_path: Path) -> None:
     path = tmp_path / "newer.so"
     path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
     with pytest.raises(
-        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 4"
+        UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 5"
     ):
         tk.runtime.load_module(path)
     with pytest.raises(UserError, match="format 9; this version reads 1 to 4"):

@@ -34,4 +34,16 @@ int main(int argc, char **argv)
     copy<std::uint32_t>(executor, "uint32");
     copy<std::uint64_t>(executor, "uint64");
     copy<bool>(executor, "bool");
+    copy<kiln::float8_e4m3fn>(executor, "float8_e4m3fn");
+    copy<kiln::float8_e4m3fnuz>(executor, "float8_e4m3fnuz");
+    copy<kiln::float8_e5m2>(executor, "float8_e5m2");
+    copy<kiln::float8_e5m2fnuz>(executor, "float8_e5m2fnuz");
+    copy<kiln::float8_e8m0fnu>(executor, "float8_e8m0fnu");
+    copy<std::uint8_t>(executor, "float6_e2m3fn");
+    copy<std::uint8_t>(executor, "float6_e3m2fn");
+    copy<std::uint8_t>(executor, "float4_e2m1fn");
+    copy<std::int8_t>(executor, "int4");
+    copy<std::uint8_t>(executor, "uint4");
+    copy<std::int8_t>(executor, "int2");
+    copy<std::uint8_t>(executor, "uint2");
 }

@@ -1,6 +1,9 @@
 //! As dtypes.c.
 
-use kiln::{Bool, Element, Executor, Library, Tensor, BF16, F16};
+use kiln::{
+    Bool, Element, Executor, Library, Tensor, BF16, F16, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
+    F8E8M0FNU,
+};
 
 fn copy<T: Element>(executor: &Executor, name: &str) -> kiln::Result<()> {
     let mut x = Tensor::zeros(T::DTYPE, &[5])?;
@@ -34,5 +37,17 @@ fn main() -> kiln::Result<()> {
     copy::<u16>(&executor, "uint16")?;
     copy::<u32>(&executor, "uint32")?;
     copy::<u64>(&executor, "uint64")?;
-    copy::<Bool>(&executor, "bool")
+    copy::<Bool>(&executor, "bool")?;
+    copy::<F8E4M3FN>(&executor, "float8_e4m3fn")?;
+    copy::<F8E4M3FNUZ>(&executor, "float8_e4m3fnuz")?;
+    copy::<F8E5M2>(&executor, "float8_e5m2")?;
+    copy::<F8E5M2FNUZ>(&executor, "float8_e5m2fnuz")?;
+    copy::<F8E8M0FNU>(&executor, "float8_e8m0fnu")?;
+    copy::<u8>(&executor, "float6_e2m3fn")?;
+    copy::<u8>(&executor, "float6_e3m2fn")?;
+    copy::<u8>(&executor, "float4_e2m1fn")?;
+    copy::<i8>(&executor, "int4")?;
+    copy::<u8>(&executor, "uint4")?;
+    copy::<i8>(&executor, "int2")?;
+    copy::<u8>(&executor, "uint2")
 }

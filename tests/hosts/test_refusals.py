@@ -283,7 +283,7 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     ),
     "newer metadata": (
         102,
-        "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 4",
+        "'{path}' has metadata version 9, this Tensorkiln reads versions 1 to 5",
         lambda raw: raw.replace(b'"format": 2,', b'"format": 9,'),
     ),
     "newer interface": (

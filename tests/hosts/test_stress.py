@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.codegen.host.function import KernelCall, Ptr, ScalarExpr, host_function
 from tensorkiln.link.headers import HOSTS
@@ -36,6 +37,7 @@ WIDTHS = {
     **{"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2},
     **{"int8": 1, "int16": 2, "int32": 4, "int64": 8},
     **{"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1},
+    **dict.fromkeys(NARROW_TYPES, 1),
 }
 
 

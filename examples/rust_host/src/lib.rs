@@ -34,7 +34,10 @@ mod value;
 pub use error::{Error, Result};
 pub use library_file::{Dim, Function, Param};
 pub use loader::{Artifact, Module};
-pub use tensor::{Bool, DType, Element, Tensor, View, ViewMut, BF16, F16};
+pub use tensor::{
+    Bool, DType, Element, Tensor, View, ViewMut, BF16, F16, F8, F8E4M3FN, F8E4M3FNUZ, F8E5M2,
+    F8E5M2FNUZ, F8E8M0FNU,
+};
 pub use value::{Argument, Value};
 
 use ffi::{Api, RawValue};

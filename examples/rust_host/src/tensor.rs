@@ -37,6 +37,14 @@ impl DType {
             "uint32" => u32::DTYPE,
             "uint64" => u64::DTYPE,
             "bool" => Bool::DTYPE,
+            "float8_e4m3fn" => F8E4M3FN::DTYPE,
+            "float8_e4m3fnuz" => F8E4M3FNUZ::DTYPE,
+            "float8_e5m2" => F8E5M2::DTYPE,
+            "float8_e5m2fnuz" => F8E5M2FNUZ::DTYPE,
+            "float8_e8m0fnu" => F8E8M0FNU::DTYPE,
+            // A byte for each element: DLPack packs those of fewer bits.
+            "float6_e2m3fn" | "float6_e3m2fn" | "float4_e2m1fn" | "uint4" | "uint2" => u8::DTYPE,
+            "int4" | "int2" => i8::DTYPE,
             _ => return None,
         })
     }
@@ -58,6 +66,15 @@ pub struct F16(pub u16);
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BF16(pub u16);
+/// A float of 8 bits, as its bits, by DLPack's code.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct F8<const CODE: u8>(pub u8);
+pub type F8E4M3FN = F8<10>;
+pub type F8E4M3FNUZ = F8<11>;
+pub type F8E5M2 = F8<12>;
+pub type F8E5M2FNUZ = F8<13>;
+pub type F8E8M0FNU = F8<14>;
 /// A bool as a byte, 0 or 1. (`bool` itself is no `Element`: other bytes would be undefined
 /// behaviour.)
 #[repr(transparent)]
@@ -68,6 +85,11 @@ macro_rules! elements {
     ($($kind:ty: $code:expr, $bits:expr;)*) => {
         $(unsafe impl Element for $kind { const DTYPE: DType = DType::new($code, $bits); })*
     };
+}
+
+// SAFETY: any byte is one.
+unsafe impl<const CODE: u8> Element for F8<CODE> {
+    const DTYPE: DType = DType::new(CODE, 8);
 }
 
 elements! {

@@ -4,6 +4,7 @@ argument."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from tensorkiln.arith import simplify
@@ -29,6 +30,7 @@ from tensorkiln.codegen.host.function import (
 from tensorkiln.codegen.host.scalars import kernel_type, literal
 from tensorkiln.codegen.host.size_text import condition_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
+from tensorkiln.ir.array_types import array_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Expr, IntImm, Var
@@ -126,7 +128,12 @@ def graph_host_function(
     def params(names: Iterable[object], rows: slice, role: str) -> list[Param]:
         return [
             tensor_param(
-                str(n), t.dtype.name, symbols.dims(t), model_names, role=role, device=number
+                str(n),
+                array_type(f, str(n), t.dtype.name),
+                symbols.dims(t),
+                model_names,
+                role=role,
+                device=number,
             )
             for n, t, number in zip(
                 names, types[rows], map(devices.number, lives[rows]), strict=True
@@ -135,7 +142,11 @@ def graph_host_function(
 
     inputs = params(input_names, slice(count), "in")
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(types) - count)]
-    outputs = params(_unique(inputs, map(str, names)), slice(count, None), "out")
+    outputs = params(names, slice(count, None), "out")
+    renamed = _unique(inputs, map(str, names))
+    outputs = [
+        replace(p, info=replace(p.info, name=n)) for p, n in zip(outputs, renamed, strict=True)
+    ]
     return host_function(
         f.name,
         "graph",

@@ -13,6 +13,7 @@ from typing import Literal
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.schema import Dim
 
 MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 64, 256, 16  # as in crt.h and kiln.h
@@ -66,6 +67,7 @@ DTYPES: Mapping[str, ElementType] = {
     "float32": ElementType(2, 32, "float"),
     "float64": ElementType(2, 64, "double"),
     "handle": ElementType(3, 64, "void *const"),  # a set of addresses
+    **{n: ElementType(*t.passed, f"{t.storage}_t") for n, t in NARROW_TYPES.items()},
 }
 
 

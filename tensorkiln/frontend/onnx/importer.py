@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
-from tensorkiln.frontend.onnx import bodies, control, dispatch
+from tensorkiln.frontend.onnx import bodies, control, dispatch, narrow
 from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
@@ -28,7 +28,7 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
-from tensorkiln.frontend.onnx.results import distinct, live
+from tensorkiln.frontend.onnx.results import array_types, distinct, live
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.stand_ins import BY_NAME, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
@@ -59,6 +59,7 @@ class Importer:
         self.unrolled = 0  # steps of loops so far
         self.splits = 0  # branches of different ranks, one in another, that are being imported
         self.texts: dict[str, tuple[str, ...]] = {}  # by result: the strings that numbers stand for
+        self.array_types: dict[RVar, str] = {}  # of inputs and results, if not the tensor's own
         self.installed: dict[str, Importers] = {}  # by domain, as far as nodes asked for them
         self.functions = {
             (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
@@ -132,6 +133,8 @@ class Importer:
             attrs["dim_names"] = dim_names
         if self.texts:
             attrs["texts"] = tuple((name, *table) for name, table in self.texts.items())
+        ends = [*zip((v.name for v in inputs), f.params, strict=True), *named]
+        attrs |= array_types(f, {n: self.array_types.get(v, "") for n, v in ends})
         kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
         f = replace(f, attrs=kept)
         # The file name comes first: exporters give every graph the same name.
@@ -157,7 +160,10 @@ class Importer:
             name = identifier(v.name, taken)
             taken.append(name)
             made = self.g.builder.param(name, type_)
-            scope.values[v.name] = made if format is None else Narrow(made, format)
+            scope.values[v.name] = made
+            if format is not None:
+                self.g.span, self.array_types[made] = v.name, format.array
+                scope.values[v.name] = narrow.taken(self.g, made, format)
         return inputs
 
     def _results(self, name: str, scope: GraphScope) -> list[tuple[str, RVar]]:
@@ -187,12 +193,13 @@ class Importer:
 
     def _bound(self, value: Val | Narrow | Texts) -> RVar:
         """A tensor as a variable bound in the function; parameters and constants are copied."""
-        if isinstance(value, Narrow | Texts):
-            value = value.stored if isinstance(value, Narrow) else value.numbers
-        out = self.g.value(value)
+        plain = value.stored if isinstance(value, Narrow) else value
+        out = self.g.value(plain.numbers if isinstance(plain, Texts) else plain)
         if isinstance(out, Constant) or out in self.g.builder.params:
             out = self.g.builder.emit("identity", out, span=self.g.span)
         assert isinstance(out, RVar)
+        if isinstance(value, Narrow):
+            self.array_types[out] = value.format.array
         return out
 
     # -- nodes --------------------------------------------------------------------------------

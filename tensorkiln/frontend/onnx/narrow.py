@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.ir.relax import TensorType
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An element type of `bits` bits.
+    """An element type of `bits` bits, which arrays have as type `array` (`base/narrow_types.py`).
 
     A float has `mantissa` bits of fraction below the exponent with this `bias`, and the magnitude
     `greatest` as bits. What is beyond is `beyond`: the bits of an infinity, of NaN, or `greatest`
@@ -33,6 +34,7 @@ class Format:
     """
 
     name: str
+    array: str
     bits: int
     signed: bool = True
     mantissa: int = 0
@@ -50,7 +52,7 @@ class Format:
     @property
     def storage(self) -> str:
         """The element type of the bytes."""
-        return "int8" if self.signed and not self.is_float else "uint8"
+        return NARROW_TYPES[self.array].storage
 
     @property
     def range(self) -> tuple[int, int]:
@@ -60,20 +62,20 @@ class Format:
         return 0, (1 << self.bits) - 1
 
 
-SCALE = Format("float8e8m0", 8, False, bias=127, nan=255)
+SCALE = Format("float8e8m0", "float8_e8m0fnu", 8, False, bias=127, nan=255)
 _ALL = (
-    Format("float8e4m3fn", 8, True, 3, 7, 0x7E, 0x7F, 0x7F),
-    Format("float8e4m3fnuz", 8, True, 3, 8, 0x7F, 0x80, 0x80, True),
-    Format("float8e5m2", 8, True, 2, 15, 0x7B, 0x7C, 0x7E),
-    Format("float8e5m2fnuz", 8, True, 2, 16, 0x7F, 0x80, 0x80, True),
-    Format("float6e2m3", 6, True, 3, 1, 0x1F, 0x1F),
-    Format("float6e3m2", 6, True, 2, 3, 0x1F, 0x1F),
-    Format("float4e2m1", 4, True, 1, 1, 0x07, 0x07),
+    Format("float8e4m3fn", "float8_e4m3fn", 8, True, 3, 7, 0x7E, 0x7F, 0x7F),
+    Format("float8e4m3fnuz", "float8_e4m3fnuz", 8, True, 3, 8, 0x7F, 0x80, 0x80, True),
+    Format("float8e5m2", "float8_e5m2", 8, True, 2, 15, 0x7B, 0x7C, 0x7E),
+    Format("float8e5m2fnuz", "float8_e5m2fnuz", 8, True, 2, 16, 0x7F, 0x80, 0x80, True),
+    Format("float6e2m3", "float6_e2m3fn", 6, True, 3, 1, 0x1F, 0x1F),
+    Format("float6e3m2", "float6_e3m2fn", 6, True, 2, 3, 0x1F, 0x1F),
+    Format("float4e2m1", "float4_e2m1fn", 4, True, 1, 1, 0x07, 0x07),
     SCALE,
-    Format("uint4", 4, False),
-    Format("int4", 4),
-    Format("uint2", 2, False),
-    Format("int2", 2),
+    Format("uint4", "uint4", 4, False),
+    Format("int4", "int4", 4),
+    Format("uint2", "uint2", 2, False),
+    Format("int2", "int2", 2),
 )
 FORMATS = {f.name: f for f in _ALL}
 
@@ -108,6 +110,16 @@ def unpacked(data: np.ndarray, format: Format, count: int) -> np.ndarray:
 def packed_size(format: Format, count: int) -> int:
     """The bytes that `count` packed elements take."""
     return -(-count * format.bits // 8)
+
+
+def taken(g: Context, given: RVar, f: Format) -> Narrow:
+    """An input. Of its bytes the lowest bits count; those above become what `Narrow` has there."""
+    if f.bits == 8:
+        return Narrow(given, f)
+    if f.storage == "uint8":
+        return Narrow(g.emit("bitwise_and", given, g.const((1 << f.bits) - 1, "uint8")), f)
+    up = g.const(8 - f.bits, "int8")
+    return Narrow(g.emit("right_shift", g.emit("left_shift", given, up), up), f)
 
 
 # -- conversions ------------------------------------------------------------------------------

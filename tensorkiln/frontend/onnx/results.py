@@ -1,11 +1,12 @@
-"""The results of an import: their names, and what is computed for none of them."""
+"""The results of an import: their names and types, and what is computed for none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.text import unused
+from tensorkiln.ir.array_types import ARRAY_TYPES
 from tensorkiln.ir.relax import Function, MatchCast, RVar
 from tensorkiln.ir.visit_graph import variables
 
@@ -18,6 +19,13 @@ def distinct(results: Sequence[tuple[str, RVar]]) -> list[tuple[str, RVar]]:
         found[unused(name, taken) if name in found else name] = value
         taken.update(found)
     return list(found.items())
+
+
+def array_types(f: Function, types: Mapping[str, str]) -> dict[str, object]:
+    """The attribute of `f` that says the types of arrays, by input or output; empty: its tensor's.
+    Functions with control flow have none: they take and give values, whose elements are bytes."""
+    pairs = tuple((name, kind) for name, kind in types.items() if kind)
+    return {} if f.is_outer or not pairs else {ARRAY_TYPES: pairs}
 
 
 def live(f: Function) -> Function:
