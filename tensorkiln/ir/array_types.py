@@ -1,6 +1,6 @@
 """The attribute `array_types` of graph functions: pairs of an input's or output's name and the
 element type of arrays there, where that is none of programs (`base/narrow_types.py`). The tensor is
-of that type's bytes.
+of that type's bytes; of an argument's bytes the bits above the element may be any.
 """
 
 from __future__ import annotations

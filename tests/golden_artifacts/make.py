@@ -18,7 +18,8 @@ Those of number 2 are the same with a manifest 2, which ends with a hash of itse
 the weights in their libraries; metadata, containers and link plans are of version 1 still.
 Those of number 3 have metadata 2: library-3.so and all that is of the same compile need external
 software, in every field of it. kept-3.so has metadata 3: it also returns what its kernels compute.
-Those of number 4 have metadata 4: they say what they were made from.
+Those of number 4 have metadata 4: they say what they were made from. narrow-5.so has metadata 5: it
+takes and gives arrays of element types that programs hold as bytes.
 Archives in Model Library Format (model_library.py) have the number of that format:
 
     mlf-8.tar.xz      two models
@@ -92,6 +93,17 @@ def main(x: R.Tensor((2, 4), "float32")) -> R.Tensor((2, 4), "float32"):
 """
 
 
+NARROW = """
+@R.function(
+    attrs={"array_types": (("x", "uint4"), ("w", "float8_e4m3fn"), ("output0", "float8_e4m3fn"))}
+)
+def main(x: R.Tensor((4,), "uint8"), w: R.Tensor((4,), "uint8")):
+    y = R.identity(w)
+    z = R.cast(x, "float32")
+    return y, z
+"""
+
+
 def main() -> None:
     """Write what is missing: the files of a version are written once."""
     if not (HERE / f"beside-{VERSION}.so").exists():
@@ -100,7 +112,17 @@ def main() -> None:
         write_rest(HERE / f"recorded-{VERSION}.json")
     if not (HERE / "kept-3.so").exists():
         write_kept()
+    if not (HERE / "narrow-5.so").exists():
+        write_narrow()
     model_library.write_once()
+
+
+def write_narrow() -> None:
+    """A library of types that programs hold as bytes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the baseline is meant
+        made = tk.compile(from_source(NARROW), Target({"kind": "llvm", "mcpu": "x86-64"}))
+    made.export_library(HERE / "narrow-5.so")
 
 
 def write_kept() -> None:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -88,6 +89,19 @@ def test_a_library_with_kept_values() -> None:
     assert [(k.output, k.names) for k in f.kept] == [(1, ("n0_y",)), (0, ("n1_z",))]
     found = tk.verify(path, kept_module())
     assert found.ok and found.compared == 2
+
+
+@runs_here
+def test_a_library_of_narrow_types() -> None:
+    path = HERE / "narrow-5.so"
+    (f,) = inspect_library(path).metadata.functions
+    assert [p.dtype for p in f.inputs] == ["uint4", "float8_e4m3fn"]
+    assert [p.dtype for p in f.outputs] == ["float8_e4m3fn", "float32"]
+    x = np.array([15, 7, 0, 1], ml_dtypes.uint4)
+    w = np.array([1.5, -2, 448, 0], ml_dtypes.float8_e4m3fn)
+    y, z = tk.load(path)(x, w)
+    assert y.dtype == w.dtype and y.tobytes() == w.tobytes()
+    assert z.tolist() == [15.0, 7.0, 0.0, 1.0]
 
 
 @runs_here
@@ -217,7 +231,7 @@ def test_newer_metadata(tmp_path: Path) -> None:
         UserError, match="metadata version 9, this Tensorkiln reads versions 1 to 5"
     ):
         tk.runtime.load_module(path)
-    with pytest.raises(UserError, match="format 9; this version reads 1 to 4"):
+    with pytest.raises(UserError, match="format 9; this version reads 1 to 5"):
         inspect_library(path)
 
 
