@@ -16,7 +16,7 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test processors tools lint pythons release-check bench operators gpu compare replay conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
+.PHONY: demo quick test processors tools lint pythons release-check bench bench-here operators gpu compare replay conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make tools        install what tests are skipped without, by apt-get; needs root"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
+	@echo "make bench-here   records of this processor, which takes MINUTES=25 at most; nothing else may run"
 	@echo "make gpu          kernels and models on a GPU of NVIDIA beside torch; DRY=1 without one, on small shapes"
 	@echo "make operators    operators, families of networks, scikit-learn's estimators, beside ONNX Runtime"
 	@echo "make compare      instructions of every kernel against those recorded"
@@ -125,6 +126,10 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench.loading
 	-$(BIN)/python -m bench.devices
 	$(BIN)/python -m bench.results
+
+# At most MINUTES; run where a processor without records at the present commit is at hand.
+bench-here: .venv/has-bench .venv/peer-ort .venv/peer-openvino
+	$(BIN)/python -m bench.here $(if $(FOR_MINUTES),$(FOR_MINUTES),--minutes 25)
 
 # What cannot be installed here is a row that says so.
 .venv/estimators: .venv/has-bench .venv/peer-ort

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -156,7 +155,9 @@ def _scale(weights: Sequence[nn.Parameter], factor: float) -> None:
 def _compiled(network: nn.Module, inputs: Sequence[Array], denormals: str) -> Callable[..., object]:
     example = tuple(map(torch.from_numpy, inputs))
     library = tk.compile(network, "native", example_inputs=example, denormals=denormals).jit()
-    return tk.runtime.Executor(library)["main"]
+    executor = tk.runtime.Executor(library)
+    executor.set_num_threads(1)
+    return executor["main"]
 
 
 def _micros(f: Callable[..., object], inputs: Sequence[Array], times: int) -> float:
@@ -164,11 +165,11 @@ def _micros(f: Callable[..., object], inputs: Sequence[Array], times: int) -> fl
     return round(least(lambda: f(*inputs), times) * 1e6, 1)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Measure the cases that are asked for, print the table and keep it."""
     parser = argparse.ArgumentParser(prog="python -m bench.denormals", description=__doc__)
     parser.add_argument("--only", default="", help="comma-separated names of kernels; all")
-    only = [name for name in parser.parse_args().only.split(",") if name]
+    only = [name for name in parser.parse_args(arguments).only.split(",") if name]
     names = [case.name for case in CASES]
     unknown = [name for name in only if name not in names]
     if unknown:
@@ -182,5 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ["KILN_NUM_THREADS"] = "1"
     main()

@@ -119,9 +119,17 @@ def _machines(records: list[Record], machines: list[str]) -> list[str]:
         rows = [row for r in _kind(here, "latency") for row in r["rows"] if row["version"]]
         versions = dict.fromkeys(f"{row['label']} {row['version']}" for row in rows)
         lines.append(f"- **{_letter(machines.index(machine))}**: {machine}")
+        lines += [f"  - processor: {_processor(r)}" for r in _kind(here, "processor")[-1:]]
         lines.append(f"  - versions: {', '.join(versions) or 'no peer'}")
         lines.append(f"  - runs (UTC, commit): {'; '.join(runs)}")
     return [*lines, ""]
+
+
+def _processor(record: Record) -> str:
+    """What LLVM calls a processor, its caches and features."""
+    caches = [f"{n >> 10} KiB level {level}" for level, n in record["caches"].items() if n]
+    features = " ".join(record["features"])
+    return f"{record['cpu']}; caches {', '.join(caches) or 'unknown'}; {features}"
 
 
 # Tables of `bench.beside`.
@@ -284,5 +292,10 @@ def write(path: Path = RESULTS) -> Path:
     return path
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the pages, and print their names."""
     print(write(), *speed_page.write(load()))
+
+
+if __name__ == "__main__":
+    main()
