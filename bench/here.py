@@ -143,7 +143,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     if not options.no_pages:
         results.main()
-    print(f"\nOf {OURS.label} and {', '.join(PEERS[n].label for n in everyone) or 'no peer'}.")
+    others = ", ".join(PEERS[n].label for n in everyone) or "nobody"
+    print(f"\n{OURS.label} beside {others}.")
     print("\n".join(["Left out, or failed:", *notes] if notes else ["Nothing was left out."]))
 
 

@@ -15,8 +15,8 @@ Seen = dict[str, tuple[float, Peers]]
 def measured(
     seconds: float, rows: Sequence[tuple[str, float, float]], failing: str = ""
 ) -> tuple[Seen, list[str], float]:
-    """What each step of `rows` (name, fixed seconds, those of slow peers) got in `seconds`, the notes
-    and the time that has passed."""
+    """What each step of `rows` (name, fixed seconds, those of slow peers) got in `seconds`, the
+    notes, and the time that has passed."""
     now, seen = [100.0], Seen()
 
     def step(name: str, fixed: float, slow: float) -> Step:
