@@ -23,6 +23,7 @@ from tensorkiln.cli.options import (
     add_precision,
     add_quiet,
     add_records,
+    add_shape,
     add_target,
     add_workspace,
     external,
@@ -30,6 +31,7 @@ from tensorkiln.cli.options import (
     path,
     plain_file,
     refuse_together,
+    shapes,
     sizes,
     stderr_progress,
     word,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln compile`."""
     add_model(parser)
+    add_shape(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -147,7 +150,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     progress = stderr_progress(args.quiet)
     target = tk.Target(args.target or "native")
     progress.phase("read model")
-    module = tk.frontend.from_onnx(model, freeze=freeze or None)
+    module = tk.frontend.from_onnx(model, freeze=freeze or None, shapes=shapes(args.shape))
     name = c_name(output.stem) if args.name is None else args.name
     executable = tk.compile(
         module,

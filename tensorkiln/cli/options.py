@@ -257,6 +257,41 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add `--shape`."""
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=N,...",
+        type=option(_shape),
+        action="append",
+        default=[],
+        help="shape of an input that declares none: sizes, and names of symbolic dimensions; "
+        "may be repeated",
+    )
+
+
+def _shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """NAME=N,... with sizes from 0 or names of dimensions, or NAME= for a scalar"""
+    name, is_named, listed = text.rpartition("=")
+    words = [word.strip() for word in listed.split(",")] if listed.strip() else []
+    if not (name and is_named and all(words)):
+        raise ValueError
+    sizes = [int(w) if w.isascii() and w.isdecimal() else w for w in words]
+    if any(isinstance(n, int) and n > MOST for n in sizes):
+        raise ValueError
+    return name, tuple(sizes)
+
+
+def shapes(given: Sequence[tuple[str, tuple[int | str, ...]]]) -> dict[str, tuple[int | str, ...]]:
+    """The values of all uses of `--shape` as a dict. UserError (code `given-twice`) for two
+    different shapes of one input."""
+    out: dict[str, tuple[int | str, ...]] = {}
+    for name, shape in given:
+        if out.setdefault(name, shape) != shape:
+            raise UserError(f"--shape: {name!r} is given two shapes", code="given-twice")
+    return out
+
+
 def _workspace(text: str) -> str:
     """bytes, such as 256K, or those of pools: sram=200K,dtcm=64K"""
     if "=" not in text:

@@ -26,12 +26,13 @@ def from_onnx(
     model: Any,
     *,
     freeze: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> IRModule:
     """Import an ONNX model; see `tensorkiln.frontend.onnx.from_onnx`."""
     from tensorkiln.frontend import onnx
 
-    return onnx.from_onnx(model, freeze=freeze, external_roots=external_roots)
+    return onnx.from_onnx(model, freeze=freeze, shapes=shapes, external_roots=external_roots)
 
 
 def check_onnx(

@@ -86,7 +86,7 @@ class FakeCompiler:
     issues: tuple[Issue, ...] = ()
     fail: BaseException | None = None
 
-    def from_onnx(self, path: Any, freeze: Any = None) -> str:
+    def from_onnx(self, path: Any, freeze: Any = None, shapes: Any = None) -> str:
         self.calls.append(("from_onnx", (path, freeze)))
         return "module"
 

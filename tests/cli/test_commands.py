@@ -162,6 +162,7 @@ def test_compile_quiet_and_default_output(compiler: fakes.FakeCompiler, output: 
         (["compile", "net.onnx", "-o", "."], "it is a folder"),
         (["compile", "net.onnx", "--target", "lvm"], "did you mean 'llvm'"),
         (["compile", "net.onnx", "--freeze", "b=1,b=2"], "two sizes"),
+        (["compile", "net.onnx", "--shape", "x=n,2", "--shape", "x=n"], "two shapes"),
         (["check", "none.onnx"], "no such file"),
         (["inspect", "none.so"], "no such file"),
         (["run", "none.so"], "no such file"),

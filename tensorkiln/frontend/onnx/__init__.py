@@ -21,6 +21,7 @@ def from_onnx(
     model: Any,
     *,
     freeze: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> IRModule:
     """Import an ONNX model as a module with one function, `main`.
@@ -29,15 +30,18 @@ def from_onnx(
     file, or after the graph if there is no file. The parameters of `main` are the graph inputs that
     have no initializer, renamed to valid identifiers (`input.1` becomes `input_1`); the names in
     the model are kept in `attrs["input_names"]` and `attrs["output_names"]`. Several outputs make
-    a Tuple. `freeze` gives symbolic dimensions a size: `freeze={"batch": 1}`. External data must
-    lie in the model's folder or in one of `external_roots`. Weights that the file stores as raw
-    bytes are views of the mapped file, not copies.
+    a Tuple. `freeze` gives symbolic dimensions a size: `freeze={"batch": 1}`. `shapes` are those of
+    inputs that declare none and whose number of dimensions no node tells: sizes, names of symbolic
+    dimensions, or None for one without a name: `shapes={"x": ("batch", 3, None)}`. External data
+    must lie in the model's folder or in one of `external_roots`. Weights that the file stores as
+    raw bytes are views of the mapped file, not copies.
 
-    Raises UserError if the file is not an ONNX model, if external data is missing or `freeze` is
-    wrong; raises one UnsupportedError that lists every node that is malformed or not supported.
+    Raises UserError if the file is not an ONNX model, if external data is missing, or `freeze` or
+    `shapes` are wrong; raises one UnsupportedError that lists every node that is malformed or not
+    supported.
     """
     source = load(model, [Path(r) for r in external_roots])
-    importer = Importer(source, freeze)
+    importer = Importer(source, freeze, shapes)
     module = importer.run()
     if module is None:
         raise UnsupportedError(importer.issues)

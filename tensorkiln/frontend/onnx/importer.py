@@ -11,7 +11,7 @@ from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
-from tensorkiln.frontend.onnx.inputs import declared, input_type
+from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
@@ -30,7 +30,7 @@ from tensorkiln.frontend.onnx.proto import (
 )
 from tensorkiln.frontend.onnx.results import array_types, distinct, live
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
-from tensorkiln.frontend.onnx.stand_ins import BY_NAME, is_doubtful, stand_ins
+from tensorkiln.frontend.onnx.stand_ins import BY_NAME, declared_types, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
 from tensorkiln.frontend.onnx.texts import Texts
@@ -50,8 +50,14 @@ ONNX_DOMAINS = ("", "ai.onnx")
 class Importer:
     """One import of one model; call `run` once. `issues` lists what cannot be imported."""
 
-    def __init__(self, source: ParsedModel, freeze: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        source: ParsedModel,
+        freeze: Mapping[str, int] | None,
+        shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    ) -> None:
         self.source = source
+        self.shapes = {} if shapes is None else shapes  # of inputs that declare none
         self.dims = Dims(freeze)
         self.g = Context(self.dims)
         self.issues: list[Issue] = []
@@ -144,7 +150,8 @@ class Importer:
 
     def _params(self, graph: Graph, scope: GraphScope) -> list[ValueInfo]:
         """Make parameters of the graph inputs that have no initializer, and return these inputs."""
-        inputs = [v for v in graph.input if v.name not in scope.values]
+        shaped = with_shapes(graph, self.shapes, declared_types(scope))
+        inputs = [v for v in shaped if v.name not in scope.values]
         plain = {d.param for v in inputs for d in declared(v) if parse_dim(d.param) is None}
         taken: list[str] = []
         for v in inputs:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.frontend.onnx.dims import Dims, build_dim, parse_dim
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.narrow import Format
-from tensorkiln.frontend.onnx.proto import Dim, ValueInfo
+from tensorkiln.frontend.onnx.proto import Dim, Graph, TypeProto, ValueInfo
+from tensorkiln.frontend.onnx.ranks import lacks_shape, shaped, with_ranks
 from tensorkiln.frontend.onnx.tensors import element_type
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr
@@ -18,6 +22,52 @@ def declared(v: ValueInfo) -> Sequence[Dim]:
     """The declared dimensions of an input; empty if it is not a tensor or its rank is unknown."""
     t = v.type.tensor if v.type is not None else None
     return t.shape.dim if t is not None and t.shape is not None else ()
+
+
+def with_shapes(
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int | str | None]],
+    declared: Mapping[str, TypeProto],
+) -> Sequence[ValueInfo]:
+    """The graph's inputs, those without a shape with the one among `shapes`, which the user gives,
+    or with dimensions without names, where nodes and `declared` types tell how many.
+
+    Raises UserError for shapes of other inputs, and those that are none.
+    """
+    require(shapes, Mapping, "shapes")
+    lacking = [v.name for v in graph.input if lacks_shape(v)]
+    for name, dims in shapes.items():
+        if name not in lacking:
+            has = name in [v.name for v in graph.input]
+            raise UserError(
+                f"shapes: input {name!r} declares its shape"
+                if has
+                else f"shapes: the model has no input {name!r}",
+                code="bad-shapes",
+                hint="freeze={name: size} gives its symbolic dimensions a size"
+                if has
+                else nearest(name, lacking),
+            )
+        _check_shape(name, dims)
+    inputs = [
+        shaped(v, list(map(_given, shapes[v.name]))) if v.name in shapes else v for v in graph.input
+    ]
+    return with_ranks(replace(graph, input=tuple(inputs)), declared)
+
+
+def _check_shape(name: str, dims: Any) -> None:
+    listed = isinstance(dims, Sequence) and not isinstance(dims, str | bytes)
+    for d in dims if listed else [dims]:
+        whole = isinstance(d, int) and not isinstance(d, bool) and 0 <= d < 2**63
+        if not listed or not (whole or d is None or (isinstance(d, str) and d)):
+            raise UserError(
+                f"shapes: {name!r} has {d!r}, expected a list of sizes from 0, names, or None",
+                code="bad-shapes",
+            )
+
+
+def _given(d: int | str | None) -> Dim:
+    return Dim(param=d) if isinstance(d, str) else Dim(value=d)
 
 
 def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, Format | None]:
@@ -39,7 +89,9 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, F
         raise NodeProblem(
             "malformed",
             f"input {v.name!r} declares no shape",
-            "onnx.shape_inference, or export it with a shape; dimensions may be symbolic",
+            "nodes do not tell how many dimensions it has: "
+            f"from_onnx(..., shapes={{{v.name!r}: ('n', 3)}}), "
+            f"or kiln compile --shape {v.name}=n,3",
         )
     shape = [_dim(d, f"{v.name}_d{i}", plain, dims) for i, d in enumerate(t.shape.dim)]
     return TensorType(tuple(shape), DType(dtype)), format

@@ -1,0 +1,323 @@
+"""Numbers of dimensions of inputs that declare no shape, as far as the nodes tell them.
+
+Ranks of the values of a graph follow from each other: a convolution's operand has that of its
+weight, and a sum over two dimensions that are not kept takes two away. They are propagated along
+nodes in both directions, from weights, attributes and what the model declares, until nothing is
+new. Nodes within branches and loops tell nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensorkiln.frontend.onnx.proto import (
+    AttributeProto,
+    Dim,
+    Graph,
+    NodeProto,
+    Shape,
+    TensorProto,
+    TypeProto,
+    ValueInfo,
+)
+
+# Operators all of whose results have the rank of their first operand.
+_ALIKE = """Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast
+CastLike Ceil Celu Clip Cos Cosh CumSum CumProd Dropout Elu Erf Exp Floor Gelu GlobalAveragePool
+GlobalLpPool GlobalMaxPool GroupNormalization HardSigmoid HardSwish Hardmax Identity
+InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Log LogSoftmax LpNormalization
+MeanVarianceNormalization Mish Neg Not PRelu Pad RMSNormalization RandomNormalLike
+RandomUniformLike Reciprocal Relu Resize ReverseSequence Round Scatter ScatterElements ScatterND
+Selu Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign Split Sqrt Swish Tan Tanh
+ThresholdedRelu Tile TopK Transpose Trilu Upsample QuantizeLinear DequantizeLinear Binarizer
+Imputer"""
+# Those of which other operands have it too, by number.
+_ALIKE_TOO = {"GatherElements": (1,), "ScatterElements": (1, 2), "Scatter": (1, 2)}
+_BROADCAST = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual
+Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor"""
+_REDUCTIONS = """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+ReduceProd ReduceSum ReduceSumSquare"""
+# Operands and results of fixed ranks.
+_FIXED: Mapping[str, tuple[tuple[int | None, ...], tuple[int | None, ...]]] = {
+    **dict.fromkeys(("RNN", "GRU"), ((3, 3, 3, 2, 1, 3), (4, 3))),
+    "LSTM": ((3, 3, 3, 2, 1, 3, 3, 2), (4, 3, 3)),
+    "Gemm": ((2, 2), (2,)),
+    "Flatten": ((), (2,)),
+    "Shape": ((), (1,)),
+    "Size": ((), (0,)),
+    "NonZero": ((), (2,)),
+    "DepthToSpace": ((4,), (4,)),
+    "SpaceToDepth": ((4,), (4,)),
+    "RoiAlign": ((4, 2, 1), (4,)),
+    "MaxRoiPool": ((4, 2), (4,)),
+    "NonMaxSuppression": ((3, 3), (2,)),
+    "STFT": ((3,), (4,)),
+    "TreeEnsembleClassifier": ((2,), (1, 2)),
+    "TreeEnsembleRegressor": ((2,), (2,)),
+}
+# Windows: the number of the operand that is the weight, or None for a pool.
+_WINDOWS = {
+    "Conv": 1,
+    "ConvInteger": 1,
+    "QLinearConv": 3,
+    "ConvTranspose": 1,
+    "DeformConv": 1,
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """`second` has `more` dimensions than `first`."""
+
+    first: str
+    second: str
+    more: int = 0
+
+
+class _Ranks:
+    """Ranks by name, and constants. The first rank that is learned stands: nodes that need another
+    one refuse the value."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[str, int] = {}
+        self.constants: dict[str, TensorProto] = {}
+
+    def learn(self, name: str, rank: int | None) -> None:
+        """Take a rank, unless it is None or none that a tensor has."""
+        if name and rank is not None and rank >= 0:
+            self.ranks.setdefault(name, rank)
+
+    def count(self, name: str) -> int | None:
+        """The number of elements of a 1-D constant."""
+        tensor = self.constants.get(name)
+        dims = None if tensor is None else tensor.dims.tolist()
+        return int(dims[0]) if dims is not None and len(dims) == 1 else None
+
+
+def with_ranks(graph: Graph, declared: Mapping[str, TypeProto]) -> Sequence[ValueInfo]:
+    """The graph's inputs, those without a shape as tensors of the rank that follows from the nodes
+    that use them; unchanged where none follows. `declared` are types of other values.
+    """
+    if not any(map(lacks_shape, graph.input)):
+        return graph.input
+    ranks = _known(graph, declared)
+    _propagate(graph.node, ranks)
+    return [_ranked(v, ranks) if lacks_shape(v) else v for v in graph.input]
+
+
+def lacks_shape(v: ValueInfo) -> bool:
+    """Whether an input is a tensor that declares no shape."""
+    return v.type is not None and v.type.tensor is not None and v.type.tensor.shape is None
+
+
+def shaped(v: ValueInfo, dims: Sequence[Dim]) -> ValueInfo:
+    """An input as a tensor of these dimensions."""
+    assert v.type is not None and v.type.tensor is not None
+    tensor = replace(v.type.tensor, shape=Shape(tuple(dims)))
+    return replace(v, type=replace(v.type, tensor=tensor))
+
+
+def _ranked(v: ValueInfo, ranks: _Ranks) -> ValueInfo:
+    rank = ranks.ranks.get(v.name)
+    return v if rank is None else shaped(v, [Dim()] * rank)
+
+
+def _known(graph: Graph, declared: Mapping[str, TypeProto]) -> _Ranks:
+    """The ranks of weights, and those that the model declares."""
+    ranks = _Ranks()
+    ranks.constants = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        for a in node.attribute if node.op_type == "Constant" else ():
+            if a.name == "value" and a.t is not None:
+                ranks.constants[node.output[0]] = a.t
+    for name, tensor in ranks.constants.items():
+        ranks.learn(name, len(tensor.dims))
+    types = {v.name: v.type for v in (*graph.input, *graph.output) if v.type is not None}
+    for name, type_ in {**declared, **types}.items():
+        if type_.tensor is not None and type_.tensor.shape is not None:
+            ranks.learn(name, len(type_.tensor.shape.dim))
+    return ranks
+
+
+def _propagate(nodes: Sequence[NodeProto], ranks: _Ranks) -> None:
+    """Learn what follows, until nothing is new."""
+    links: list[_Link] = []
+    for node in nodes:
+        if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
+            _learn_fixed(node, ranks)
+            links += _links(node, ranks)
+    meeting = [n for n in nodes if n.op_type in _MEETING and n.domain in ("", "ai.onnx")]
+    for _ in range(len(ranks.ranks) + len(links) + len(nodes) + 1):
+        before = len(ranks.ranks)
+        for link in links:
+            first, second = ranks.ranks.get(link.first), ranks.ranks.get(link.second)
+            if first is not None:
+                ranks.learn(link.second, first + link.more)
+            elif second is not None:
+                ranks.learn(link.first, second - link.more)
+        for node in meeting:
+            _learn_meeting(node, ranks)
+        if len(ranks.ranks) == before:
+            return
+
+
+def _learn_fixed(node: NodeProto, ranks: _Ranks) -> None:
+    attributes = {a.name: a for a in node.attribute}
+    op, operands = node.op_type, node.operands
+    inputs, outputs = _FIXED.get(op, ((), ()))
+    for names, fixed in ((operands, inputs), (node.output, outputs)):
+        for name, rank in zip(names, fixed, strict=False):
+            ranks.learn(name, rank)
+    ranks.learn(operands[0] if operands else "", _rank_of_first(op, operands, attributes, ranks))
+    shape = {"Reshape": 1, "ConstantOfShape": 0}.get(op)
+    if shape is not None and shape < len(operands):
+        ranks.learn(node.output[0], ranks.count(operands[shape]))
+    if op == "Einsum" and "equation" in attributes:
+        _learn_einsum(node, bytes(attributes["equation"].s or b"").decode(), ranks)
+
+
+def _rank_of_first(
+    op: str, operands: Sequence[str], attributes: Mapping[str, AttributeProto], ranks: _Ranks
+) -> int | None:
+    """The rank that attributes and constants tell of a node's first operand."""
+
+    def listed(name: str) -> int | None:
+        return len(attributes[name].ints) if name in attributes else None
+
+    def counted(*places: int) -> int | None:
+        counts = (ranks.count(operands[k]) for k in places if k < len(operands))
+        return next((n for n in counts if n), None)
+
+    if op == "Transpose":
+        return listed("perm")
+    if op in _WINDOWS:
+        kernel = listed("kernel_shape")
+        return None if kernel is None else kernel + 2
+    if op == "Pad" and len(operands) < 4:
+        both = counted(1) or listed("pads") or listed("paddings")
+        return None if both is None else both // 2
+    if op == "Tile":
+        return counted(1)
+    if op in ("Resize", "Upsample") and "axes" not in attributes:
+        scales = len(attributes["scales"].floats) if "scales" in attributes else None
+        return scales or (counted(3, 2) if len(operands) > 2 else counted(1))
+    return None
+
+
+def _learn_einsum(node: NodeProto, equation: str, ranks: _Ranks) -> None:
+    left, _, right = equation.replace(" ", "").partition("->")
+    for name, term in zip(node.operands, left.split(","), strict=False):
+        ranks.learn(name, None if "." in term else len(term))
+    if "->" in equation:
+        ranks.learn(node.output[0], None if "." in right else len(right))
+
+
+def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_Link]:
+    """How the ranks of a node's operands and results depend on each other."""
+    op, operands = node.op_type, node.operands
+    attributes = {a.name: a for a in node.attribute}
+    outs = [o for o in node.output if o]
+    if not operands or not outs:
+        return
+    x = operands[0]
+    if op in _ALIKE_SET or op in _WINDOWS:
+        yield from (_Link(x, out) for out in outs if op != "BatchNormalization" or out == outs[0])
+    weight = _WINDOWS.get(op)
+    for k in _ALIKE_TOO.get(op, ()) if weight is None else (weight,):
+        if k < len(operands):
+            yield _Link(x, operands[k])
+    if op in ("Concat", "GridSample"):
+        yield from (_Link(x, name) for name in (*operands[1:], outs[0]))
+    if op == "GatherElements":
+        yield _Link(x, outs[0])
+    if op == "OneHot":
+        yield _Link(x, outs[0], 1)
+    more = _added(op, operands, attributes, ranks)
+    if more is not None:
+        yield _Link(x, outs[0], more)
+
+
+def _added(
+    op: str, operands: Sequence[str], attributes: Mapping[str, AttributeProto], ranks: _Ranks
+) -> int | None:
+    """How many dimensions a result has more than the first operand, for operators with axes."""
+    if op in ("ArgMax", "ArgMin", *_REDUCTIONS.split()):
+        keep = attributes["keepdims"].i if "keepdims" in attributes else 1
+        if keep != 0:
+            return 0
+        if op.startswith("Arg"):
+            return -1
+    elif op not in ("Squeeze", "Unsqueeze"):
+        return None
+    count = len(attributes["axes"].ints) if "axes" in attributes else None
+    if count is None and len(operands) > 1:
+        count = ranks.count(operands[1])
+    if not count:
+        return None
+    return count if op == "Unsqueeze" else -count
+
+
+def _learn_meeting(node: NodeProto, ranks: _Ranks) -> None:
+    """What operators tell whose results depend on the ranks of several operands."""
+    operands, op = [name for name in node.operands if name], node.op_type
+    if not operands or not node.output:
+        return
+    if op == "Expand":
+        _learn_largest(operands[:1], [ranks.count(operands[-1])], node.output[0], ranks)
+    elif op in _BROADCAST.split():
+        _learn_largest(operands, [], node.output[0], ranks)
+    elif len(operands) > 1 and op == "Gather":
+        _learn_gather(operands, node.output[0], ranks)
+    elif len(operands) > 1:
+        _learn_product(operands, node.output[0], ranks)
+
+
+def _learn_largest(
+    operands: Sequence[str], others: Sequence[int | None], out: str, ranks: _Ranks
+) -> None:
+    """Broadcasting: the result has the largest rank of the operands, and of `others`."""
+    known = [*(ranks.ranks.get(name) for name in operands), *others]
+    ranks_known = [n for n in known if n is not None]
+    result = ranks.ranks.get(out)
+    if len(ranks_known) == len(known):
+        ranks.learn(out, max(ranks_known))
+    lacking = {name for name in operands if name not in ranks.ranks}
+    smaller = result is not None and all(n < result for n in ranks_known)
+    if smaller and len(lacking) == 1 and None not in others:
+        ranks.learn(lacking.pop(), result)
+
+
+def _learn_gather(operands: Sequence[str], out: str, ranks: _Ranks) -> None:
+    """The dimension that is indexed gives way to those of the indices."""
+    x, indices, result = (ranks.ranks.get(name) for name in (*operands[:2], out))
+    if x is not None and indices is not None:
+        ranks.learn(out, x + indices - 1)
+    elif result is not None and indices is not None:
+        ranks.learn(operands[0], result + 1 - indices)
+    elif result is not None and x is not None:
+        ranks.learn(operands[1], result + 1 - x)
+
+
+def _learn_product(operands: Sequence[str], out: str, ranks: _Ranks) -> None:
+    """Products of matrices, for each of the dimensions in front; a vector has none of its own."""
+    left, right, result = (ranks.ranks.get(name) for name in (*operands[:2], out))
+    if left is not None and right is not None:
+        both = left > 1 and right > 1
+        ranks.learn(out, max(left, right) if both else max(left + right - 2, 0))
+    elif result is not None:
+        other = left if right is None else right
+        name = operands[1] if right is None else operands[0]
+        if other == 1:
+            ranks.learn(name, result + 1)
+        elif other == 2:
+            ranks.learn(name, max(result, 1))
+        elif other is not None and result != other:
+            ranks.learn(name, result if result > other else 1)
+
+
+_ALIKE_SET = frozenset(_ALIKE.split())
+_MEETING = frozenset((*_BROADCAST.split(), "MatMul", "MatMulInteger", "Expand", "Gather"))
+
+__all__ = ["lacks_shape", "shaped", "with_ranks"]
