@@ -6,18 +6,31 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.memory import MemoryPool
 from tensorkiln.target.options import Option, Values, contradiction
+from tensorkiln.target.tags import TAGS
 from tensorkiln.target.triple import DEFAULT, canonical_triple
 
-# Default cache sizes: what every application CPU of the last ten years has at least. `native` gives
-# those of this machine instead.
-_L1D_BYTES, _L2_BYTES = 32 << 10, 256 << 10
+# Sizes of caches of processors that no tag has: what every application CPU of the last ten years
+# has at least. `native` gives those of this machine instead.
+_CACHES = {"l1d_bytes": 32 << 10, "l2_bytes": 256 << 10}
 
 CPU_OPTIONS: tuple[Option, ...] = (
     Option("mtriple", str, "machine, as arch-vendor-os[-environment]", default=DEFAULT),
     Option("mcpu", str, "processor, in LLVM's spelling"),
     Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
-    Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30, _L1D_BYTES),
-    Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32, _L2_BYTES),
+    Option(
+        "l1d_bytes",
+        int,
+        "first-level data cache of one core; not given: the least of mcpu, 32768 if unknown",
+        1 << 10,
+        1 << 30,
+    ),
+    Option(
+        "l2_bytes",
+        int,
+        "second-level cache of one core; not given: the least of mcpu, 262144 if unknown",
+        1 << 12,
+        1 << 32,
+    ),
     Option(
         "winograd",
         int,
@@ -73,8 +86,8 @@ def known_of_cpu(values: Values) -> Values:
 
 def canonical_cpu(values: Values, where: str) -> Values:
     """Return the values with a canonical triple, a checked processor (the baseline if none is
-    given), and `mattr` as sorted differences from the processor's features. Raises UserError, also
-    for Winograd's weights where they are to be small."""
+    given), its caches, and `mattr` as sorted differences from the processor's features. Raises
+    UserError, also for Winograd's weights where they are to be small."""
     triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
     isa = ISAS[triple.split("-")[0]]
     mattr = values.get("mattr", ())
@@ -88,7 +101,17 @@ def canonical_cpu(values: Values, where: str) -> Values:
     if values.get("optimize") == "size" and values.get("winograd"):
         said = f"winograd {values['winograd']} and optimize 'size'"
         raise contradiction(said, f"{where}.winograd", "its weights are larger: leave one out")
-    return {**values, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
+    found = {**_caches(isa, cpu, values), **values}
+    return {**found, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
+
+
+def _caches(isa: Isa, cpu: str, values: Values) -> Values:
+    """The sizes of the caches that `values` do not give: the least of those of the tags' machines
+    with this processor."""
+    missing = [name for name in _CACHES if name not in values]
+    if not missing or cpu == isa.baseline_cpu or cpu.startswith("x86-64-"):
+        return {name: _CACHES[name] for name in missing}
+    return {name: TAGS.least(cpu, name) or _CACHES[name] for name in missing}
 
 
 def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:

@@ -57,6 +57,12 @@ class TagTable:
                     rows[tag.reference] = tag
         return rows
 
+    def least(self, cpu: str, option: str) -> int:
+        """The least number that a shipped tag of processor `cpu` has for an option; 0 without
+        any."""
+        rows = [t.target for t in self.shipped.values() if t.target.get("mcpu") == cpu]
+        return min((n for row in rows if isinstance(n := row.get(option), int)), default=0)
+
     def all(self) -> tuple[Tag, ...]:
         """Return every version of every tag, sorted by name and version."""
         rows = (self.shipped | self.loaded).values()

@@ -154,3 +154,31 @@ def test_has_refuses_unknown_names() -> None:
         Target("llvm").has("avx512ff")
     with pytest.raises(ValueError, match="floaty"):
         Target("llvm").vector_lanes("floaty")
+
+
+# KiB of the first and the second level, as makers publish them; of a processor that no tag has
+# what all have.
+CACHES = {
+    "haswell": (32, 256),
+    "skylake-avx512": (32, 1024),
+    "sapphirerapids": (48, 2048),
+    "znver3": (32, 512),
+    "znver5": (48, 1024),
+    "penryn": (32, 256),
+    "x86-64-v4": (32, 256),
+    "neoverse-n1": (64, 1024),
+    "neoverse-v2": (64, 2048),
+    "cortex-a53": (32, 512),  # the smaller one of two boards
+    "cortex-x1": (32, 256),
+}
+
+
+@pytest.mark.parametrize("cpu", CACHES)
+def test_caches_follow_from_the_processor(cpu: str) -> None:
+    arm = {"mtriple": "aarch64-linux-gnu"} if cpu.startswith(("neoverse", "cortex")) else {}
+    target = Target({"kind": "llvm", "mcpu": cpu, **arm})
+    assert (target.l1d_bytes >> 10, target.l2_bytes >> 10) == CACHES[cpu]
+    assert Target(target.to_json()) == target
+    own = Target({"kind": "llvm", "mcpu": cpu, "l2_bytes": 1 << 24, **arm})
+    assert (own.l1d_bytes, own.l2_bytes) == (target.l1d_bytes, 1 << 24)
+    assert own.replace(l2_bytes=None) == target
