@@ -1,6 +1,8 @@
 /* The operators nonzero, compress, slice_dynamic and sized, whose result sizes depend on the data. */
 #include "element.h"
 
+#include <stdio.h>
+
 static const kiln_dtype index_dtype = {KILN_CODE_INT, 64, 1};
 
 /* Release the copies that kiln_packed() made of two operands, and return `code`. */
@@ -194,18 +196,19 @@ static void slice_axis(slicing *s, int axis, int64_t size, int64_t start, int64_
     s->step[axis] = step;
 }
 
-static int plan_slices(const kiln_tensor *x, const kiln_value *const *operands, slicing *s)
+static int plan_slices(const kiln_tensor *x, const kiln_value *const *operands, const char *node,
+                       slicing *s)
 {
     static const char *const names[] = {"starts", "ends", "axes", "steps"};
     int64_t values[4][KILN_MAX_RANK];
     int counts[4];
     for (int k = 0; k < 4; k++) {
-        const int code = read_integers(operands[k], "slice", names[k], values[k], &counts[k]);
+        const int code = read_integers(operands[k], node, names[k], values[k], &counts[k]);
         if (code != KILN_OK)
             return code;
         if (k > 0 && counts[k] != counts[0] && (k == 1 || counts[k] >= 0))
-            return kiln_fail(KILN_ERROR_COUNT, "slice: %d starts, %d %s", counts[0], counts[k],
-                             names[k]);
+            return kiln_fail(KILN_ERROR_COUNT, "%s: %d starts, %d %s", node, counts[0],
+                             counts[k], names[k]);
     }
     for (int d = 0; d < x->ndim; d++)
         slice_axis(s, d, x->shape[d], 0, x->shape[d], 1);
@@ -214,10 +217,10 @@ static int plan_slices(const kiln_tensor *x, const kiln_value *const *operands, 
         const int64_t axis = asked < 0 ? asked + x->ndim : asked;
         const int64_t step = counts[3] < 0 ? 1 : values[3][i];
         if (axis < 0 || axis >= x->ndim)
-            return kiln_fail(KILN_ERROR_RANK, "slice: axis %lld of a tensor with %d dimensions",
+            return kiln_fail(KILN_ERROR_RANK, "%s: axis %lld of a tensor with %d dimensions", node,
                              (long long)asked, x->ndim);
         if (step == 0)
-            return kiln_fail(KILN_ERROR_SHAPE, "slice: the step of axis %lld is 0",
+            return kiln_fail(KILN_ERROR_SHAPE, "%s: the step of axis %lld is 0", node,
                              (long long)asked);
         slice_axis(s, (int)axis, x->shape[axis], values[0][i], values[1][i], step);
     }
@@ -243,7 +246,8 @@ static char *copy_slice(const kiln_tensor *x, const slicing *s, int dim, const c
 }
 
 int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const kiln_value *ends,
-                       const kiln_value *axes, const kiln_value *steps, kiln_value *result)
+                       const kiln_value *axes, const kiln_value *steps, const char *node,
+                       kiln_value *result)
 {
     const kiln_value *const operands[] = {starts, ends, axes, steps};
     const kiln_tensor *x;
@@ -252,7 +256,7 @@ int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const 
     int code = kiln_packed(value, &x, &packed);
     if (code != KILN_OK)
         return code;
-    if ((code = plan_slices(x, operands, &s)) == KILN_OK)
+    if ((code = plan_slices(x, operands, node, &s)) == KILN_OK)
         code = kiln_make_tensor(s.length, x->ndim, x->dtype, result);
     if (code == KILN_OK && kiln_element_count(kiln_tensor_of(result)) != 0)
         copy_slice(x, &s, 0, kiln_data(x), kiln_data(kiln_tensor_of(result)));
@@ -262,7 +266,32 @@ int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const 
 
 /* ---- sized -------------------------------------------------------------------------------- */
 
-int kiln_sized(const kiln_value *x, kiln_value *result)
+/* The integers of a value as text, "3" or "[1, -2]"; "..." stands for what `text` has no space for. */
+static void show_integers(const kiln_value *value, char *text, size_t size)
+{
+    int64_t numbers[KILN_MAX_RANK];
+    int count = 0;
+    snprintf(text, size, "...");
+    if (read_integers(value, "sized", "shown", numbers, &count) != KILN_OK || count < 0)
+        return;
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        const char *before = i > 0 ? ", " : count > 1 ? "[" : "";
+        const char *after = i + 1 == count && count > 1 ? "]" : "";
+        const int n = snprintf(text + used, size - used, "%s%lld%s", before,
+                               (long long)numbers[i], after);
+        if (n < 0 || (size_t)n >= size - used) {
+            snprintf(text + used, size - used, "...");
+            return;
+        }
+        used += (size_t)n;
+    }
+    if (count == 0)
+        snprintf(text, size, "[]");
+}
+
+int kiln_sized(const kiln_value *x, const kiln_value *shown, const char *what,
+               const char *expected, kiln_value *result)
 {
     int64_t shape[KILN_MAX_RANK + 1];
     int count = 0;
@@ -272,9 +301,14 @@ int kiln_sized(const kiln_value *x, kiln_value *result)
     if (count < 0 || count >= KILN_MAX_RANK)
         return kiln_fail(KILN_ERROR_RANK, "sized: expected at most %d sizes", KILN_MAX_RANK - 1);
     for (int i = 0; i < count; i++)
-        if (shape[i] < 0)
+        if (shape[i] < 0) {
+            char text[200];
+            show_integers(shown->kind == KILN_NONE ? x : shown, text, sizeof text);
+            if (what[0] != 0)
+                return kiln_fail(KILN_ERROR_SHAPE, "%s is %s, expected %s", what, text, expected);
             return kiln_fail(KILN_ERROR_SHAPE, "sized: size %d is %lld, expected 0 or more", i,
                              (long long)shape[i]);
+        }
     shape[count] = 0;
     return kiln_make_tensor(shape, count + 1, (kiln_dtype){KILN_CODE_BOOL, 8, 1}, result);
 }

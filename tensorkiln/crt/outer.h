@@ -167,11 +167,15 @@ int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const c
 int kiln_nonzero(const kiln_value *x, kiln_value *result);
 int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
                   kiln_value *result);
-/* `axes` and `steps` may be KILN_NONE. */
+/* `axes` and `steps` may be KILN_NONE; `node` is whose bounds these are, for messages. */
 int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
-                       const kiln_value *axes, const kiln_value *steps, kiln_value *result);
-/* A tensor without elements, of shape [x[0], x[1], ..., 0]. */
-int kiln_sized(const kiln_value *x, kiln_value *result);
+                       const kiln_value *axes, const kiln_value *steps, const char *node,
+                       kiln_value *result);
+/* A tensor without elements, of shape [x[0], x[1], ..., 0]. A negative one fails with what `what` is
+ * and what was `expected` of it, if these are not empty: its value is that of `shown`, or of x if
+ * that is KILN_NONE. */
+int kiln_sized(const kiln_value *x, const kiln_value *shown, const char *what,
+               const char *expected, kiln_value *result);
 /* `stack` with `rows`, a tensor of the same rank, after its last one. */
 int kiln_append(const kiln_value *stack, const kiln_value *rows, kiln_value *result);
 /* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into

@@ -126,6 +126,10 @@ def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
     steps = rest[1] if len(rest) > 1 else [1] * len(starts)
     index = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"{a.node}: axis {axis} of a tensor with {x.ndim} dimensions")
+        if step == 0:
+            raise ValueError(f"{a.node}: the step of axis {axis} is 0")
         index[int(axis)] = _python_slice(int(start), int(end), int(step), x.shape[int(axis)])
     return np.ascontiguousarray(x[tuple(index)])
 
@@ -133,8 +137,6 @@ def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
 def _python_slice(start: int, end: int, step: int, size: int) -> slice:
     """Return the `slice` for ONNX bounds: negative ones count from the end, then all are clamped to
     the dimension. With a negative step, -1 after clamping is the position before element 0."""
-    if step == 0:
-        raise ValueError("a slice's step is 0")
     start, end = (v + size if v < 0 else v for v in (start, end))
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (min(max(v, low), high) for v in (start, end))
@@ -209,8 +211,14 @@ def _infer_sized(types: Sequence[Type], a: Attrs) -> Type:
 
 def _np_sized(arrays: Arrays, a: Attrs) -> np.ndarray:
     """Return a tensor of shape [x[0], x[1], ..., 0], which has no elements. A `MatchCast` of it
-    binds the elements of x to symbolic dimensions."""
+    binds the elements of x to symbolic dimensions. Of a negative one the error says what `what` is,
+    a value `shown` or x, and what was `expected` of it."""
     if min(arrays[0], default=0) < 0:
+        if a.what:
+            shown = arrays[0] if len(arrays) < 2 or arrays[1] is None else arrays[1]
+            value = list(map(int, np.ravel(shown)))
+            text = value[0] if len(value) == 1 else value
+            raise ValueError(f"{a.what} is {text}, expected {a.expected}")
         raise ValueError(f"a size is {min(arrays[0])}")
     return np.empty((*map(int, arrays[0]), 0), np.bool_)
 
@@ -244,9 +252,19 @@ _ALL = (
         _np_unique,
     ),
     DynamicOp(
-        "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
+        "slice_dynamic",
+        ("x", "starts", "ends", "axes?", "steps?"),
+        {"node": at.text("slice")},
+        _infer_slice,
+        _np_slice,
     ),
-    DynamicOp("sized", ("x",), {}, _infer_sized, _np_sized),
+    DynamicOp(
+        "sized",
+        ("x", "shown?"),
+        {"what": at.text(""), "expected": at.text("0 or more")},
+        _infer_sized,
+        _np_sized,
+    ),
     DynamicOp(
         "append",
         ("stack", "rows"),

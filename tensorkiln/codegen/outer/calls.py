@@ -296,6 +296,22 @@ def _dynamic(function: str, slots: int, *attrs: str) -> Callable[..., None]:
     return emit
 
 
+def _slice_dynamic(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """Emit a slice whose bounds are operands."""
+    x, starts, ends, axes, steps = (*(w.pointer(a) for a in call.args), *["&kiln_nothing"] * 2)[:5]
+    operands = ", ".join([x, starts, ends, axes, steps])
+    w.step(f"kiln_slice_dynamic({operands}, {quote(str(call.attrs['node']))}, &{out})")
+    w.match(out, var.type, "the result of slice_dynamic")
+
+
+def _sized(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """Emit the check of sizes, with the text of its failure."""
+    x, shown = (*(w.pointer(a) for a in call.args), "&kiln_nothing")[:2]
+    what, expected = (quote(str(call.attrs[name])) for name in ("what", "expected"))
+    w.step(f"kiln_sized({x}, {shown}, {what}, {expected}, &{out})")
+    w.match(out, var.type, "the result of sized")
+
+
 _OPERATORS: dict[str, Callable[[OuterWriter, RVar, Call, str], None]] = {
     "alloc_storage": _alloc_storage,
     "call_packed": _call_packed,
@@ -304,8 +320,8 @@ _OPERATORS: dict[str, Callable[[OuterWriter, RVar, Call, str], None]] = {
     "while_loop": _while_loop,
     "nonzero": _dynamic("kiln_nonzero", 1),
     "compress": _dynamic("kiln_compress", 2, "axis"),
-    "slice_dynamic": _dynamic("kiln_slice_dynamic", 5),
-    "sized": _dynamic("kiln_sized", 1),
+    "slice_dynamic": _slice_dynamic,
+    "sized": _sized,
     "append": _dynamic("kiln_append", 2),
     "unique": _dynamic("kiln_unique", 1, "axis", "sorted=1"),
     "non_max_suppression": _dynamic("kiln_non_max_suppression", 5, "center_point_box=0"),

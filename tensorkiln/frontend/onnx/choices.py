@@ -27,20 +27,21 @@ MOST_CHOICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Operand number `operand` holds axes, in any order, of the first operand. With `inserts` they
-    are places in the result, which has so many more dimensions; the last `others` dimensions are
-    none of them."""
+    """Operand number `operand`, called `name`, holds axes, in any order, of the first operand. With
+    `inserts` they are places in the result, which has so many more dimensions; the last `others`
+    dimensions are none of them."""
 
     operand: int
     inserts: bool = False
     others: int = 0
+    name: str = "axes"
 
 
 AXES = {
     **{name: Axes(1) for name in (*OURS, *COMPOSED)},
-    "CumSum": Axes(1),
-    "CumProd": Axes(1),
-    "DFT": Axes(2, others=1),
+    "CumSum": Axes(1, name="axis"),
+    "CumProd": Axes(1, name="axis"),
+    "DFT": Axes(2, others=1, name="axis"),
     "Squeeze": Axes(1),
     "Unsqueeze": Axes(1, inserts=True),
 }
@@ -92,7 +93,7 @@ def _branches(
     if not sets:
         of(tuple(range(count)))  # raises why none fits
     codes = [sum(1 << i for i in s) for s in sets]
-    require_one_of(g, code, codes)
+    require_one_of(g, code, codes, row.name, axes, _expected(row, sets, total))
 
     def from_number(k: int) -> list[Val]:
         if k == len(sets) - 1:
@@ -128,10 +129,28 @@ def one_hot_axes(g: Context, axes: Val, rank: int) -> Val:
     return g.cast(g.emit("equal", given, places), "int64")
 
 
-def require_one_of(g: Context, code: Val, codes: Sequence[int]) -> None:
-    """Refuse a call whose axes are none of the sets that there are."""
+def require_one_of(
+    g: Context, code: Val, codes: Sequence[int], what: str, shown: Val, expected: str
+) -> None:
+    """Refuse a call in which a code, for what the operand `what` says, is none of those there
+    are."""
     hits = g.emit("equal", g.reshape(code, (1,)), g.const(list(codes), "int64"))
-    require(g, g.emit("max", g.cast(hits, "int64"), axes=(0,), keepdims=False), "axes")
+    best = g.emit("max", g.cast(hits, "int64"), axes=(0,), keepdims=False)
+    require(g, best, what, shown, expected)
+
+
+def _expected(row: Axes, sets: Sequence[Sequence[int]], total: int) -> str:
+    """What axes a call may have, in words: all that there are, or those of extent 1."""
+    count = len(sets[0])
+    if len(sets) == comb(total - row.others, count):
+        return axes_of_rank(count, total, row.others)
+    return f"{' or '.join(str(s[0] if count == 1 else list(s)) for s in sets)}, of extent 1"
+
+
+def axes_of_rank(count: int, rank: int, others: int = 0) -> str:
+    """What is expected of `count` axes of a tensor, in words."""
+    numbers = f"{-rank} to {rank - 1 - others}"
+    return numbers if count == 1 else f"{count} different axes from {numbers}"
 
 
 __all__ = ["AXES", "Axes", "one_hot_axes", "over_axes"]

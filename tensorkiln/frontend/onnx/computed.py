@@ -9,6 +9,7 @@ that has one is an outer function.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
@@ -82,9 +83,12 @@ def _each(g: Context, x: Val, what: str) -> Iterator[Val]:
         yield g.emit("slice", x, begin=(i,), strides=(1,), shape=(1,)) if count > 1 else x
 
 
-def extents_of(g: Context, x: Val, what: str) -> tuple[Expr, ...]:
+def extents_of(
+    g: Context, x: Val, what: str, shown: Val | None = None, expected: str = "0 or more"
+) -> tuple[Expr, ...]:
     """The elements of a 1-D integer operand as extents. Those that are computed from data become
-    new dimensions, and a negative one is an error when the function runs."""
+    new dimensions, and a negative one is an error when the function runs: `what` is the value of
+    `shown`, or of x, and something else was `expected`."""
     if g.known(x) is not None or not isinstance(x, RVar):
         return g.extents(x, what)
     count = int_value(x.tensor.shape[0]) if x.tensor.ndim == 1 else None
@@ -98,14 +102,15 @@ def extents_of(g: Context, x: Val, what: str) -> tuple[Expr, ...]:
         )
     parts = _joined(g, x)
     if len(parts) > 1:
-        return tuple(d for part in parts for d in extents_of(g, part, what))
+        return tuple(d for part in parts for d in extents_of(g, part, what, shown, expected))
     found = g.bound_sizes.get(x)
     if found is None:
-        found = g.bound_sizes[x] = tuple(d for part in _parts(g, x, count) for d in part)
+        said = _Said(what, expected, shown)
+        found = g.bound_sizes[x] = tuple(d for part in _parts(g, x, count, said) for d in part)
     return found
 
 
-def _parts(g: Context, x: RVar, count: int) -> list[tuple[Expr, ...]]:
+def _parts(g: Context, x: RVar, count: int, said: _Said) -> list[tuple[Expr, ...]]:
     whole = g.cast(x, "int64")
     found = []
     for first in range(0, count, _AT_ONCE):
@@ -113,23 +118,61 @@ def _parts(g: Context, x: RVar, count: int) -> list[tuple[Expr, ...]]:
         part = whole
         if n != count:
             part = g.emit("slice", whole, begin=(first,), strides=(1,), shape=(n,))
-        made = g.builder.emit("sized", g.value(part), span=g.span)
+        made = said.sized(g, part)
         found.append(shaped(g, made, (*[None] * n, 0), BOOL).tensor.shape[:-1])
     return found
 
 
-def require(g: Context, holds: Val, what: str) -> None:
-    """Refuse a call in which the integer `holds`, a scalar that data decides, is not positive."""
-    ok = g.emit("sub", g.reshape(holds, (1,)), g.const([1], "int64"))
-    made = g.builder.emit("sized", g.value(ok), span=f"{g.span}: {what}")
-    shaped(g, made, (0, 0), BOOL)
+def require(g: Context, holds: Val, what: str, shown: Val, expected: str) -> None:
+    """Refuse a call in which `holds`, a truth or a 0 or 1 that data decides, is not true: the
+    operand `what` has the value `shown`, and something else was `expected`."""
+    ok = g.emit("sub", g.reshape(g.cast(holds, "int64"), (1,)), g.const([1], "int64"))
+    shaped(g, _Said(what, expected, shown).sized(g, ok), (0, 0), BOOL)
 
 
-def number(g: Context, x: Val, what: str) -> Expr:
+def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
+    """Refuse a call whose `shape`, of `count` extents that data decides, does not broadcast with
+    the extents of x that are numbers other than 1."""
+    numbers = [int_value(d) for d in g.shape(x)]
+    fixed = [-1 if n is None or n == 1 else n for n in numbers]
+    fixed = [-1] * (count - len(fixed)) + fixed[max(0, len(fixed) - count) :]
+    if all(n < 0 for n in fixed):
+        return
+    asked, own = g.cast(shape, "int64"), g.const(fixed, "int64")
+    alike = g.emit("equal", asked, own)
+    one, free = g.emit("equal", asked, g.const(1, "int64")), g.const([n < 0 for n in fixed], "bool")
+    meets = g.cast(g.emit("logical_or", g.emit("logical_or", alike, one), free), "int64")
+    expected = (
+        f"extents that broadcast with [{', '.join('?' if n is None else str(n) for n in numbers)}]"
+    )
+    require(g, g.emit("min", meets, axes=(0,), keepdims=True), "shape", shape, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the error of a negative size says; see `extents_of`."""
+
+    what: str
+    expected: str
+    shown: Val | None
+
+    def sized(self, g: Context, x: Val) -> RVar:
+        """The sizes x as a tensor of this shape, and 0."""
+        values = [x] if self.shown is None else [x, g.cast(self.shown, "int64")]
+        return g.builder.emit(
+            "sized",
+            *map(g.value, values),
+            span=g.span,
+            what=f"{g.span}: {self.what}" if g.span else self.what,
+            expected=self.expected,
+        )
+
+
+def number(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
     """As `extents_of`, of an operand with one element."""
     if g.known(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
         raise malformed(f"{what} must have one element")
-    (found,) = extents_of(g, g.reshape(x, (1,)), what)
+    (found,) = extents_of(g, g.reshape(x, (1,)), what, shown)
     return found
 
 
@@ -149,7 +192,11 @@ def resolved_shape(g: Context, x: Val, shape: Val, allowzero: bool) -> tuple[Exp
     free = g.emit("equal", asked, g.const([-1], "int64"))
     others = g.emit("prod", g.emit("where", free, one, asked), axes=(0,), keepdims=True)
     rest = g.emit("div", total, others)
-    return extents_of(g, g.emit("where", free, rest, asked), "the shape of Reshape")
+    sizes = g.emit("where", free, rest, asked)
+    same = g.emit("equal", g.emit("prod", sizes, axes=(0,), keepdims=True), total)
+    expected = "sizes of as many elements as the operand has, one of them -1 at most"
+    require(g, same, "shape", shape, expected)
+    return extents_of(g, sizes, "shape", shape, expected)
 
 
 def reshaped(g: Context, x: Val, shape: Sequence[Expr]) -> Val:
@@ -173,6 +220,7 @@ __all__ = [
     "is_computed",
     "number",
     "require",
+    "require_broadcast",
     "reshaped",
     "resolved_shape",
     "shaped",

@@ -76,8 +76,8 @@ def _dft(g: Context, x: Val, length: Val | None, axis: int, inverse: bool, onesi
         begin, lead = (*[0] * (rank - 1), part), g.shape(x)[:-1]
         one = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=(*lead, 1))
         signals.append(_cut(g, g.transpose(g.reshape(one, lead), order), _bins(size, half)))
-    scale = 1 / size if inverse else 1.0
-    results = transform(g, signals, size, inverse=inverse, onesided=onesided, factor=scale)
+    factor = float(size) ** -int(inverse)
+    results = transform(g, signals, size, inverse=inverse, onesided=onesided, factor=factor)
     back = [order.index(i) for i in range(rank - 1)]
     columns = [g.transpose(y, back) for y in results]
     wide = [g.reshape(y, (*g.shape(y), 1)) for y in columns]

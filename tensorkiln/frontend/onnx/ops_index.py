@@ -59,7 +59,9 @@ def _computed_slice(
     else:
         where = tuple(range(rank))
     shape = [None if i in where else d for i, d in enumerate(g.shape(x))]
-    return dynamic(g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape])[0]
+    return dynamic(
+        g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape], node=g.span or "slice"
+    )[0]
 
 
 def _slice(

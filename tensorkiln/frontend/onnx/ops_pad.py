@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorkiln.frontend.onnx.choices import one_hot_axes, require_one_of
+from tensorkiln.frontend.onnx.choices import axes_of_rank, one_hot_axes, require_one_of
 from tensorkiln.frontend.onnx.computed import extents_of, is_computed
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Ints, Str, Table
@@ -95,7 +95,8 @@ def _of_all_axes(g: Context, pads: Val, axes: Val, rank: int) -> Val:
     per_axis = g.emit("sum", hot, axes=(0,), keepdims=False)
     named = g.emit("sum", per_axis, axes=(0,), keepdims=False)
     twice = g.emit("max", per_axis, axes=(0,), keepdims=False)
-    require_one_of(g, g.emit("mul", named, twice), [count])
+    expected = axes_of_rank(count, rank)
+    require_one_of(g, g.emit("mul", named, twice), [count], "axes", axes, expected)
     each = g.reshape(g.cast(pads, "int64"), (2, count, 1))
     spread = g.emit("sum", g.emit("mul", each, hot), axes=(1,), keepdims=False)
     return g.reshape(spread, (2 * rank,))

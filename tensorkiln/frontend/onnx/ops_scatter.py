@@ -245,7 +245,7 @@ def _top_by_data(g: Context, x: Val, k: Val, axis: int, largest: bool) -> Sequen
     if extent is None:
         raise unsupported("k is computed from data, for a symbolic dimension", "freeze it")
     fits = g.emit("less_equal", g.cast(k, "int64"), g.const(extent, "int64"))
-    require(g, g.reshape(g.cast(fits, "int64"), ()), "k")
+    require(g, fits, "k", k, f"0 to {extent}, the extent of dimension {at}")
     count = number(g, k, "k")
     shape = tuple(count if i == at else d for i, d in enumerate(g.shape(x)))
     sorted_ = _top(g, x, extent, axis, largest)

@@ -14,6 +14,7 @@ from tensorkiln.frontend.onnx.computed import (
     is_computed,
     number,
     require,
+    require_broadcast,
     reshaped,
     resolved_shape,
 )
@@ -233,7 +234,13 @@ def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
         raise malformed(f"split of shape {list(g.shape(split))} for {len(g.outputs)} outputs")
     total = g.emit("sum", g.cast(split, "int64"), axes=(0,), keepdims=True)
     whole = g.emit("equal", total, g.shape_value([shape[at]]))
-    require(g, g.reshape(g.cast(whole, "int64"), ()), "split")
+    require(
+        g,
+        whole,
+        "split",
+        split,
+        f"{len(g.outputs)} parts whose sum is the extent of dimension {at}",
+    )
     outs: list[Val] = []
     start: Val = g.const([0], "int64")
     axis_of, by = g.const([at], "int64"), g.const([1], "int64")
@@ -241,7 +248,9 @@ def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
     for count, part in zip(counts, extents_of(g, split, "split"), strict=True):
         end = g.emit("add", start, count)
         dims = [part if i == at else d for i, d in enumerate(shape)]
-        outs += dynamic(g, "slice_dynamic", x, start, end, axis_of, by, shapes=[dims])
+        outs += dynamic(
+            g, "slice_dynamic", x, start, end, axis_of, by, shapes=[dims], node=g.span or "split"
+        )
         start = end
     return outs
 
@@ -249,7 +258,9 @@ def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
 def expand(g: Context, x: Val, shape: Val) -> Val:
     """Broadcast to the common shape of `x` and `shape`: in ONNX, `shape` may have extents of 1
     where `x` has larger ones."""
-    target = extents_of(g, shape, "the shape of Expand")
+    target = extents_of(g, shape, "shape")
+    if is_computed(g, shape):
+        require_broadcast(g, x, shape, len(target))
     return broadcast(g, x, target)
 
 
@@ -355,7 +366,7 @@ def _floor_div(g: Context, a: Val, b: Val) -> Val:
 
 def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
     """A tensor with all elements equal: a constant if its shape is static and not too large."""
-    dims = [g.dims.simplify(d) for d in extents_of(g, shape, "the shape of ConstantOfShape")]
+    dims = [g.dims.simplify(d) for d in extents_of(g, shape, "input")]
     if value is not None and value.size != 1:
         raise malformed(f"value must have one element, got {value.size}")
     fill = np.zeros((), np.float32) if value is None else value.reshape(())

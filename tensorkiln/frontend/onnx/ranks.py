@@ -186,24 +186,26 @@ def _rank_of_first(
     def listed(name: str) -> int | None:
         return len(attributes[name].ints) if name in attributes else None
 
-    def counted(*places: int) -> int | None:
-        counts = (ranks.count(operands[k]) for k in places if k < len(operands))
-        return next((n for n in counts if n), None)
-
+    kernel = listed("kernel_shape")
+    if op in _WINDOWS and kernel is not None:
+        return kernel + 2
     if op == "Transpose":
         return listed("perm")
-    if op in _WINDOWS:
-        kernel = listed("kernel_shape")
-        return None if kernel is None else kernel + 2
     if op == "Pad" and len(operands) < 4:
-        both = counted(1) or listed("pads") or listed("paddings")
+        both = _counted(operands, (1,), ranks) or listed("pads") or listed("paddings")
         return None if both is None else both // 2
     if op == "Tile":
-        return counted(1)
+        return _counted(operands, (1,), ranks)
     if op in ("Resize", "Upsample") and "axes" not in attributes:
-        scales = len(attributes["scales"].floats) if "scales" in attributes else None
-        return scales or (counted(3, 2) if len(operands) > 2 else counted(1))
+        scales = attributes.get("scales", AttributeProto()).floats.size
+        return scales or _counted(operands, (3, 2) if len(operands) > 2 else (1,), ranks)
     return None
+
+
+def _counted(operands: Sequence[str], places: Sequence[int], ranks: _Ranks) -> int | None:
+    """The number of elements of the first of some operands that is a constant of any."""
+    counts = (ranks.count(operands[k]) for k in places if k < len(operands))
+    return next((n for n in counts if n), None)
 
 
 def _learn_einsum(node: NodeProto, equation: str, ranks: _Ranks) -> None:
@@ -215,34 +217,37 @@ def _learn_einsum(node: NodeProto, equation: str, ranks: _Ranks) -> None:
 
 
 def _links(node: NodeProto, ranks: _Ranks) -> Iterator[_Link]:
-    """How the ranks of a node's operands and results depend on each other."""
-    op, operands = node.op_type, node.operands
-    attributes = {a.name: a for a in node.attribute}
-    outs = [o for o in node.output if o]
+    """How the ranks of a node's operands and results depend on the first operand's."""
+    op, operands, outs = node.op_type, node.operands, [o for o in node.output if o]
     if not operands or not outs:
         return
-    x = operands[0]
     if op in _ALIKE_SET or op in _WINDOWS:
-        yield from (_Link(x, out) for out in outs if op != "BatchNormalization" or out == outs[0])
-    weight = _WINDOWS.get(op)
-    for k in _ALIKE_TOO.get(op, ()) if weight is None else (weight,):
-        if k < len(operands):
-            yield _Link(x, operands[k])
-    if op in ("Concat", "GridSample"):
-        yield from (_Link(x, name) for name in (*operands[1:], outs[0]))
-    if op == "GatherElements":
-        yield _Link(x, outs[0])
-    if op == "OneHot":
-        yield _Link(x, outs[0], 1)
+        # Behind the first result of a normalisation of batches there are statistics.
+        same = outs[:1] if op == "BatchNormalization" else outs
+        yield from (_Link(operands[0], out) for out in same)
+    yield from (_Link(operands[0], name) for name in _like_first(op, operands, outs[0]))
+    attributes = {a.name: a for a in node.attribute}
     more = _added(op, operands, attributes, ranks)
     if more is not None:
-        yield _Link(x, outs[0], more)
+        yield _Link(operands[0], outs[0], more)
+
+
+def _like_first(op: str, operands: Sequence[str], out: str) -> Sequence[str]:
+    """Other operands, and the result of some operators, that have the rank of the first operand."""
+    if op in ("Concat", "GridSample"):
+        return [*operands[1:], out]
+    weight = _WINDOWS.get(op)
+    places = _ALIKE_TOO.get(op, ()) if weight is None else (weight,)
+    names = [operands[k] for k in places if k < len(operands)]
+    return [*names, out] if op == "GatherElements" else names
 
 
 def _added(
     op: str, operands: Sequence[str], attributes: Mapping[str, AttributeProto], ranks: _Ranks
 ) -> int | None:
     """How many dimensions a result has more than the first operand, for operators with axes."""
+    if op == "OneHot":
+        return 1
     if op in ("ArgMax", "ArgMin", *_REDUCTIONS.split()):
         keep = attributes["keepdims"].i if "keepdims" in attributes else 1
         if keep != 0:

@@ -296,11 +296,7 @@ class Importer:
         if name in NOTHING:
             self._checked(name, node)
             return None
-        fakes = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-        if has_complex_result(fakes) or is_complex(node.args):
-            importer: Any = complex_importer(name, IMPORTERS)
-        else:
-            importer = dispatch.find(IMPORTERS, REASONS, name)
+        importer = _importer(name, node)
         if any(self.values.get(n) is None and _is_tensor(n) for n in node.all_input_nodes):
             return None
         args = [self.argument(a) for a in node.args]
@@ -407,6 +403,14 @@ def _agree(a: TensorType, b: TensorType) -> bool:
     numbers = (a.static_shape(), b.static_shape())
     same = None in numbers or numbers[0] == numbers[1]
     return a.dtype == b.dtype and a.ndim == b.ndim and same
+
+
+def _importer(name: str, node: Any) -> dispatch.AtenImporter:
+    """The importer of a node's operator, for complex numbers if it has some."""
+    fakes = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    if has_complex_result(fakes) or is_complex(node.args):
+        return complex_importer(name, IMPORTERS)
+    return dispatch.find(IMPORTERS, REASONS, name)
 
 
 def _name_of(node: Any) -> str:
