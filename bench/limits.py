@@ -21,8 +21,9 @@ from tensorkiln.target.dots import multiplies_tiles
 
 STEPS = 300_000
 CHAINS = 16  # of 16 vectors: more than latency times throughput of any FMA unit so far
-# Bytes that are read again and again: within a core's own caches, the shared one, memory.
-FOOTPRINTS = (1 << 17, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28)
+# Bytes that are read again and again, in order: from what fits every first-level cache to what no
+# cache holds.
+FOOTPRINTS = tuple(1 << n for n in range(15, 29))
 READ_BYTES = 1 << 26  # of one measurement
 
 
@@ -215,8 +216,10 @@ class Limits:
         return max(self.peaks[precision], self.peaks.get(precision + TILES, 0.0))
 
     def bandwidth(self, footprint: float) -> float:
-        """GB/s of the smallest measured footprint that holds this one."""
-        return next((rate for size, rate in self.gbytes if size >= footprint), self.gbytes[-1][1])
+        """GB/s of the largest measured footprint that this one holds, the smallest if it holds
+        none: no kernel reads faster, where a cache holds the one and not the other."""
+        held = [rate for size, rate in self.gbytes if size <= footprint]
+        return held[-1] if held else self.gbytes[0][1]
 
 
 def measure_limits(

@@ -2,8 +2,9 @@
 
 Per kernel: its work by definition (bench/work.py), the time its calls took inside whole runs, and
 the least time that the peak of its products (of float32, bfloat16 or bytes, each by the
-instructions of the target) and the bandwidths of the same run allow. Weights count at the bandwidth
-for all that one inference reads, activations at that for what the kernel touches.
+instructions of the target) and the bandwidths of the same run allow, the larger of both. Weights
+come from where they lie when an inference comes back to them: at the bandwidth of a walk over all
+that one inference reads, each once. Activations count at that for what the kernel touches.
 MODEL is a name of the zoo, or a file; dimensions of a file are given as NAME=N.
 """
 
@@ -110,11 +111,11 @@ def roofline(
 def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Limits) -> list[Row]:
     classes = {k.symbol: k.kernel_class for k in exe.kernels}
     plan = graph_function(exe, "main").calls
-    cold = sum(_weights(call, work[call.symbol]) for call in plan)
+    cold = sum({at: n for call in plan for at, n in _weights(call, work[call.symbol])}.values())
     found: dict[str, Row] = {}
     for call, time in zip(plan, taken.calls, strict=True):
         w, k = work[call.symbol], call.symbol
-        weights = _weights(call, w)
+        weights = sum(n for _, n in _weights(call, w))
         warm = sum(w.reads) + w.writes - weights
         compute = w.flops / limits.peak(w.unit) / 1e3
         memory = (weights / limits.bandwidth(cold) + warm / limits.bandwidth(warm)) / 1e3
@@ -132,10 +133,10 @@ def _rows(exe: Executable, taken: RunTime, work: Mapping[str, Work], limits: Lim
     return list(found.values())
 
 
-def _weights(call: KernelCall, work: Work) -> float:
-    """Bytes of the operands that lie among the weights."""
+def _weights(call: KernelCall, work: Work) -> list[tuple[Ptr, float]]:
+    """The operands that lie among the weights, and their bytes."""
     pointers = [a for a in call.args if isinstance(a, Ptr)]
-    return sum(n for a, n in zip(pointers, work.reads, strict=False) if a.base == "weights")
+    return [(a, n) for a, n in zip(pointers, work.reads, strict=False) if a.base == "weights"]
 
 
 def table(found: Roofline, top: int) -> list[str]:

@@ -12,12 +12,9 @@ import argparse
 from dataclasses import asdict
 
 import tensorkiln as tk
-from bench.limits import FOOTPRINTS, TILES, Limits, measure_limits
+from bench.limits import TILES, Limits, measure_limits
 from bench.store import add, cpu_name
 from tensorkiln.target.rates import ROWS, Rates, rates_of
-
-# Bytes that fit every first-level cache.
-_SMALLEST = 1 << 15
 
 
 def table(limits: Limits) -> list[str]:
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--record", action="store_true", help="keep them in bench/results.jsonl")
     options = parser.parse_args(arguments)
     target = tk.Target("native" if options.cpu == "native" else {"mcpu": options.cpu})
-    limits = measure_limits(target=target, footprints=(_SMALLEST, *FOOTPRINTS))
+    limits = measure_limits(target=target)
     print(f"One core of {cpu_name()}, target {target.mcpu}\n")
     print("\n".join(table(limits)))
     print(f"\n{verdict(limits, rates_of(target))}")

@@ -33,6 +33,20 @@ def test_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [r.micros for r in found.rows] == sorted((r.micros for r in found.rows), reverse=True)
 
 
+def test_weights_lie_where_all_of_a_run_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of 144 KiB have 288 KiB between two runs; one that is used twice has its own."""
+    limits = Limits({"float32": 1e9}, ((1 << 10, 50.0), (1 << 18, 10.0)))
+    monkeypatch.setattr(tool, "measure_limits", lambda target: limits)
+    one, two = rand(192, 192), rand(192, 192, seed=1)
+    of = {}
+    for name, (a, b) in {"once": (one, two), "twice": (one, one)}.items():
+        mod = graph(lambda g, x, a=a, b=b: g.linear(g.linear(x, a), b), x=(2, 192))
+        of[name] = sum(r.limit for r in roofline(mod, 0.01).rows)
+    each, moved = 4 * 192 * 192, 2 * 4 * 2 * 192
+    assert of["once"] == pytest.approx(2 * (each / 10e3 + moved / 50e3))
+    assert of["twice"] == pytest.approx(2 * (each / 50e3 + moved / 50e3))
+
+
 def test_the_table_folds_what_is_not_shown() -> None:
     rows = tuple(Row(f"k{i}", "loops", 1, 1e6, 1e3, 30.0 - i, 5.0, "memory") for i in range(5))
     lines = table(Roofline(rows, 200.0, LIMITS), top=2)

@@ -69,6 +69,7 @@ def test_symbolic_sizes_are_refused() -> None:
         works(lambda g, x: g.relu(x), x=tensor((Var("n"), 8), "float32"))
 
 
-def test_bandwidth_is_that_of_the_smallest_footprint_that_holds_it() -> None:
+def test_bandwidth_is_that_of_the_largest_footprint_that_it_holds() -> None:
     limits = Limits({"float32": 100.0}, ((1 << 10, 90.0), (1 << 20, 30.0)))
-    assert [limits.bandwidth(n) for n in (1, 1024, 1025, 1 << 30)] == [90, 90, 30, 30]
+    sizes = (1, 1024, (1 << 20) - 1, 1 << 20, 1 << 30)
+    assert [limits.bandwidth(n) for n in sizes] == [90, 90, 90, 30, 30]
