@@ -11,12 +11,45 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tensorkiln.frontend.torch import aten_complex  # noqa: E402 - after the skip
 from tensorkiln.frontend.torch.dispatch import operator_name  # noqa: E402 - after the skip
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS  # noqa: E402
 from tests.frontend.test_aten_operators import BY_OPERATOR, OTHERWISE  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/torch-operators.md"
 WRITTEN_WITH = "2.13"
+
+
+# What is refused of operators that are imported.
+LIMITS = (
+    (
+        "complex inputs and results of the program",
+        "an element type of the compiled function has no two parts: pass `torch.view_as_real`",
+    ),
+    (
+        "complex numbers in other operators than those above",
+        "they have no rule for them: `torch.view_as_real` gives both parts",
+    ),
+    ("transforms of a length that is open", "their matrices are made at import: `freeze=`"),
+    (
+        "[random numbers](howto/torch.md#random-numbers) without `seed=`, of an open shape, or in "
+        "the body of `torch.while_loop`",
+        "they are constants: the same in every call and iteration",
+    ),
+    (
+        "`scaled_dot_product_attention` with `dropout_p`",
+        "it is one kernel, which drops nothing: dropout on the product outside of it has a seed",
+    ),
+    (
+        "quantised, sparse and nested tensors",
+        "only dense ones of plain element types are imported; quantise as "
+        "[ONNX](onnx-operators.md)",
+    ),
+    (
+        "operators that other packages register",
+        "nobody says what they compute: an [external](externals.md), or operators of ATen",
+    ),
+)
 
 
 def overloads(core: bool) -> dict[str, Any]:
@@ -57,6 +90,10 @@ def page() -> str:
     lacking = [n for n in core if n not in IMPORTERS and n not in NOTHING]
     others = [n for n in IMPORTERS if n not in core]
     rows = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(lacking))
+    beyond = [n for n in REASONS if n not in core and n not in {c.partition(".")[0] for c in core}]
+    more = "\n".join(f"| `{n}` | {reason(n)} |" for n in sorted(beyond))
+    more += "".join(f"\n| {what} | {why} |" for what, why in LIMITS)
+    complex_ = sorted({*aten_complex.PART_WISE, *aten_complex.OVERLOADS, *aten_complex.TABLE})
     return f"""# Operators of PyTorch
 
 Written by `pytest tests/frontend/test_aten_coverage.py --bless` with torch {WRITTEN_WITH}; how
@@ -85,6 +122,19 @@ Sizes are expressions in the compiled function, and need no operators: {listed(c
 These are kept whole where torch would decompose them, or come from other decompositions:
 
 {listed(others)}
+
+## On complex numbers
+
+A tensor of complex numbers is two of floats in the compiled function
+([howto](howto/torch.md#complex-numbers)). These operators have them as operands or results:
+
+{listed(complex_)}
+
+## What remains refused beyond core ATen
+
+| operator | why |
+|---|---|
+{more}
 """
 
 

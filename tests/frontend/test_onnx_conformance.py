@@ -123,6 +123,9 @@ compiled, with what helps.
 - **Sequences and optionals** are worked off at import, so positions in them must be constants. A
   result of the model that is a sequence becomes as many outputs, `name/0`, `name/1` and so on; an
   input cannot be one.
+- **Ranks** are known at import: a branch's results of two ranks are imported into both of what
+  follows, but may not be results of the model, and data does not decide how many dimensions a
+  tensor has (`Reshape` to a shape of open length).
 - **Random numbers** need the attribute `seed`. They are constants of the compiled model, those of
   `numpy.random.RandomState(seed)`, and `Multinomial` is drawn by them; without a seed make the
   random tensor an input of the model.
