@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 
 GUARD = 4096  # bytes before and behind each operand that no kernel may write
 PLACES = 4096  # of the result, at which it is known
+# Bytes of weights that calls walk over at most, which no core's share of caches holds; and those of
+# a kernel from which on they are copied.
+_MOST_COLD, _LEAST_COLD = 1 << 27, 1 << 16
 _FILL = 0xA5
 _UNWRITTEN = 0xFF  # NaN, in floats
 _CODE = "bad-trial"
@@ -104,6 +107,8 @@ class Trial:
     symbolic dimensions. `want` are the elements at `places()` of the result, and `may` what each
     may be off by: float64, as bytes. With `positive`, no operand has a negative number. `seconds`
     is the time for measuring, `limit` that for a single call; `threads` are those of a call.
+    Operands `weights` are constants of a network whose weights are `network_bytes` in all: calls
+    find them where they lie when a run of the network comes back to them.
     """
 
     symbol: str
@@ -116,6 +121,8 @@ class Trial:
     seconds: float = 0.2
     limit: float = 10.0
     threads: int = 1
+    weights: tuple[int, ...] = ()
+    network_bytes: int = 0
 
     def drawn(self) -> Iterator[Array]:
         """The logical arrays of the operands but the last: floats between -1 and 1, small integers,
@@ -177,7 +184,11 @@ def trial_of(text: str, want: bytes, may: bytes) -> Trial:
         row.get("seconds", float),
         row.get("limit", float),
         row.number("threads"),
+        _numbers(row, "weights"),
+        row.number("network_bytes"),
     )
+    if any(i >= len(operands) - 1 for i in made.weights):
+        raise row.wrong("expected places of operands", "weights")
     if not operands or len(want) != len(may) or len(want) != 8 * len(made.places()):
         raise row.wrong("its result is not known at its places")
     return made
@@ -248,6 +259,21 @@ class Memory:
             self.inputs.append(made)
         self._sums = [zlib.crc32(raw.data) for raw, _ in self._raw]
         self._inputs = len(self._raw)
+
+    def walk(self) -> list[list[Array]]:
+        """The inputs of calls in turn: copies of the weights, as many as a network has weights of
+        this size, so that each call finds its own as cold as a run of the network does."""
+        trial = self.trial
+        size = sum(self.inputs[i].nbytes for i in trial.weights)
+        count = min(trial.network_bytes, _MOST_COLD) // size if size >= _LEAST_COLD else 0
+        return [self.inputs, *(self._copied() for _ in range(count - 1))]
+
+    def _copied(self) -> list[Array]:
+        inputs = list(self.inputs)
+        for i in self.trial.weights:
+            inputs[i] = aligned_empty(inputs[i].shape, inputs[i].dtype)
+            inputs[i][...] = self.inputs[i]
+        return inputs
 
     def result(self) -> Array:
         """An array for a result, of bytes that no result has."""

@@ -14,7 +14,7 @@ from tensorkiln.runtime.timing import ERROR, HANG, OK, Verdict, time_kernel
 from tensorkiln.runtime.trial import Trial
 from tensorkiln.scale import Job
 from tensorkiln.target import Target
-from tensorkiln.tuning.workloads import Workload, library_of, trial_for
+from tensorkiln.tuning.workloads import TrialOption, Workload, library_of, trial_for
 
 COMPILING = 60.0  # seconds that a candidate may take to compile
 
@@ -38,7 +38,8 @@ class Compiled:
 
 def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
     """The job of a Prepared workload."""
-    given = tuple(sorted(options.items()))
+    own: dict[str, TrialOption] = {"weights": w.weights, "network_bytes": w.network_bytes}
+    given = tuple(sorted({**options, **own}.items()))
     return Job(
         _key("prepare", w.text, w.target, given, w.sizes),
         prepare,
@@ -89,7 +90,7 @@ def prepare(
     target: Mapping[str, object],
     family: str,
     sizes: tuple[tuple[str, int], ...],
-    options: tuple[tuple[str, float | int], ...],
+    options: tuple[tuple[str, TrialOption], ...],
 ) -> Prepared:
     """Compile a workload untuned, and compute what has to come out."""
     library, symbol = library_of(text, Target(dict(target)), family)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.executable import Executable
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, RVar, TensorType
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, GlobalRef, RVar, TensorType
 from tensorkiln.ir.relax import size_symbols as symbols_of
 from tensorkiln.ir.text.printer import constant_table, print_module
 from tensorkiln.ir.visit_graph import bindings_in
@@ -44,6 +44,7 @@ from tensorkiln.transform.relax.plan_memory import PlanMemory
 from tensorkiln.verification.reference import Tolerance, walk
 
 Choice = tuple[int, ...]  # a value of each knob, in their order
+TrialOption = float | int | tuple[int, ...]
 
 # What a machine is taken to do where kernels cannot be timed: only their order follows from it.
 _FLOPS, _BYTES = 16e9, 8e9  # a second
@@ -56,7 +57,8 @@ class Workload:
     """A kernel of a model that has knobs. `key` is the hash by which records know it, `text` the
     module of its fused group, `target` what it is compiled for.
     `calls` are those of a run of the model, `nodes` what it computes there. `cost` is what one call
-    takes, in seconds by an estimate."""
+    takes, in seconds by an estimate. `weights` are its operands that are constants of the model,
+    whose constants are `network_bytes` in all."""
 
     key: str
     name: str
@@ -69,6 +71,8 @@ class Workload:
     nodes: tuple[str, ...]
     cost: float
     sizes: tuple[tuple[str, int], ...] = ()
+    weights: tuple[int, ...] = ()
+    network_bytes: int = 0
 
     @property
     def untuned(self) -> Choice:
@@ -132,7 +136,7 @@ def workloads_of(
     """
     place = placed_on(target)
     _require_known(mod, sizes)
-    calls = _calls(mod)
+    calls, weights, network = _calls(mod), _weights(mod), _constant_bytes(mod)
     found: dict[tuple[str, Target], Workload] = {}
     others: list[tuple[str, str, float]] = []
     for f in mod.functions:
@@ -153,24 +157,45 @@ def workloads_of(
         else:
             needs = tuple((v.name, _size(v.name, sizes)) for v in symbols_of(f))
             text, nodes = workload_text(f), _nodes(f)
-            found[key, own] = Workload(
+            made = Workload(
                 key, f.name, text, record_text, own, family, knobs, count, nodes, cost, needs
             )
+            constant = tuple(sorted(weights.get(f.name, ())))
+            found[key, own] = replace(made, weights=constant, network_bytes=network)
     total = sum(w.total for w in found.values()) + sum(cost for *_, cost in others) or 1.0
     by_cost = sorted(found.values(), key=lambda w: (-w.total, w.name))
     kernels = [Kernel(name, family, cost / total) for name, family, cost in others]
     return by_cost, sorted(kernels, key=lambda k: (-k.share, k.name))
 
 
+def _group_calls(mod: IRModule) -> Iterator[tuple[str, Call]]:
+    """The calls of fused groups, each with the group's name."""
+    for f in mod.functions:
+        if isinstance(f, Function) and not f.is_primitive:
+            for b in bindings_in(f.bindings):
+                if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
+                    yield b.value.callee.name, b.value
+
+
 def _calls(mod: IRModule) -> Counter[str]:
     """How often each fused group is called, by name."""
-    return Counter(
-        b.value.callee.name
-        for f in mod.functions
-        if isinstance(f, Function) and not f.is_primitive
-        for b in bindings_in(f.bindings)
-        if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)
-    )
+    return Counter(name for name, _ in _group_calls(mod))
+
+
+def _weights(mod: IRModule) -> dict[str, set[int]]:
+    """The operands of each fused group that are constants in all its calls, by its name."""
+    found: dict[str, set[int]] = {}
+    for name, call in _group_calls(mod):
+        constant = {i for i, a in enumerate(call.args) if isinstance(a, Constant)}
+        found[name] = found.get(name, constant) & constant
+    return found
+
+
+def _constant_bytes(mod: IRModule) -> int:
+    """Bytes of the constants that fused groups are called with, each once."""
+    operands = (a for _, call in _group_calls(mod) for a in call.args)
+    found = {id(a): a.data.nbytes for a in operands if isinstance(a, Constant)}
+    return sum(found.values())
 
 
 def _nodes(f: Function) -> tuple[str, ...]:
@@ -286,7 +311,7 @@ def library_of(
 
 
 def trial_for(
-    text: str, symbol: str, sizes: Mapping[str, int], options: Mapping[str, float | int]
+    text: str, symbol: str, sizes: Mapping[str, int], options: Mapping[str, TrialOption]
 ) -> Trial:
     """The trial of a workload: its operands, and what NumPy in float64 says of the result. Where
     numbers below 0 give NaN, operands have none."""

@@ -14,6 +14,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.runtime.timing import time_kernel
+from tensorkiln.runtime.trial import Memory, trial_of
 from tensorkiln.target import Target
 from tensorkiln.tuning.workloads import (
     Workload,
@@ -114,6 +115,35 @@ def test_an_untuned_kernel_is_right(name: str) -> None:
         assert other.want != trial.want
         verdict = time_kernel(replace(trial, want=want.tobytes()), library, library)
         assert verdict.state == "error" and "the untuned kernel: " in verdict.reason
+
+
+def test_weights_are_as_cold_as_in_a_run() -> None:
+    """Two layers of 256 KiB and their biases: calls of one find the other's weights in between."""
+
+    def build(g: Graph, x: Any) -> Any:
+        for seed in (1, 2):
+            x = g.relu(g.linear(x, rand(256, 256, seed=seed), rand(256, seed=seed)))
+        return x
+
+    target = Target("native")
+    (w,), _ = workloads_of(fused_module(graph(build, x=(12, 256)), target), target, {})
+    each = 4 * (256 * 256 + 256)
+    assert (w.weights, w.network_bytes) == ((1, 2), 2 * each)
+    library, symbol = library_of(w.text, w.target, w.family.op_class)
+    options = {"seconds": 0.01, "weights": w.weights, "network_bytes": 5 * each}
+    trial = trial_for(w.text, symbol, {}, options)
+    assert trial_of(trial.to_json(), trial.want, trial.may) == trial
+    walk = Memory(trial).walk()
+    assert len(walk) == 5 and all(inputs[0] is walk[0][0] for inputs in walk)
+    for i in w.weights:
+        assert len({inputs[i].ctypes.data for inputs in walk}) == 5
+        assert all(np.array_equal(inputs[i], walk[0][i]) for inputs in walk)
+    small = replace(trial, weights=(2,))  # a kilobyte: copies of it would be too many
+    assert len(Memory(small).walk()) == 1
+    verdict = time_kernel(trial, library, library)
+    assert (verdict.state, verdict.reason) == ("ok", "")
+    with pytest.raises(UserError, match="places of operands"):
+        trial_of(replace(trial, weights=(3,)).to_json(), trial.want, trial.may)
 
 
 def test_equal_groups_are_one_workload() -> None:
