@@ -15,6 +15,16 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.cli import main
 from tensorkiln.frontend import check_onnx, from_onnx
+from tensorkiln.frontend.onnx.proto import (
+    Dim,
+    Graph,
+    NodeProto,
+    Shape,
+    TensorTypeProto,
+    TypeProto,
+    ValueInfo,
+)
+from tensorkiln.frontend.onnx.ranks import with_ranks
 from tensorkiln.ir.type_text import show
 from tests.frontend.onnx_models import model, ours, theirs, value
 
@@ -77,6 +87,11 @@ MODELS: dict[str, tuple[Nodes, Mapping[str, np.ndarray], Mapping[str, np.ndarray
         {"x": f(2, 3, 4, 5)},
     ),
     "pads": ([node("Pad", "x p")], {"p": n(0, 1, 0, 1)}, {"x": f(2, 3)}),
+    "tile by a node": (
+        [helper.make_node("Constant", [], ["r"], value_ints=[2, 1]), node("Tile", "x r")],
+        {},
+        {"x": f(2, 3)},
+    ),
     "tile": ([node("Tile", "x r")], {"r": n(2, 1, 1)}, {"x": f(2, 3, 1)}),
     "resize": (
         [helper.make_node("Resize", ["x", "", "s"], ["y"])],
@@ -179,6 +194,19 @@ def test_shapes_that_the_user_gives() -> None:
             from_onnx(net, shapes=shapes)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="declares its shape"):
         from_onnx(made("gemm", {"x": ["a", "b"]}), shapes={"x": ("n", 4)})
+
+
+def test_long_chains() -> None:
+    """From the last of many nodes back to the first: a rank is concluded from once."""
+    nodes = [node("Relu", f"v{k}", f"v{k + 1}") for k in range(20_000)]
+    graph = Graph(
+        node=tuple(NodeProto(tuple(n.input), tuple(n.output), op_type=n.op_type) for n in nodes),
+        input=(ValueInfo("v0", TypeProto(TensorTypeProto(1))),),
+        output=(ValueInfo("v20000", TypeProto(TensorTypeProto(1, Shape((Dim(), Dim()))))),),
+    )
+    (found,) = with_ranks(graph, {})
+    assert found.type is not None and found.type.tensor is not None
+    assert found.type.tensor.shape == Shape((Dim(), Dim()))
 
 
 def test_nodes_that_contradict_each_other() -> None:

@@ -8,8 +8,11 @@ new. Nodes within branches and loops tell nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tensorkiln.frontend.onnx.proto import (
     AttributeProto,
@@ -56,6 +59,8 @@ _FIXED: Mapping[str, tuple[tuple[int | None, ...], tuple[int | None, ...]]] = {
     "TreeEnsembleClassifier": ((2,), (1, 2)),
     "TreeEnsembleRegressor": ((2,), (2,)),
 }
+# Of nodes with more operands nothing is concluded from their broadcasting.
+_MOST_MEETING = 64
 # Windows: the number of the operand that is the weight, or None for a pool.
 _WINDOWS = {
     "Conv": 1,
@@ -78,16 +83,18 @@ class _Link:
 
 class _Ranks:
     """Ranks by name, and constants. The first rank that is learned stands: nodes that need another
-    one refuse the value."""
+    one refuse the value. `fresh` are names of which nothing has been concluded yet."""
 
     def __init__(self) -> None:
         self.ranks: dict[str, int] = {}
+        self.fresh: list[str] = []
         self.constants: dict[str, TensorProto] = {}
 
     def learn(self, name: str, rank: int | None) -> None:
         """Take a rank, unless it is None or none that a tensor has."""
-        if name and rank is not None and rank >= 0:
-            self.ranks.setdefault(name, rank)
+        if name and rank is not None and rank >= 0 and name not in self.ranks:
+            self.ranks[name] = rank
+            self.fresh.append(name)
 
     def count(self, name: str) -> int | None:
         """The number of elements of a 1-D constant."""
@@ -129,9 +136,12 @@ def _known(graph: Graph, declared: Mapping[str, TypeProto]) -> _Ranks:
     ranks = _Ranks()
     ranks.constants = {t.name: t for t in graph.initializer}
     for node in graph.node:
-        for a in node.attribute if node.op_type == "Constant" else ():
+        for a in node.attribute if node.op_type == "Constant" and node.output else ():
             if a.name == "value" and a.t is not None:
                 ranks.constants[node.output[0]] = a.t
+            elif a.name in ("value_ints", "value_floats"):
+                count = np.array([max(a.ints.size, a.floats.size)])
+                ranks.constants[node.output[0]] = TensorProto(dims=count)
     for name, tensor in ranks.constants.items():
         ranks.learn(name, len(tensor.dims))
     types = {v.name: v.type for v in (*graph.input, *graph.output) if v.type is not None}
@@ -142,25 +152,28 @@ def _known(graph: Graph, declared: Mapping[str, TypeProto]) -> _Ranks:
 
 
 def _propagate(nodes: Sequence[NodeProto], ranks: _Ranks) -> None:
-    """Learn what follows, until nothing is new."""
-    links: list[_Link] = []
+    """Learn what follows, until nothing is new: from each rank once."""
+    rules: dict[str, list[_Link | NodeProto]] = defaultdict(list)
     for node in nodes:
-        if node.domain in ("", "ai.onnx", "ai.onnx.ml"):
-            _learn_fixed(node, ranks)
-            links += _links(node, ranks)
-    meeting = [n for n in nodes if n.op_type in _MEETING and n.domain in ("", "ai.onnx")]
-    for _ in range(len(ranks.ranks) + len(links) + len(nodes) + 1):
-        before = len(ranks.ranks)
-        for link in links:
-            first, second = ranks.ranks.get(link.first), ranks.ranks.get(link.second)
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
+            continue
+        _learn_fixed(node, ranks)
+        for link in _links(node, ranks):
+            rules[link.first].append(link)
+            rules[link.second].append(link)
+        if node.op_type in _MEETING and len(node.operands) <= _MOST_MEETING:
+            for name in {*node.operands, *node.output[:1]}:
+                rules[name].append(node)
+    while ranks.fresh:
+        for rule in rules.get(ranks.fresh.pop(), ()):
+            if isinstance(rule, NodeProto):
+                _learn_meeting(rule, ranks)
+                continue
+            first, second = ranks.ranks.get(rule.first), ranks.ranks.get(rule.second)
             if first is not None:
-                ranks.learn(link.second, first + link.more)
+                ranks.learn(rule.second, first + rule.more)
             elif second is not None:
-                ranks.learn(link.first, second - link.more)
-        for node in meeting:
-            _learn_meeting(node, ranks)
-        if len(ranks.ranks) == before:
-            return
+                ranks.learn(rule.first, second - rule.more)
 
 
 def _learn_fixed(node: NodeProto, ranks: _Ranks) -> None:
