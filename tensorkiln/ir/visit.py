@@ -6,6 +6,7 @@ What a node consists of is in its class (`fields.py`); nothing here names the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from tensorkiln.ir.buffer import Buffer, Load
@@ -101,6 +102,11 @@ def walk(e: Expr) -> Iterator[Expr]:
         yield x
         if below := _EXPRS[type(x)](x):
             left.extend(below[::-1])
+
+
+def is_longer(e: Expr, nodes: int) -> bool:
+    """Whether an expression has more nodes than `nodes`, each counted as often as it occurs."""
+    return next(islice(walk(e), nodes, None), None) is not None
 
 
 def walk_stmt(s: Stmt) -> Iterator[Stmt]:

@@ -14,7 +14,7 @@ from tensorkiln.ir.relax import (
     constant,
     tensor,
 )
-from tensorkiln.transform.relax.fold_constants import EXPANDED_LIMIT, fold_constants
+from tensorkiln.transform.relax.fold_constants import EXPANDED_LIMIT, LIMIT, fold_constants
 from tests.transform.graphs import (
     Graph,
     assert_same_values,
@@ -136,3 +136,17 @@ def test_tensors_of_nothing_need_no_kernels() -> None:
     assert ops_of(fold_constants(mod)) == ["full", "pad"]
     static = graph(build, x=(2, 4))
     assert ops_of(fold_constants(static)) == []
+
+
+def test_results_that_double_are_folded_up_to_a_limit() -> None:
+    def doubled(g: Graph, x: RVar) -> RVar:
+        v: RVar | Constant = c(np.ones(8, np.float32))
+        for _ in range(36):
+            v = g.concat(v, v, axis=0)
+        return g.add(x, g.max(v, axes=(0,), keepdims=True))
+
+    mod = graph(doubled, x=(2,))
+    for _ in range(2):  # as often as the pipeline runs it
+        mod = fold_constants(mod)
+    assert ops_of(mod)[-3:] == ["concat", "max", "add"]
+    assert operand(mod, 0, 0).array.nbytes == LIMIT

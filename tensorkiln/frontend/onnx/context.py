@@ -41,8 +41,9 @@ class Context:
         self.dims = dims
         self.outputs: tuple[str, ...] = ()
         self.opset = 0
-        # Sizes that were read from tensors, in the function or branch that is being imported.
-        self.bound_sizes: dict[RVar, tuple[Expr, ...]] = {}
+        # Sizes that were read from tensors, and dimensions in place of long expressions
+        # (`growth.py`), in the function or branch that is being imported.
+        self.bound_sizes: dict[RVar | Expr, tuple[Expr, ...]] = {}
 
     @property
     def span(self) -> str:
@@ -229,6 +230,10 @@ class Context:
     def value(self, x: Val) -> Value:
         """The operand as a graph value; a `Known` tensor is built from `arange` and constants."""
         return self._materialize(x) if isinstance(x, Known) else x
+
+    def unknown(self, x: Known) -> Val:
+        """The tensor `x`, computed when the function runs, whose elements nothing knows before."""
+        return cast(Val, self._materialize(x))
 
     def _fold(self, name: str, args: Sequence[Val], attrs: dict[str, AttrValue]) -> Val | None:
         if not args or any(isinstance(a, RVar) for a in args):

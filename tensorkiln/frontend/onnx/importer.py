@@ -10,6 +10,7 @@ from tensorkiln.frontend.onnx import bodies, control, dispatch, narrow
 from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
+from tensorkiln.frontend.onnx.growth import shortened
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
@@ -246,7 +247,7 @@ class Importer:
         doubtful, before = is_doubtful(reads(node), scope), len(self.issues)
         outputs: Sequence[Held | Unknown] = ()
         try:
-            outputs = self._import(node, scope)
+            outputs = [shortened(self.g, v) for v in self._import(node, scope)]
         except RanksDiffer:
             raise
         except NodeProblem as problem:

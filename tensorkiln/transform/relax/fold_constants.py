@@ -15,9 +15,14 @@ from tensorkiln.ir.relax import Binding, Bound, Call, Constant, Function, RVar, 
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.transform.rewriting.graph import live
 
-# A result is folded if it has at most GROWTH times the bytes of its operands, or LIMIT bytes.
+# A result is folded if it has at most LIMIT bytes, or no more elements than its operands, each
+# counted once, and at most GROWTH times their bytes: a constant that is concatenated with itself 40
+# times has a trillion. All results of a function together have at most TOTAL_GROWTH times the bytes
+# of its weights and TOTAL_LIMIT bytes more.
 GROWTH = 4
 LIMIT = 64 << 20
+TOTAL_GROWTH = 32
+TOTAL_LIMIT = 256 << 20
 # Operators whose result may be much larger than their operands. A result of more than
 # EXPANDED_LIMIT bytes is used to fold calls that read it, but is not stored in the module.
 EXPANDING = frozenset({"full", "arange", "broadcast_to", "tile", "pad"})
@@ -39,7 +44,7 @@ def fold_constants(mod: IRModule) -> IRModule:
 
 
 def _fold_function(f: Function) -> Function:
-    state = _Folding()
+    state = _Folding(TOTAL_LIMIT + TOTAL_GROWTH * _weight_bytes(f))
     for b in f.bindings:
         state.visit(b)
     if all(a is b for a, b in zip(state.out, f.bindings, strict=False)) and not state.replaced:
@@ -50,10 +55,11 @@ def _fold_function(f: Function) -> Function:
 
 @dataclass(slots=True)
 class _Folding:
-    """The state of one function: `out` are the bindings kept, `replaced` the constants that replace
-    variables in them. `known` also has the large results of EXPANDING operators, which are used
-    for folding only."""
+    """The state of one function: `budget` are the bytes that results may still have, `out` the
+    bindings kept, `replaced` the constants that replace variables in them. `known` also has the
+    large results of EXPANDING operators, which are used for folding only."""
 
+    budget: int
     out: list[Binding] = field(default_factory=list)
     replaced: dict[RVar, Value] = field(default_factory=dict)
     known: dict[RVar, Constant] = field(default_factory=dict)
@@ -81,10 +87,26 @@ class _Folding:
             return Constant(np.empty(shape, b.var.type.dtype.name), b.var.type)
         args = [self.known.get(a, a) if isinstance(a, RVar) else a for a in call.args]
         constants = [a for a in args if isinstance(a, Constant)]
-        if len(constants) < len(args) or not _foldable(b.var.type, constants):
+        if len(constants) < len(args) or not _foldable(b.var.type, constants, self.budget):
             return None
         attrs = _numbers(call.attrs)
-        return None if attrs is None else _evaluate(call.op, constants, attrs, b.var.type)
+        if attrs is None:
+            return None
+        value = _evaluate(call.op, constants, attrs, b.var.type)
+        if not any(np.may_share_memory(value.array, a.array) for a in constants):
+            self.budget -= value.array.nbytes
+        return value
+
+
+def _weight_bytes(f: Function) -> int:
+    """Bytes of the constants of a function, those of the same name once: folded ones have the name
+    of a weight that they were made of."""
+    bytes_by_name: dict[str, int] = {}
+    for b in f.bindings:
+        for a in b.value.args if isinstance(b.value, Call) else ():
+            if isinstance(a, Constant):
+                bytes_by_name[a.name] = max(a.array.nbytes, bytes_by_name.get(a.name, 0))
+    return sum(bytes_by_name.values())
 
 
 def _of_nothing(b: Binding) -> Call | None:
@@ -101,14 +123,19 @@ def _of_nothing(b: Binding) -> Call | None:
     return Call("full", (), attrs, call.span)
 
 
-def _foldable(type_: TensorType, args: list[Constant]) -> bool:
+def _foldable(type_: TensorType, args: list[Constant], budget: int) -> bool:
     types = [type_, *(a.type for a in args)]
     shape = type_.static_shape()
     # NumPy itself cannot compute in bfloat16.
     if shape is None or any(t.layout is not None or t.dtype.name == "bfloat16" for t in types):
         return False
     size = prod(shape) * type_.dtype.bytes
-    return size <= LIMIT or size <= GROWTH * sum(a.array.nbytes for a in args)
+    if size <= LIMIT:
+        return size <= budget
+    different = {id(a.array): a.array for a in args}.values()
+    if prod(shape) > sum(a.size for a in different):
+        return False
+    return size <= min(budget, GROWTH * sum(a.nbytes for a in different))
 
 
 def _numbers(attrs: Attrs) -> Attrs | None:

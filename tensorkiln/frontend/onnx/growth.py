@@ -1,0 +1,72 @@
+"""Sizes that a model computes from sizes, kept short: `s + s // 2` twenty times is a million
+operations as one expression, because each step holds the one before it twice.
+
+An expression that has become too long is computed when the function runs, and what follows it reads
+a new dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tensorkiln.frontend.onnx.computed import extents_of, shaped
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.held import Held, TensorList
+from tensorkiln.frontend.onnx.known import Known, Val, as_known, object_array
+from tensorkiln.frontend.onnx.narrow import Narrow
+from tensorkiln.frontend.onnx.scope import Unknown
+from tensorkiln.ir.expr import Expr, binary
+from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.visit import is_longer
+
+# Nodes of an expression. Networks have up to some 60: pyramids of images of any size.
+LONGEST = 160
+
+
+def shortened(g: Context, value: Held | Unknown) -> Held | Unknown:
+    """The result of a node with new dimensions in place of long expressions."""
+    if isinstance(value, TensorList):
+        return TensorList(tuple(_plain(g, item) for item in value.items))
+    return _plain(g, value) if isinstance(value, Val | Narrow) else value
+
+
+def _plain(g: Context, value: Val | Narrow) -> Val | Narrow:
+    if isinstance(value, Narrow):
+        return replace(value, stored=_tensor(g, value.stored))
+    return _tensor(g, value)
+
+
+def _tensor(g: Context, x: Val) -> Val:
+    if isinstance(x, Known):
+        return _elements(g, x) if _any_long(x.array.ravel()) else x
+    if not isinstance(x, RVar) or not _any_long(x.tensor.shape):
+        return x
+    shape = [_dimension(g, d) if is_longer(d, LONGEST) else d for d in x.tensor.shape]
+    return shaped(g, x, shape, x.tensor.dtype)
+
+
+def _any_long(extents: Iterable[Expr]) -> bool:
+    return any(is_longer(e, LONGEST) for e in extents)
+
+
+def _elements(g: Context, x: Known) -> Val:
+    """A tensor of sizes with dimensions in place of long elements; one with others, which may be
+    negative or conditions, is computed when the function runs."""
+    flat = list(x.array.ravel())
+    for k, e in enumerate(flat):
+        if not is_longer(e, LONGEST):
+            continue
+        if x.dtype.name != "int64" or not g.dims.holds(binary("ge", e, 0)):
+            return g.unknown(x)
+        flat[k] = _dimension(g, e)
+    return as_known(object_array(flat, x.array.shape), x.dtype)
+
+
+def _dimension(g: Context, e: Expr) -> Expr:
+    """The dimension that has the value of an expression, which is 0 or more."""
+    known = g.bound_sizes.get(e)
+    if known is None:
+        number = g.builder.emit("arange", span=g.span, start=e, step=1, count=1, dtype="int64")
+        known = g.bound_sizes[e] = extents_of(g, number, "a size")
+    return known[0]
