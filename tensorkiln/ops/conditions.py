@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tensorkiln import ops
 from tensorkiln.arith import Bounds, prove, simplify
 from tensorkiln.ir.conditions import SizeCondition, conditions_of, with_conditions
 from tensorkiln.ir.expr import IntImm, Var, binary
-from tensorkiln.ir.relax import Binding, Call, Function, TensorType
+from tensorkiln.ir.relax import Binding, Bound, Call, Function, If, Lambda, TensorType
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ir.visit_graph import variables
@@ -29,13 +29,49 @@ def stated(f: Function) -> Function:
     return replace(f, attrs=with_conditions(f.attrs, (*known, *missing)))
 
 
+def of_branches(f: Function) -> Iterator[SizeCondition]:
+    """What operators in the branches and loops of `f`, which `stated` returned, require of the
+    dimensions of its parameters: it is checked only where they run."""
+    dims = {v for p in f.params for v in symbols(p.type)}
+    bounds = _within(dims, conditions_of(f))
+    for b in f.bindings:
+        yield from _nested(b.value, dims, bounds)
+
+
+def _nested(bound: Bound, dims: set[Var], bounds: Bounds) -> Iterator[SizeCondition]:
+    for bindings in _bodies(bound):
+        bound_here = {b.var for b in bindings}
+        outside = {v for b in bindings for v in variables(b.value)} - bound_here
+        yield from _of_bindings(bindings, dims, bounds, set(outside))
+        for b in bindings:
+            yield from _nested(b.value, dims, bounds)
+
+
+def _bodies(bound: Bound) -> tuple[Sequence[Binding], ...]:
+    match bound:
+        case If():
+            return bound.then.bindings, bound.orelse.bindings
+        case Lambda():
+            return (bound.function.bindings,)
+    return ()
+
+
 def _missing(f: Function, known: Iterable[SizeCondition]) -> Iterator[SizeCondition]:
     dims = {v for p in f.params for v in symbols(p.type)}
+    return _of_bindings(f.bindings, dims, _within(dims, known), set(f.params))
+
+
+def _within(dims: set[Var], known: Iterable[SizeCondition]) -> Bounds:
     bounds = Bounds.dims(dims)
     for condition in known:
         bounds = bounds.given(condition.holds)
-    arguments: set[object] = set(f.params)
-    for b in f.bindings:
+    return bounds
+
+
+def _of_bindings(
+    bindings: Sequence[Binding], dims: set[Var], bounds: Bounds, arguments: set[object]
+) -> Iterator[SizeCondition]:
+    for b in bindings:
         for condition in _of_binding(b, bounds, arguments):
             if dims.issuperset(free_vars(condition.holds)):
                 bounds = bounds.given(condition.holds)
@@ -67,4 +103,4 @@ def _of_binding(b: Binding, bounds: Bounds, arguments: set[object]) -> Iterator[
                 yield SizeCondition(simplify(binary("ge", extent, 0), bounds), reason)
 
 
-__all__ = ["stated"]
+__all__ = ["of_branches", "stated"]

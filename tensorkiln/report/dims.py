@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensorkiln.codegen.host.size_text import condition_text
 from tensorkiln.frontend import import_model
-from tensorkiln.ir.conditions import conditions_of
+from tensorkiln.ir.conditions import SizeCondition, conditions_of
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, MatchCast, RVar, TensorType, Type, Value
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.ir.visit import free_vars, substitute
-from tensorkiln.ops.conditions import stated
+from tensorkiln.ops.conditions import of_branches, stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,15 @@ class DimEnd:
 class Dims:
     """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
     shapes are without them; `outputs` are the shapes of results, and `conditions` what sizes a call
-    may have, each with the node that requires it. Those in branches and on sizes that data decides
-    are not listed: they are checked where they are reached."""
+    may have, each with the node that requires it. `branch_conditions` are those of nodes in branches
+    and loops, whose names begin with that of the branching node: a call is refused only where such
+    a node runs. Those on sizes that data decides are not listed."""
 
     origins: tuple[DimOrigin, ...]
     ends: tuple[DimEnd, ...]
     outputs: tuple[tuple[str, ...], ...]
     conditions: tuple[str, ...] = ()
+    branch_conditions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The fields as plain values."""
@@ -70,6 +72,7 @@ class Dims:
                     shape = f"[{', '.join(e.shape)}]"
                     lines.append(f"  it ends at {_node(e)}, whose result is {shape}")
         lines += [f"a call requires {condition}" for condition in self.conditions]
+        lines += [f"a branch or loop, where it runs, requires {c}" for c in self.branch_conditions]
         lines += [f"output: [{', '.join(shape)}]" for shape in self.outputs]
         return "\n".join(lines or ["every dimension is constant"])
 
@@ -82,20 +85,22 @@ def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims
     """Which dimensions of a model are symbolic, and which input or node makes them so; and the
     nodes at which each ends, after which shapes are constant in it.
 
-    `model` and `freeze` are as for `compile`. Branches and loops count as one node. Raises what the
-    import raises.
+    `model` and `freeze` are as for `compile`. For dimensions, branches and loops count as one node.
+    Raises what the import raises.
     """
     mod = import_model(model, freeze=freeze)
     graphs = [f for f in mod.functions if isinstance(f, Function)]
     origins = tuple(o for f in graphs for o in _origins(f))
     ends = tuple(e for f in graphs for e in _ends(f))
-    conditions = tuple(c for f in graphs if not f.is_private for c in _conditions(f))
-    return Dims(origins, ends, tuple(_outputs(mod)), conditions)
+    public = [stated(f) for f in graphs if not f.is_private]
+    always = tuple(c for f in public for c in _texts(f, conditions_of(f)))
+    branches = dict.fromkeys(c for f in public for c in _texts(f, of_branches(f)))
+    return Dims(origins, ends, tuple(_outputs(mod)), always, tuple(branches))
 
 
-def _conditions(f: Function) -> Iterator[str]:
+def _texts(f: Function, conditions: Iterable[SizeCondition]) -> Iterator[str]:
     names = _names(f)
-    for condition in conditions_of(stated(f)):
+    for condition in conditions:
         shown = {v: names.get(v, v.name) for v in free_vars(condition.holds)}
         yield condition_text(condition, shown)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import tensorkiln as tk
 from examples.make_mlp import make_mlp
@@ -101,6 +101,45 @@ def test_what_sizes_a_call_may_have() -> None:
     assert all(
         name in text for name, text in zip(("sum", "sum", "row"), found.conditions, strict=True)
     )
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 4] x, bool c, int64 trips) => (float[K, 4] y, float[4] z)
+    <int64 three = {3}, int64 five = {5}, float[4] zero = {0, 0, 0, 0}> {
+    always = Gather(x, three)
+    [pick] y = If (c) <
+        then_branch = g1 () => (float[A, 4] a) {
+            [row] r = Gather(x, five)
+            s = Constant<value_ints = [1, 4]>()
+            a = Reshape(r, s)
+        },
+        else_branch = g2 () => (float[B, 4] b) { [near] t = Gather(x, three)  b = Add(x, t) }
+    >
+    [turn] z = Loop (trips, , always) <
+        body = g3 (int64 i, bool ci, float[4] v) => (bool co, float[4] w) {
+            co = Identity(ci)
+            [inner] w = If (ci) <
+                then_branch = g4 () => (float[4] d) { [deep] e = Gather(x, five)  d = Add(v, e) },
+                else_branch = g5 () => (float[4] f) { f = Neg(v) }
+            >
+        }
+    >
+}"""
+
+
+def test_sizes_that_branches_and_loops_need() -> None:
+    model = parser.parse_model(BRANCHES).SerializeToString()
+    found = tk.explain_dims(model)
+    assert [c.partition(": ")[0] for c in found.conditions] == ["N >= 4 (Gather:always"]
+    nodes = [c.partition(": ")[0] for c in found.branch_conditions]
+    assert nodes == ["N >= 6 (pick/row", "N >= 6 (turn/inner/deep"]
+    assert "a branch or loop, where it runs, requires N >= 6 (pick/row" in str(found)
+    # What is listed is what is checked: the branch that needs six rows is refused, the other runs.
+    f, four = tk.compile(model), np.ones((4, 4), np.float32)
+    f(four, np.array(False), np.array(0))
+    for branch, trips in ((True, 0), (False, 1)):
+        with pytest.raises(tk.UserError, match="N >= 6"):
+            f(four, np.array(branch), np.array(trips))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
