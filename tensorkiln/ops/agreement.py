@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from tensorkiln.ir.attrs import AttrValue
-from tensorkiln.ir.expr import Expr, as_expr
+from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ops.rules import Shape
 
 # The extent that two extents are which must be equal; the first if it is not known that they are.
@@ -40,8 +40,17 @@ def _conv2d(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
     assert isinstance(groups, int)
     outputs = reduce(meet, (b[0] for b in bias), w[0])
     channels = meet(x[1], w[1] * groups)
+    every = int_value(channels)
     inner = channels if groups == 1 else w[1]
+    if every is not None and groups > 1 and every % groups == 0:
+        inner = meet(w[1], as_expr(every // groups))
     return [(x[0], channels, *x[2:]), (outputs, inner, *w[2:]), *((outputs,) for _ in bias)]
+
+
+def _conv2d_transpose(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
+    x, w, *others = shapes
+    channels = meet(x[1], w[0])
+    return [(x[0], channels, *x[2:]), (channels, *w[1:]), *others]
 
 
 def _layer_norm(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
@@ -99,6 +108,7 @@ AGREEMENTS: dict[str, Agreement] = {
     "batch_norm": _batch_norm,
     "concat": _concat,
     "conv2d": _conv2d,
+    "conv2d_transpose": _conv2d_transpose,
     "dequantize": _scaled,
     "layer_norm": _layer_norm,
     "linear": _linear,

@@ -47,9 +47,9 @@ class DimEnd:
 class Dims:
     """What `explain_dims` returns: which dimensions are symbolic and why, and the nodes after which
     shapes are without them; `outputs` are the shapes of results, and `conditions` what sizes a call
-    may have, each with the node that requires it. `branch_conditions` are those of nodes in branches
-    and loops, whose names begin with that of the branching node: a call is refused only where such
-    a node runs. Those on sizes that data decides are not listed."""
+    may have, each with the node that requires it. `branch_conditions` are those of nodes in
+    branches and loops, whose names begin with that of the branching node: a call is refused only
+    where such a node runs. Those on sizes that data decides are not listed."""
 
     origins: tuple[DimOrigin, ...]
     ends: tuple[DimEnd, ...]

@@ -151,6 +151,62 @@ def test_onnx(dtype: str, dims: dict[int, str]) -> None:
     f(**given)  # a failure leaves nothing behind
 
 
+# Operators whose indices are lengths, places in pictures, positions, or within samples: the place
+# of a number, and the least and the greatest that are legal.
+OTHERS = """<ir_version: 10, opset_import: ["" : 24]>
+g (float[5, 2] x, int64[2] lengths, float[1, 1, 1, 2] maxima, int64[1, 1, 1, 2] places,
+   float[1, 1, 2, 4] heads, float[5, 2] angles, int64[1, 2] positions,
+   float[2, 5, 3] cache, float[2, 2, 3] news, int64[2] write, int64[2] turn, int64[2, 2, 1] rows)
+=> (float[5, 2] a, float[1, 1, K, L] b, float[1, 1, 2, 4] c, float[2, 5, 3] d, float[2, 5, 3] e,
+    float[2, 2, 3] f) {
+    [reverse] a = ReverseSequence(x, lengths)
+    [unpool] b = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(maxima, places)
+    [rotate] c = RotaryEmbedding(heads, angles, angles, positions)
+    [linear] d = TensorScatter<axis = 1>(cache, news, write)
+    [circular] e = TensorScatter<axis = 1, mode = "circular">(cache, news, turn)
+    [batch] f = GatherND<batch_dims = 1>(cache, rows)
+}"""
+LEGAL: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "lengths": ((1,), 0, 5),
+    "places": ((0, 0, 0, 1), 0, 7),
+    "positions": ((0, 1), 0, 4),
+    "write": ((1,), 0, 3),
+    "turn": ((1,), 0, (1 << 63) - 2),
+    "rows": ((1, 0, 0), -5, 4),
+}
+
+
+def test_lengths_places_and_positions() -> None:
+    data = onnx.parser.parse_model(OTHERS).SerializeToString()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session, f = ort.InferenceSession(data, options), tk.compile(data)
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    base = {v.name: np.zeros(v.shape, kinds[v.type]) for v in session.get_inputs()}
+    for k, x in enumerate(base.values()):
+        if x.dtype == np.float32:
+            x[...] = np.arange(x.size).reshape(x.shape) + k
+    base["places"][..., 0] = 2  # each to its own place: of equal ones it is open which stays
+    for name, (spot, low, high) in LEGAL.items():
+        numbers = {-(1 << 63), -high - 2, -high - 1, low - 1, low, -1, high, high + 1, 1 << 31}
+        for number in sorted(n for n in numbers if n < (1 << 63) - 1):
+            given = base | {name: base[name].copy()}
+            given[name][spot] = number
+            try:
+                want = session.run(None, given)
+            except Exception:
+                want = None
+            assert (want is not None) == (low <= number <= high), (name, number, "ONNX Runtime")
+            if want is not None:
+                for a, b in zip(f(**given), want, strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=f"{name} {number}")
+                continue
+            with pytest.raises(IndexOutsideError) as failure:
+                f(**given)
+            assert f"index {number} at [{spot[0]}" in failure.value.message, (name, number)
+            assert f"expected {low} to {high}" in failure.value.message, (name, number)
+
+
 # -- torch ------------------------------------------------------------------------------------
 
 torch = pytest.importorskip("torch")

@@ -317,7 +317,8 @@ def test_newer_opset_than_the_package_has() -> None:
             "attribute",
             "attribute 'axis' is not supported",
         ),
-        ("SwiGLU", [f(2, 4), f(2, 3)], 28, {}, "malformed", "of these Mul"),
+        ("SwiGLU", [f(2, 4), f(2, 3)], 28, {}, "malformed", "must have shape [2, 4]"),
+        ("SwiGLU", [f(2, 4), f(1, 4)], 28, {}, "malformed", "must have shape [2, 4]"),
         (
             "HannWindow",
             [np.array(4)],

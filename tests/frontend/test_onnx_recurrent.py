@@ -164,7 +164,7 @@ def test_loops_over_long_and_symbolic_sequences(op: str, direction: str, given: 
     [
         ({"direction": "up"}, "direction='up'"),
         ({"layout": 2}, "layout=2"),
-        ({"hidden_size": 7}, "hidden_size=7"),
+        ({"hidden_size": 7}, "operand 1 must have shape [1, 28, 5]"),
         ({"activations": ["Sigmoid", "Tanh"]}, "2 activations, expected 3"),
         ({"activations": ["Sigmoid", "Tanh", "Frob"]}, "activation 'Frob'"),
         ({"activation_alpha": [0.1]}, "activation_alpha has 1 values more"),
@@ -180,8 +180,8 @@ def test_weights_and_sequences_that_do_not_fit() -> None:
     given = operands("GRU", 1, "")
     for k, bad, says in (
         (0, f(STEPS, IN), "3 dimensions"),
-        (1, f(1, 5, IN), "W must begin with [1, 6]"),
-        (2, f(2, 6, HIDDEN), "R must begin with [1, 6]"),
+        (1, f(1, 5, IN), "operand 1 must have shape [1, 6, 5]"),
+        (2, f(2, 6, HIDDEN), "operand 2 must have shape [1, 6, 2]"),
     ):
         made, _ = node_model("GRU", [*given[:k], bad, *given[k + 1 :]], opset=14)
         (found,) = check_onnx(made)

@@ -11,6 +11,7 @@ from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
 from tensorkiln.frontend.onnx.growth import shortened
+from tensorkiln.frontend.onnx.forms import formed
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
@@ -315,10 +316,11 @@ class Importer:
             return [UNKNOWN] * len(node.output)
         self.enter(node, scope)
         name = f"{domain}.{node.op_type}" if domain else node.op_type
+        held = [v for v in operands if not isinstance(v, Unknown)]
         result = apply(
             name,
             over_axes(self.g, name, lambda *args: importer(self.g, *args, **values)),
-            [v for v in operands if not isinstance(v, Unknown)],
+            formed(self.g, name, held, given),
         )
         if any(self.g.outputs[len(result) :]):
             raise NodeProblem(
@@ -367,7 +369,10 @@ class Importer:
         if body is None:
             raise problem
         before = len(self.issues)
-        outputs = self._inline(body, node, given, scope, unused=False)
+        self.enter(node, scope)
+        name = f"{domain}.{node.op_type}" if domain else node.op_type
+        operands = formed(self.g, name, operands, given)
+        outputs = self._inline(body, node, given, scope, operands)
         found = self.issues[before:]
         if not found:
             return outputs
@@ -425,10 +430,10 @@ class Importer:
         node: NodeProto,
         given: Sequence[AttributeProto],
         scope: GraphScope,
-        unused: bool = True,
+        known: Sequence[Held | Unknown | None] | None = None,
     ) -> Sequence[Held | Unknown]:
-        """Import a call of a function as the nodes of its body, in a new scope; with `unused`, also
-        those that only outputs need that nothing reads."""
+        """Import a call of a function as the nodes of its body, in a new scope: of a model's
+        function all, of a standard's, whose operands are known, those that used outputs need."""
         if scope.depth >= control.MAX_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
@@ -443,7 +448,8 @@ class Importer:
             scope.depth + 1,
             attrs=attrs,
         )
-        operands = [self.operand(n, scope) for n in node.input]
+        unused = known is None
+        operands = [self.operand(n, scope) for n in node.input] if known is None else known
         for name, value in zip(f.input, operands, strict=False):
             if value is not None:
                 inner.values[name] = value

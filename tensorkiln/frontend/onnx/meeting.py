@@ -57,7 +57,7 @@ def _complete(name: str, shapes: Sequence[Shape]) -> bool:
     match name:
         case "concat":
             return len(set(ranks)) == 1
-        case "conv2d":
+        case "conv2d" | "conv2d_transpose":
             return ranks[:2] == [4, 4] and ranks[2:] in ([], [1])
         case "linear":
             return ranks[0] > 0 and ranks[1] == 2 and ranks[2:] in ([], [1])

@@ -8,6 +8,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.meeting import stretched
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 
 
@@ -56,7 +57,10 @@ def attention(
         k = g.emit("concat", past_k, k, axis=2)
         v = g.emit("concat", past_v, v, axis=2)
     present = (k, v)
+    q = _one_number_of_heads(g, q, k)
     k, v = _repeat_heads(g, k, q), _repeat_heads(g, v, q)
+    if mask is not None:
+        mask, q, k, v = _fitting(g, mask, q, k, v)
     if scale is None:
         depth = int_value(g.shape(q)[3])
         if not depth:
@@ -144,6 +148,33 @@ def _heads(g: Context, x: Val, heads: int) -> Val:
     return g.transpose(g.reshape(x, (b, s, heads, depth)), (0, 2, 1, 3))
 
 
+def _one_number_of_heads(g: Context, q: Val, k: Val) -> Val:
+    """q with as many heads as k, if its number is not known: groups need numbers that are."""
+    b, h, s, d = g.shape(q)
+    if int_value(h) is None and int_value(g.shape(k)[1]) is not None:
+        return g.fitted(q, (b, g.shape(k)[1], s, d), "Q")
+    return q
+
+
+def _fitting(g: Context, mask: Val, q: Val, k: Val, v: Val) -> tuple[Val, Val, Val, Val]:
+    """A mask that broadcasts to [B, H, S, T], and operands of which it does not make more."""
+    b, h, s, t = *g.shape(q)[:3], g.shape(k)[2]
+    own = g.shape(mask)
+    if not 0 < len(own) <= 4:
+        return mask, q, k, v
+    sizes = [b, h, s, t]
+    for back, extent in enumerate(reversed(own), 1):
+        if int_value(sizes[-back]) is None and int_value(extent) not in (None, 1):
+            sizes[-back] = extent
+    b, h, s, t = sizes
+    q = g.fitted(q, (b, h, s, g.shape(q)[3]), "Q")
+    k, v = (g.fitted(x, (b, h, t, g.shape(x)[3]), name) for x, name in ((k, "K"), (v, "V")))
+    # Of fewer keys than there are, a mask hides the others: 1 is no extent for all of them.
+    mask = g.fitted(mask, (*own[:-1], t if int_value(own[-1]) != 1 else own[-1]), "the mask")
+    wide = zip(g.shape(mask), sizes[4 - len(own) :], strict=True)
+    return stretched(g, mask, tuple(e if int_value(e) == 1 else d for e, d in wide)), q, k, v
+
+
 def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
     """Repeat each head of keys or values for the query heads that share it (grouped-query
     attention): 2 heads for 8 of q are repeated 4 times each."""
@@ -151,7 +182,9 @@ def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
     have, want = int_value(h), int_value(g.shape(q)[1])
     if have == want:
         return x
-    if have is None or want is None or want % have:
+    if have is None:
+        return g.fitted(x, (b, g.shape(q)[1], t, d), "K and V")
+    if want is None or want % have:
         raise malformed(f"{want} query heads are not a multiple of {have} key heads")
     each = want // have
     wide = g.emit("broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(each), t, d))
@@ -184,6 +217,7 @@ def rotary(
         raise unsupported("the head size is symbolic")
     turned = rotary_embedding_dim or depth
     if positions is not None:
+        positions = g.inside(positions, g.shape(cos)[0], negative=False)
         cos, sin = (g.emit("take", t, positions, axis=0) for t in (cos, sin))
     half = turned // 2
     cos, sin = (g.reshape(t, (g.shape(t)[0], 1, s, half)) for t in (cos, sin))

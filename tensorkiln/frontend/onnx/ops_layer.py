@@ -6,6 +6,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.meeting import stretched
 from tensorkiln.frontend.onnx.ops_shape import broadcast
 from tensorkiln.ir.expr import IntImm, int_value
 from tensorkiln.ir.relax import Constant
@@ -81,10 +82,23 @@ def rms_norm(
 ) -> Val:
     """x / sqrt(mean(x^2) + eps) * scale"""
     at = g.axis(axis, g.rank(x))
+    x, scale = _one_way(g, x, scale, "scale")
     axes = tuple(range(at, g.rank(x)))
     square = g.emit("mean", g.emit("mul", x, x), axes=axes, keepdims=True)
     factor = g.emit("rsqrt", g.emit("add", square, g.like(epsilon, x)))
     return g.emit("mul", g.emit("mul", x, factor), scale)
+
+
+def _one_way(g: Context, x: Val, other: Val, name: str) -> tuple[Val, Val]:
+    """x, and an operand that broadcasts to it, while x does not to the operand."""
+    own, lead = g.shape(other), g.rank(x) - g.rank(other)
+    if lead < 0:
+        raise malformed(f"{name} has {len(own)} dimensions, expected {g.rank(x)} or less")
+    pairs = list(zip(g.shape(x)[lead:], own, strict=True))
+    numbers = [d if int_value(e) in (None, 1) else e for d, e in pairs]
+    x = g.fitted(x, (*g.shape(x)[:lead], *numbers))
+    wide = zip(g.shape(x)[lead:], own, strict=True)
+    return x, stretched(g, other, tuple(e if int_value(e) == 1 else d for d, e in wide))
 
 
 def _per_channel(g: Context, v: Val, x: Val) -> Val:
@@ -213,6 +227,7 @@ def gemm(
     if alpha != 1:
         y = g.emit("mul", y, g.like(alpha, y))
     if c is not None and use_bias:
+        y, c = _one_way(g, y, c, "C")
         y = g.emit("add", y, c if beta == 1 else g.emit("mul", c, g.like(beta, c)))
     return y
 

@@ -160,6 +160,9 @@ def _placed(g: Context, x: Val, place: np.ndarray, updates: Val) -> Val:
     return g.emit("take", both, g.const(source, "int64"), axis=0)
 
 
+_LARGEST = (1 << 63) - 1
+
+
 def tensor_scatter(
     g: Context,
     past: Val,
@@ -177,16 +180,23 @@ def tensor_scatter(
         raise malformed(f"mode={mode!r}; expected 'linear' or 'circular'")
     if g.rank(update) != rank or at == 0:
         raise malformed("update needs the operand's dimensions, and an axis other than samples")
-    shape = g.shape(update)
+    shape, room = g.shape(update), g.shape(past)[at]
+    past = g.require(past, binary("ge", room, shape[at]), f"as much as is put in dimension {at}")
     place = _iota(g, shape[at], rank, at)
     if write is not None:
-        first = g.cast(g.reshape(write, (shape[0], *[1] * (rank - 1))), "int64")
-        place = g.emit("add", place, first)
+        places = as_expr(_LARGEST) if mode == "circular" else room - shape[at] + 1
+        first = g.cast(g.inside(write, places, negative=False), "int64")
+        if mode == "circular":
+            first = _rest(g, first, room)
+        place = g.emit("add", place, g.reshape(first, (shape[0], *[1] * (rank - 1))))
     if mode == "circular":
-        place = g.emit("mod", place, g.reshape(g.shape_value([g.shape(past)[at]]), ()))
-    place = g.inside(place, g.shape(past)[at], negative=False)
+        place = _rest(g, place, room)
     place = g.emit("broadcast_to", place, shape=shape)
     return scattered(g, past, place, update, "none", at)
+
+
+def _rest(g: Context, x: Val, extent: Expr) -> Val:
+    return g.emit("mod", x, g.reshape(g.shape_value([extent]), ()))
 
 
 def reverse_sequence(
@@ -205,6 +215,7 @@ def reverse_sequence(
         most = int(counts.max())
         expected = f"{most} or more elements in dimension {time}, as lengths ask for"
         moved = g.require(moved, binary("ge", steps, as_expr(most)), expected)
+    lengths = g.inside(lengths, steps + 1, negative=False)
     t = _iota(g, steps, 2, 1)
     n = g.reshape(g.cast(lengths, "int64"), (samples, 1))
     mirrored = g.emit("sub", g.emit("sub", n, g.const(1, "int64")), t)

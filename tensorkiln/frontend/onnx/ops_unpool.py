@@ -12,7 +12,7 @@ from tensorkiln.frontend.onnx.issues import malformed
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.frontend.onnx.ops_scatter import least, scattered
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ops.window import Window
 
 
@@ -78,6 +78,7 @@ def max_unpool(
         raise malformed(f"pictures of {extents}")
     size, count = int(np.prod(extents)), int(np.prod(shape[2:]))
     planes = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * size
+    indices = g.inside(indices, as_expr(shape[0] * shape[1] * size), negative=False)
     places = g.reshape(g.cast(indices, "int64"), (*shape[:2], count))
     local = g.emit("sub", places, g.const(planes, "int64"))
     zeros = g.emit("full", shape=(*shape[:2], size), value=0.0, dtype=g.dtype(x))
