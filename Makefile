@@ -16,7 +16,7 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test processors tools lint pythons release-check bench bench-here operators gpu compare replay conformance onnx-backend zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
+.PHONY: demo quick test processors tools lint pythons release-check bench bench-here operators gpu compare replay conformance onnx-backend extents zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
@@ -34,14 +34,16 @@ help:
 	@echo "                  which planted faults its tests no longer catch; SMALL=1 without the measured models"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64, as C against LLVM"
 	@echo "make onnx-backend  the node tests of the ONNX standard, each compiled and run"
+	@echo "make extents      operators of ONNX with each extent symbolic, from 0 to two more than they need, beside"
+	@echo "                  ONNX Runtime; CASES='test_pad* test_gru*'"
 	@echo "make random-graphs  3,000 random graphs of ONNX against ONNX Runtime; SEED=number COUNT=number"
 	@echo "make zoo          323 networks of public collections against torch and ONNX Runtime; NETS='gpt* yolo*',"
 	@echo "                  TIMES=1 for their times beside ONNX Runtime's"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules and 500 for devices, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
-	@echo "                  EXECUTOR=local:N|ray://...|dask://... divides fuzz, conformance, random-graphs, roundtrip"
-	@echo "                  and zoo among processes or machines; OUT=folder SHARDS=number MINUTES=minutes"
+	@echo "                  EXECUTOR=local:N|ray://...|dask://... divides fuzz, conformance, random-graphs, extents,"
+	@echo "                  roundtrip and zoo among processes or machines; OUT=folder SHARDS=number MINUTES=minutes"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
 	@echo "make safety       everything a library shows, called with extremes while the system fails;"
@@ -168,6 +170,14 @@ endif
 
 onnx-backend: .venv/has-dev
 	$(BIN)/python -m tests.frontend.onnx_backend --jobs $(JOBS)
+
+CASES ?=
+extents: .venv/has-dev
+ifeq ($(EXECUTOR),)
+	$(BIN)/python -m tests.frontend.extents $(foreach c,$(CASES),'$(c)') --jobs $(JOBS)
+else
+	$(CAMPAIGN) $(foreach c,$(CASES),'$(c)')
+endif
 
 SEED ?= 1
 COUNT ?= 3000

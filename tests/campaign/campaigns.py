@@ -22,7 +22,7 @@ from tensorkiln.scale import Job, Outcome, run_jobs
 from tests.campaign.checkout import checkout, require_outside
 from tests.campaign.child import Settings, collect
 from tests.campaign.findings import Failure, Finding, deduplicated, table
-from tests.campaign.rows import networks, random_graphs
+from tests.campaign.rows import LISTS, random_graphs
 from tests.campaign.shards import DAMAGED, VERSION, Report, Shard, read_report, run_shard
 
 SHARDS = 32
@@ -47,7 +47,7 @@ class Campaign:
         """All of it, in order."""
         if self.runner == "pytest":
             return collect(self.paths, Settings(self.mark))
-        return random_graphs(graphs) if self.runner == "random-graphs" else networks()
+        return random_graphs(graphs) if self.runner == "random-graphs" else LISTS[self.runner]()
 
 
 # The first three are what the targets of make run, by the same paths and marks.
@@ -67,6 +67,7 @@ CAMPAIGNS = {
         ),
         Campaign("roundtrip", ("tests/script",), "roundtrip"),
         Campaign("random-graphs", runner="random-graphs", seeded=True),
+        Campaign("extents", runner="extents"),
         Campaign("zoo", runner="zoo"),
     )
 }

@@ -1,4 +1,5 @@
-"""Campaigns that are not tests of pytest: random graphs by number, and networks of the gallery.
+"""Campaigns that are not tests of pytest: random graphs by number, networks of the
+gallery, and node tests of ONNX with symbolic extents.
 
 `python -m tests.campaign.rows RUNNER SEED ITEM...` is the child process of a shard; it prints a
 line of JSON for each item. Both have processes of their own for what crashes or hangs.
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "row: "
 GOOD = {
     "random-graphs": ("right", "refused", "no reference"),
+    "extents": ("right",),
     "zoo": ("right", "refused"),
 }
 
@@ -41,12 +43,24 @@ def networks() -> list[str]:
     return [f"{name} {route}" for name, row in ROWS.items() for route in row.routes]
 
 
+def examples() -> list[str]:
+    """The node tests of which extents become symbolic."""
+    from tests.frontend.extents import examples as cases
+
+    return [case.name for case in cases()]
+
+
+LISTS = {"extents": examples, "zoo": networks}
+
+
 def row_command(runner: str, items: Sequence[str], seed: int) -> str:
     """The line that runs items again; its exit status is 1 if one of them fails."""
     if runner == "random-graphs":
         first, last = int(items[0]), int(items[-1])
         words = ["-m", "tests.frontend.test_random_graphs", "--seed", str(seed)]
         words += ["--first", str(first), "--count", str(last - first + 1), "--jobs", "1"]
+    elif runner == "extents":
+        words = ["-m", "tests.frontend.extents", *items]
     else:
         names, routes = zip(*(item.split() for item in items), strict=True)
         words = ["-m", "tests.gallery", *dict.fromkeys(names)]
@@ -95,6 +109,8 @@ def run_rows(runner: str, items: Sequence[str], seed: int) -> tuple[Counter[str]
 def _failure(runner: str, item: str, seed: int, kind: str, what: str) -> Failure:
     if runner == "random-graphs":
         test = f"tests/frontend/random_graphs.py[{seed} {item}]"
+    elif runner == "extents":
+        test = f"tests/frontend/extents.py[{item}]"
     else:
         name, route = item.split()
         test = f"tests/gallery/{name}[{route}]"
@@ -122,7 +138,15 @@ def _zoo(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         yield item, found.kind, found.what
 
 
-_RUN = {"random-graphs": _graphs, "zoo": _zoo}
+def _extents(seed: str, items: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    from tests.frontend.extents import chosen, outcomes, reason
+
+    for item in items:
+        told = [f"{v.places} {row}" for v, row in outcomes(chosen([item])) if not reason(v, row)]
+        yield item, "wrong" if told else "right", "; ".join(told)
+
+
+_RUN = {"extents": _extents, "random-graphs": _graphs, "zoo": _zoo}
 
 
 def main() -> None:

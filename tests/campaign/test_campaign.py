@@ -478,5 +478,7 @@ def test_commands_are_for_a_shell() -> None:
     )
     graphs = "python -m tests.frontend.test_random_graphs --seed 3 --first 5 --count 2 --jobs 1"
     assert row_command("random-graphs", ["5", "6"], 3) == graphs
+    extents = row_command("extents", ["test_gru_defaults"], 1)
+    assert extents == "python -m tests.frontend.extents test_gru_defaults"
     zoo = row_command("zoo", ["bert torch", "bert onnx"], 1)
     assert zoo == "python -m tests.gallery bert --route torch --route onnx"
