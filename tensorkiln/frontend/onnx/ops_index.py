@@ -206,6 +206,18 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     return g.emit("take", flat, linear(g, parts, g.shape(x)), axis=0, outside="clamp")
 
 
+def up_to(g: Context, x: Val, numbers: Val, last: Expr, of: str) -> tuple[Val, Val]:
+    """x and numbers, such as lengths, from 0 to `last`, which is an extent of x `of` something: a
+    call in which one is outside fails."""
+    known = values(numbers)
+    if known is None:
+        return x, g.inside(numbers, last + 1, negative=False)
+    if known.size and known.min() < 0:
+        raise malformed(f"{int(known.min())} {of}, expected 0 or more")
+    most = int(known.max(initial=0))
+    return g.require(x, binary("ge", last, as_expr(most)), f"{most} or more {of}"), numbers
+
+
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
     """out[i, ...] = x[indices[i, 0], indices[i, 1], ...], as one take of merged dimensions; the
     first `batch_dims` dimensions of both are the same, and indexed by their own place."""

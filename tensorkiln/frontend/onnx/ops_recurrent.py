@@ -18,6 +18,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Str, Strs, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_index import up_to
 from tensorkiln.frontend.onnx.scan import scanned
 from tensorkiln.ir.expr import Expr, ExprLike
 from tensorkiln.ops.rules import same_extent, show
@@ -119,11 +120,13 @@ class Layer:
         if self.layout not in (0, 1):
             raise malformed(f"layout={self.layout}, expected 0 or 1")
         self._check(len(backward))
-        x = g.transpose(self.x, (1, 0, 2)) if self.layout else self.x
+        x, lengths = g.transpose(self.x, (1, 0, 2)) if self.layout else self.x, self.lengths
+        if lengths is not None:
+            x, lengths = up_to(g, x, lengths, g.shape(x)[0], "steps")
         outs, lasts = [], []
         for d, back in enumerate(backward):
             weights = self._weights(d, len(backward))
-            y, last = self._along(x, weights, cell(weights, d), d, back)
+            y, last = self._along(x, lengths, weights, cell(weights, d), d, back)
             outs.append(y)
             lasts.append(last)
         y = _joined(g, outs, 1)
@@ -169,7 +172,7 @@ class Layer:
         )
 
     def _along(
-        self, x: Val, weights: Weights, cell: Cell, d: int, back: bool
+        self, x: Val, lengths: Val | None, weights: Weights, cell: Cell, d: int, back: bool
     ) -> tuple[Val, Sequence[Val]]:
         """(Y [steps, 1, batch, H], last states [1, batch, H]) of one direction."""
         g, size = self.g, weights.size
@@ -178,7 +181,6 @@ class Layer:
         if weights.input_bias is not None:
             parts = g.emit("add", parts, weights.input_bias)
         states = [self._initial(v, d, batch, size) for v in self.states]
-        lengths = self.lengths
         zero = g.like(0, x)
         inputs = [parts]
         if lengths is not None:

@@ -15,11 +15,19 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_index import gather_elements, holding, linear, values, wrapped
+from tensorkiln.frontend.onnx.ops_index import (
+    gather_elements,
+    holding,
+    linear,
+    up_to,
+    values,
+    wrapped,
+)
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, as_expr, binary, int_value
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.places import REDUCTIONS
+from tensorkiln.ops.rules import show
 
 
 def _iota(g: Context, count: Expr, rank: int, axis: int) -> Val:
@@ -160,7 +168,7 @@ def _placed(g: Context, x: Val, place: np.ndarray, updates: Val) -> Val:
     return g.emit("take", both, g.const(source, "int64"), axis=0)
 
 
-_LARGEST = (1 << 63) - 1
+_LARGEST = (1 << 63) - 2
 
 
 def tensor_scatter(
@@ -184,8 +192,9 @@ def tensor_scatter(
     past = g.require(past, binary("ge", room, shape[at]), f"as much as is put in dimension {at}")
     place = _iota(g, shape[at], rank, at)
     if write is not None:
-        places = as_expr(_LARGEST) if mode == "circular" else room - shape[at] + 1
-        first = g.cast(g.inside(write, places, negative=False), "int64")
+        last = as_expr(_LARGEST) if mode == "circular" else room - shape[at]
+        past, write = up_to(g, past, write, last, f"places before the last {show(shape[at])}")
+        first = g.cast(write, "int64")
         if mode == "circular":
             first = _rest(g, first, room)
         place = g.emit("add", place, g.reshape(first, (shape[0], *[1] * (rank - 1))))
@@ -210,12 +219,7 @@ def reverse_sequence(
     order = [batch, time, *range(2, rank)]
     moved = g.transpose(x, order)
     samples, steps, *rest = g.shape(moved)
-    counts = values(lengths)
-    if counts is not None and counts.size:
-        most = int(counts.max())
-        expected = f"{most} or more elements in dimension {time}, as lengths ask for"
-        moved = g.require(moved, binary("ge", steps, as_expr(most)), expected)
-    lengths = g.inside(lengths, steps + 1, negative=False)
+    moved, lengths = up_to(g, moved, lengths, steps, f"elements in dimension {time}")
     t = _iota(g, steps, 2, 1)
     n = g.reshape(g.cast(lengths, "int64"), (samples, 1))
     mirrored = g.emit("sub", g.emit("sub", n, g.const(1, "int64")), t)
