@@ -153,9 +153,18 @@ def test_loops_over_long_and_symbolic_sequences(op: str, direction: str, given: 
         for a, b in zip(run(*here.values()), theirs(symbolic, here), strict=True):
             assert a.shape == b.shape
             np.testing.assert_allclose(np.asarray(a), b, rtol=2e-5, atol=2e-6)
-    nothing = [np.asarray(a) for a in free(*{**feeds, "x0": f(0, BATCH, IN)}.values())]
+    empty = {**feeds, "x0": f(0, BATCH, IN)}
+    if "l" in given:
+        with pytest.raises(tk.UserError, match="index 4 at"):
+            free(*empty.values())
+        empty["x4"] = np.zeros(BATCH, np.int32)
+    nothing = [np.asarray(a) for a in free(*empty.values())]
     assert nothing[0].shape == (0, len(first[1]), BATCH, HIDDEN)
-    state = first[5] if "h" in given else np.zeros((len(first[1]), BATCH, HIDDEN), np.float32)
+    state = (
+        first[5]
+        if "h" in given and "l" not in given
+        else np.zeros((len(first[1]), BATCH, HIDDEN), np.float32)
+    )
     np.testing.assert_array_equal(nothing[1], state)
 
 
