@@ -10,8 +10,8 @@ from tensorkiln.frontend.onnx import bodies, control, dispatch, narrow
 from tensorkiln.frontend.onnx.choices import over_axes
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
-from tensorkiln.frontend.onnx.growth import shortened
 from tensorkiln.frontend.onnx.forms import formed
+from tensorkiln.frontend.onnx.growth import shortened
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
 from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
