@@ -77,6 +77,7 @@ from tensorkiln.transform.relax.apply_precision import ApplyPrecision
 from tensorkiln.transform.relax.assign_devices import AssignDevices
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.check_arguments import CheckArguments
 from tensorkiln.transform.relax.check_indices import CheckIndices
 from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
 from tensorkiln.transform.relax.device_keys import with_device_keys
@@ -149,6 +150,7 @@ def relax_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
         CheckIndices(target),  # of what is still computed
+        CheckArguments(target),
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
         AssignDevices(place),  # each part of a device is a function until join_devices
@@ -185,6 +187,7 @@ def minimal_relax_passes(target: Target, externals: Externals = ()) -> list[Pass
         forward_values,
         WidenStatistics(),
         CheckIndices(target),
+        CheckArguments(target),
         PartitionExternals(target, externals),
         AssignDevices(place),
         ApplyPrecision(place),

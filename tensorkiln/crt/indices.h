@@ -13,9 +13,10 @@ typedef struct kiln_outside {
 
 /* Return 1 and fill in `outside` if an index is not within 0..extent-1 or, if `negative` is not 0,
  * within -extent..extent-1; else 0. The pass over all of them has no branch, so that C compilers make
- * vectors of it: of types up to 32 bits by the least and the greatest, of 64 bits by the sign of
- * differences, since SSE2 does not compare them. An extent is below 2^62. */
-#define KILN_OUTSIDE(name, type, is_wide)                                                          \
+ * vectors of it: of types up to 16 bits by the least and the greatest, of wider ones by the sign of
+ * differences, since SSE2 has neither; a sign tells it where there are no more legal indices than
+ * numbers of that sign. An extent is below 2^62. */
+#define KILN_OUTSIDE(name, type, bits)                                                             \
     static inline int kiln_outside_##name(const void *indices, int64_t count, int64_t extent,      \
                                           int64_t negative, kiln_outside *outside)                 \
     {                                                                                              \
@@ -24,13 +25,13 @@ typedef struct kiln_outside {
         const uint64_t range = (uint64_t)extent - least;                                           \
         if (count <= 0)                                                                            \
             return 0;                                                                              \
-        if (is_wide) {                                                                             \
-            uint64_t bad = 0;                                                                      \
+        if (bits >= 32 && range <= (uint64_t)1 << (bits - 1)) {                                    \
+            uint##bits##_t bad = 0;                                                                \
             for (int64_t i = 0; i < count; i++) {                                                  \
-                const uint64_t from = (uint64_t)at[i] - least;                                     \
-                bad |= from | (range - 1 - from);                                                  \
+                const uint##bits##_t from = (uint##bits##_t)at[i] - (uint##bits##_t)least;         \
+                bad |= from | ((uint##bits##_t)(range - 1) - from);                                \
             }                                                                                      \
-            if (bad >> 63 == 0)                                                                    \
+            if (bad >> (bits - 1) == 0)                                                            \
                 return 0;                                                                          \
         } else {                                                                                   \
             type low = at[0], high = at[0];                                                        \
@@ -50,14 +51,14 @@ typedef struct kiln_outside {
         return 1;                                                                                  \
     }
 
-KILN_OUTSIDE(int8, int8_t, 0)
-KILN_OUTSIDE(int16, int16_t, 0)
-KILN_OUTSIDE(int32, int32_t, 0)
-KILN_OUTSIDE(int64, int64_t, 1)
-KILN_OUTSIDE(uint8, uint8_t, 0)
-KILN_OUTSIDE(uint16, uint16_t, 0)
-KILN_OUTSIDE(uint32, uint32_t, 0)
-KILN_OUTSIDE(uint64, uint64_t, 1)
+KILN_OUTSIDE(int8, int8_t, 8)
+KILN_OUTSIDE(int16, int16_t, 16)
+KILN_OUTSIDE(int32, int32_t, 32)
+KILN_OUTSIDE(int64, int64_t, 64)
+KILN_OUTSIDE(uint8, uint8_t, 8)
+KILN_OUTSIDE(uint16, uint16_t, 16)
+KILN_OUTSIDE(uint32, uint32_t, 32)
+KILN_OUTSIDE(uint64, uint64_t, 64)
 #undef KILN_OUTSIDE
 
 #endif

@@ -84,6 +84,18 @@ def _kept(value: object) -> bool:
     )
 
 
+def _checked(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(row, tuple)
+        and len(row) == 4
+        and type(row[0]) is int
+        and _number(row[1])
+        and _flag(row[2])
+        and isinstance(row[3], str)
+        for row in value
+    )
+
+
 def _knobs(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(row, tuple) and len(row) == 3 and _texts(row[:2]) and type(row[2]) is int
@@ -119,6 +131,10 @@ GRAPH_ATTRS = Table(
         "assumes": ("a tuple of conditions", _tuple),
         "by_rule": _FLAG,
         "decomposed": ("a tuple of (node, reason), all texts", _pairs),
+        "checked_arguments": (
+            "a tuple of (number of a parameter, extent, whether negative indices are legal, node)",
+            _checked,
+        ),
         "dim_names": ("a tuple of pairs of a dimension and its name", _tuple),
         "texts": ("a tuple of a result's name and the strings that its numbers stand for", _tuple),
         "external": _TEXT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.array_types import check_array_types
+from tensorkiln.ir.checked_arguments import check_checked_arguments
 from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
@@ -86,6 +87,7 @@ def verify_function(
         return check_kernel_calls(f, mod)
     GraphVerifier(mod, known).function(f)
     check_array_types(f)
+    check_checked_arguments(f)
     if f.is_planned:
         check_planned(f, mod)
     elif f.makes_storages:

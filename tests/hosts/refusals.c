@@ -1,4 +1,4 @@
-/* refusals LIBRARY [FUNCTION [in|out:DTYPE:SHAPE[:null|odd|gaps|device] | v:int|float|bool:NUMBER ...]]:
+/* refusals LIBRARY [FUNCTION [in|out:DTYPE:SHAPE[:null|odd|ones|gaps|device] | v:int|float|bool:NUMBER ...]]:
  * prints the code and the sentence. With a number among them they are the arguments of one call.
  * FUNCTION "@invoke" calls `main` with values, "@loader" registers a loader. */
 #include "kiln_host.h"
@@ -22,6 +22,8 @@ static kiln_tensor tensor_of(char *text, int64_t *shape, int64_t *strides)
         made.data = (char *)memory + 1;
     if (strcmp(sizes, ":device") == 0)
         made.device_type = 2;
+    if (strcmp(sizes, ":ones") == 0)
+        memset(memory, 1, sizeof memory);
     if (strcmp(sizes, ":gaps") == 0)
         made.strides = strides;
     for (int d = ndim - 1; d >= 0; d--) {

@@ -26,6 +26,8 @@ static kiln::Tensor tensor_of(const std::string &text)
         raw.data = nullptr;
     if (how == "odd")
         raw.byte_offset = 1;
+    if (how == "ones")
+        std::memset(memory, 1, sizeof memory);
     if (how == "gaps")
         raw.strides = strides.data();
     return kiln::Tensor::view(raw, role == "out");

@@ -15,6 +15,9 @@ fn parts(text: &str, memory: &mut [f64]) -> Parts {
     let how = *words.get(3).unwrap_or(&"");
     let sizes = words[2].split('x').filter(|size| !size.is_empty());
     let shape: Vec<i64> = sizes.map(|size| size.parse().unwrap()).collect();
+    if how == "ones" {
+        memory.fill(f64::from_bits(u64::MAX / 255));
+    }
     let data: *mut u8 = memory.as_mut_ptr().cast();
     let data = match how {
         "null" => std::ptr::null_mut(),

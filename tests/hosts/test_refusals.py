@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, load_module, read_metadata
 from tensorkiln.runtime.failures import _CODES
 from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
+from tensorkiln.script import from_source
 from tests.hosts.build import ROOT, run
 from tests.hosts.conftest import REFUSALS, program
 from tests.link import sample
@@ -35,8 +37,8 @@ FILE_CODES = {
 @dataclass(frozen=True)
 class Call:
     """A call by a function's name. Tensors are `in:float32:2x8`, and then `:null` for an address
-    that is null, `:odd` for one that suits no type, `:gaps` for strides, `:device` for one of a
-    device; numbers are `v:int:3`."""
+    that is null, `:odd` for one that suits no type, `:ones` for bytes that are 1, `:gaps` for
+    strides, `:device` for one of a device; numbers are `v:int:3`."""
 
     code: int
     sentence: str
@@ -354,6 +356,8 @@ def argument_of(word: str) -> object:
             return Patched(array, data=None)
         case ["device"]:
             return Patched(array, device_type=2)
+        case ["ones"]:
+            return np.ones(array.nbytes, np.uint8).view(dtype).reshape(sizes)
         case ["odd"]:
             return np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(sizes)
         case ["gaps"]:
@@ -409,6 +413,74 @@ def test_calls_elsewhere(library: Path, programs: Path, language: str, call: Cal
     host = program(REFUSALS, language, programs)
     answer = elsewhere(host, library, call.function, *call.tensors.split())
     assert answer == (call.code, call.sentence)
+
+
+LOOKUPS = """
+@R.function
+def first(x: R.Tensor(("n", 4), "float32"), i: R.Tensor(("k",), "int64")):
+    return R.take(x, i, axis=0)
+
+@R.function
+def second(x: R.Tensor(("n", 4), "float32"), i: R.Tensor(("k",), "int32")):
+    j = R.add(i, last)
+    return R.take(x, j, axis=1)
+
+@R.function
+def third(x: R.Tensor((7,), "float32"), i: R.Tensor((1,), "int64")):
+    j = R.add(i, spread)
+    return R.take(x, j, axis=0)
+"""
+# Indices of programs are 0, or of bytes that are 1; others are computed from them.
+OUTSIDE = {
+    "an argument": Call(
+        29,
+        "first: index 72340172838076673 at [0] is outside of a dimension of 2, expected -2 to 1",
+        "first",
+        "in:float32:2x4 in:int64:3:ones out:float32:3x4",
+    ),
+    "a negative one": Call(
+        29,
+        "second: index -5 at [0] is outside of a dimension of 4, expected -4 to 3",
+        "second",
+        "in:float32:2x4 in:int32:3 out:float32:2x3",
+    ),
+    "one of several": Call(
+        29,
+        "third: index 7 at [1, 2] is outside of a dimension of 7, expected -7 to 6",
+        "third",
+        "in:float32:7 in:int64:1 out:float32:2x3",
+    ),
+}
+INSIDE = {
+    "an argument": Call(0, "", "first", "in:float32:2x4 in:int64:3 out:float32:3x4"),
+    "gaps": Call(0, "", "first", "in:float32:2x4 in:int64:3:gaps out:float32:3x4"),
+    "no indices": Call(0, "", "first", "in:float32:2x4 in:int64:0 out:float32:0x4"),
+}
+
+
+@pytest.fixture(scope="session")
+def lookups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that reads where data says."""
+    names = {
+        "last": np.array(-5, np.int32),
+        "spread": np.array([[0, 1, 2], [6, -7, 7]]),
+    }
+    path = tmp_path_factory.mktemp("lookups") / "lookups.so"
+    tk.compile(from_source(LOOKUPS, namespace=names), "llvm").export_library(path)
+    return path
+
+
+@pytest.mark.parametrize("call", OUTSIDE.values(), ids=OUTSIDE)
+def test_indices_in_python(lookups: Path, call: Call) -> None:
+    assert in_python(lookups, call.function, call.tensors) == (name_of(call.code), call.sentence)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+def test_indices_elsewhere(lookups: Path, programs: Path, language: str) -> None:
+    host = program(REFUSALS, language, programs)
+    for call in (*OUTSIDE.values(), *INSIDE.values()):
+        answer = elsewhere(host, lookups, call.function, *call.tensors.split())
+        assert answer == (call.code, call.sentence)
 
 
 def damaged(library: Path, name: str, folder: Path) -> tuple[Path, int, str]:

@@ -14,6 +14,7 @@ from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
+    ArgumentCheck,
     CheckedIndices,
     Condition,
     HostFunction,
@@ -33,8 +34,9 @@ from tensorkiln.codegen.host.size_text import condition_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.array_types import array_type
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.checked_arguments import CheckedArgument, checked_arguments
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
-from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, int_value
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, as_expr, int_value
 from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
@@ -172,7 +174,24 @@ def graph_host_function(
         ),
         devices=tuple(dict.fromkeys(k for k in (*own.values(), *lives) if k not in ("", HOST))),
         kept=tuple(KeptInfo(k.output, k.kernel, k.names) for k in kept_of(f.attrs)),
+        checks=tuple(_argument_check(f, row, symbols) for row in checked_arguments(f.attrs)),
     )
+
+
+def _argument_check(f: Function, row: CheckedArgument, symbols: Symbols) -> ArgumentCheck:
+    t = f.params[row.param].tensor
+    count: Expr = IntImm(1)
+    for d in t.shape:
+        count = count * d
+    checked = CheckedIndices(
+        Ptr("arg", row.param),
+        t.dtype.name,
+        symbols.size(simplify(as_expr(row.extent))),
+        int(row.negative and not t.dtype.is_unsigned),
+        symbols.size(simplify(count)),
+        tuple(symbols.dims(t)),
+    )
+    return ArgumentCheck(checked, row.span)
 
 
 def _kernel_call(

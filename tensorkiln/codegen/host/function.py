@@ -135,6 +135,15 @@ class CheckedIndices:
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentCheck:
+    """Indices that a caller passes, checked before the first kernel. `span` names the model's node
+    that reads there."""
+
+    indices: CheckedIndices
+    span: str
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """One call of a compiled kernel. `span` names the model's node, for a comment in the C; a
     kernel that `may_fail` has assertions, and after the call the C tests whether one failed.
@@ -175,7 +184,8 @@ class HostFunction:
     """A function of the library: what its metadata says of it, and what only its C needs.
 
     `params` are the inputs, then the outputs. `symbols` maps the C names of symbolic dimensions to
-    the model's. A call that violates a condition of `requires` is refused before a kernel runs.
+    the model's. A call that violates a condition of `requires` is refused before a kernel runs, and
+    so is one whose indices, of `checks`, are outside.
     `storages` are parts of the workspace, which has `workspace_bytes`, or of the memory of
     `devices`: the keys of those with memory of their own that it uses.
     """
@@ -188,6 +198,7 @@ class HostFunction:
     requires: tuple[Condition, ...]
     storages: tuple[HostStorage, ...]
     devices: tuple[str, ...] = ()
+    checks: tuple[ArgumentCheck, ...] = ()
 
     def least(self, symbol: str) -> int:
         """The least legal value of a symbol. It is 0, which makes tensors empty, and 1 for tensor
@@ -208,6 +219,7 @@ def host_function(
     storages: tuple[HostStorage, ...] = (),
     devices: tuple[str, ...] = (),
     kept: tuple[KeptInfo, ...] = (),
+    checks: tuple[ArgumentCheck, ...] = (),
 ) -> HostFunction:
     """A host function and its description."""
     symbols = symbols or {}
@@ -234,6 +246,7 @@ def host_function(
         requires=requires,
         storages=storages,
         devices=devices,
+        checks=checks,
     )
 
 

@@ -63,6 +63,9 @@ def _function(
         for i, s in enumerate(f.storages):
             pool = f"pool {s.pool}, " if s.pool else ""
             yield f"  storage {i} is at +{s.start}, {pool}{s.size} bytes"
+    for c in f.checks:
+        checked, extent = f.params[c.indices.place.index].info.name, c.indices.extent
+        yield f"  {checked}: indices of a dimension of {extent}, checked for {c.span or 'a take'}"
     yield ""
     rows = [_TITLES]
     for i, call in enumerate(f.calls, 1):

@@ -138,15 +138,18 @@ def _failure(function: HostFunction) -> list[str]:
 
 
 def pointers_of(function: HostFunction) -> list[Ptr]:
-    """All kernel arguments that are addresses."""
-    return [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
+    """All kernel arguments that are addresses, and arguments of the call that are checked."""
+    read = [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
+    return [*read, *(c.indices.place for c in function.checks)]
 
 
 def texts_of(function: HostFunction) -> list[Size]:
-    """The expressions in all kernel arguments, from which those of checks are taken: offsets of
-    addresses, and numbers."""
+    """The expressions in all kernel arguments, from which those of checks of their results are
+    taken, and of checks of arguments: offsets of addresses, and numbers."""
     args = [a for call in function.calls for a in call.args]
-    return [a.offset if isinstance(a, Ptr) else a.value for a in args]
+    checks = [c.indices for c in function.checks]
+    numbers = [n for i in checks for n in (i.count, i.extent, i.negative, *i.dims)]
+    return [*(a.offset if isinstance(a, Ptr) else a.value for a in args), *numbers]
 
 
 def storage_name(index: int) -> str:
@@ -158,18 +161,26 @@ def _numbered(name: str, index: int) -> str:
     return f"{name}_{index}" if index else name
 
 
-# C lines of what is done where an index is outside.
-IndexFailure = Callable[[KernelCall, CheckedIndices, SizeLocals], list[str]]
+# C lines of what is done where an index is outside, for the node that reads there.
+IndexFailure = Callable[[str, CheckedIndices, SizeLocals], list[str]]
 
 
 def call_lines(
     function: HostFunction, names: list[str], sizes: SizeLocals, failed: IndexFailure
 ) -> list[str]:
-    """C lines of all kernel calls, each with the model's node as a comment, and of what is `failed`
-    where one has written an index that is outside. Sizes that need arithmetic are added to `sizes`,
+    """C lines of all checks of arguments, and of all kernel calls, each with the model's node as a
+    comment, and of what is `failed` where an argument is an index outside, or a kernel has written
+    one. Sizes that need arithmetic are added to `sizes`,
     whose declarations the caller writes before these lines."""
     symbols = {f"s_{symbol}" for symbol in function.symbols}
-    lines = []
+    lines: list[str] = []
+
+    def check(i: CheckedIndices, span: str) -> None:
+        lines.append(_outside(i, names, sizes, symbols) + " {")
+        lines.extend([*failed(span, i, sizes), "    }"])
+
+    for one in function.checks:
+        check(one.indices, one.span)
     for call in function.calls:
         args = [_arg(a, names, sizes, symbols) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"
@@ -182,14 +193,13 @@ def call_lines(
         if call.may_fail:
             lines.append("    if (kiln_assertion() != NULL)\n        return;")
         if call.indices is not None:
-            test = _outside(call.indices, names, sizes, symbols)
-            lines += [test + " {", *failed(call, call.indices, sizes), "    }"]
+            check(call.indices, call.span)
     return lines
 
 
 def checks_indices(function: HostFunction) -> bool:
     """Whether C of the function has a variable `outside`, about indices that are outside."""
-    return any(call.indices is not None for call in function.calls)
+    return bool(function.checks) or any(call.indices is not None for call in function.calls)
 
 
 def _outside(
@@ -204,11 +214,11 @@ def _outside(
 def index_failure(function: str) -> IndexFailure:
     """C of what the function of a library does where an index is outside."""
 
-    def lines(call: KernelCall, i: CheckedIndices, sizes: SizeLocals) -> list[str]:
+    def lines(span: str, i: CheckedIndices, sizes: SizeLocals) -> list[str]:
         dims = ", ".join(sizes.name(size) for size in i.dims)
         shape = f"(const int64_t[]){{{dims}}}" if i.dims else "NULL"
         numbers = [sizes.name(size) for size in (i.extent, i.negative)]
-        texts = [quote(function), quote(call.span)]
+        texts = [quote(function), quote(span)]
         args = [*texts, "&outside", *numbers, str(len(i.dims)), shape]
         return [wrap("        kiln_index_failed(", args, ");"), "        return;"]
 
