@@ -50,8 +50,14 @@ def test_text() -> None:
     """Computed indices are checked by the kernel that computes them, and those that are returned
     are copied."""
     check_text(
-        checked,
-        LOOKED_UP,
+        CheckArguments(TARGET),
+        LOOKED_UP.replace(
+            "    a = R.take(x, i, axis=0)\n    b = R.take(z, i, axis=0)\n",
+            "    p = R.bounds_check(i, extent=n)\n    a = R.take(x, p, axis=0)\n"
+            "    q = R.bounds_check(i, extent=7)\n    b = R.take(z, q, axis=0)\n",
+        )
+        .replace("):\n", "):\n    n = T.int64()\n")
+        .replace("R.take(z, both", "R.take(z, R.bounds_check(both, extent=7)"),
         """
         @R.function(attrs={"checked_arguments": ((2, n, True, ""), (2, 7, True, ""))})
         def main(
@@ -63,8 +69,8 @@ def test_text() -> None:
             a = R.take(x, i, axis=0, outside="error")
             b = R.take(z, i, axis=0, outside="error")
             both = R.add(j, j)
-            c_indices = R.bounds_check(both, extent=7, negative=True)
-            c = R.take(z, c_indices, axis=0, outside="error")
+            lv5 = R.bounds_check(both, extent=7, negative=True)
+            c = R.take(z, lv5, axis=0, outside="error")
             return a, b, c
         """,
     )

@@ -170,8 +170,8 @@ def call_lines(
 ) -> list[str]:
     """C lines of all checks of arguments, and of all kernel calls, each with the model's node as a
     comment, and of what is `failed` where an argument is an index outside, or a kernel has written
-    one. Sizes that need arithmetic are added to `sizes`,
-    whose declarations the caller writes before these lines."""
+    one. Sizes that need arithmetic are added to `sizes`, whose declarations the caller writes
+    before these lines."""
     symbols = {f"s_{symbol}" for symbol in function.symbols}
     lines: list[str] = []
 
