@@ -114,6 +114,7 @@ from tensorkiln.transform.tir.guard_conditions import guard_conditions
 from tensorkiln.transform.tir.insert_barriers import insert_barriers, require_barriers
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_device_indices, narrow_indices
+from tensorkiln.transform.tir.skip_empty_loops import skip_empty_loops
 from tensorkiln.transform.tir.split_device import split_device
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
@@ -219,6 +220,7 @@ def tir_passes(target: Target, externals: Externals = ()) -> list[Pass]:
         vectorize_loops,
         *([narrow_indices] if short else [narrow_device_indices] if own else []),  # of vectors too
         *(last if own else []),
+        skip_empty_loops,
     ]
 
 

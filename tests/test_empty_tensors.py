@@ -10,10 +10,12 @@ import tensorkiln as tk
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Tuple, constant, tensor
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tests.capabilities import opencl_devices
-from tests.transform.graphs import Build, c, graph, main, rand
+from tests.transform.graphs import Build, Graph, c, graph, main, rand
 
 NOTHING = c(np.zeros((0, 5), np.float32))
 CASES: dict[str, tuple[Build, tuple[int, ...]]] = {
@@ -125,6 +127,41 @@ def test_empty_results_take_no_turns(target: str) -> None:
             assert 0 in y.shape
     x = np.random.default_rng(2).random((2, 3, 4), np.float32)
     np.testing.assert_array_equal(np.asarray(run(x)[0]), x.transpose(2, 0, 1))
+
+
+HUGE = 1 << 40  # loops of so many iterations would not end
+# Of x, a float32 of shape (A, B): whose results are small, or empty, if A is HUGE and B is 0.
+OF_NO_COLUMNS: dict[str, Build] = {
+    "itself, and more": lambda g, x: g.exp(g.relu(x)),
+    "transpose": lambda g, x: g.transpose(x, axes=(1, 0)),
+    "sum of all": lambda g, x: g.sum(x, axes=(0, 1)),
+    "product of all, then more": lambda g, x: g.add(g.prod(x, axes=(0, 1)), 1.0),
+    "sums of columns": lambda g, x: g.sum(x, axes=(0,)),
+    "largest of columns": lambda g, x: g.argmax(x, axis=0),
+    "softmax of rows": lambda g, x: g.softmax(x, axis=-1),
+    "softmax of columns": lambda g, x: g.softmax(x, axis=0),
+    "concat": lambda g, x: g.concat(x, g.relu(x), axis=1),
+    "product of columns": lambda g, x: g.matmul(g.transpose(x, axes=(1, 0)), x),
+    "broadcast": lambda g, x: g.mul(x, g.mean(x, axes=(0,))),
+    "rows by number": lambda g, x: g.take(x, constant(np.array([0, 5])), axis=0),
+    "part": lambda g, x: g.slice(x, begin=(1, 0), strides=(3, 1), shape=(HUGE // 4, 0)),
+}
+
+
+def _of_no_columns(shape: tuple[object, ...]) -> IRModule:
+    g = Graph()
+    x = g.param("x", tensor(shape, "float32"))  # type: ignore[arg-type]
+    return IRModule((g.finish(Tuple(tuple(build(g, x) for build in OF_NO_COLUMNS.values()))),))
+
+
+@pytest.mark.parametrize("shape", [(N, S), (HUGE, 0)], ids=["symbolic", "constant"])
+@pytest.mark.parametrize("target", ["native", "c"])
+def test_no_loop_runs_around_no_elements(target: str, shape: tuple[object, ...]) -> None:
+    x = np.empty((HUGE, 0), np.float32)
+    results = tk.compile(_of_no_columns(shape), target)(x)
+    for name, found in zip(OF_NO_COLUMNS, map(np.asarray, results), strict=True):
+        assert found.size == 0 or name in ("sum of all", "product of all, then more"), name
+        assert found.size == 0 or found.item() in (0, 2), name
 
 
 FIRST = """
