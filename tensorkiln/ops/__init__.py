@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import Issue, UnsupportedError, UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.extents import LARGEST
 from tensorkiln.ir.relax import Call, Constant, TensorType, Type, Value
 from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
@@ -132,9 +133,19 @@ def infer_tensor(call: Call) -> TensorType:
             _require_met(op, types, full, integers)
         elif op.needs is not None:
             _require_met_of_types(op.name, types, full, kinds)
+        _require_small(result, call)
         return result
     except UserError as error:
         raise located(error, call.span) from None
+
+
+def _require_small(result: TensorType, call: Call) -> None:
+    """Raise UnsupportedError if an extent of a result is too large an expression."""
+    for axis, extent in enumerate(result.shape):
+        if LARGEST.is_exceeded(extent):
+            message = f"the size of its dimension {axis} takes more than {LARGEST}"
+            hint = "give the symbolic sizes that it is made of fixed values, or fewer of them"
+            raise UnsupportedError([Issue("size", call.span, call.op, message, hint)])
 
 
 def needs(call: Call) -> Iterator[Need]:

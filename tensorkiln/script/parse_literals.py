@@ -15,6 +15,8 @@ from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm
 from tensorkiln.script.python_values import Value, unwrap
 from tensorkiln.script.scope import NameScope, Number, Python, plain
 
+_FLOAT_BITS = 1023  # of the integers that every float64 of them is finite
+
 # Nodes that may denote a buffer or a Python value.
 NAMES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
@@ -47,6 +49,8 @@ def typed_number(scope: NameScope, node: ast.expr, n: Number, like: DType | None
         return FloatImm(n.value, like)
     like = INT64 if like is None else like.element
     if like.is_float:
+        if n.value.bit_length() > _FLOAT_BITS:
+            raise scope.fail(node, f"an integer of {n.value.bit_length()} bits does not fit {like}")
         return FloatImm(float(n.value), like)
     low = 0 if like.is_unsigned else -(1 << (like.bits - 1))
     if not low <= n.value < low + (1 << like.bits):

@@ -10,7 +10,7 @@ that is taken.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var, binary, const, int_value
@@ -25,14 +25,39 @@ from tensorkiln.ir.stmt import (
 )
 from tensorkiln.ir.visit import map_children, map_stmt
 
+# Statements that the unrolled loops of a program may become: of more, compilers make no code in a
+# useful time, and a processor's cache of instructions does not hold it.
+MOST_STATEMENTS = 1 << 14
+
 
 def unroll_function(f: PrimFunc) -> PrimFunc:
-    """`f` with every loop marked `unrolled` repeated. Raises UserError for symbolic extents."""
-    body = _stmt(f.body, {})
+    """`f` with every loop marked `unrolled` repeated. Raises UserError for symbolic extents, and
+    for more than MOST_STATEMENTS statements."""
+    body = _stmt(f.body, {}, _Budget(f.name))
     return f if body is f.body else replace(f, body=body)
 
 
-def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+@dataclass(slots=True)
+class _Budget:
+    """What unrolled loops may still become."""
+
+    function: str
+    statements: int = MOST_STATEMENTS
+
+    def spend(self, count: int, var: Var) -> None:
+        """Raise UserError if it is used up by a loop over `var`."""
+        self.statements -= count
+        if self.statements < 0:
+            raise UserError(
+                f"unrolled loops, such as that over {var}, become more than {MOST_STATEMENTS} "
+                "statements",
+                code="unroll",
+                where=self.function,
+                hint="T.serial for the outer ones, or split a loop and unroll the inner part",
+            )
+
+
+def _stmt(s: Stmt, values: Mapping[Var, Expr], budget: _Budget) -> Stmt:
     """`s` with unrolled loops repeated; `values` are the loop variables that became constants."""
     memo: dict[int, tuple[Expr, Expr]] = {}
 
@@ -57,15 +82,18 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
                     code="unroll",
                     hint="T.serial, or split it by a constant first",
                 )
+            budget.spend(count, var)
             at = [binary("add", start, const(i, var.dtype)) for i in range(count)]
-            return seq(*(_stmt(body, {**values, var: i}) for i in at))
+            return seq(*(_stmt(body, {**values, var: i}, budget) for i in at))
+        case Seq(stmts) if values:
+            budget.spend(len(stmts) - 1, [*values][-1])
         case Let(var, value, body) if values:
             # A body repeated by an enclosing unrolled loop binds a fresh variable each time.
             fresh = Var(var.name, var.dtype)
-            return Let(fresh, ex(value), _stmt(body, {**values, var: fresh}))
+            return Let(fresh, ex(value), _stmt(body, {**values, var: fresh}, budget))
         case If(cond, then, orelse):
             known = int_value(ex(cond))
             if known is not None:
                 branch = then if known else orelse
-                return Seq(()) if branch is None else _stmt(branch, values)
-    return map_stmt(s, ex, lambda t: _stmt(t, values))
+                return Seq(()) if branch is None else _stmt(branch, values, budget)
+    return map_stmt(s, ex, lambda t: _stmt(t, values, budget))

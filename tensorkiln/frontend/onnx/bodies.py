@@ -42,6 +42,9 @@ _CODES = {name: code for code, name in DTYPES.items()}
 # Names of element types in type constraints that differ from ours.
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
 
+# The package `onnx` takes versions as int32, a file has them as int64.
+_LAST_VERSION = (1 << 31) - 1
+
 
 def newest_opset() -> int:
     """The newest opset of the package `onnx`; 0 if it is not installed."""
@@ -64,7 +67,7 @@ def schema_of(op: str, domain: str, opset: int) -> Any | None:
     if defs is None:
         return None
     try:
-        return defs.get_schema(op, opset, domain)
+        return defs.get_schema(op, min(max(opset, 0), _LAST_VERSION), domain)
     except defs.SchemaError:
         return None
 

@@ -65,6 +65,10 @@ class FuseOps:
         return mod.with_functions((*kept, *functions))
 
 
+# Operators of one group: their element programs call each other, and Python's stack is bounded.
+MOST_OPERATORS = 48
+
+
 @dataclass(slots=True)
 class _Group:
     """A group under construction: its bindings in order, and the name of its anchor or "".
@@ -178,6 +182,8 @@ class _Fuse:
                 continue
             producer = self.group_of[a]
             if producer.out is not a or b.var in self.adjacent:
+                continue
+            if sum(len(p.bindings) for p in (*joined, producer)) >= MOST_OPERATORS:
                 continue
             usual = self.default and self._can_join(producer, b, call, pattern, group.anchor)
             if self.decided.get(a, usual) and (usual or _can_loop(producer, call, group.anchor)):

@@ -41,12 +41,15 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import children, map_children, map_stmt, substitute, walk
 
+# Of longer vectors LLVM makes code for minutes; registers have 64 lanes at most.
+MOST_LANES = 4096
+
 
 def vectorize_loops(mod: IRModule) -> IRModule:
     """Vectorize every loop of kind `vectorized`.
 
-    Raises UserError if its extent is not constant (code `vectorize`) or its body holds a block
-    (code `not-lowered`), UnsupportedError if its body has no vector form.
+    Raises UserError if its extent is not constant or too large (code `vectorize`) or its body holds
+    a block (code `not-lowered`), UnsupportedError if its body has no vector form.
     """
     return mod.map_bodies(vectorize_function)
 
@@ -65,6 +68,12 @@ def _find(s: Stmt) -> Stmt:
                 f"vectorized loop over {s.var} has no constant extent",
                 code="vectorize",
                 hint="T.serial, or split it by a constant first",
+            )
+        if lanes > MOST_LANES:
+            raise UserError(
+                f"vectorized loop over {s.var} has {lanes} iterations, not {MOST_LANES} or less",
+                code="vectorize",
+                hint="split it, and vectorize the inner part",
             )
         return _Vectorizer(s.var, s.lo, lanes).stmt(s.body)
     return map_stmt(s, lambda e: e, _find)
