@@ -1,5 +1,5 @@
 """Small inputs of large consequence: sizes that double with each node, constants that grow, loops
-of a billion. Each is compiled in a process of bounded memory, and is right or an error with a type."""
+of a billion. Each is compiled in a process of bounded memory, and is right or a typed error."""
 
 from __future__ import annotations
 
