@@ -104,31 +104,6 @@ def test_symbolic_sizes_of_0(name: str, target: str) -> None:
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 
 
-LARGE = 2**31 + 1
-# Results that are empty if one of three sizes is 0, by loops over the others.
-OPEN = """
-@R.function
-def main(x: R.Tensor(("a", "b", "c"), "float32")):
-    y0 = R.transpose(x, axes=(2, 0, 1))
-    y1 = R.transpose(R.exp(x), axes=(2, 1, 0))
-    y2 = R.add(R.exp(x), x)
-    y3 = R.concat(x, R.relu(x), axis=1)
-    y4 = R.max_pool2d(R.expand_dims(x, axes=(1,)), kernel=(1, 1), strides=(1, 1))
-    return R.tuple(y0, y1, y2, y3, y4)
-"""
-
-
-@pytest.mark.parametrize("target", ["native", "c"])
-def test_empty_results_take_no_turns(target: str) -> None:
-    """Of loops over the other dimensions, which would take minutes."""
-    run = tk.compile(from_source(OPEN, infer=ops.infer), target)
-    for sizes in ((0, 7, LARGE), (LARGE, 0, 7), (7, LARGE, 0), (0, LARGE, 0)):
-        for y in run(np.zeros(sizes, np.float32)):
-            assert 0 in y.shape
-    x = np.random.default_rng(2).random((2, 3, 4), np.float32)
-    np.testing.assert_array_equal(np.asarray(run(x)[0]), x.transpose(2, 0, 1))
-
-
 HUGE = 1 << 40  # loops of so many iterations would not end
 # Of x, a float32 of shape (A, B): whose results are small, or empty, if A is HUGE and B is 0.
 OF_NO_COLUMNS: dict[str, Build] = {

@@ -3,8 +3,7 @@ argument."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -36,20 +35,17 @@ from tensorkiln.ir.array_types import array_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.checked_arguments import CheckedArgument, checked_arguments
 from tensorkiln.ir.conditions import SizeCondition, conditions_of
-from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, as_expr, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr
 from tensorkiln.ir.kept import kept_of
 from tensorkiln.ir.known_attrs import CHECKED_INDICES
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
 from tensorkiln.ir.planned import Address, PlannedCall, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
-from tensorkiln.ir.stmt import Assert, Evaluate, PrimFunc, TensorProgram
+from tensorkiln.ir.stmt import Assert, PrimFunc, TensorProgram
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars, walk_stmt
 from tensorkiln.target import HOST
-
-# As many turns of loops are over at once.
-_FEW_TURNS = 1 << 24
 
 
 class Symbols:
@@ -198,41 +194,7 @@ def _kernel_call(
     call: PlannedCall, args: tuple[Ptr | ScalarExpr, ...], mod: IRModule
 ) -> KernelCall:
     f = mod[call.name]
-    return KernelCall(
-        call.name, args, call.span, _may_fail(f), _checked_indices(f, args), _extents(f, args)
-    )
-
-
-def _extents(f: AnyFunction, args: Sequence[Ptr | ScalarExpr]) -> tuple[Size, ...]:
-    """Sizes of a call of a kernel of which one that is 0 empties all results. A loop nest over an
-    empty result may still take billions of turns in its other dimensions.
-
-    There are none where one turn more or less cannot take long, since the results have one open
-    extent and few elements besides, and of kernels that do more than write their results."""
-    if not isinstance(f, TensorProgram):
-        return ()
-    if isinstance(f, PrimFunc) and any(isinstance(s, Assert | Evaluate) for s in walk_stmt(f.body)):
-        return ()
-    results = [tuple(_factors(b.shape)) for b in f.buffers[len(f.buffers) - f.outputs :]]
-    if not results:
-        return ()
-    by_name = dict(zip(f.params, args, strict=True))
-    turns = max(math.prod(int_value(e) or 1 for e in factors) for factors in results)
-    shared = [v for v in dict.fromkeys(results[0]) if all(v in factors for factors in results)]
-    extents = [by_name[v] for v in shared if isinstance(v, Var)]
-    if len(extents) < 2 and turns < _FEW_TURNS:
-        return ()
-    return tuple(e.value for e in extents if isinstance(e, ScalarExpr))
-
-
-def _factors(shape: Iterable[Expr]) -> Iterator[Expr]:
-    """The extents of which those of a shape are products."""
-    for extent in shape:
-        match extent:
-            case Binary("mul", a, b):
-                yield from _factors((a, b))
-            case _:
-                yield extent
+    return KernelCall(call.name, args, call.span, _may_fail(f), _checked_indices(f, args))
 
 
 def _checked_indices(f: AnyFunction, args: Sequence[Ptr | ScalarExpr]) -> CheckedIndices | None:

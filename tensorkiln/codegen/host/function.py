@@ -147,15 +147,13 @@ class ArgumentCheck:
 class KernelCall:
     """One call of a compiled kernel. `span` names the model's node, for a comment in the C; a
     kernel that `may_fail` has assertions, and after the call the C tests whether one failed.
-    `indices` are what it has written, if the C checks that. Where one of `extents` is 0, all
-    results are empty, and the C leaves the call out."""
+    `indices` are what it has written, if the C checks that."""
 
     symbol: str
     args: tuple[Ptr | ScalarExpr, ...]
     span: str = ""
     may_fail: bool = False
     indices: CheckedIndices | None = None
-    extents: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

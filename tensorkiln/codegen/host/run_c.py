@@ -184,12 +184,7 @@ def call_lines(
     for call in function.calls:
         args = [_arg(a, names, sizes, symbols) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"
-        indent = "    "
-        if call.extents:
-            extents = " && ".join(f"{sizes.name(e)} != 0" for e in call.extents)
-            lines.append(f"    if ({extents})")
-            indent *= 2
-        lines.append(wrap(f"{indent}{call.symbol}(", args, tail))
+        lines.append(wrap(f"    {call.symbol}(", args, tail))
         if call.may_fail:
             lines.append("    if (kiln_assertion() != NULL)\n        return;")
         if call.indices is not None:
