@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,16 +92,7 @@ def repeat_files(
         value=row.names[0],
         inputs=order,
         operands=list(operands),
-        types={
-            **{f"input{i}": a.dtype.name for i, a in enumerate(arrays.values()) if _is_odd(a)},
-            **{
-                f"input{i}": p.dtype
-                for i, name in enumerate(order)
-                for p in kept.info.inputs
-                if p.name == name and p.dtype in NARROW_TYPES
-            },
-            **{name: a.dtype.name for name, a in operands.items() if _is_odd(a)},
-        },
+        types={**_odd_types(arrays), **_narrow_types(kept, order), **_odd_types(operands)},
         target=json.dumps(kept.target.to_json()),
     )
     files: Files = {"inputs.npz": _npz(arrays), "node.npz": _npz({**operands, **expected})}
@@ -109,6 +100,17 @@ def repeat_files(
         files["node.py"] = node
     library = _library(kept)
     return files if library is None else {**files, LIBRARY: library, SCRIPT: text}
+
+
+def _odd_types(arrays: Mapping[str, Array]) -> dict[str, str]:
+    """The element types that files of NumPy do not say."""
+    return {name: a.dtype.name for name, a in arrays.items() if _is_odd(a)}
+
+
+def _narrow_types(kept: Compiled, names: Sequence[str]) -> dict[str, str]:
+    """The element types of inputs that NumPy itself has not, by `input0`, ..."""
+    types = {p.name: p.dtype for p in kept.info.inputs}
+    return {f"input{i}": types[n] for i, n in enumerate(names) if types[n] in NARROW_TYPES}
 
 
 def _library(kept: Compiled) -> bytes | Path | None:
