@@ -18,6 +18,7 @@ from tensorkiln.assemble import assemble
 from tensorkiln.base.config import MOST_JOBS, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.licenses import LicensePolicy
+from tensorkiln.base.nesting import nesting_checked
 from tensorkiln.base.origin import Origin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.host.system_lib_c import check_prefix
@@ -404,6 +405,7 @@ def plan_for(
     )
 
 
+@nesting_checked()
 def compile(
     model: IRModule | Function | PrimFunc | str | Path | Any,
     target: Target | str | dict[str, object] | None = None,

@@ -126,7 +126,9 @@ class ExprVerifier:
         return e.dtype
 
     def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
-        x, y = self.expr(a), self.expr(b)
+        return self._agreed(e, self.expr(a), self.expr(b), what)
+
+    def _agreed(self, e: Expr, x: DType, y: DType, what: str) -> DType:
         if x is not y and x != y:
             raise Malformed(f"{what}: {x} against {y}", agree(x, y), e)
         return x
@@ -145,8 +147,8 @@ class ExprVerifier:
         """An `and` or `or`, whose second operand may not be computed (`guard_conditions`)."""
         first = self.expr(e.a)
         with self._reach.conditional():
-            found = self._same(e, e.a, e.b, e.op)
-        return first if first == found else found
+            second = self.expr(e.b)
+        return self._agreed(e, first, second, e.op)
 
     def _further(self, e: Binary) -> DType:
         """An address plus a number of bytes."""

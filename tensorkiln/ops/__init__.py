@@ -28,6 +28,7 @@ from tensorkiln.ops.places import PLACES
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.requirement import REQUIREMENT
+from tensorkiln.ops.rules import require_int64
 from tensorkiln.ops.shape import SHAPE
 from tensorkiln.ops.strassen import STRASSEN
 from tensorkiln.ops.transposed import TRANSPOSED
@@ -188,7 +189,9 @@ def _result_type(
 ) -> TensorType:
     """What a type rule gives: most calls of a network are alike, and passes and the verifier ask
     again. `kinds` tell attributes apart that are equal, such as 1 and True."""
-    return rule(operands, attrs)
+    result = rule(operands, attrs)
+    require_int64(result.shape)
+    return result
 
 
 def operand_type(op: OpDef, position: int, arg: Value) -> TensorType:

@@ -25,6 +25,9 @@ OPTIONAL = object()
 """Marks an attribute without a default, which a call may leave out."""
 
 _MOST_SHOWN = 60  # characters of a value in an error
+# Bytes of address space of a process: no dimension is longer, and no step along one need be.
+ADDRESSES = 1 << 47
+
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -234,10 +237,10 @@ def scalar(default: object = REQUIRED) -> Attribute:
 
 
 def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:
-    """A tuple of exactly `count` constant integers, each `least` or more."""
-    plain = _each(lambda v: isinstance(v, int) and _is_size(v, least))
+    """A tuple of exactly `count` constant integers, each `least` or more and below ADDRESSES."""
+    plain = _each(lambda v: isinstance(v, int) and _is_size(v, least) and v < ADDRESSES)
     return Attribute(
-        f"{count} integer(s) of {least} or more",
+        f"{count} integer(s) of {least} to 2^47",
         lambda value: plain(value) and len(value) == count,  # type: ignore[arg-type]
         default,
         (1,) * count,

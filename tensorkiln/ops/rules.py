@@ -24,8 +24,8 @@ from tensorkiln.ir.expr import (
     minimum,
 )
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.visit import free_vars
-from tensorkiln.ops.attribute import bad_attribute, shown
+from tensorkiln.ir.visit import free_vars, walk
+from tensorkiln.ops.attribute import ADDRESSES, bad_attribute, shown
 
 Shape = tuple[Expr, ...]
 
@@ -179,8 +179,27 @@ def extents(values: Iterable[ExprLike]) -> Shape:
     return tuple(map(as_expr, values))
 
 
-# Bytes of address space of a process: no dimension is longer, and no step along one need be.
-ADDRESSES = 1 << 47
+def require_int64(shape: Shape) -> None:
+    """Raise UserError (code `too-large`) for a symbolic extent with a factor beyond int64."""
+    for extent in shape:
+        for x in () if isinstance(extent, IntImm | Var) else walk(extent):
+            if isinstance(x, IntImm) and not -(1 << 63) <= x.value < 1 << 63:
+                raise UserError(
+                    f"an extent has the factor {x.value}, which does not fit int64",
+                    code="too-large",
+                )
+
+
+def require_addressable(op: str, what: str, sizes: Iterable[Expr | int]) -> None:
+    """Raise UserError (code `too-large`) for a size that no process can address. Sums of others,
+    and their products where one is small, fit int64."""
+    for size in sizes:
+        number = int_value(size)
+        if number is not None and abs(number) > ADDRESSES:
+            raise UserError(
+                f"operator {op}: {what} {number} is more than can be addressed, 2^47 bytes",
+                code="too-large",
+            )
 
 
 def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> None:

@@ -27,10 +27,10 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
+from tensorkiln.ops.attribute import ADDRESSES
 from tensorkiln.ops.need import Needs
 from tensorkiln.ops.op import Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
 from tensorkiln.ops.rules import (
-    ADDRESSES,
     INTEGER,
     Shape,
     bad_attribute,
@@ -40,6 +40,7 @@ from tensorkiln.ops.rules import (
     extents,
     mismatch,
     normal_axis,
+    require_addressable,
     require_dtype,
     require_same_dtype,
     require_value,
@@ -140,8 +141,10 @@ def _infer_tile(types: Operands, a: Attrs) -> TensorType:
     x, repeats = types[0], extents(a.repeats)
     if len(repeats) != x.ndim:
         raise bad_attribute("tile", "repeats", f"{x.ndim} repeats", show_shape(repeats))
-    shape = tuple(simplify(d * r) for d, r in zip(x.shape, repeats, strict=True))
-    return TensorType(shape, x.dtype)
+    pairs = list(zip(x.shape, repeats, strict=True))
+    numbers = [(int_value(d), int_value(r)) for d, r in pairs]
+    require_addressable("tile", "the extent", [(d or 0) * (r or 0) for d, r in numbers])
+    return TensorType(tuple(simplify(d * r) for d, r in pairs), x.dtype)
 
 
 def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -277,6 +280,7 @@ def _infer_pad(types: Operands, a: Attrs) -> TensorType:
     for key, widths in (("before", before), ("after", after)):
         if len(widths) != x.ndim:
             raise bad_attribute("pad", key, f"{x.ndim} width(s)", show_shape(widths))
+        require_addressable("pad", f"the width {key}", widths)
     shape = tuple(simplify(b + d + e) for b, d, e in zip(before, x.shape, after, strict=True))
     return TensorType(shape, x.dtype)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
@@ -81,14 +83,18 @@ def window_needs(x: TensorType, pair: tuple[Window, Window]) -> Iterator[Need]:
     window, which is an empty result, as long as their number does not become negative."""
     for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
         if int_value(extent) is None:
-            counts = [int_value(w.count(n)) or 0 for n in range(w.span + 1)]
-            least = next(n for n, count in enumerate(counts) if count >= 0)
-            least = 1 if counts[0] > 0 else least
+            # of more elements there are as many windows or more
+            least = bisect_left(range(w.span), 0, key=partial(_windows_of, w))
+            least = 1 if _windows_of(w, 0) > 0 else least
         else:
             least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
             least = max(least, 1)
         expected = f"a {name} of {least} or more (kernel {w.kernel})"
         yield at_least(extent, least, 0, expected)
+
+
+def _windows_of(w: Window, extent: int) -> int:
+    return int_value(w.count(extent)) or 0
 
 
 def check_pool_padding(op: str, a: Attrs, pair: tuple[Window, Window]) -> None:

@@ -53,6 +53,10 @@ class PassRunner:
         except (UserError, UnsupportedError, MemoryError) as error:
             error.add_note(f"in pass {step.name!r}")
             raise  # about the model or the arguments, not about the pass
+        except RecursionError as error:
+            if is_ours(p):
+                raise  # about what is compiled (`base/nesting.py`)
+            raise pass_failed(p, step, error, self.failures) from error
         except Exception as error:
             raise pass_failed(p, step, error, self.failures) from error
         seconds = time.perf_counter() - start

@@ -15,9 +15,9 @@ from tensorkiln.ir.relax import RVar
 from tensorkiln.script.parse_literals import (
     in_python,
     parse_any,
-    parse_expr,
     parse_raw,
     parse_same,
+    typed_number,
     unify,
 )
 from tensorkiln.script.python_values import Value, fold, is_python, unwrap, wrap
@@ -115,14 +115,15 @@ def _bool(scope: NameScope, node: ast.BoolOp) -> Value:
     for i, item in enumerate(node.values):
         value = parse_any(scope, item)
         if not is_python(value):
-            return _logic(scope, node.op, node.values[i:])
+            return _logic(scope, node.op, node.values[i:], _no_python(scope, item, value))
         if bool(unwrap(value)) is stops or i + 1 == len(node.values):
             return value
     raise AssertionError("a BoolOp has values")
 
 
-def _logic(scope: NameScope, op: ast.boolop, nodes: list[ast.expr]) -> Expr:
-    result, *others = parse_same(scope, nodes)
+def _logic(scope: NameScope, op: ast.boolop, nodes: list[ast.expr], first: Expr | Number) -> Expr:
+    """`first` is the value of the first node: what is nested is parsed once, not twice a level."""
+    result, *others = unify(scope, nodes, [first, *(parse_raw(scope, n) for n in nodes[1:])])
     for other in others:
         result = Binary(_OPERATORS[type(op)], result, other)
     return result
@@ -133,7 +134,7 @@ def _unary(scope: NameScope, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
         if is_python(value):
             return Number(not unwrap(value), captured=True)
-        return Unary("not", parse_expr(scope, node.operand, BOOL))
+        return Unary("not", _truth(scope, node.operand, value))
     if not isinstance(node.op, ast.USub):
         raise scope.fail(node, f"operator {type(node.op).__name__} is not in the script language")
     value = _no_python(scope, node.operand, value)
@@ -147,7 +148,13 @@ def _choice(scope: NameScope, node: ast.IfExp) -> Value:
     if is_python(test):
         return parse_any(scope, node.body if unwrap(test) else node.orelse)
     a, b = parse_same(scope, [node.body, node.orelse])
-    return Select(parse_expr(scope, node.test, BOOL), a, b)
+    return Select(_truth(scope, node.test, test), a, b)
+
+
+def _truth(scope: NameScope, node: ast.expr, value: Value) -> Expr:
+    """A value that was parsed from `node` as a condition."""
+    plain = _no_python(scope, node, value)
+    return typed_number(scope, node, plain, BOOL) if isinstance(plain, Number) else plain
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {

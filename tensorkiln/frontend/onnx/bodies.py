@@ -130,7 +130,8 @@ def inferred_types(
     schema; none if the package `onnx` is not installed, or cannot tell."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     schema = schema_of(node.op_type, domain, opsets.get(domain, 1))
-    if schema is None:
+    large = any((a.i or 0) > 1 << 16 for a in node.attribute)  # `num_outputs` types are made
+    if schema is None or large:
         return {}
     from onnx import NodeProto as Theirs
     from onnx import TypeProto as TheirType

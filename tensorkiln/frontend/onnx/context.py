@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -263,7 +264,7 @@ class Context:
         full = op.complete(attrs)
         result = op.infer([c.type for c in constants], full)
         shape = result.static_shape()
-        if shape is None or int(np.prod(shape)) > FOLD_LIMIT:
+        if shape is None or prod(shape) > FOLD_LIMIT:
             return None
         with np.errstate(all="ignore"):
             array = op.numpy([c.array for c in constants], _numbers(full))

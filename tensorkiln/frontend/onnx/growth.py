@@ -20,8 +20,9 @@ from tensorkiln.ir.expr import Expr, binary
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.visit import is_longer
 
-# Nodes of an expression. Networks have up to some 60: pyramids of images of any size.
-LONGEST = 160
+# Nodes of an expression: more than the sizes of pyramids of images have. Proofs about nested
+# divisions and minima take seconds from some 200 on.
+LONGEST = 128
 
 
 def shortened(g: Context, value: Held | Unknown) -> Held | Unknown:

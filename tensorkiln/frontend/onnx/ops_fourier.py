@@ -16,6 +16,9 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import int_value
 
+# Elements of a matrix that is computed when a model is imported.
+LARGEST_MATRIX = 1 << 26
+
 
 def dft_17(
     g: Context,
@@ -176,6 +179,8 @@ def mel_weight_matrix(
     edges = [float(g.scalar(v, "an edge")) for v in (lower, upper)]
     if bins < 1 or size < 1 or rate < 1 or not -700 < edges[0] <= edges[1]:
         raise malformed(f"{bins} bins of a transform of {size} at {rate} Hz, from {edges}")
+    if bins * size > LARGEST_MATRIX:
+        raise unsupported(f"{bins} bins of a transform of {size}: at most {LARGEST_MATRIX} in all")
     low, high = (2595 * np.log10(1 + f / 700) for f in edges)
     mel = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
     places = ((size + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(int)

@@ -14,7 +14,7 @@ from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
-from tensorkiln.ops.rules import ADDRESSES
+from tensorkiln.ops.attribute import ADDRESSES
 
 # Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
 # negative step, as the negative). Of a symbolic dimension such a bound is its end, on condition

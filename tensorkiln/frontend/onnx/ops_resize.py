@@ -186,6 +186,10 @@ def _resize(
         if same and how.cropped(k) in (None, (0.0, 1.0)):
             continue
         new = sizes[k] if sizes is not None else _scaled(g, extent, scale or 1.0)
+        if (int_value(new) or 0) > LONGEST:
+            raise unsupported(
+                f"{int_value(new)} elements along dimension {axis}: at most {LONGEST}"
+            )
         x = _along(g, x, axis, new, scale, how, how.cropped(k))
     # The blend of integers is rounded, as casting saturates.
     return g.cast(g.emit("round", x), dtype) if whole else x
@@ -229,6 +233,10 @@ def _along(
     )
 
 
+# Elements along a resized dimension: positions are float32, which has no more whole numbers.
+LONGEST = 1 << 24
+
+
 def _scaled(g: Context, extent: Expr, scale: Factor) -> Expr:
     """floor(extent * scale); for a symbolic extent the scale must be a fraction with a denominator
     of at most 64, up to float32 rounding, or decided by data."""
@@ -237,7 +245,7 @@ def _scaled(g: Context, extent: Expr, scale: Factor) -> Expr:
         size = g.emit("floor", g.emit("mul", _number(g, extent), scale))
         return number(g, g.cast(size, "int64"), "scales")
     if old is not None:
-        return IntImm(math.floor(old * scale))
+        return IntImm(min(math.floor(old * scale), LONGEST + 1))
     ratio = Fraction(scale).limit_denominator(64)
     if np.float32(ratio) != np.float32(scale):
         raise unsupported(

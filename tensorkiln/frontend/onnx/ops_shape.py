@@ -185,6 +185,8 @@ def split_18(
     the last may be smaller: 10 into 4 gives 3, 3, 3, 1."""
     if (split is None) == (num_outputs is None):
         raise malformed("either split or num_outputs must be given")
+    if (num_outputs or 0) > len(g.outputs):
+        raise malformed(f"num_outputs={num_outputs}, but the node has {len(g.outputs)} output(s)")
     if split is not None and is_computed(g, split):
         return _split_by_data(g, x, axis, split)
     parts = None if split is None else g.ints(split, "split")
@@ -375,7 +377,7 @@ def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> 
         sizes = tuple(n for n in numbers if n is not None)
         if any(n < 0 for n in sizes):
             raise malformed(f"the shape has a negative extent: {list(sizes)}")
-        if math.prod(sizes) > CONSTANT_LIMIT:
+        if math.prod(sizes) > CONSTANT_LIMIT or len(sizes) > 32:  # NumPy has no more dimensions
             return g.emit("full", shape=sizes, value=fill.item(), dtype=str(fill.dtype))
         # ONNX's "light" test models make their weights this way. np.zeros takes no memory until
         # its pages are touched.

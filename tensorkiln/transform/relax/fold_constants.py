@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,16 +14,15 @@ from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Bound, Call, Constant, Function, RVar, TensorType, Value
 from tensorkiln.ir.visit_graph import substitute, substitute_value
-from tensorkiln.transform.rewriting.graph import live
+from tensorkiln.transform.rewriting.graph import live, use_counts
 
 # A result is folded if it has at most LIMIT bytes, or no more elements than its operands, each
 # counted once, and at most GROWTH times their bytes: a constant that is concatenated with itself 40
 # times has a trillion. All results of a function together have at most TOTAL_GROWTH times the bytes
-# of its weights and TOTAL_LIMIT bytes more.
+# of its weights and LIMIT bytes more.
 GROWTH = 4
 LIMIT = 64 << 20
-TOTAL_GROWTH = 32
-TOTAL_LIMIT = 256 << 20
+TOTAL_GROWTH = 10
 # Operators whose result may be much larger than their operands. A result of more than
 # EXPANDED_LIMIT bytes is used to fold calls that read it, but is not stored in the module.
 EXPANDING = frozenset({"full", "arange", "broadcast_to", "tile", "pad"})
@@ -44,7 +44,7 @@ def fold_constants(mod: IRModule) -> IRModule:
 
 
 def _fold_function(f: Function) -> Function:
-    state = _Folding(TOTAL_LIMIT + TOTAL_GROWTH * _weight_bytes(f))
+    state = _Folding(LIMIT + TOTAL_GROWTH * _weight_bytes(f), use_counts(f))
     for b in f.bindings:
         state.visit(b)
     if all(a is b for a, b in zip(state.out, f.bindings, strict=False)) and not state.replaced:
@@ -60,6 +60,7 @@ class _Folding:
     large results of EXPANDING operators, which are used for folding only."""
 
     budget: int
+    uses: Mapping[RVar, int]
     out: list[Binding] = field(default_factory=list)
     replaced: dict[RVar, Value] = field(default_factory=dict)
     known: dict[RVar, Constant] = field(default_factory=dict)
@@ -94,8 +95,13 @@ class _Folding:
             return None
         value = _evaluate(call.op, constants, attrs, b.var.type)
         if not any(np.may_share_memory(value.array, a.array) for a in constants):
-            self.budget -= value.array.nbytes
+            self.budget -= value.array.nbytes - self._freed(call)
         return value
+
+    def _freed(self, call: Call) -> int:
+        """Bytes of the results that only this call reads."""
+        read = {a for a in call.args if isinstance(a, RVar) and self.uses[a] == 1}
+        return sum(self.known[v].array.nbytes for v in read if v in self.replaced)
 
 
 def _weight_bytes(f: Function) -> int:

@@ -35,7 +35,8 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.subtype import accepts, called_type, function_type, logical, symbols
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value
-from tensorkiln.ops.rules import ADDRESSES, same_extent, show_type
+from tensorkiln.ops.attribute import ADDRESSES
+from tensorkiln.ops.rules import same_extent, show_type
 from tensorkiln.transform.rewriting.graph import same_type
 
 

@@ -69,6 +69,8 @@ def _find(s: Stmt) -> Stmt:
                 code="vectorize",
                 hint="T.serial, or split it by a constant first",
             )
+        if lanes < 1:
+            return Seq(())
         if lanes > MOST_LANES:
             raise UserError(
                 f"vectorized loop over {s.var} has {lanes} iterations, not {MOST_LANES} or less",
