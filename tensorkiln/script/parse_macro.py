@@ -17,10 +17,16 @@ from tensorkiln.script.parse_literals import parse_argument
 from tensorkiln.script.python_values import Value
 from tensorkiln.script.scope import NameScope
 
+MACRO_CALLS = 10_000
+
 
 def inline_macro(scope: NameScope, macro: Macro, call: ast.Call) -> list[Stmt]:
     """Return the macro's statements for a call. An argument that reads memory is evaluated once,
-    before them, in a `Let`."""
+    before them, in a `Let`. UserError if a function has more than MACRO_CALLS calls of macros,
+    those in macros counted as often as they are inlined."""
+    scope.macro_calls.append(macro.name)
+    if len(scope.macro_calls) > MACRO_CALLS:
+        raise scope.fail(call, f"more than {MACRO_CALLS:,} calls of macros in a function")
     given = _arguments(scope, macro, call)
     inner = replace(
         scope,

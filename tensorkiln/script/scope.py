@@ -64,6 +64,7 @@ class NameScope:
     not all are known). `trusted` scripts are decorated functions, the user's own code; text for
     `from_source` is not. `ends` are the ends of loops by variable, which `T.axis.remap` uses; with
     `define`, inside a quoted extent, a name that is not bound becomes a new symbolic dimension.
+    `macro_calls` are the macros that were inlined so far, in the function and in its macros.
     """
 
     grammar: Grammar
@@ -77,6 +78,7 @@ class NameScope:
     define: bool = False
     # In a graph: the symbol of a number that a variable holds, or None if it holds none.
     number_of: Callable[[RVar], Expr | None] | None = None
+    macro_calls: list[str] = field(default_factory=list)
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
         """Return a UserError that underlines `node`."""

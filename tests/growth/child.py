@@ -47,7 +47,7 @@ def constants() -> Iterable[tuple[str, object]]:
 
 
 def programs() -> Iterable[tuple[str, object]]:
-    for table in (scripts.loops, scripts.nested, scripts.graphs):
+    for table in (scripts.loops, scripts.nested, scripts.graphs, scripts.macros):
         yield from table()
 
 

@@ -62,3 +62,13 @@ def graphs() -> Iterator[tuple[str, str]]:
             lines = [f"    v{i + 1} = {step.format(v=f'v{i}')}\n" for i in range(count)]
             head = f"@R.function\ndef main(v0: R.Tensor(({size},), 'float32')):\n"
             yield f"{name} of {size}", f"{head}{''.join(lines)}    return v{count}\n"
+
+
+def macros() -> Iterator[tuple[str, str]]:
+    for depth in (8, 40):
+        text = "@T.macro\ndef m0(A):\n    A[0] = A[0] + 1.0\n"
+        for k in range(1, depth):
+            text += f"@T.macro\ndef m{k}(A):\n" + f"    m{k - 1}(A)\n" * 2
+        main = f"@T.prim_func\ndef f(A: T.Buffer((4,), 'float32')):\n    m{depth - 1}(A)\n"
+        yield f"macros that double, {depth} times", text + main
+    yield "a macro of itself", f"@T.macro\ndef m(A):\n    m(A)\n{HEAD}    m(A)\n"
