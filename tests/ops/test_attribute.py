@@ -65,6 +65,8 @@ OTHERS: dict[str, tuple[list[Type], dict[str, Any]]] = {
     "coupled": ([tensor((4, 3), F32)], {"classes": 3}),
     "compress": ([tensor((3, 4), F32), tensor((3,), "bool")], {}),
     "unique": ([tensor((3, 4), F32)], {}),
+    "sized": ([tensor((2,), "int64")], {}),
+    "slice_dynamic": ([tensor((3, 4), F32), *[tensor((2,), "int64")] * 2], {}),
     "non_max_suppression": ([tensor((1, 4, 4), F32), tensor((1, 2, 4), F32)], {}),
 }
 
