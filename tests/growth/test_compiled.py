@@ -16,7 +16,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.script import from_source
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 12 << 30
 N, F = helper.make_node, TensorProto.FLOAT
 TWO = numpy_helper.from_array(np.array([2]), "two")
@@ -142,7 +142,7 @@ def outcome(source: bytes | str) -> str:
 
 def test_small_inputs_end_well() -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY},) * 2)"
-    work = "import tests.test_large_consequences as t; t.main()"
+    work = "import tests.growth.test_compiled as t; t.main()"
     child = subprocess.run(
         [sys.executable, "-c", f"{limit}; {work}"], cwd=ROOT, capture_output=True, text=True
     )
