@@ -12,9 +12,11 @@ int kiln_append(const kiln_value *stack, const kiln_value *rows, kiln_value *res
 int kiln_unique(const kiln_value *value, int axis, int flat, int sorted, kiln_value *result);
 int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, int flat,
                   kiln_value *result);
-int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const kiln_value *ends,
-                       const kiln_value *axes, const kiln_value *steps, kiln_value *result);
-int kiln_sized(const kiln_value *x, kiln_value *result);
+int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
+                       const kiln_value *axes, const kiln_value *steps, const char *node,
+                       kiln_value *result);
+int kiln_sized(const kiln_value *x, const kiln_value *shown, const char *what,
+               const char *expected, kiln_value *result);
 int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
                              const kiln_value *max_output, const kiln_value *iou_threshold,
                              const kiln_value *score_threshold, int center, kiln_value *result);
@@ -69,9 +71,9 @@ static void operators(kiln_dtype dtype, int form, int offset)
     CHECK(gave(kiln_unique(&v, 0, 1, 1, &r), is_number, &r));
     CHECK(gave(kiln_unique(&v, 1, 0, 0, &r), is_number, &r));
     CHECK(gave(kiln_compress(&v, &k, 0, 0, &r), is_whole && kiln_has_whole_bytes(dtype), &r));
-    CHECK(gave(kiln_slice_dynamic(&g, &i, &i, &kiln_nothing, &kiln_nothing, &r),
+    CHECK(gave(kiln_slice_dynamic(&g, &i, &i, &kiln_nothing, &kiln_nothing, "", &r),
                is_number && dtype.code == KILN_CODE_INT, &r));
-    CHECK(gave(kiln_sized(&i, &r), is_number && dtype.code == KILN_CODE_INT, &r));
+    CHECK(gave(kiln_sized(&i, &kiln_nothing, "", "", &r), is_number && dtype.code == KILN_CODE_INT, &r));
     CHECK(gave(kiln_non_max_suppression(&v, &v, &i, &i, &i, 0, &r), 0, &r));
 }
 
@@ -145,7 +147,7 @@ static void empty(int64_t a, int64_t b, int64_t c)
     CHECK(code == KILN_OK || code == KILN_ERROR_MEMORY);
     kiln_release(&r);
     CHECK(kiln_make_shape(zeros, 3, &from) == KILN_OK && kiln_make_shape(ends, 3, &to) == KILN_OK);
-    code = kiln_slice_dynamic(&v, &from, &to, &kiln_nothing, &kiln_nothing, &r);
+    code = kiln_slice_dynamic(&v, &from, &to, &kiln_nothing, &kiln_nothing, "", &r);
     CHECK(code == KILN_OK || code == KILN_ERROR_MEMORY);
     kiln_release(&r);
     kiln_release(&from);

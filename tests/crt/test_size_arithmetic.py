@@ -227,6 +227,7 @@ FITS: dict[str, tuple[int, str]] = {
     "dynamic.c": (11, _TENSOR),
     "element.h": (6, "numbers, no sizes"),
     "ffi.c": (2, "KILN_MAX_RANK, and kiln_bytes_of(), which is at most KILN_MOST_BYTES"),
+    "indices.h": (1, "half of what an index of so many bits has: 8 to 64"),
     "loader.c": (3, _COUNT),
     "match.c": (1, _TENSOR),
     "nms.c": (20, _TENSOR),

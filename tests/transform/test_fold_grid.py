@@ -155,7 +155,7 @@ def test_grids_of_other_devices_stay(target: str) -> None:
 def test_devices_of_a_composite_are_told_apart() -> None:
     rows = [{"kind": "cuda", "target_key": "a"}, {"kind": "opencl", "target_key": "b"}]
     target = Target({"kind": "composite", "devices": rows})
-    assert isinstance(tir_passes(CUDA)[-1], FoldGrid)
+    assert any(isinstance(p, FoldGrid) for p in tir_passes(CUDA))
     for key, count in (("a", 1), ("b", 3)):
         f = nest("zyx", 1, 70001, 2)
         f = replace(f, attrs=type(f.attrs).of(target=key, **f.attrs))

@@ -16,6 +16,7 @@ from tensorkiln.script import from_source
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.narrow_indices import narrow_function, narrow_indices
+from tensorkiln.transform.tir.skip_empty_loops import skip_empty_loops
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.transform.graphs import check_text
 
@@ -278,4 +279,5 @@ def test_nothing_to_narrow_is_the_same_object() -> None:
 def test_it_runs_for_processors_of_32_bits(triple: str, runs: bool) -> None:
     passes = tir_passes(Target({"kind": "c", "mtriple": triple}))
     expected: list[Callable[..., IRModule]] = [lower_blocks, vectorize_loops]
-    assert passes[1:] == [*expected, *([narrow_indices] if runs else [])]
+    narrowing = [narrow_indices] if runs else []
+    assert passes[1:] == [*expected, *narrowing, skip_empty_loops]
