@@ -24,15 +24,15 @@ class SizeLimit:
 
     def is_exceeded(self, e: Expr) -> bool:
         """Whether an expression has more of either. Takes no longer for one that is far larger."""
-        left, count = [(e, 0)], 0
-        while left:
-            x, depth = left.pop()
+        pending, count = [(e, 0)], 0
+        while pending:
+            x, depth = pending.pop()
             if isinstance(x, IntImm | Var):
                 continue
             count += 1
             if count > self.operations or depth >= self.depth:
                 return True
-            left += ((y, depth + 1) for y in children(x))
+            pending += ((y, depth + 1) for y in children(x))
         return False
 
 

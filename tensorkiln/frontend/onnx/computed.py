@@ -103,31 +103,33 @@ def extents_of(
     parts = _joined(g, x)
     if len(parts) > 1:
         return tuple(d for part in parts for d in extents_of(g, part, what, shown, expected))
-    found = g.bound_sizes.get(x)
-    if found is None:
-        said = _Said(what, expected, shown)
-        found = g.bound_sizes[x] = tuple(d for part in _parts(g, x, count, said) for d in part)
-    return found
+    extents = g.bound_sizes.get(x)
+    if extents is None:
+        description = _Description(what, expected, shown)
+        extents = g.bound_sizes[x] = tuple(
+            d for part in _parts(g, x, count, description) for d in part
+        )
+    return extents
 
 
-def _parts(g: Context, x: RVar, count: int, said: _Said) -> list[tuple[Expr, ...]]:
+def _parts(g: Context, x: RVar, count: int, description: _Description) -> list[tuple[Expr, ...]]:
     whole = g.cast(x, "int64")
-    found = []
+    extents = []
     for first in range(0, count, _AT_ONCE):
         n = min(_AT_ONCE, count - first)
         part = whole
         if n != count:
             part = g.emit("slice", whole, begin=(first,), strides=(1,), shape=(n,))
-        made = said.sized(g, part)
-        found.append(shaped(g, made, (*[None] * n, 0), BOOL).tensor.shape[:-1])
-    return found
+        empty = description.sized(g, part)
+        extents.append(shaped(g, empty, (*[None] * n, 0), BOOL).tensor.shape[:-1])
+    return extents
 
 
 def require(g: Context, holds: Val, what: str, shown: Val, expected: str) -> None:
     """Refuse a call in which `holds`, a truth or a 0 or 1 that data decides, is not true: the
     operand `what` has the value `shown`, and something else was `expected`."""
     ok = g.emit("sub", g.reshape(g.cast(holds, "int64"), (1,)), g.const([1], "int64"))
-    shaped(g, _Said(what, expected, shown).sized(g, ok), (0, 0), BOOL)
+    shaped(g, _Description(what, expected, shown).sized(g, ok), (0, 0), BOOL)
 
 
 def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
@@ -138,9 +140,12 @@ def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
     fixed = [-1] * (count - len(fixed)) + fixed[max(0, len(fixed) - count) :]
     if all(n < 0 for n in fixed):
         return
-    asked, own = g.cast(shape, "int64"), g.const(fixed, "int64")
-    alike = g.emit("equal", asked, own)
-    one, free = g.emit("equal", asked, g.const(1, "int64")), g.const([n < 0 for n in fixed], "bool")
+    requested_shape, fixed_shape = g.cast(shape, "int64"), g.const(fixed, "int64")
+    alike = g.emit("equal", requested_shape, fixed_shape)
+    one, free = (
+        g.emit("equal", requested_shape, g.const(1, "int64")),
+        g.const([n < 0 for n in fixed], "bool"),
+    )
     meets = g.cast(g.emit("logical_or", g.emit("logical_or", alike, one), free), "int64")
     expected = (
         f"extents that broadcast with [{', '.join('?' if n is None else str(n) for n in numbers)}]"
@@ -149,7 +154,7 @@ def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Description:
     """What the error of a negative size says; see `extents_of`."""
 
     what: str
@@ -172,8 +177,8 @@ def number(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
     """As `extents_of`, of an operand with one element."""
     if g.known(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
         raise malformed(f"{what} must have one element")
-    (found,) = extents_of(g, g.reshape(x, (1,)), what, shown)
-    return found
+    (extent,) = extents_of(g, g.reshape(x, (1,)), what, shown)
+    return extent
 
 
 def resolved_shape(g: Context, x: Val, shape: Val, allowzero: bool) -> tuple[Expr, ...]:
