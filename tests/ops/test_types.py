@@ -113,7 +113,7 @@ REFUSED: list[tuple[str, list[Operand], dict[str, object], str, list[str]]] = [
      ["'x'", "height of 3 or more", "[1, 3, 2, 8]"]),
     ("conv2d", [t(1, 3, 8, 8), t(4, 3, M, 3)], {}, "shape-mismatch", ["'w'", "known height"]),
     ("conv2d", [t(1, 3, 8, 8), t(4, 3, 3, 3)], {"strides": (0, 1)}, "bad-attribute",
-     ["'strides'", "1 or more", "(0, 1)"]),
+     ["'strides'", "of 1 to 2^47", "(0, 1)"]),
     ("conv2d", [t(1, 3, 8, 8), t(4, 3, 3, 3)], {"padding": (1, 1)}, "bad-attribute",
      ["'padding'", "4 integer(s)", "(1, 1)"]),
     ("conv2d_transpose", [t(1, 3, 8), t(3, 4, 3, 3)], {}, "rank-mismatch", ["'x'", "[1, 3, 8]"]),
