@@ -1,8 +1,22 @@
 """Kernels in the cache, found by what they were made from.
 
 A kernel is determined by its `KernelKey`, its name, the processor and this compiler. The compile
-that makes a kernel stores its head (all of the PrimFunc but name and body), its text, and an alias,
-which holds the key of its object. A later compile finds these without scheduling the kernel.
+that makes a kernel stores several entries, so that a later one finds it without scheduling it, and
+uses as few of them as it needs:
+
+    entry               key                                            a hit saves
+    object              text of loops without names, symbol, target,   LLVM
+                        sources of the code generators, version
+    alias: the key of   text of the group, target, sources of the      printing and lowering
+      an object         package, passes over loops                     the kernel
+    head: parameters,   text of the group, target, sources             scheduling it
+      class, ...
+    text                as the alias, and all names                    making its program to be read
+    LLVM IR, assembly   the key of an object                           emitting it to be read
+
+The link has entries of its own: linked code (keyed by objects, C sources, exports, flags, tool, but
+not weights), runtime objects and stubs. Kernels of families of other packages have no entries,
+because their sources are unknown. The cache never changes a byte of an artifact.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Code for the kernels of a lowered module: those of a composite's devices one device after the
-other."""
+other.
+
+The artifacts of a device have its key as target key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Calls of user-supplied functions: their exceptions become UserErrors that name the function."""
+"""Calls of functions that users and other packages supply: their exceptions become UserErrors that
+name the function.
+
+Every call of an external, a kernel family, an ONNX importer, an inspector, a loader, a pass, an
+instrument, a hook of a target kind, `fcompile` or a progress object stands in `with plugin(...)`.
+tests/test_plugins.py has a case for each such place.
+"""
 
 from __future__ import annotations
 

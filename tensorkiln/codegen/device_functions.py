@@ -1,4 +1,8 @@
-"""Device functions before they are printed in any language: what a device runs, what it has."""
+"""Device functions before they are printed in any language: refusals, and what a launch must know.
+
+What no device runs is refused here, once for all languages: assertions, calls of C functions or of
+other kernels, tiles of a CPU, and blocks beyond the limits of the target.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Which names kernels may have: each is a C function, linked with the runtime and a C library."""
+"""Which names kernels may have: each is a C function, linked with the runtime and a C library.
+
+Names that C, the runtime or the entry file use are refused (`name_issues`). Two kinds of kernels
+are renamed instead. A tensor program `main` becomes `main_program`, because in C only a program may
+define `main`; its attribute `global_symbol` keeps the name in the library. Kernels that are printed
+as C and are not public get the prefix of their model, because headers of C and other models in the
+same program have names too.
+"""
 
 from __future__ import annotations
 

@@ -1,19 +1,24 @@
-"""Copies to shared memory that go on while the thread which began them does other things.
+"""Asynchronous copies to shared memory, which go on while the threads that began them compute.
 
 A nest over threadIdx with the attribute `asynchronous` consists of copies: elements of global
-memory, or zeros where a condition does not hold. They may happen at any time until all threads of
-the block have passed a `Sync("copies")`: until then nobody reads or writes what they write, nor
-writes what they read. On a device without such copies they happen at once, and so do those of less
+memory, or zeros where a condition does not hold. Each may happen at any time until all threads of
+the block have passed a `Sync("copies")`. Until then no thread may read or write what they write, or
+write what they read. On a device without such copies they happen at once, and so do those of less
 than 4 bytes.
 
-Each run of such a nest is a batch. `Sync("copies", pending)` waits for all but the last `pending`
-batches, so that the copies of several rounds of a loop can go on while threads compute.
+Each run of such a nest is a batch. `Sync("copies", pending)` waits until at most the last `pending`
+batches are in flight (like `cp.async.wait_group`), so that the copies of several rounds of a loop
+can go on while threads compute.
 
     for t in T.thread_binding(32, thread="threadIdx.x", annotations={"asynchronous": True}):
         if k * 32 + t < n:
             tile[k % 2, t] = X[k * 32 + t]
         else:
             tile[k % 2, t] = 0
+
+Schedules make them with the primitive `pipeline`; `transform/tir/async_copies.py` marks the nests,
+`transform/tir/insert_barriers.py` derives the waits, and `codegen/ptx/copies.py` uses cp.async. The
+emulator of CUDA in the tests copies as early and as late as these rules allow.
 """
 
 from __future__ import annotations

@@ -3,16 +3,20 @@
 A row is an intrinsic of tensor programs, `T.subgroup_sum(x, 32)`. It says which threads take part,
 the types of the operands and of the result, which operands are memory, and the text of the
 instruction for each code generator that has it. A code generator is a key of `text`: another one
-adds its key to the rows that it has, and rows of its own.
+adds its key to the rows that it has, and rows of its own. A row for PTX also says which compute
+capability an architecture needs; a target without it is refused by name.
 
-An instruction has no effect beyond its result. What it reads of memory is a Load, its operand, and
-what is done with its result is a Store, so regions, dependences and races follow as for all others.
+An instruction has no effect beyond its result. What it reads of memory is a Load among its
+operands, and what is done with its result is a Store, so regions, dependences and races follow as
+for all others, and proofs need no rules for instructions.
 
 Instructions of a sub-group take the number of threads of one as their last operand, a literal N:
-threads n * N to n * N + N - 1 along x take part, and all of them must be there
-(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp, or of a warpgroup,
-four warps, are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each of
-these threads has is in `schedule/intrin/fragments.py`.
+threads n * N to n * N + N - 1 along x take part, and all of them must reach it
+(`ir/verify_device.py`); for PTX they are parts of whole warps. Those of a warp, or of a warpgroup
+(four warps), are for GPUs of NVIDIA, whose warps have 32 threads. Which elements of a matrix each
+of these threads holds is in `schedule/intrin/fragments.py`. Schedules use instructions by
+`tensorize` (`schedule/intrin/device.py`, `schedule/intrin/warp.py`,
+`schedule/intrin/warpgroup.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""What a kernel is made from, and kernels that are known by that without their programs."""
+"""Kernels that an earlier compile made, known by what they were made from, without their programs.
+
+If the cache has a kernel, a module holds a `KnownKernel` instead of a PrimFunc: name, parameters
+and attributes, but no body. What a kernel is made from is its `KernelKey` in
+`IRModule.kernel_keys`, from which cache keys follow; kernels that are scheduled now have one too.
+`IRModule.map_bodies` keeps keys: it adds the name of the rewrite, and a known kernel applies the
+rewrite once its program is made. Any other change of a kernel ends its key, and so does a rewrite
+from outside the package, because what it depends on is unknown.
+
+A program is made, by scheduling again, only where a call says so: `KnownKernel.program` and
+`IRModule.with_programs`. Printing and comparing do so, passes from outside the package, instruments
+and the hook `tir_codegen`, and `compile` for kernels whose objects the cache lacks.
+`IRModule.prim_funcs` are the kernels with bodies, all that checks need to read, since the compile
+that stored a kernel has verified it; `IRModule.kernels` are all of them.
+"""
 
 from __future__ import annotations
 

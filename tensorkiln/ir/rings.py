@@ -1,13 +1,13 @@
-"""Loops in which threads of their own copy, and run ahead of those that compute.
+"""Rings: pipelined loops in which a warp of its own copies, ahead of the threads that compute.
 
 A loop with the attributes `producers` and `parts` begins with nests that fill shared buffers, whose
-first index is the round modulo `parts`; what uses them follows. As for every loop, its rounds are
-one after the other. Where the nests that fill buffers are asynchronous (`ir/copies.py`), they run
-in `producers` threads of their own, behind the others of the block, and the loop is a *ring*:
-nothing in it waits at barriers of the block. Instead,
+first index is the round modulo `parts`; the statements that use them follow. As in every loop, its
+rounds are one after the other. Where the nests that fill buffers are asynchronous (`ir/copies.py`),
+they run in `producers` threads of their own, behind the other threads of the block, and the loop is
+a *ring*: nothing in it waits at barriers of the block. Instead,
 
-- what uses the copies of a round begins when these are there;
-- the copies of a round begin when all threads have done with the round `parts` before it.
+- what uses the copies of a round begins when they have arrived;
+- the copies of a round begin when all threads have finished the round `parts` before it.
 
     for k in T.serial(n, annotations={"parts": 4, "producers": 32}):
         for t in T.thread_binding(32, thread="threadIdx.x", annotations={"asynchronous": True}):
@@ -15,8 +15,13 @@ nothing in it waits at barriers of the block. Instead,
         for t in T.thread_binding(128, thread="threadIdx.x"): ...
 
 On devices without such copies the same threads do both, with barriers in between. With the
-attribute `tensor_maps` a device that copies whole boxes of tensors by itself may do so in place of
-the nests that copy one, and does what these do.
+attribute `tensor_maps`, a device that copies whole boxes of tensors by hardware (TMA) may do so for
+the nests that copy a box. The nests stay in the program: proofs use them, and they run on other
+devices and for unaligned tensors.
+
+Schedules make rings with the primitive `pipeline(producers=)`. Their barriers are in
+`codegen/ptx/rings.py`, boxes in `codegen/ptx/boxes.py`; proofs ask what may run at the same time in
+a ring (`transform/device/conflicts.py`).
 """
 
 from __future__ import annotations

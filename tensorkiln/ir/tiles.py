@@ -1,7 +1,7 @@
-"""Tiles: registers of a CPU that each hold a small matrix, and the products of two of them.
+"""Tiles (Intel AMX): registers of a CPU that each hold a small matrix, and products of two of them.
 
-A buffer of scope "tile" has matrices of its last two dimensions, each in a register of its own.
-A program moves and multiplies whole matrices only, each with one store:
+A buffer of scope "tile" has matrices of its last two dimensions, each in a register of its own. A
+program moves and multiplies whole matrices only, each with one store:
 
     a[i, whole] = x[m + rows, k + columns]                  from memory
     c[i, whole] = 0.0
@@ -11,6 +11,11 @@ A program moves and multiplies whole matrices only, each with one store:
 Rows and columns are two vectors with a lane for each element (`whole`), row by row; a place in
 memory adds a scalar to each. The rows of a matrix may be every n-th of a dimension, `rows * n`, or
 windows of one that overlap, `rows * n + columns`.
+
+Schedules put these stores in place of loops by `tensorize` (`schedule/intrin/tiles.py`,
+`schedule/tile_sums.py`); `codegen/llvm/tiles.py` assigns the registers. Linux gives a process leave
+to use tiles when it asks once (`crt/cpu.c`). Where a processor has none, tests trap each
+instruction and do what Intel's manual says of it (`tests/codegen/tiles/emulator.c`).
 """
 
 from __future__ import annotations

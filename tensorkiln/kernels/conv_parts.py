@@ -1,12 +1,17 @@
 """Convolutions in parts: ranges of output elements, along one dimension, whose sums have the same
-taps. Those of a transposed convolution are its phases, those of a dilated one what lies between the
-places where a tap enters or leaves the image, so neither sums a product with padding.
+taps.
+
+Two kinds of convolutions would otherwise sum many products with zeros. A transposed convolution is
+split by stride phase: each phase is an ordinary convolution of the input that writes every s-th row
+or column of the output (`ops/transposed.py`). A convolution of a large dilation is split at the
+places where a tap enters or leaves the image:
 
     conv2d(x, w, dilation=(12, 12), padding=(12,) * 4), of 28 rows, w of 3:
 
     rows 0 to 11: taps 1 and 2       rows 12 to 15: all taps       rows 16 to 27: taps 0 and 1
 
-A convolution of a large dilation needs no halo then, which would be larger than the image.
+It then needs no halo, which would be larger than the image. Filters of 3x3 with a smaller dilation
+are Winograd's, whose tiles take every d-th pixel (`schedule/winograd/program.py`).
 """
 
 from __future__ import annotations

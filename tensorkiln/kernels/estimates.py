@@ -1,4 +1,10 @@
-"""What unknown extents are taken for where a choice depends on them. Results never do."""
+"""Numbers that stand in for unknown extents where a choice depends on them. Results never do.
+
+With images of unknown size, layouts and programs are the same, and tiles and tasks are counted when
+the kernel runs. But some choices must be made at compile time, such as the size of Winograd's tiles
+or whether work is worth a thread. They are made for the sizes expected here. For Winograd's tiles,
+images of half that size count too: large tiles would read their larger weights in vain there.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,18 @@
 """`Knob`: a choice of a schedule that is measured where the untuned one may not be the best.
 
-A kernel family declares its knobs (`Family.knobs`) with the values that are legal for a call, each
-of which gives a correct kernel. What a schedule does without a record is a knob's untuned value;
-other values are in the attribute `knobs` of a fused group, rows of (family, knob, value), which
-`schedule/apply_records.py` writes, or people do. Layouts are no knobs: graph passes fix them.
+A kernel family declares its knobs (`Family.knobs`) with the values that are legal for a call, such
+as heights of register tiles, terms per round, or how far ahead weights are fetched. Each value
+gives a correct kernel; sums may be added in another order, but rows stay independent and results do
+not depend on threads. A schedule asks `group.knob("rows")` and never estimates a value itself.
+
+What a schedule does without a record is the knob's untuned value. Other values are in the attribute
+`knobs` of a fused group, rows of (family, knob, value), which `schedule/apply_records.py` writes,
+or people do. They are part of the group's text, and so of its kernel's cache key, of dumps and of
+reproducers. Layouts are not knobs: graph passes fix them.
+
+The knob `fetch` is for weights that come from memory. Sums either prefetch a fixed distance ahead
+in the order of reading, or prefetch the next panel of weights, spread evenly over the work on the
+present one, so that memory is never idle and sums never wait for it.
 """
 
 from __future__ import annotations

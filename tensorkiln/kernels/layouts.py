@@ -1,4 +1,11 @@
-"""Layouts that several kernel families ask for, and when they can."""
+"""Layouts that several kernel families ask for, and when they can.
+
+Images are in channel blocks, `A B/16 C D B%16` for vectors of 16 floats. Where a processor
+multiplies tiles of narrow numbers, a block of those is as wide as a row of a tile, because a row is
+the channels of one pixel. Their channel count is the one that blocks of float32 would fill, so a
+group may mix blocks of several widths, with the same zeros behind the last channel. Weights of
+linear layers are packed in panels of columns, `B/nr A B%nr`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Groups without a kernel of their own: data movement, then everything else in plain loops."""
+"""Families for groups without a kernel of their own: data movement, reductions, and plain loops.
+
+Elementwise work that a data-movement kernel cannot fuse (another element type, `_apart`) runs in a
+separate kernel before it.
+"""
 
 from __future__ import annotations
 

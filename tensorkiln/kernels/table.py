@@ -1,5 +1,10 @@
-"""The table of kernel families: where a device has several for an operator, the first that fits
-computes it, so the most specific come first and plain loops last."""
+"""The table of kernel families: the one place that graph passes and the scheduler read about
+kernels.
+
+Where a device has several families for an operator, the first that fits computes it, so those of
+installed packages come first (`plugins.py`), then the most specific, and plain loops last. A row
+says for which devices it is.
+"""
 
 from __future__ import annotations
 

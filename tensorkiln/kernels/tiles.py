@@ -1,4 +1,9 @@
-"""Register tiles: how many rows and vectors of outputs to keep in registers at once."""
+"""Register tiles: how many rows and vectors of outputs to keep in registers at once.
+
+The number of registers of the target limits a tile. Where each register holds one number
+(`scalar_tile` in `target/registers.py`), as on microcontrollers, channels are in blocks of one and
+a tile divides the image evenly, since a tile of another size would be more code.
+"""
 
 from __future__ import annotations
 

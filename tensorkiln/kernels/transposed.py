@@ -1,5 +1,5 @@
-"""Transposed convolutions, on channel blocks: every phase of the result is a convolution of the
-same image, and is written where it belongs.
+"""Transposed convolutions, on channel blocks. They are split by stride phase: each phase is an
+ordinary convolution of the input that writes a strided part of the output.
 
     y = conv2d_transpose(x, w, strides=(2, 2))  ->   x1 = relayout(x, "A B/16 C+1 D+1 B%16")
                                y: layout="A B/16 C D B%16" = conv2d_transpose(x1, packed w)

@@ -1,5 +1,9 @@
-"""Rename symbols of an object file, so that objects of two libraries can be linked into one
-program."""
+"""Rename symbols of a 64-bit ELF object, in the object itself.
+
+Static libraries are one relocatable object whose symbols get the library's prefix, so that several
+fit into one program (`static.py`). Renaming objects instead of generating other C means that shared
+and static libraries consist of the same code.
+"""
 
 from __future__ import annotations
 

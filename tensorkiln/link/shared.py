@@ -1,4 +1,11 @@
-"""`link_shared`: kernel objects, the host entry file, weights and the C runtime into one `.so`."""
+"""`link_shared`: kernel objects, the host entry file, weights and the C runtime into one `.so`.
+
+The runtime (crt/) is compiled with hidden symbols; a version script exports the documented ones
+only. Stub libraries bind what is used of the C library to versions of glibc 2.17 (`stubs.py`).
+Files of the runtime for devices are compiled only into libraries whose C includes `crt/device.h`,
+and those of one kind of device only where its table is named (`device_kinds`): other libraries keep
+their bytes.
+"""
 
 from __future__ import annotations
 

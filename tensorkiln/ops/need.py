@@ -1,8 +1,12 @@
-"""What operators require of the extents of their operands.
+"""What operators require of the extents of their operands: a kernel that fits into its image, an
+index that is inside its dimension.
 
 An operator states it once, as a rule beside its type rule. Where the extent is a number, a call
-that does not meet it is refused with an error; where it is symbolic, it becomes a condition of the
-function's call (`ops/conditions.py`).
+that does not meet it is refused with an error. Where it is symbolic and the requirement is not
+proved, it becomes a condition of the function's call, with the model's node as its reason
+(`ops/conditions.py`, `ir/conditions.py`). What a model's operator requires beyond the operators
+that it is imported as is an operator `require` in the graph. docs/operators.md is written from the
+rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Convolution and pooling of tensors with logical dimensions NCHW, whatever their memory layout."""
+"""Convolution and pooling of tensors with logical dimensions NCHW, whatever their memory layout.
+
+Max pooling keeps or drops a NaN, depending on its place. Keeping every NaN takes two more
+instructions per maximum. In a kernel built for trial (AVX-512, Intel) that cost nothing where
+images come from memory (64 x 112 x 112), 1.09 to 1.25 times the time where they are in caches, and
+1.9 times with windows of 5 x 5.
+"""
 
 from __future__ import annotations
 

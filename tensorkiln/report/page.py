@@ -3,6 +3,11 @@
 The page has three parts. What is short is HTML: facts, the picture of memory. Rows of tables and
 the places of the graph are JSON, of which page.js shows what is asked for. Long texts are JSON of
 their own, one element for each row that can be opened, and read when it is.
+
+Names in a model are untrusted. In HTML each goes through `escape`; page.js makes elements of JSON
+and never sets `innerHTML`; and the page's policy permits one script and one style, by their hashes,
+so there are no `style` attributes and no handlers in HTML. Colours are variables of page.css, with
+a light and a dark value.
 """
 
 from __future__ import annotations

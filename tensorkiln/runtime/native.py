@@ -1,4 +1,8 @@
-"""A loaded library: its C interface (kiln.h) through ctypes, and when it is unloaded."""
+"""A loaded library: its C interface (kiln.h) through ctypes, and when it is unloaded.
+
+Every object that needs a library holds a reference to its `NativeLibrary`, and no global object
+does, so a library is unloaded when the last such object is gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What a worker of a farm does: one row, from a model to files in the output."""
+"""What a worker of a farm does: one row of the manifest, from a model to files in the output.
+
+It does what `kiln compile` does. The key of a row is the hash of everything that its bytes follow
+from: model, target, options, and the compiler itself (`compiler_identity`: sources of the package,
+versions, the linker, plugins). So a row may be built twice, on any machine, and the result of one
+can be kept for others (`results.py`). Files are put in place whole or not at all.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Tables through a library: in threads of this process, or in parts by an executor.
 
-Imported where tables are scored, and only there: it needs pyarrow.
+Threads take batches in order; jobs take parts of files. Each part of the output says in its
+metadata which call it belongs to, so a folder of results needs no list, and a run that is repeated
+skips what is there. Imported where tables are scored, and only there: it needs pyarrow.
 """
 
 from __future__ import annotations

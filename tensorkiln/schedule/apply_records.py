@@ -1,4 +1,11 @@
-"""Fused groups get the knobs that records say are better than the untuned ones."""
+"""The pass that gives fused groups the knob values which records say are better than the untuned
+ones.
+
+`compile(records=)` puts it before `LowerGroups`. A record is found by the hash of the group's text
+without names, and the text of the target. It also has a hash of the sources of its family's
+schedule and knobs (`schedule_digest`); if these have changed since it was measured, it is stale: a
+note names it, and it is not used. Which kernels were tuned is shown by `placement()`.
+"""
 
 from __future__ import annotations
 

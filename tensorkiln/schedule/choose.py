@@ -1,4 +1,8 @@
-"""Which schedule a group gets: that of the first kernel family that fits."""
+"""Which schedule a group gets: that of the first kernel family that fits.
+
+A schedule may decline (return None) because of how the group computes its operands; then the next
+family is asked. Plain loops, the last family, take every group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A fused group of operators as one computation: the input of every schedule."""
+"""A fused group of operators as one computation: the input of every schedule.
+
+A `Group` has a buffer for each parameter and one for the result, the anchor (the operator that
+decides the schedule), and `element(value)`, which inlines operators down to loads. A schedule calls
+that once for its whole prologue or epilogue, so it need not know which operators were fused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The devices of a composite target, by their keys."""
+"""The devices of a composite target, by their keys.
+
+Which device computes what is decided by `transform/relax/pin_devices.py` (types that name a device)
+and `transform/relax/assign_devices.py` (cost and the order of the target); each part becomes a
+graph function with the attribute `target`. Later passes and the scheduler ask `target_in` for the
+target of a function and name no device. `transform/relax/join_devices.py` puts parts back, with
+copies between memories.
+"""
 
 from __future__ import annotations
 

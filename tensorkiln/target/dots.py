@@ -1,4 +1,9 @@
-"""Which products of narrow numbers one instruction of a CPU computes."""
+"""Which products of narrow numbers one instruction of a CPU computes; `target/rates.py` says how
+fast.
+
+An instruction for pairs of bfloat16 leaves the order of its two additions, and what becomes of
+denormals, to the processor. So these results may differ in the last bits between processors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The height of a register tile: how many rows of accumulators fit the vector registers."""
+"""The height of a register tile: how many rows of accumulators fit the registers.
+
+Where registers hold one number each (`scalar_tile`), as on microcontrollers, there are no vectors
+to fill: channels are in blocks of one, integers are multiplied one by one, and Winograd's
+algorithm, whose weights are larger, is left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""C99, with the vector extensions of GCC and clang where the target has vectors."""
+"""C99, with the vector extensions of GCC and clang where the target has vectors.
+
+Processor features are set by pragmas in the text, so a C compiler needs no flags for them; dot
+products are intrinsics (`machine.py`). Where registers have 32 bits, loop variables and indices are
+int32 if they provably fit (`transform/tir/narrow_indices.py`, `words.py`). The C sources are
+artifacts of loader `native`, which the link compiles; kernels are not cached one by one, only the
+linked code is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The printer of each kind of device."""
+"""Which printer makes the kernels of a target kind: `opencl` or `webgpu`. No library links WGSL:
+`parts_of` in `link/artifacts.py` refuses it, and the caller dispatches the modules.
+"""
 
 from __future__ import annotations
 

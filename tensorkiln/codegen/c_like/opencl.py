@@ -2,9 +2,15 @@
 
 A loop that is bound to a thread index prints as its body, after a constant that holds the index; a
 nest of threads that is smaller than the block is guarded. Floats of 16 bits are kept as their bits,
-so no device needs cl_khr_fp16; elementary functions are the programs of `codegen/expand/math.py`,
-as on CPUs. Whoever builds the text must not allow fast math, and where a device can, asks for
-divisions and square roots that round correctly (`-cl-fp32-correctly-rounded-divide-sqrt`).
+so no device needs cl_khr_fp16.
+
+Results are equal to the CPU's bit for bit where the device divides and takes square roots as IEEE
+754 says: elementary functions (`codegen/expand/math.py`), conversions and integer arithmetic are
+the same programs. Whoever builds the text must not allow fast math and, where a device can, asks
+for divisions and square roots that round correctly (`-cl-fp32-correctly-rounded-divide-sqrt`).
+
+Raises UnsupportedError for what a device could not run, such as float64 without `supports_float64`
+or a block beyond the limits of the target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Loops bound to thread indices, as a language has them whose functions each thread runs."""
+"""Loops bound to thread indices, in languages whose functions every thread runs (OpenCL C, WGSL).
+
+Such a loop is printed as its body, shared buffers at the top of the function, and `Sync` as the
+language's barrier.
+"""
 
 from __future__ import annotations
 

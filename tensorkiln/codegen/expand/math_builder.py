@@ -1,4 +1,8 @@
-"""Writes elementary functions as straight-line let-bindings."""
+"""Writes elementary functions as straight-line let-bindings.
+
+Programs round to an integer by adding a large number and subtracting it again. Where a language
+lets compilers reassociate sums (WGSL), those could cancel, so the language's own rounding is used.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
 """Turn a planned graph function into a `HostFunction`: its kernel calls, with an address for each
-argument."""
+argument.
+
+A `HostFunction` (`function.py`) has the `FunctionInfo` that metadata states and the runtime reads,
+and what only C needs: sizes as C expressions of symbolic dimensions, the storages one after the
+other in one workspace, and a `KernelCall` per call, whose arguments are addresses in weights,
+storages or the caller's tensors. A kernel with the attribute `CHECKED_INDICES` puts indices into
+memory, and gets their limits from here: the entry file looks at its result before the next kernel
+runs (`crt/indices.h`).
+"""
 
 from __future__ import annotations
 

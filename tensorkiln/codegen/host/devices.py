@@ -1,7 +1,9 @@
 """Devices with memory of their own, in entry.c: their functions, launches, copies, weights.
 
-crt/device.h says what each piece is for. Devices are numbered from 1 on, in the order of the
-target; 0 is the host.
+A kernel of such a device becomes device functions and a C function that launches them, with the
+arguments of any kernel. So planned graphs, call plans and run functions are those of a CPU; an
+address of a device is a pointer on which the host only does arithmetic. crt/device.h says what each
+piece is for. Devices are numbered from 1 on, in the order of the target; 0 is the host.
 """
 
 from __future__ import annotations

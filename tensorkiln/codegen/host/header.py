@@ -1,4 +1,8 @@
-"""The C header that goes with a library: one documented plain C entry per function."""
+"""The C header that goes with a library: one documented plain C entry per function.
+
+It also defines a symbol of the library's name, so that linking two libraries of one name fails
+instead of calling either.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Kernels that the module of a loader provides: C functions that pass their arguments on to it."""
+"""Kernels that another loader's module provides: C functions that pass their arguments on to it.
+
+Artifacts whose loader is not `native` are embedded in the library unchanged. A kernel among them
+has no C symbol, but planned code calls kernels as C functions, so one is generated for it, which
+finds the module (`crt/loader.c`) and calls it. An error there ends the run like a failed assertion.
+"""
 
 from __future__ import annotations
 

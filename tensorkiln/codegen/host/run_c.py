@@ -1,6 +1,9 @@
 """The call plan as C: declarations of pointers and sizes, then one line per kernel.
 
-`entry.c` and the C of a model in an archive (`interface_c.py`) share it.
+`entry.c` and the C of a model in an archive (`interface_c.py`) share it. A kernel whose assertion
+fails passes the message to `kiln_assertion_failed` in the thread of its caller, and returns. After
+each call of a kernel with assertions the plan asks `kiln_assertion()` and stops if there was one;
+`kiln_run` then returns `KILN_ERROR_ASSERTION` with the message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Kernels and host code of a compile, linked in this process's memory: target `llvmjit`.
 
-No file is written and no linker runs. In return LLVM works in this process, so that an abort of
-LLVM ends the process, and profilers have no symbols for the code.
+Kernels stay LLVM bitcode, host code and runtime are compiled to objects (`link/jit_objects.py`),
+and LLVM's ORC links both within one range of memory (`one_piece.py`). `runtime/native.py` gets
+addresses of functions instead of a file. No file is written and no linker runs: this is the only
+way to run without a linker. In return LLVM works in this process, so that an abort of LLVM ends the
+process, and profilers have no symbols for the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""One piece of free memory for code that is loaded without a linker."""
+"""One contiguous range of free memory for code that is loaded without a linker.
+
+LLVM's in-memory linker places each section wherever the process has room. In a long-running process
+two sections may end up more than 2 GB apart, which references of 32 bits do not reach, and LLVM
+then ends the process.
+"""
 
 from __future__ import annotations
 

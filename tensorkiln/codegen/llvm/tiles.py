@@ -1,11 +1,13 @@
 """Tiles of x86-64 (AMX): how many rows and bytes each has, moves and products.
 
-LLVM could assign registers to tiles by itself (its type `x86_amx`), and would spill them, or
-configure them again, where it sees fit. Each instruction names its tiles here, as the program has
-assigned them: what is in a tile stays there until the program stores it.
+LLVM could assign registers to tiles by itself (its type `x86_amx`), but would then spill tiles or
+configure them again where it sees fit. So each instruction names its tiles, by the intrinsics that
+take register numbers, as the program has assigned them: what is in a tile stays there until the
+program stores it.
 
-The outermost allocation of tiles configures them for the code inside it, and releases them at its
-end, in the thread that runs it.
+The outermost allocation of tiles configures them for the code inside it and releases them at its
+end, in the thread that runs it: each thread has a configuration of its own. The code inside must
+not call a function, which could use tiles itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """LLVM IR of device functions -> PTX per architecture and, where ptxas is found, code for the chip.
 
-LLVM chooses the PTX version by the architecture, the lowest that has it: a driver takes all PTX
-that is not newer than itself. PTX of a name that ends in `a` is for that architecture alone.
+Each function is compiled by itself, in LLVM's worker processes (`codegen/llvm/worker.py`) and
+through the cache; then the texts are joined. No PTX version is asked for, because LLVM aborts for
+one that is too low for the architecture: LLVM takes the lowest that has it, and a driver accepts
+all PTX that is not newer than itself. `_PTX_VERSIONS` lists the exception. PTX for an architecture
+whose name ends in `a` runs on that architecture alone.
 """
 
 from __future__ import annotations

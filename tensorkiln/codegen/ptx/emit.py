@@ -1,11 +1,14 @@
 """Device function -> LLVM IR text for a GPU of NVIDIA.
 
-The emitter is that of CPUs, with a few tables over it: loops bound to thread indices, shared memory
-and barriers, device instructions. Pointers are generic, as in its text; which of them are in global
-and which in shared memory LLVM infers from where they begin, the parameters and the symbol of the
-shared memory. Elementary functions, integer arithmetic and conversions (but one) are the CPU's, and
-so is what may be contracted to a multiply-add; divisions and square roots round correctly,
-denormals are kept.
+The emitter is that of CPUs (`codegen/llvm/emit.py`) with tables of its own for loops bound to
+thread indices, shared memory, barriers and device instructions. Pointers are generic; LLVM infers
+which are global and which shared from where they begin: parameters, and the symbol of the shared
+memory. Buffers are `noalias` unless other threads may write them around a barrier.
+
+Elementary functions, integer arithmetic, all conversions but the casts to bfloat16, and which
+multiply-adds may be contracted are as on CPUs; divisions and square roots round correctly, and
+denormals are kept. Results therefore agree with the CPU's, and tests run the same LLVM IR on the
+CPU with a fiber for each thread (tests/cuda/emulator).
 """
 
 from __future__ import annotations

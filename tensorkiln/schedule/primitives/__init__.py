@@ -1,4 +1,11 @@
-"""Schedule primitives: pure functions from a tensor program to one that computes the same."""
+"""Schedule primitives: pure functions from a tensor program to one that computes the same.
+
+They refer to loops and blocks by name (docs/schedules.md). Each first brings the program into
+normal form (`schedule/tree/normalise.py`): names are unique, and every side effect is in a
+straight-line block. One that changes an order asks `schedule/proofs/legality.py` whether all
+dependences are kept. A new primitive is a row of `table.py`, and of the tables of random schedules
+in the tests.
+"""
 
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact

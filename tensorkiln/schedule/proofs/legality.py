@@ -4,12 +4,17 @@ Both versions of the program are modelled as sets of statement instances: a step
 iteration of its loops, with an execution time and the elements that it accesses. Two instances that
 access the same element, at least one of them writing, are dependent and must keep their order. A
 violation is a dependent pair that does not keep it; the transformation is legal if the set of all
-violations is empty, which the integer set library decides. Two updates of one block (`C[i] += e`)
-may be exchanged, but must not run concurrently.
+violations is empty, which the integer set library (isl) decides. Two updates of one block (`C[i] +=
+e`) may be exchanged, but must not run concurrently. Only the smallest statement that differs is
+compared.
 
-An instance is identified by its loop coordinates if both versions have the same loops; otherwise by
-the values of its block's iteration variables, and then it is also proved that both versions run the
-same instances.
+Instances of the two versions are matched by loop variables. If the loops changed, they are matched
+by the iteration variables of their block and its attribute `origin`, and then it is also proved
+that both versions run the same instances.
+
+What isl cannot express is over-approximated (`x ^ y` is exact if one of them has few bits), and a
+proof that exceeds a limit of operations is abandoned. Both may refuse a legal change, but never
+accept an illegal one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Pairs of accesses of a device function that two threads make of the same element, one of them a
-write, with no barrier in between: as sets of integers that must be empty."""
+"""Pairs of accesses of a device function that conflict: two threads access the same element, one of
+them writes, and no barrier lies between. Each is a set of integers that isl has to find empty.
+
+In a ring (`ir/rings.py`) no barrier of the block stands; there the question is which rounds may run
+at the same time (`_in_ring`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The cheapest set that has an element of each of several sets."""
+"""The cheapest hitting set: given several sets, one choice of elements that has one of each.
+
+`insert_barriers` uses it. Each dependence between threads is a set of program points, in one of
+which a barrier must stand, and the cost of a point is how often it is executed.
+"""
 
 from __future__ import annotations
 

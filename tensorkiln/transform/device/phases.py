@@ -1,9 +1,11 @@
-"""The places in a device function where barriers are, or could be, and which of them threads pass
-between two of its parts.
+"""The program points of a device function at which barriers stand, or could stand, and which of
+them lie between two accesses.
 
 What all threads of a block go through is a tree of sequences. Its leaves are the *segments*: loops
-over threadIdx, and what control flow reads from memory. In a sequence of n statements there are
-n + 1 gaps in which a barrier could stand. A *point* is a gap, or a barrier that is there.
+over threadIdx, and what control flow reads from memory. A sequence of n statements has n + 1 gaps
+in which a barrier could stand. A *point* is a gap, or a barrier that is
+there. From one segment to another, threads certainly pass some points and may pass more, as on the
+way there is a branch, or a loop that may have no rounds.
 """
 
 from __future__ import annotations

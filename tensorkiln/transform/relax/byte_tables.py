@@ -1,5 +1,8 @@
-"""A function of a byte is a table of 256: rules of `match_integer` for what lies between two
-conversions of quantised numbers."""
+"""Elementwise functions between two conversions of quantized numbers, as tables: rules of
+`match_integer`. A byte has 256 values, so `quantize(gelu(dequantize(q)))` is `take(table, q)`.
+Kernels look it up behind their sums as they compute any elementwise operator (`looks_up` in
+`kernels/fusion.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
-"""Return what every kernel computes, beside the function's results, or show it while an outer
-function runs: for `compile(debug=True)`."""
+"""Return what every kernel computes, beside the function's results: for `compile(debug=True)`.
+
+`tk.verify` compares what was compiled with the model kernel by kernel, so results that kernels hand
+to each other must be visible. This pass, the last before `LowerGroups`, copies each to an
+additional result by a kernel of its own: kernels and the memory plan are those of an ordinary
+compile. Values have names that no pass gives to anything else (`name_values.py`), so a name says
+which value of the model it is. The attribute `kept` lists them (`ir/kept.py`). Outer functions do
+not return the values of the graph functions that they call, but pass them, with the results of host
+steps, to a function of a known name, which does nothing unless another is registered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""Recognise products of quantised operands, and compute them on integers with exact sums."""
+"""Recognize products of quantized operands, and compute them on integers with exact sums.
+
+A quantized model multiplies dequantized operands and quantizes the result. Here the product becomes
+one of integers: int32 sums of uint8 times int8, or of int16 where both operands are activations.
+The sums are exact, and may wrap around. Only then floats are used: the scales of the model become
+one factor per channel, computed in the order of ONNX's QLinearConv, by which each sum is multiplied
+once and rounded once. So a layer between DequantizeLinear and QuantizeLinear equals QLinearConv, or
+QLinearMatMul, of its integers bit for bit. Any other QuantizeLinear divides by its scale, as ONNX
+says.
+
+Zero points are folded into the bias (`integer_operands.py`). Where an operand's is not 0, padding
+is a `pad` operator of its own, because the padding must be the zero point. Dynamic quantization
+(MatMulInteger of DynamicQuantizeLinear) keeps its zero point as a separate term. What lies between
+two conversions is a table if it is a function of one byte (`byte_tables.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""State what operators require of symbolic extents as conditions of calls."""
+"""State what operators require of symbolic extents as conditions of calls.
+
+An importer does so for what it imports; this pass for modules that were not imported, and for the
+parts of outer functions, so that a condition on a size which data decides is checked as soon as
+that size is known.
+"""
 
 from __future__ import annotations
 

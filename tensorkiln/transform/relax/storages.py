@@ -4,7 +4,8 @@ Part of `plan_memory`.
 A storage is memory whose parts are at fixed distances: the operands of a concatenation, side by
 side, or a value and the result that overwrites it. Each part has its own live range. Storages of
 known size are placed first, in order of falling size, each at the lowest free offset. Those of
-symbolic size lie behind all others, in slots.
+symbolic size lie behind all others, in slots: storages that are never live at once share one, which
+is as large as the largest of them turns out to be.
 """
 
 from __future__ import annotations

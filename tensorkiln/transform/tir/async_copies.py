@@ -7,11 +7,12 @@
         for t in T.thread_binding(32, "threadIdx.x"):                   S[(k + 1) % 2, t] = ...
             C[k, t] = S[k % 2, 31 - t]                          for t in ...: C[k, t] = ...
 
-A shared buffer is filled ahead if a loop writes a part of it that depends on the round, as the
-primitive `pipeline` makes it. The nests that do nothing but copy to such buffers become
-asynchronous (`ir/copies.py`); what waits for them `insert_barriers` derives. Where a buffer has
-more than two parts, so that copies go on for several rounds, conditions around the nests move into
-them: each round then begins as many batches, and threads wait for one by the number of those after.
+The primitive `pipeline` makes loops that copy to a shared buffer for later rounds, into a part of
+it that depends on the round. Here the nests that do nothing but copy to such buffers become
+asynchronous (`ir/copies.py`), on devices that have such copies; `insert_barriers` then derives
+where threads wait for them. Where a buffer has more than two parts, copies go on for several
+rounds. Conditions around the nests then move into them, so that every round begins the same number
+of batches, and threads can wait for a batch by the number of batches after it.
 
 Needs: split_device, and insert_barriers after it.
 """

@@ -12,9 +12,12 @@ What is wrong is a fault, with the element, the statements, and the threads for 
     s[0] is written by `s[t] = X[b, t]` in thread (0, 0, 0) and read by `Y[b, t] = s[3 - t]` in
     thread (3, 0, 0) of block (0, 0, 0) with no barrier in between (n = 1)
 
-What cannot be proved, as where an index is loaded from memory, is a doubt. `check_races` raises a
-UserError for the first fault and warns of doubts (UnprovedWarning); `races_of` gives all of them,
-and notes about accesses that are slow (`transform/device/lanes.py`).
+What cannot be proved, such as where an index is loaded from memory, is a doubt. `check_races`
+raises a UserError for the first fault and warns of doubts (UnprovedWarning); `races_of` gives all
+of them, and notes about accesses that are slow (`transform/device/lanes.py`). All operands of an
+expression are computed, so only an `if` guards an access, not a `select`.
+
+It runs on programs of users and kernels of other packages; tests prove the compiler's own.
 
 Needs: split_device; insert_barriers for programs from schedules.
 """
