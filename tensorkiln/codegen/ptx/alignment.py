@@ -1,9 +1,9 @@
-"""Vectors of tensors that are known to be aligned to their elements only.
+"""Vector accesses to tensors that are known to be aligned only to their elements.
 
-A GPU moves 16 bytes at once from and to addresses that are multiples of 16, and LLVM splits an
-access of which that is not known. Tensors of callers, and parts of others, may begin at any
-element, while most do at a multiple of 16: a function whose vectors would gain has two bodies, and
-asks its parameters which of them runs.
+A GPU moves 16 bytes at once only at addresses that are multiples of 16, and LLVM splits an access
+whose alignment it does not know. Tensors of callers may begin at any element, although most begin
+at a multiple of 16. So a function that would gain has its body twice, for aligned tensors and for
+any, and tests its parameters to choose.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _BYTES = 16  # the most that a thread moves at once
 
 
 def write_body(w: DeviceWriter) -> None:
-    """Write what the function does, twice where vectors gain from aligned buffers."""
+    """Write the body of the function, twice where vector accesses gain from aligned tensors."""
     found = [b for b in w.func.buffers if b in _gaining(w.func)]
     if not found:
         w.statement(w.func.body)
         return
+    # All addresses are tested at once: the bits below 16 of their disjunction.
     bits = ""
     for b in found:
         start = w.line(f"ptrtoint ptr {w.state.buffers[b]} to i64")
@@ -45,7 +46,7 @@ def write_body(w: DeviceWriter) -> None:
 
 
 def _gaining(f: PrimFunc) -> set[Buffer]:
-    """The parameters with vectors that would be moved in fewer pieces if they were aligned."""
+    """The parameters whose vector accesses would take fewer instructions if they were aligned."""
     found: set[Buffer] = set()
     for s in walk_stmt(f.body):
         if isinstance(s, Store) and _gains(s.buffer, s.indices, s.value.dtype):

@@ -1,11 +1,12 @@
-"""Copies that the tensor memory accelerator (TMA) can make: nests that copy a box of a tensor.
+"""Finds the nests of copies that the tensor memory accelerator (TMA) of a GPU can make by itself.
 
-Of a ring whose copies may be made so (`tensor_maps` of `ir/rings.py`), a nest of copies is a box if
-it does just what the hardware does with one: for all rows and columns of a box, which begins
-anywhere, it copies the element there, or zero outside of the tensor, to rows of 128 bytes in shared
-memory, whose pieces of 16 bytes are permuted by the last bits of the row's number. What a nest does
-is found out from its statements, whoever has made them: indices and conditions are compared as
-expressions, and the places of all pieces of a box by going through them.
+TMA copies a *box*, a rectangle of rows and columns of a tensor, to shared memory, given only where
+the box begins. Elements outside of the tensor become zeros. Rows of the box have 128 bytes, and
+their pieces of 16 bytes are permuted by the last bits of the row's number, so that columns lie in
+different banks. A ring may have its copies made so (`tensor_maps` of `ir/rings.py`). This file
+decides, from the statements of a nest and not from who wrote them, whether the nest copies exactly
+what the hardware would: indices and conditions are compared as expressions, and the places in
+shared memory by going through all pieces. If not, it says why, and threads make the copies.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ _PERMUTED = SWIZZLE_BYTES // SOURCE_ALIGN
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`count` boxes of a tensor, side by side along its last dimension, which a nest copies: from
-    element `start` of `source` on to element `at` of `into`, one after the other."""
+    """What a nest copies: `count` boxes side by side along the last dimension of a tensor, from
+    element `start` of `source` on. They lie one after the other in shared memory, from element `at`
+    of `into` on."""
 
     map: TensorMap
     source: Buffer
@@ -62,12 +64,12 @@ class Box:
 
 
 class _NoBox(Exception):
-    """Why a nest is not one."""
+    """Raised with the reason why a nest is not a box."""
 
 
 def boxes_of(f: PrimFunc) -> list[tuple[For, Box | str]]:
-    """Each nest of copies of a ring whose copies TMA may make: the boxes that it copies, or why it
-    does not. There are only so many maps, each a parameter of the function."""
+    """The nests of copies of rings that allow TMA: for each the boxes that it copies, or the reason
+    why threads copy it. A kernel can have only so many maps, each of which is a parameter."""
     found: list[tuple[For, Box | str]] = []
     rings = (ring_of(s) for s in walk_stmt(f.body))
     for nest in (n for r in rings if r is not None and r.tensor_maps for n in r.copies):
@@ -98,14 +100,15 @@ def _require(holds: bool, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A copy in a nest, and the loops around it there: the extents of their variables."""
+    """One copy of 16 bytes in a nest, with the extents of the loops around it in the nest."""
 
     copy: Copy
     loops: Mapping[Var, int]
 
     @property
     def numbers(self) -> Iterator[Mapping[Var, Expr]]:
-        """The values that the variables of its loops take, of which it copies a piece each."""
+        """Every assignment of values to the variables of its loops; for each it copies another
+        piece."""
         ranges = itertools.product(*(range(n) for n in self.loops.values()))
         for values in ranges:
             yield dict(zip(self.loops, map(IntImm, values), strict=True))
@@ -143,7 +146,8 @@ def _box(f: PrimFunc, nest: For) -> Box:
             _is_vector(m.indices, lanes) for m in (p.copy.load, p.copy.store)
         )
         _require(vector, f"its elements are not adjacent in pieces of {SOURCE_ALIGN} bytes")
-    # Where the first piece is from and where it goes; how far from there each other one is.
+    # Where the first piece comes from and where it goes; then the distance of every other piece
+    # from these, which must be a number for each round of the loops.
     zeros: dict[Var, Expr] = dict.fromkeys((v for p in pieces for v in p.loops), IntImm(0))
     start, at = (
         tuple(simplify(substitute(_first(i), zeros)) for i in m.indices)
@@ -175,7 +179,8 @@ def _box(f: PrimFunc, nest: For) -> Box:
 
 
 def _param(f: PrimFunc, source: Buffer) -> int:
-    """Which parameter a tensor is, that nothing writes to."""
+    """The number of the parameter that a tensor is. The kernel must not write to it, since TMA
+    reads while threads go on."""
     for i, p in enumerate(f.params):
         if p is source:
             inputs = f.buffers[: len(f.buffers) - f.outputs]
@@ -186,15 +191,15 @@ def _param(f: PrimFunc, source: Buffer) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Elements along each dimension, and from one to the next; `shape`: the first as they are in
-    the program."""
+    """A tensor as a map describes it: extents and strides of its dimensions. `shape` are the
+    extents as expressions of the program."""
 
     dims: tuple[Size, ...]
     strides: tuple[Size, ...]
     shape: tuple[Expr, ...]
 
     def divided(self, d: int, inner: int) -> _Tensor:
-        """Dimension d as two, of which the last has `inner` elements."""
+        """The tensor with dimension d as two, the inner of which has `inner` elements."""
         n = self.dims[d]
         whole = n.param is None and n.factor % inner == 0 and len(self.dims) + 1 in _DIMS
         _require(whole, _PARTS)
@@ -207,7 +212,8 @@ class _Tensor:
 
 
 def _tensor(f: PrimFunc, source: Buffer) -> _Tensor:
-    """A tensor of which there can be a map."""
+    """The description of a tensor, if its type, sizes and strides are among those that a map can
+    have."""
     _require(source.dtype.name in MAPPED_TYPES, f"its elements are {source.dtype}")
     _require(len(source.shape) in _DIMS, f"it has {len(source.shape)} dimensions")
     dims = tuple(_size(f, d) for d in source.shape)
@@ -223,7 +229,8 @@ def _tensor(f: PrimFunc, source: Buffer) -> _Tensor:
         _require(fits, "how far its rows are apart is not known before it runs")
         contains = stride.factor % within.factor == 0 and within.param in (None, stride.param)
         _require(contains, "its dimensions do not contain each other")
-    # Hardware has zeros behind a row that ends within a piece, where threads read what is there.
+    # TMA writes zeros behind a row that ends within a piece of 16 bytes; threads would copy what
+    # memory has there.
     row = dims[-1].times(source.dtype.bytes)
     _require(row.param is None, "the length of its rows is not known before it runs")
     whole = row.factor % SOURCE_ALIGN == 0
@@ -232,7 +239,8 @@ def _tensor(f: PrimFunc, source: Buffer) -> _Tensor:
 
 
 def _size(f: PrimFunc, e: Expr) -> Size:
-    """A dimension or stride: a number, or one times a number that the function is given."""
+    """An extent or stride: a number, or a number times an int64 parameter, which a launch can
+    compute."""
     n = int_value(e)
     if n is not None:
         return Size(n)
@@ -254,14 +262,15 @@ def _first(e: Expr) -> Expr:
 
 
 def _is_vector(indices: tuple[Expr, ...], lanes: int) -> bool:
-    """Whether neighbouring lanes are neighbours along the last dimension."""
+    """Whether the lanes of an access are neighbours along the last dimension."""
     *outer, last = indices
     adjacent = isinstance(last, Ramp) and int_value(last.stride) == 1 and last.dtype.lanes == lanes
     return adjacent and all(i.dtype.lanes == 1 for i in outer)
 
 
 def _offset(index: Expr, start: Expr, p: _Piece) -> Expr:
-    """How far an index is from where its box begins: in terms of the loops of the nest alone."""
+    """The distance of an index from the start of its box, which may depend only on loops of the
+    nest."""
     found = simplify(_first(index) - start)
     _require(set(free_vars(found)) <= set(p.loops), "its rows and columns do not follow each other")
     return found
@@ -282,14 +291,16 @@ def _divided(
     start: tuple[Expr, ...],
     axis: int,
 ) -> tuple[_Tensor, tuple[Expr, ...], int]:
-    """(a tensor outside of which pieces are zero, where they begin there, along which dimension
-    their rows are): one with a dimension more where rows of several matrices are one dimension."""
+    """(the tensor, the start of the box in it, the dimension of its rows), such that the pieces are
+    zero exactly outside of that tensor. A dimension that holds the rows of several matrices becomes
+    two, so that the rows behind one matrix are outside of the tensor, and not rows of the next."""
     edges = [_edges(p, tensor, lanes) for p in pieces]
     _require(all(e == edges[0] for e in edges), _PARTS)
     from_zero = {s.var for s in walk_stmt(f.body) if isinstance(s, For) and int_value(s.lo) == 0}
     for d, (inner, outer) in sorted(edges[0].items(), reverse=True):
         within = simplify(start[d] - outer * inner)
-        # Hardware has zeros before the first row too, where there is another matrix.
+        # TMA writes zeros for rows before the first one too, where threads would read the matrix
+        # before.
         _require(all(_is_count(e, from_zero) for e in (outer, within)), _PARTS)
         tensor = tensor.divided(d, inner)
         start = (*start[:d], outer, within, *start[d + 1 :])
@@ -298,9 +309,9 @@ def _divided(
 
 
 def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]]:
-    """Where a piece is zero: outside of the tensor, and nowhere else; or outside of one of several
-    matrices. By the dimension that has the rows of all of them: how many one has, and which it is
-    of them."""
+    """Checks that a piece is zero outside of the tensor and nowhere else. A condition may also be
+    that of one matrix of several in a dimension: for each such dimension, the rows of one matrix,
+    and its number."""
     found: dict[int, tuple[int, Expr]] = {}
     *outer, last = [_first(i) for i in p.copy.load.indices]
     for part in _conjuncts(p.copy.cond):
@@ -324,8 +335,8 @@ def _edges(p: _Piece, tensor: _Tensor, lanes: int) -> dict[int, tuple[int, Expr]
 
 
 def _matrix(end: Expr, p: _Piece) -> tuple[int, Expr] | None:
-    """(rows of a matrix, its number) for the row behind its last one in a dimension that has those
-    of several: (number + 1) * rows."""
+    """(rows of one matrix, its number), if `end`, the row after its last one, is (number + 1) *
+    rows."""
     end = simplify(end)
     variables = free_vars(end)
     rows = int_value(simplify(substitute(end, dict.fromkeys(variables, IntImm(0)))))
@@ -340,7 +351,8 @@ def _is_zero(e: Expr) -> bool:
 
 
 def _is_count(e: Expr, from_zero: Collection[Var]) -> bool:
-    """Whether an expression is not negative, as sums and products of loops from zero on are."""
+    """Whether an expression is provably not negative: sums, products, quotients and remainders of
+    loop variables that begin at zero."""
     match e:
         case Var():
             return e in from_zero
@@ -364,8 +376,9 @@ def _conjuncts(cond: Expr | None) -> Iterator[Expr]:
 
 
 def _shape(place_of: Mapping[tuple[int, ...], int], lanes: int, size: int) -> tuple[int, int, int]:
-    """(rows of a box, along which dimension they are, boxes side by side), of pieces by their place
-    in the tensor."""
+    """(rows of a box, the dimension of the tensor that they run along, boxes side by side), from
+    the place in shared memory of each piece by its place in the tensor. Checks that the pieces fill
+    whole boxes, in the permuted order that the hardware writes."""
     across = SWIZZLE_BYTES // size  # elements of a row
     least, most = ([f(at) for at in zip(*place_of, strict=True)] for f in (min, max))
     _require(not any(least), "its rows and columns do not follow each other")

@@ -80,9 +80,8 @@ def _function(workers: Workers, name: str, ir: str, arch: str, cache: KernelCach
 
 
 def options_of(arch: str) -> dict[str, object]:
-    """The options of `codegen.llvm.worker` for an architecture. No PTX version is asked for, since
-    LLVM ends the process for one that is too low, but where its own is too low for instructions
-    that the architecture has."""
+    """The options of `codegen.llvm.worker` for an architecture: no PTX version, except where LLVM's
+    choice is too low for instructions that the architecture has."""
     features = _PTX_VERSIONS.get(arch, "")
     return {"triple": TRIPLE, "cpu": arch, "features": features, "opt": 3, "emit": "assembly"}
 

@@ -1,4 +1,4 @@
-"""Casts that a GPU of NVIDIA has an instruction for, and CPUs have not."""
+"""Casts from float32 to bfloat16, for which GPUs of NVIDIA have an instruction and CPUs do not."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def _cast(w: KernelWriter, e: Cast) -> str:
         return w.line(f"bitcast bfloat {w.line(f'call bfloat @{_ONE}(float {value})')} to i16")
     w.declares.add(f"declare <2 x bfloat> @{_TWO}(float, float)")
     given, made = llvm_type(e.a.dtype), "poison"
+    # An odd last lane is converted twice, which costs no more than once.
     for k in range(0, lanes, 2):
         low = w.line(f"extractelement {given} {value}, i32 {k}")
         high = w.line(f"extractelement {given} {value}, i32 {min(k + 1, lanes - 1)}")

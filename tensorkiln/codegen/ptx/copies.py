@@ -1,8 +1,10 @@
-"""Asynchronous copies in LLVM IR for a GPU of NVIDIA: cp.async, of 4, 8 or 16 bytes.
+"""Asynchronous copies (`ir/copies.py`) in LLVM IR for a GPU of NVIDIA: cp.async of 4, 8 or 16
+bytes.
 
-Where a condition does not hold it copies no bytes and fills up with zeros: nothing is read then, so
-the address may be any. A thread waits for the copies that it has begun, then at the barrier for the
-other threads. What is less than 4 bytes, or not aligned to so many, is copied at once.
+Where the condition of a copy does not hold, the instruction copies 0 bytes and fills up with zeros.
+It reads nothing then, so the address may be any. A thread waits for the copies that it began
+itself, and then at the barrier for those of other threads. Copies of less than 4 bytes, or not
+aligned to 4 bytes, are loads and stores.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ _SIZES = (16, 8, LEAST)
 
 
 def write_copy(w: KernelWriter, s: Store | If) -> bool:
-    """Begin a copy; what several lanes copy is in as few pieces as alignment allows. False if these
-    are too small for copies that go on: nothing is written then."""
+    """Begin a copy, in as large pieces as the alignment of both sides allows. False, and nothing is
+    written, if the pieces are too small for cp.async."""
     copy = copy_of(s)
     if copy is None:
         raise InternalError(f"{w.func.name}: no copy in a loop that is asynchronous")
@@ -31,6 +33,8 @@ def write_copy(w: KernelWriter, s: Store | If) -> bool:
         return False
     cond = None if copy.cond is None else w.value(copy.cond)
     pieces = _pieces(w, copy, size)
+    # Copies of 16 bytes can bypass the first-level cache (cg); smaller ones exist only through it
+    # (ca).
     kind = "cg" if size == 16 else "ca"
     name = f"@llvm.nvvm.cp.async.{kind}.shared.global.{size}{'' if cond is None else '.s'}"
     count = "" if cond is None else ", i32"
@@ -46,20 +50,20 @@ def write_copy(w: KernelWriter, s: Store | If) -> bool:
 
 
 def write_batch(w: KernelWriter) -> None:
-    """End a batch of copies, all that this thread has begun since the one before."""
+    """End a batch: the copies that this thread began since the last batch."""
     w.declares.add(f"declare {_BATCH}")
     w.emit(f"  call {_BATCH}")
 
 
 def write_wait(w: KernelWriter, pending: int) -> None:
-    """Wait until what this thread has begun to copy is there, but for its last batches."""
+    """Wait until at most the last `pending` batches of this thread are in flight."""
     wait = _WAIT_BUT if pending else _WAIT
     w.declares.add(f"declare {wait}")
     w.emit(f"  call {wait.replace('i32', f'i32 {pending}')}")
 
 
 def _size(w: KernelWriter, copy: Copy) -> int:
-    """Bytes of a piece: of several lanes as many as alignment allows."""
+    """Bytes of a piece: as many lanes at once as the alignment of both sides allows."""
     into, load = copy.store, copy.load
     lanes, size = load.dtype.lanes, load.buffer.dtype.bytes
     both = ((into.buffer, into.indices), (load.buffer, load.indices))
@@ -71,7 +75,7 @@ def _size(w: KernelWriter, copy: Copy) -> int:
 
 
 def _pieces(w: KernelWriter, copy: Copy, size: int) -> list[tuple[str, str]]:
-    """Pointers to where each piece of `size` bytes goes and where it comes from."""
+    """For each piece of `size` bytes, the pointer to its destination and to its source."""
     into, load = copy.store, copy.load
     lanes, element = load.dtype.lanes, load.buffer.dtype.bytes
     to, to_stride = address(w, into.buffer, into.indices)

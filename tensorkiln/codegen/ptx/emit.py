@@ -39,9 +39,9 @@ from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 from tensorkiln.target.capability import archs_of
 
-# Threads of a block of which a core has to run two at once, else it has too few to be busy; and
-# words of a thread's own with which ptxas takes more registers than that leaves, and need not: with
-# more of them it would have to spill.
+# A multiprocessor has to run two blocks of 256 threads at once to be busy. With this many words per
+# thread in buffers of registers, ptxas takes more registers than that leaves, without need; with
+# more words it would have to spill.
 _TWICE, _MANY = 256, range(64, 97)
 EXPRESSIONS: Expressions = {
     **emit.EXPRESSIONS,
@@ -76,9 +76,9 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
         emit.take_numbers(w)
         write_body(w)
     size = ",".join(map(str, w.launch.block))
-    # Of a core's 65536 registers each thread of two such blocks has 128. Where a thread needs few,
-    # ptxas finds a better number by itself: told this one, it takes up to 128. Products of
-    # warpgroups have their sums and all that goes with them in more than that.
+    # Two blocks of 256 threads share 65,536 registers, 128 for each thread. The attribute makes
+    # ptxas keep to that. Where a thread needs fewer, ptxas finds a better number by itself: told
+    # this one, it takes up to 128. Products of warpgroups need more than 128 for their sums.
     many = math.prod(w.launch.block) == _TWICE and own in _MANY and not w.for_products
     two = ' "nvvm.minctasm"="2"' if many else ""
     attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{size}"{two} }}'
@@ -87,13 +87,14 @@ def emit_ptx_ir(func: PrimFunc, target: Target) -> str:
 
 
 def _prepared(f: PrimFunc) -> PrimFunc:
-    """A device function as it is written."""
+    """A device function in the form that is emitted: unrolled, with registers accessed in whole
+    pieces."""
     return drop_starts(whole_registers(unroll_function(f)))
 
 
 def tensor_maps_of(f: PrimFunc) -> tuple[tuple[TensorMap, ...], dict[str, str]]:
-    """The maps that a device function takes behind its parameters; and of the tensors that it does
-    not copy by one though it may, by name, why."""
+    """(the tensor maps that a device function takes after its parameters; by name of each tensor
+    that its threads copy although TMA was allowed, the reason)"""
     found = boxes_of(_prepared(f))
     copied = ((nest, box) for nest, box in found if isinstance(box, str))
     reasons = {x.load.buffer.name: why for nest, why in copied for x in copies_in(nest)}
@@ -107,7 +108,8 @@ def _own_words(f: PrimFunc) -> int:
 
 
 def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
-    """The head of the kernel. Buffers that nothing writes are read through the read-only cache."""
+    """The head of the kernel. Buffers that nothing writes are `readonly`, so that they are loaded
+    through the read-only cache."""
     read = only_read(w.func)
     args = []
     for p, name in params.items():
@@ -117,15 +119,16 @@ def _head(w: DeviceWriter, params: dict[Buffer | Var, str]) -> str:
             args.append(f"ptr{alias}{constant} align {p.align} {name}")
         else:
             args.append(f"{parameter_type(p.dtype)} {name}")
-    # By value, where the driver puts it: a copy of it would be no map.
+    # By value, in the memory of parameters, where the driver puts it: a copy elsewhere would not be
+    # a valid map.
     how = f'byval([{MAP_BYTES} x i8]) align {MAP_BYTES} "nvvm.grid_constant"'
     args += [f"ptr {how} {name}" for name in w.maps.values()]
     return f"define ptx_kernel void @{w.func.name}({', '.join(args)}) #0"
 
 
 def _may_change(f: PrimFunc, buffer: Buffer) -> bool:
-    """Whether a thread may see in a buffer what another has written: not without a barrier, and
-    only if it is both read and written."""
+    """Whether a thread may read from a buffer what another thread wrote: only if it is read and
+    written, and there is a barrier."""
     statements = list(walk_stmt(f.body))
     written = any(isinstance(s, Store) and s.buffer is buffer for s in statements)
     if not written or not any(isinstance(s, Sync) for s in statements):
@@ -135,7 +138,7 @@ def _may_change(f: PrimFunc, buffer: Buffer) -> bool:
 
 
 def _require_name(f: PrimFunc) -> None:
-    """PTX has names as C, but for one of its own."""
+    """PTX takes the names that C takes, except `_` and `WARP_SZ`."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*|_[A-Za-z0-9_]+", f.name) is None or f.name == "WARP_SZ":
         fault = f"{f.name!r} is not a name that PTX takes"
         raise UnsupportedError(fault, where=f.name, hint=f"my_{f.name}")

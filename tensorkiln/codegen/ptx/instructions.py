@@ -1,5 +1,8 @@
-"""Device instructions in LLVM IR for a GPU of NVIDIA: calls of LLVM's intrinsics, on registers of
-32 bits as PTX has them."""
+"""Device instructions (`ir/device_instructions.py`) as calls of LLVM's NVVM intrinsics.
+
+PTX has vectors in registers of 32 bits, so a vector operand is cut into such registers and a result
+is put together from them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ _AS_BITS = ("thread_round_tf32",)  # whose result LLVM has as an integer of the 
 
 
 def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
-    """Raise UnsupportedError for an instruction that has no text in PTX, or that one of the
-    architectures lacks, as it does asynchronous copies."""
+    """Raise UnsupportedError for an instruction without text in PTX, and for one, or asynchronous
+    copies, that an architecture of the target lacks."""
     if any(map(is_asynchronous, walk_stmt(f.body))):
         for arch in (a for a in archs if capability_of(a) < ASYNC_COPIES):
             raise UnsupportedError(
@@ -68,8 +71,8 @@ def require_instructions(f: PrimFunc, archs: Sequence[str]) -> None:
 
 
 def _require_whole_warps(f: PrimFunc) -> None:
-    """Raise UnsupportedError where a sub-group is not part of a warp all of whose threads come by:
-    they exchange values as a warp."""
+    """Raise UnsupportedError for a sub-group that is not part of a full warp: the intrinsic
+    exchanges values among all 32 threads, so all of them must execute it."""
     for s in walk_stmt(f.body):
         if not isinstance(s, For) or thread_of(s) != THREAD_INDICES[0]:
             continue
@@ -127,7 +130,8 @@ def _load_matrix(w: KernelWriter, e: Intrin, name: str) -> str:
 
 
 def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
-    """A reduction over neighbouring threads: each takes what the one 1, 2, 4, ... away has."""
+    """A reduction over neighbouring threads, as a butterfly: each thread combines its value with
+    that of the thread 1, 2, 4, ... away."""
     a, size = e.args
     t, value = llvm_type(a.dtype), w.value(a)
     op = REDUCE_BINARY[e.name.removeprefix("subgroup_")]
@@ -142,7 +146,8 @@ def _reduced(w: KernelWriter, e: Intrin, name: str) -> str:
 
 
 def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
-    """An instruction of a scalar, of each lane; the result is of the same bits."""
+    """An instruction on scalars, applied to each lane. The result has as many bits as the
+    operand."""
     (a,) = e.args
     t, given = llvm_type(a.dtype), w.value(a)
     element = llvm_type(a.dtype.element)
@@ -161,7 +166,7 @@ def _by_lane(w: KernelWriter, e: Intrin, name: str) -> str:
 
 
 def _registers(w: KernelWriter, value: str, dtype: DType) -> list[str]:
-    """A vector in registers of 32 bits: two of float16, or a number."""
+    """A vector as registers of 32 bits: two float16 each, or whole numbers."""
     count = dtype.lanes * dtype.bytes // 4
     wide = w.line(f"bitcast {llvm_type(dtype)} {value} to <{count} x i32>")
     found = [w.line(f"extractelement <{count} x i32> {wide}, i32 {k}") for k in range(count)]

@@ -41,17 +41,16 @@ def cuda_kernels(
     cache: KernelCache | None = None,
     on_done: Callable[[str], None] = lambda name: None,
 ) -> CudaKernels:
-    """`kernels.<arch>.ptx`, the PTX of all device functions for `arch` of the target and each of
-    `also`, `kernels.fmap.json`, and `<function>.ll`; none for no functions unless the device
-    `has_tensors` of callers. `nodes` are the model's nodes that each function computes, for the
-    comment of its LLVM IR.
+    """The artifacts of device functions for CUDA: `kernels.<arch>.ptx` for `arch` of the target and
+    each of `also`, the table `kernels.fmap.json`, and `<function>.ll` for people. No artifacts
+    without functions, unless the device `has_tensors` of callers. `nodes` are the model's nodes
+    that each function computes, for a comment in its LLVM IR.
 
-    The table has for each function what it takes ("buffer", or the dtype of a number), the threads
-    of a block along x, y and z, which are also those that its code was made for, and the bytes that
-    a block shares, all of them given at the launch. A function that takes tensor maps behind its
-    parameters has a row for each; `copied_by_threads` says of which tensors it has none that it was
-    asked to have, and why. Raises UnsupportedError as `emit_ptx_ir` and
-    `described`.
+    The table has for each function its parameters ("buffer", or the dtype of a number), the threads
+    of a block along x, y and z, for which its code was compiled, and the bytes of shared memory of
+    a block. A function that takes tensor maps after its parameters has a row for each;
+    `copied_by_threads` says which tensors have no map although TMA was allowed, and why. Raises
+    UnsupportedError as `emit_ptx_ir` and `described`.
     """
     if not functions and not has_tensors:
         return CudaKernels()

@@ -1,18 +1,20 @@
-"""Loops for which threads of their own copy (`ir/rings.py`), in LLVM IR for a GPU of NVIDIA.
+"""Rings (`ir/rings.py`) in LLVM IR for a GPU of NVIDIA: producer warps copy to shared memory, ahead
+of the warps that compute.
 
-Each part of the shared buffers has two barriers in shared memory (mbarrier): *full*, at which the
-copies of its producers arrive by themselves when they are done, and *free*, at which each warp of
-the other threads arrives when it has done with the part. Rounds of one part are told apart by the
-parity of their number: waiting for the parity before the first round returns at once.
+Each part of the shared buffers has two barriers in shared memory (mbarrier). At *full*, the copies
+arrive by themselves as they complete; consumers wait there. At *free*, each consumer warp arrives
+when it has finished with the part; producers wait there before they fill it again. A barrier tells
+its rounds apart by parity; to wait for the parity before the first round returns at once, so
+producers begin without waiting.
 
-What is copied is there for the tensor cores after a fence of the threads that wait for it.
+Tensor cores see what was copied only after a fence (`fence.proxy.async`) of the threads that waited
+for it.
 
-Boxes of tensors (`boxes.py`) are copied by the tensor memory accelerator, TMA: one thread of the
-producers says at *full* how many bytes will come, as its arrival, and begins the copies, which
-count theirs there. They are written as the tensor cores read, so nobody needs a fence for them; but
-TMA sees the barriers, and what threads did to shared memory before, only after a fence of theirs. A
-tensor that does not begin at a multiple of 16 bytes has the body of the function (`alignment.py`)
-in which threads copy.
+Boxes of tensors (`boxes.py`) are copied by TMA. One producer thread arrives at *full* with the
+number of bytes to expect, and starts the copies, which count their bytes there. TMA writes by the
+same way that tensor cores read, so its data needs no fence; but the barriers, and what threads
+wrote to shared memory before, must be made visible to TMA by a fence. If a tensor does not begin at
+a multiple of 16 bytes, the other body of the function runs (`alignment.py`), in which threads copy.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ _EXPECT = f"i64 @llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta({_BARRI
 
 
 def require_ring(f: PrimFunc, archs: tuple[str, ...]) -> None:
-    """Raise UnsupportedError for a ring that an architecture lacks, for one in another loop or
-    beside another one, and for one whose threads are no whole warps along x."""
+    """Raise UnsupportedError for a ring on an architecture without such barriers, in another loop
+    or beside another ring, or whose threads are not whole warps along x."""
     rings = [s for s in walk_stmt(f.body) if isinstance(s, For) and ring_of(s) is not None]
     if not rings:
         return
@@ -90,6 +92,8 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
     others = block[0] - ring.producers
     tid = thread_register(w, THREAD_INDICES[0])
     boxes = _boxes(w, ring)
+    # One arrival for each producer thread whose copies arrive by themselves, and one for the thread
+    # that announces the bytes of TMA.
     by_threads = len(boxes) < len(ring.copies)
     fills = ring.producers * by_threads + bool(boxes)
     first = w.line(f"getelementptr inbounds i8, ptr {w.shared}, i64 {w.launch.barriers}")
@@ -99,12 +103,16 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
             count = fills if k < ring.parts else others // WARP_THREADS
             at = _shared(w, first, str(k * BARRIER_BYTES))
             w.emit(f"  call {_INIT.partition('(')[0]}({_BARRIER} {at}, i32 {count})")
+    # TMA must see the barriers as initialized.
     if boxes:
         write_fence(w)
+    # Nobody uses a barrier before it is initialized.
     write_barrier(w)
     copies, uses, end = w.label(), w.label(), w.label()
     behind = w.line(f"icmp uge i32 {tid}, {others}")
-    with w.scope():  # what is computed for both stands before it
+    # Values that both sides use are computed before the branch, in this scope.
+    with w.scope():
+        # Values that both sides use are computed before the branch, in this scope.
         w.emit(f"  br i1 {behind}, label %{copies}, label %{uses}")
         for label, producer in ((copies, True), (uses, False)):
             with w.scope():
@@ -121,14 +129,14 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
 
 
 def _boxes(w: DeviceWriter, ring: Ring) -> list[Box]:
-    """What TMA copies in a ring, where its tensors are known to be aligned."""
+    """The boxes of a ring that TMA copies: all of them, or none if a tensor may be unaligned."""
     found = [w.boxes[id(nest)] for nest in ring.copies if id(nest) in w.boxes]
     aligned = (max(b.source.align, w.aligns.get(b.source, 0)) >= SOURCE_ALIGN for b in found)
     return found if all(aligned) else []
 
 
 def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequence[Box]) -> None:
-    """The rounds of the producers, or of the other threads."""
+    """The loop as producers run it, or as consumers do."""
     s, size = ring.loop, BARRIER_BYTES
     by_threads = [n for n in ring.copies if not (boxes and id(n) in w.boxes)]
     number = cast(s.var - s.lo, INT64)
@@ -143,6 +151,8 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequ
         if producer:
             parity = w.line(f"xor i32 {parity}, 1")  # of the turn before
         _wait(w, free if producer else full, parity)
+        # What cp.async or threads wrote is visible to tensor cores only after this fence; what TMA
+        # wrote already is.
         if not producer and w.for_products and by_threads:
             write_fence(w)
         w.state.written(None)
@@ -167,7 +177,7 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequ
 
 
 def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
-    """Arrive, to wait for the bytes of all boxes of a round, and begin to copy them."""
+    """Arrive at `full` with the bytes of all boxes of a round, and start their copies."""
     w.declares.add(f"declare {_EXPECT}")
     count = sum(b.count * b.box_bytes for b in boxes)
     w.emit(f"  {w.fresh()} = call {_EXPECT.partition('(')[0]}({_BARRIER} {full}, i32 {count})")
@@ -182,7 +192,7 @@ def _copy_boxes(w: DeviceWriter, boxes: Sequence[Box], full: str) -> None:
 
 
 def _copy_box(w: DeviceWriter, m: TensorMap, to: str, at: Sequence[str], full: str) -> None:
-    """Begin to copy the box that begins at some indices, the innermost first."""
+    """Start the copy of the box at `at`, indices of the tensor, the innermost first."""
     rank = len(at)
     places = ", ".join(f"${k + 2}" for k in range(rank))
     text = (
@@ -200,17 +210,18 @@ def _copy_box(w: DeviceWriter, m: TensorMap, to: str, at: Sequence[str], full: s
 
 
 def _shared(w: DeviceWriter, first: str, offset: str) -> str:
-    """So many bytes behind a pointer, as a pointer to shared memory."""
+    """The pointer `offset` bytes after `first`, as one to shared memory."""
     at = w.line(f"getelementptr inbounds i8, ptr {first}, i64 {offset}")
     return w.line(f"addrspacecast ptr {at} to ptr addrspace(3)")
 
 
 def _wait(w: DeviceWriter, barrier: str, parity: str) -> None:
-    """Wait until the turn of this parity is over."""
+    """Wait until the round of this parity is complete at a barrier."""
     again, done = w.label(), w.label()
     w.declares.add(f"declare {_TRY}")
     w.emit(f"  br label %{again}")
     w.enter(again)
+    # The instruction waits for a while by itself, and returns false when that time is over.
     there = w.fresh()
     w.emit(f"  {there} = call {_TRY.partition('(')[0]}({_BARRIER} {barrier}, i32 {parity})")
     w.emit(f"  br i1 {there}, label %{done}, label %{again}")
@@ -224,7 +235,7 @@ def _meet(w: DeviceWriter) -> None:
 
 
 def _hand_back(w: DeviceWriter, barrier: str) -> None:
-    """Arrive, one thread of each warp, when all of it have done."""
+    """Let one thread of each warp arrive at a barrier once all threads of the warp are there."""
     _meet(w)
     lane = w.line(f"and i32 {thread_register(w, THREAD_INDICES[0])}, {WARP_THREADS - 1}")
     with branch(w, w.line(f"icmp eq i32 {lane}, 0")):

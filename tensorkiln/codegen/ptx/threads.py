@@ -1,8 +1,9 @@
 """Loops bound to thread indices, shared buffers and barriers, in LLVM IR for a GPU.
 
-Each thread runs the function: a bound loop is its body, in which the variable is an index of the
-thread, and a nest of threads that is smaller than the block is a branch. Indices are computed at
-the top of the function, so the addresses that follow from them alone are too.
+Every thread runs the whole function. So a loop bound to a thread index is printed as its body, with
+the index of the thread for its variable; a nest that has fewer threads than the block is a branch.
+Indices are read at the top of the function, so that addresses which depend on them alone are
+computed there too, once.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class DeviceWriter(KernelWriter):
 
 
 def set_launch(w: DeviceWriter) -> None:
-    """Find the parts of the function, and declare the memory that a block shares: as much as is
-    given at the launch, in which each shared buffer has its place."""
+    """Find grid, block and shared buffers of the function, and declare the shared memory. Its size
+    is given at the launch; each buffer has a fixed place in it."""
     w.launch = launch_of(w.func)
     w.of_block = w.launch.block
     w.for_products = any(map(is_of_warpgroup, instructions_in(w.func)))
@@ -74,8 +75,8 @@ def set_launch(w: DeviceWriter) -> None:
 
 
 def thread_register(w: DeviceWriter, thread: str) -> str:
-    """The index of this thread along `threadIdx.x` or the like, an int32, read once: of those that
-    copy for a loop along x among themselves."""
+    """The index of this thread along `threadIdx.x` or the like, an int32, read once per function.
+    Within a ring, producers along x are counted from the first producer."""
     kind, _, axis = thread.partition(".")
     root = w.state.scopes[0]
     found = root.memo.get(thread)
@@ -105,13 +106,14 @@ def _for(w: DeviceWriter, s: For) -> None:
     left = [i for i, size in sizes if i not in mine and size > 1]
     w.copies = is_asynchronous(s)
     _guarded(w, [f"icmp eq i32 {thread_register(w, i)}, 0" for i in left], s)
+    # Only waits for all but some batches need to know where a batch ends.
     if w.copies and w.batches:
         write_batch(w)
     w.in_threads = w.copies = False
 
 
 def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
-    """The nest of threads `s`, where all conditions on the indices that it leaves out hold."""
+    """The nest of threads `s` under all conditions: that the indices which it leaves out are 0."""
     if not conditions:
         _index(w, s)
         return
@@ -124,7 +126,7 @@ def _guarded(w: DeviceWriter, conditions: list[str], s: For) -> None:
 
 @contextmanager
 def branch(w: DeviceWriter, cond: str) -> Iterator[None]:
-    """Code that runs where a condition holds, in a scope of its own."""
+    """Code that runs only where a condition holds, in a scope of its own."""
     yes, end = w.label(), w.label()
     with w.scope():
         w.emit(f"  br i1 {cond}, label %{yes}, label %{end}")
@@ -136,9 +138,11 @@ def branch(w: DeviceWriter, cond: str) -> Iterator[None]:
 
 
 def _index(w: DeviceWriter, s: For) -> None:
-    """The body of a loop, whose variable is an index of the thread."""
+    """The body of a loop whose variable is an index of the thread, with a branch if the loop has
+    fewer iterations than the block has threads."""
     st, thread = w.state, thread_of(s)
     lo, extent = int_value(s.lo), int_value(s.extent)
+    # An index that does not depend on the place in the program is computed at the top, and shared.
     depth = 0 if lo is not None else len(st.scopes) - 1
     scope = st.scopes[depth]
     key = ("index", thread, lo, s.var.dtype, w.behind)
@@ -176,7 +180,8 @@ def _converted(w: DeviceWriter, register: str, s: For, depth: int) -> str:
 
 
 def _alloc(w: DeviceWriter, s: Alloc) -> None:
-    """Buffers of a block have their places already (`set_launch`)."""
+    """Shared buffers have their places already (`set_launch`); others are those of the CPU's
+    emitter."""
     if s.buffer.scope == "shared":
         w.statement(s.body)
     else:
@@ -184,7 +189,8 @@ def _alloc(w: DeviceWriter, s: Alloc) -> None:
 
 
 def _written_as_copy(w: DeviceWriter, s: Store | If) -> bool:
-    """Begin the copy that a statement is; False if it is none that goes on."""
+    """Write a statement as an asynchronous copy; False if it is not one, and nothing is written
+    then."""
     if not w.copies or copy_of(s) is None:
         return False
     going_on = write_copy(w, s)

@@ -1,12 +1,12 @@
-"""Products of warpgroups in LLVM IR for a GPU of NVIDIA: wgmma, in inline assembly, since LLVM has
-no intrinsic of it.
+"""Matrix products of warpgroups (wgmma) in LLVM IR for a GPU of NVIDIA, as inline assembly, because
+LLVM has no intrinsic for them.
 
-A product is one piece of assembly: it begins the products of 16 terms each, all of which the tensor
-cores may do at once, and waits for them. So no register of the sums is touched in between, which
-NVIDIA's assembler would answer by one wait for each.
+A product is one piece of assembly. It starts a wgmma for every 16 terms, all of which may run at
+the same time, and waits for them at its end. If a register of the sums were touched in between,
+ptxas would have to wait after each of them.
 
-The tensor cores read shared memory by a way of their own ("async proxy"). What threads have written
-is there for them after a fence of the threads that wrote it and a barrier.
+Tensor cores read shared memory by a path of their own (the async proxy). They see what threads
+wrote only after a fence of the writing threads and a barrier.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ _STEP, _STEP_TRANSPOSED = 2 * _TERMS, 128 * _TERMS
 
 
 def is_of_warpgroup(e: Intrin) -> bool:
-    """Whether an instruction is one of those here."""
+    """Whether an instruction is a product of a warpgroup."""
     row = DEVICE_INSTRUCTIONS.get(e.name)
     return row is not None and row.participants == WARPGROUP
 
 
 def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
-    """The sums of a product, whose instruction in PTX is `name`."""
+    """Write a product, and return its sums. `name` is the instruction in PTX."""
     left, right, sums = e.args
     transposed = e.name.partition("_transposed_")[2]
     flips = "a" in transposed, "b" in transposed
     starts = [_descriptor(w, m, flip) for m, flip in zip((left, right), flips, strict=True)]
     t, vector, count = llvm_type(sums.dtype), w.value(sums), sums.dtype.lanes
+    # Inline assembly takes and returns scalars: the vector of sums is taken apart, and put together
+    # again.
     given = [w.line(f"extractelement {t} {vector}, i32 {k}") for k in range(count)]
     steps = [
         [w.line(f"add i64 {at}, {k * size // _UNIT}") for k in range(WARPGROUP_TERMS // _TERMS)]
@@ -73,7 +75,7 @@ def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
 
 
 def write_fence(w: KernelWriter) -> None:
-    """Let products see what this thread has written to shared memory."""
+    """Make what this thread wrote to shared memory visible to tensor cores."""
     w.emit(f"  call {FENCE}")
 
 
@@ -89,8 +91,8 @@ def _assembly(name: str, dtype: str, count: int, steps: int, flips: tuple[bool, 
 
 
 def _first(w: KernelWriter, m: Load) -> tuple[Expr, ...]:
-    """The indices of the first element of a matrix. Raises UnsupportedError if the others do not
-    follow one after the other, as an instruction reads them."""
+    """The indices of the first element of a matrix. Raises UnsupportedError unless its elements
+    follow each other in memory without gaps, as the instruction reads them."""
     lane = Var("lane")
     bounds = {lane: (0, m.dtype.lanes - 1)}
     first, other = ([lane_of(i, at) for i in m.indices] for at in (IntImm(0), lane))
@@ -111,7 +113,7 @@ def _first(w: KernelWriter, m: Load) -> tuple[Expr, ...]:
 
 
 def _descriptor(w: KernelWriter, m: object, transposed: bool) -> str:
-    """The descriptor of the matrix at a load, of 16 terms."""
+    """The 64-bit descriptor by which wgmma finds the matrix of a load in shared memory."""
     assert isinstance(m, Load)
     indices = _first(w, m)
     if alignment(m.buffer, indices) % MATRIX_ALIGN:
@@ -124,6 +126,7 @@ def _descriptor(w: KernelWriter, m: object, transposed: bool) -> str:
     pointer, _ = address(w, m.buffer, indices)
     shared = w.line(f"addrspacecast ptr {pointer} to ptr addrspace(3)")
     start = w.line(f"ptrtoint ptr addrspace(3) {shared} to i32")
+    # A descriptor has bits 4 to 17 of an address.
     units = w.line(f"lshr i32 {w.line(f'and i32 {start}, {(1 << 18) - 1}')}, 4")
     rest = _SWIZZLED | _EIGHT_ROWS // _UNIT << 32 | (_BLOCK // _UNIT if transposed else 1) << 16
     return w.line(f"or i64 {w.line(f'zext i32 {units} to i64')}, {rest}")

@@ -1,9 +1,9 @@
 """One-pass attention on a device: scores never leave the registers and shared memory of a block.
 
-A block of threads has a tile of queries of one head, in shared memory, and takes keys and values a
-tile at a time. As on CPUs (`schedule/attention/program.py`), the greatest score so far and the sum
-of exponentials are kept per query and rescaled ("Online normalizer calculation for softmax",
-Milakov and Gimelshein, 2018):
+A block of threads has a tile of queries of one head in shared memory, and takes keys and values a
+tile at a time. As on CPUs (`schedule/attention/program.py`), it keeps for each query the maximum
+score so far and the sum of exponentials, and rescales both when the maximum grows ("Online
+normalizer calculation for softmax", Milakov and Gimelshein, 2018):
 
     for a tile of keys:
         threads: copy keys and values
@@ -11,9 +11,8 @@ Milakov and Gimelshein, 2018):
         threads: top = max(top, part[all]);  weights = exp(own scores - top);  rescale own sums
         threads: own sums += weights v
 
-A thread has a few rows, for which it keeps the greatest score, its part of the sum and its columns
-of the weighted values in registers. Everything is float32; sums are added in an order that depends
-on the tile alone.
+A thread has a few rows. It keeps their maxima, its part of their sums, and its columns of their
+weighted values in registers. All of it is float32; the order of a sum depends on the tile alone.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ _REGISTERS = ("scores", "weighted", "top", "total")
 
 
 def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """Attention, with moves before and after it. None where no tile fits."""
+    """The schedule of attention, with data movement before and after it. None where no tile
+    fits."""
     assert group.anchor is not None
     tile = tile_of(group.anchor, target)
     if tile is None:
@@ -66,12 +66,13 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
 
 
 class _Attention(AttentionBlocks):
-    """The statements of all blocks."""
+    """The program of attention on a device."""
 
     def __init__(self, group: Group, tile: AttentionTile):
         super().__init__(group, tile.all_rows, tile.all_keys)
         self.tile, self.columns = tile, tile.columns(self.width)
         rows, keys, threads = tile.all_rows, tile.all_keys, tile.threads
+        # Rows of odd length: what neighbouring threads write is then in different banks.
         self.queries = self._shared("queries", self.depth, odd(rows))
         self.key = self._shared("keys", self.depth, odd(keys))
         self.values = self._shared("values", keys, self.columns * tile.across)
@@ -126,11 +127,11 @@ class _Attention(AttentionBlocks):
         return each_thread("thread", self.tile.threads, body)
 
     def _row(self, t: Expr, r: Expr) -> Expr:
-        """The row of the tile that is row r of a thread."""
+        """The row, in the tile, that is row r of thread t."""
         return simplify(r * self.tile.down + t // self.tile.across)
 
     def _column(self, t: Expr, c: Expr) -> Expr:
-        """The key, or the column of the values, that is number c of a thread."""
+        """The key, or column of the values, that is number c of thread t."""
         return simplify(c * self.tile.across + t % self.tile.across)
 
     def _registers(
@@ -146,8 +147,8 @@ class _Attention(AttentionBlocks):
         extent: Expr,
         element: Callable[[Expr, Expr], Expr],
     ) -> Stmt:
-        """Copy rows from `first` on, transposed, with zeros beyond the last; neighbouring threads
-        read neighbours in a row."""
+        """Copy `size` rows from `first` on to shared memory, transposed, with zeros beyond the
+        last. Neighbouring threads read neighbouring elements of a row."""
 
         def copy(e: Expr) -> Stmt:
             d, j = simplify(e % self.depth), simplify(e // self.depth)
@@ -174,7 +175,7 @@ class _Attention(AttentionBlocks):
     def _guarded(
         self, into: Buffer, index: tuple[Expr, ...], value: Expr, inside: Sequence[Expr]
     ) -> Stmt:
-        """Store a value, or zero where it is not all `inside`."""
+        """Store a value, or zero unless all conditions `inside` hold."""
         store = Store(into, index, simplify_value(value, {}))
         zero = Store(into, index, self._number(0))
         return If(logical_and(*inside), store, zero) if inside else store
@@ -193,7 +194,8 @@ class _Attention(AttentionBlocks):
         )
 
     def _scores(self, t: Expr, b: Expr, h: Expr, first: Expr, at: Expr) -> Stmt:
-        """The scores of a thread's rows and keys, and the greatest of each row."""
+        """Compute the scores of a thread's rows and keys, and the maximum of each row over these
+        keys."""
         tile = self.tile
         best = buffer("best", (tile.rows,), self.dtype, "register")
 
@@ -218,6 +220,7 @@ class _Attention(AttentionBlocks):
             greater = Store(best, (r,), maximum(Load(best, (r,)), value))
             score = simplify_value(self.score(own, b, h, row, key), {})
             body = Let(value, score, seq(store, greater))
+            # A score that is hidden gets weight exp(-inf) = 0.
             hidden = Store(self.scores, (t, r, c), self._number(float("-inf")))
             return If(logical_and(*inside), body, hidden) if inside else body
 
@@ -235,7 +238,7 @@ class _Attention(AttentionBlocks):
         )
 
     def _softmax(self, t: Expr) -> Stmt:
-        """The greatest scores and sums so far, the weights of the tile, and sums rescaled."""
+        """Update the maxima, turn scores into weights, and rescale the sums so far."""
         tile, one = self.tile, (IntImm(0),)
         new = buffer("new", (1,), self.dtype, "register")
         alpha = buffer("alpha", (1,), self.dtype, "register")
@@ -272,7 +275,7 @@ class _Attention(AttentionBlocks):
         return Load(self.total, at)
 
     def _sums(self, t: Expr) -> Stmt:
-        """Add the weighted values of the tile."""
+        """Add the values of the tile of keys, times their weights."""
 
         def add(k: Expr, r: Expr, c: Expr) -> Stmt:
             p = Load(self.weights, (k, self._row(t, r)))

@@ -1,5 +1,6 @@
-"""Attention by blocks of threads, whatever they multiply with: a block has a tile of the queries of
-one head, and looks at the keys a tile at a time."""
+"""What both schedules of attention on a device share (`attention.py`, `attention_tensor_cores.py`):
+a block of threads has a tile of queries of one head, and passes over the keys a tile at a time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _BLOCKS = (("batch", "z"), ("row", "y"), ("head", "x"))
 
 
 class AttentionBlocks(AttentionOperands):
-    """The blocks of an attention of `tile_rows` queries, and of `tile_keys` keys at a time."""
+    """Operands and grid of an attention whose blocks have `tile_rows` queries and take `tile_keys`
+    keys at a time."""
 
     def __init__(self, group: Group, tile_rows: int, tile_keys: int):
         super().__init__(group)
@@ -35,7 +37,8 @@ class AttentionBlocks(AttentionOperands):
         return nest(["b", "y", "h"], [self.batch, tiles, self.heads], at, roles, True)
 
     def rounds(self, first: Expr) -> Expr:
-        """The tiles of keys that a block looks at: with `causal`, those that its last row sees."""
+        """The number of tiles of keys for the block whose queries begin at `first`. With `causal`
+        it ends with the last key that its last query may see."""
         n = self.tile_keys
         seen = self.keys
         if self.causal:
@@ -45,12 +48,13 @@ class AttentionBlocks(AttentionOperands):
 
 
 def bind_blocks(s: Schedule) -> None:
-    """Bind the loops of `AttentionBlocks.grid`."""
+    """Bind the loops of `AttentionBlocks.grid` to blocks."""
     for role, index in _BLOCKS:
         (name,) = s.loops(role=role)
         s.bind(name, f"blockIdx.{index}")
 
 
 def is_inside(at: Expr, extent: Expr, step: int) -> list[Expr]:
-    """What says that an index is in the extent, where steps do not end with it."""
+    """The condition that an index is below `extent`, as a list; empty if steps of `step` end with
+    the extent."""
     return [] if int_value(simplify(extent % step)) == 0 else [at < extent]

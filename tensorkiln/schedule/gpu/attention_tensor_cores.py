@@ -1,7 +1,7 @@
 """One-pass attention on tensor cores, of float16 and bfloat16.
 
-As `schedule/gpu/attention.py`, but a warp has 16 queries of a block's tile, and both products are
-those of fragments (`schedule/intrin/fragments.py`):
+As `attention.py`, but each warp has 16 queries of the block's tile, and both products are made of
+fragments (`schedule/intrin/fragments.py`):
 
     copy queries
     for a tile of keys:
@@ -9,10 +9,11 @@ those of fragments (`schedule/intrin/fragments.py`):
         threads: scores = q k^T * scale + mask;  top = max(top, scores);  rescale own sums
                  weights = exp(scores - top);  own sums += weights v
 
-What a thread has of two products' scores is what it has of the left factor of the next product, so
-scores and weights never leave its registers; four threads have the scores of a row. Scores, softmax
-and sums are float32; weights are rounded to the type of the values for their product. Results go
-through the memory of the queries, to be stored in vectors.
+The result fragments of two products with keys hold the same elements, in the same threads, as the
+left fragment of a product with values. So scores become weights without leaving the registers of a
+thread. Four threads share a row of scores. Scores, softmax and sums are float32; weights are
+rounded to the type of the values before they are multiplied. Results go through the shared memory
+of the queries, so that they can be stored as vectors.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ _QUAD = 4  # threads that share a row
 
 
 def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """Attention of halves, with moves before and after it. None where no tile fits."""
+    """The schedule of attention of 16-bit floats, with data movement before and after it. None
+    where no tile fits."""
     assert group.anchor is not None
     tile = tile_of(group.anchor, target)
     if tile is None:
@@ -78,6 +80,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
         for copy in s.loops(role=_COPY.format(name)):
             done: Cooperative = s.cooperative(copy, tile.threads, lanes)
             rounds = static(s.loop(done.rounds).extent, "rounds of a copy")
+            # Unrolled copies load before they store, so each iteration takes registers.
             at_once = next(n for n in range(_AT_ONCE, 0, -1) if rounds % n == 0)
             s.unroll(s.split(done.rounds, at_once).inner if at_once < rounds else done.rounds)
     for store in s.loops(role=_STORE):
@@ -93,7 +96,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
 
 
 class _Attention(AttentionBlocks):
-    """The statements of all blocks."""
+    """The program of attention on tensor cores."""
 
     def __init__(self, group: Group, tile: WarpAttentionTile, capability: int):
         super().__init__(group, tile.rows, tile.keys)
@@ -101,6 +104,7 @@ class _Attention(AttentionBlocks):
         self.half, self.dtype = self.dtype, FLOAT32  # of operands, and of scores and sums
         depth, self.columns = whole(self.depth), whole(self.width)
         self.terms = depth
+        # Its rows hold queries first, and results in the end.
         self.queries = self._shared("queries", tile.rows, max(depth, self.columns))
         self.key = self._shared("keys", tile.keys, depth)
         self.values = self._shared("values", tile.keys, self.columns)
@@ -117,7 +121,7 @@ class _Attention(AttentionBlocks):
         self.stored_lanes = self._vector(place, at[-1], self.width)
 
     def _vector(self, value: Expr, d: Var, size: int) -> int:
-        """Elements of a head that are accessed at once."""
+        """How many elements of a head can be accessed at once."""
         return max(1, int(adjacent((value,), ((d, IntImm(size)),), IntImm(size))))
 
     def _shared(self, name: str, *shape: int) -> Buffer:
@@ -166,7 +170,8 @@ class _Attention(AttentionBlocks):
         size: int,
         element: Callable[[Expr, Expr], Expr],
     ) -> Stmt:
-        """Copy rows from `first` on, of `size` elements, with zeros beyond the last of both."""
+        """Copy rows of `size` elements, from row `first` on, to shared memory, with zeros beyond
+        the last row and element."""
         rows = static(into.shape[0], "rows")
         lanes = self.lanes[into.name]
 
@@ -181,7 +186,7 @@ class _Attention(AttentionBlocks):
         return nest(names, [rows, whole(size)], copy, [role, ""], True)
 
     def _whole(self, d: Expr, size: int, lanes: int) -> list[Expr]:
-        """What says that a vector is inside of a head."""
+        """The condition that a vector is inside of a head, as a list."""
         return is_inside(d // lanes * lanes if lanes > 1 else d, IntImm(size), whole(size))
 
     def _store(self, b: Expr, h: Expr, first: Expr, i: Expr, d: Expr) -> Stmt:
@@ -198,7 +203,7 @@ class _Attention(AttentionBlocks):
     # ---- threads -------------------------------------------------------------------------------
 
     def _first(self, t: Expr) -> Expr:
-        """The first row of the warp of a thread, in the tile."""
+        """The first row, in the tile, of the warp of thread t."""
         return t // WARP_THREADS * UNIT
 
     def _each_row(self, body: Callable[[Expr], Stmt]) -> Stmt:
@@ -217,7 +222,7 @@ class _Attention(AttentionBlocks):
         return seq(self._each_row(row), columns)
 
     def _look(self, t: Expr, b: Expr, h: Expr, first: Expr, at: Expr) -> Stmt:
-        """Look at the keys in shared memory."""
+        """Process the tile of keys and values in shared memory."""
         products = self.tile.keys // SUMS.columns
         sums = self._scratch("sums", products, SUMS.count)  # of products, in vectors
         scores = self._scratch("scores", products, SUMS.count)  # and one by one
@@ -233,7 +238,7 @@ class _Attention(AttentionBlocks):
         )
 
     def _products(self, t: Expr, sums: Buffer) -> Stmt:
-        """The products of a warp's queries and all keys in shared memory."""
+        """Multiply the queries of a warp by all keys in shared memory."""
         a = self._scratch("a", _FRAGMENT, dtype=self.half)
         b = self._scratch("b", _FRAGMENT, dtype=self.half)
         zero = Broadcast(const(0, self.dtype), SUMS.count)
@@ -264,7 +269,8 @@ class _Attention(AttentionBlocks):
         left: Buffer,
         place: Callable[[int], tuple[Buffer, tuple[Expr, ...]]],
     ) -> Stmt:
-        """Add the products of `left` and two right factors to the sums at a `place` each."""
+        """Add the products of `left` with two right factors, loaded together, to the sums at
+        `place(0)` and `place(1)`."""
         every, half = lane_ramp(_FRAGMENT), _FRAGMENT // 2
         found: list[Stmt] = [Store(into, (every,), right)]
         for k in range(2):
@@ -286,7 +292,7 @@ class _Attention(AttentionBlocks):
         scores: Buffer,
         best: Buffer,
     ) -> Stmt:
-        """The scores of a thread, and the greatest of each of its rows."""
+        """Turn products into scores, and find the maximum of each row of a thread."""
         hidden = const(float("-inf"), self.dtype)
 
         def apart(c: Expr) -> Stmt:
@@ -318,11 +324,13 @@ class _Attention(AttentionBlocks):
         )
 
     def _softmax(self, t: Expr, scores: Buffer, best: Buffer, alpha: Buffer) -> Stmt:
-        """The greatest scores and sums so far; weights instead of scores."""
+        """Update maxima and sums of exponentials, and replace scores by weights."""
 
         def row(r: Expr) -> Stmt:
             own, new = (t, r), Var("new", self.dtype)
             top = Load(self.top, own)
+            # The four threads of a row are neighbours, so they can exchange values without shared
+            # memory.
             most = maximum(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
             steps = seq(
                 Store(alpha, (r,), _exp(top - new)),
@@ -349,11 +357,11 @@ class _Attention(AttentionBlocks):
         return loop("c", self.columns // SUMS.columns, rescale, _REGISTER)
 
     def _by_row(self, factors: Buffer) -> Expr:
-        """A factor for each of the sums of a thread in a product, from one for each of its rows."""
+        """A vector with a factor for each sum of a thread in a product, from a factor per row."""
         return joined([Load(factors, (IntImm(e // _PAIR),)) for e in range(SUMS.count)])
 
     def _weigh(self, t: Expr, scores: Buffer) -> Stmt:
-        """Add the weighted values of the keys in shared memory."""
+        """Add the values in shared memory, times their weights."""
         a = self._scratch("w", _FRAGMENT, dtype=self.half)
         b = self._scratch("v", _FRAGMENT, dtype=self.half)
 
@@ -376,7 +384,7 @@ class _Attention(AttentionBlocks):
         return within([a, b], loop("k", self.tile.keys // UNIT, keys, _REGISTER))
 
     def _finish(self, t: Expr) -> Stmt:
-        """Divide by the sum of all exponentials, and store in the memory of the queries."""
+        """Divide by the sums of all exponentials, and store to the shared memory of the queries."""
         inverse = self._scratch("inverse", _ROWS)
 
         def row(r: Expr) -> Stmt:
@@ -404,5 +412,5 @@ class _Attention(AttentionBlocks):
 
 
 def _exp(x: Expr) -> Expr:
-    """e to the power x."""
+    """exp(x), by the device's power of two."""
     return intrin("thread_exp2", x * const(math.log2(math.e), x.dtype))

@@ -1,7 +1,7 @@
-"""Reductions that the threads of a block compute together: pieces of the plain programs of kernels
-that give a row, or an element, a block.
+"""Reductions that the threads of a block compute together: parts of programs that give each row, or
+each element, a block.
 
-Each thread sums every `threads`-th term. The partial sums are added in a tree of few levels, whose
+Each thread sums every `threads`-th term. The partial sums are added in a tree of few levels. Its
 shape depends on the number of threads alone, so equal shapes give equal bits.
 
     for t in threads:                          role "thread"
@@ -36,8 +36,8 @@ def each_thread(name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
 
 
 def strided(name: str, extent: Expr, threads: int, t: Expr, body: Callable[[Expr], Stmt]) -> Stmt:
-    """Every `threads`-th iteration from t on of a loop of `extent`: those of one thread, so that
-    neighbouring threads access neighbouring elements."""
+    """The iterations t, t + threads, t + 2 * threads, ... of a loop of `extent`: those of thread t,
+    so that neighbouring threads access neighbouring elements."""
     steps = simplify((extent + (threads - 1)) // threads)
     divides = int_value(simplify(extent % threads)) == 0
 
@@ -49,8 +49,8 @@ def strided(name: str, extent: Expr, threads: int, t: Expr, body: Callable[[Expr
 
 
 class BlockSum:
-    """A reduction of `extent` terms by the threads of a block: `stmt`, whose buffers are `buffers`,
-    computes it, and `value` loads the result in any thread."""
+    """A reduction of `extent` terms by the threads of a block. `stmt` computes it, `buffers` are
+    those that it needs around it, and `value` loads the result in any thread."""
 
     def __init__(self, name: str, op: str, dtype: DType, extent: Expr, threads: int, term: Element):
         self.op, self.dtype, self.threads = op, dtype, threads
@@ -86,7 +86,7 @@ class BlockSum:
         return made
 
     def _level(self, name: str, partial: Buffer, count: int, fan: int) -> tuple[Buffer, Stmt]:
-        """Add `fan` partial sums each to `count`."""
+        """One level of the tree: `count` threads add `fan` partial sums each."""
         into = self._shared(name, count)
         acc = buffer(f"{name}_acc", (1,), self.dtype, "register")
 

@@ -1,24 +1,26 @@
-"""Products on a device, of any operator whose element is a sum of products: linear, matmul, and
-convolution, whose images are gathered as they are read (an implicit product).
+"""Sums of products on a device, in tiles of shared memory: linear, matmul and convolution (implicit
+GEMM) are one schedule.
 
-The indices of the output are rows, columns or a batch, by which factor depends on them:
+Each index of the output is a row, a column or a batch index, by which factor depends on it:
 
     out[n, o, h, w] = sum x[n, c, h + kh, w + kw] * weight[o, c, kh, kw]
     rows: o    columns: n, h, w    terms: c, kh, kw
 
-A block of threads computes a tile of rows x columns, `depth` terms at a time, which it copies to
-shared memory first, with zeros beyond the last row, column or term. Each thread has the sums of a
-part of the tile in registers: groups of up to 4 x 4, whose factors are adjacent in shared memory,
-so that four are one load. Columns are the indices among which the last of the output is, so that
-neighbouring threads write neighbouring elements: in vectors of four where rows of the output are
-aligned to these. Where they are not, the columns of a thread are apart, and those of neighbouring
-threads adjacent (`_columns_apart`). Terms are added one after the other.
+A block of threads computes a tile of rows x columns. In each round it copies `depth` terms of both
+factors to shared memory, with zeros beyond the last row, column or term. Every thread keeps the
+sums of a part of the tile in registers: groups of up to 4 x 4, whose factors are adjacent in shared
+memory, so that four are one load. Terms are added one after the other.
 
-A tile of a factor is copied along that of its axes, its own or the terms, in which its elements are
-adjacent in memory, in vectors of up to 16 bytes where they are aligned. What is gathered from an
-image is copied one element at a time: where a tile has whole windows, all of a thread's elements
-are of one channel of one column, and what follows from these is computed once. Where a device
-copies while it computes, shared memory has two parts, one of which is filled for the next round.
+Columns are those indices that include the last one of the output, so that neighbouring threads
+write neighbouring elements. Threads write vectors of four where the rows of the output are aligned
+to them. Where they are not, the columns of one thread lie apart and those of neighbouring threads
+are adjacent (`_columns_apart`).
+
+A tile of a factor is copied along the axis (its own or the terms) in which its elements are
+adjacent in memory, in vectors of up to 16 bytes. Elements of an image are gathered one at a time.
+Where a tile has whole windows, all elements that a thread copies are of one channel and one column,
+so most of their address is computed once. On devices that copy while threads compute, shared memory
+has two parts, one of which is filled for the next round.
 """
 
 from __future__ import annotations
@@ -53,13 +55,14 @@ from tensorkiln.schedule.primitives import Cooperative, Schedule
 from tensorkiln.target import Target
 from tensorkiln.target.capability import copies_ahead
 
-# With fewer rows or columns most of a tile would be empty.
+# With fewer rows or columns, most of a tile would be computed in vain.
 _LEAST = 8
-# Threads of a block along columns; of a warp along rows and columns, so that it loads as few
-# different elements of both factors as it can.
+# Threads of a block along columns. A warp is 4 x 8 threads, so that it loads as few different
+# elements of both factors as it can.
 _ACROSS = 16
 _WARP_DOWN, _WARP_ACROSS = 4, 8
-# Largest tile, and tiles from which on a device is full without smaller ones.
+# The largest tile, and the number of tiles that fill a device: with fewer, smaller tiles are
+# better.
 _LARGEST, _FULL = 128, 128
 _SYMBOLIC = 64  # the tile of an extent that is not known
 _SUMS = 64  # of a thread, at most
@@ -71,11 +74,12 @@ _SHARED = 24 << 10  # bytes of a block: two blocks then fit any device
 _VECTOR = 16  # bytes
 _BANKS = 128  # bytes of a word of each bank of shared memory
 _CHUNK, _ODD_CHUNK = 8, 9  # terms that neighbouring threads copy
-# The same for copies ahead of the largest tile: half a sector, which the cache keeps for the next
-# copy, but half the addresses, for which a thread with so many sums has no registers.
+# The same for copies ahead of the largest tile. They read half a sector, whose other half the cache
+# keeps for the next copy. In return a thread computes half the addresses: with so many sums it has
+# no registers for more.
 _CHUNK_FULL = 4
-# Terms whose products stand together in the text. With more, ptxas loads the factors of all first,
-# up to 208 registers for four sums.
+# Terms that are unrolled together. With more of them, ptxas loads the factors of all terms first,
+# and takes up to 208 registers for four sums.
 _UNROLLED = 9
 _COPY = {"left": "copy left", "right": "copy right"}  # roles of nests that fill a tile
 _FIRST = IntImm(0)
@@ -83,8 +87,8 @@ _ROUND, _TERM, _REGISTER, _LANE = "round", "term", "register", "lane"
 
 
 def schedule_contraction(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group whose output elements are functions of one sum of products. None if it is not such a
-    product, or too narrow for tiles."""
+    """The schedule of a group whose output elements are functions of one sum of products. None if
+    it is not such a product, or has too few rows or columns for tiles."""
     group, found = tiled_product(group)
     tile = None if found is None else tile_of(found, target)
     if found is None or tile is None:
@@ -102,7 +106,11 @@ def schedule_contraction(group: Group, target: Target, check: bool = False) -> S
             s.unroll(done.rounds)
         _set_gaps(s, copied, tile)
     bind_threads(s)
-    if target["thread_warp_size"] != 1:  # threads in lockstep fetch instructions once for all
+    # Threads of a warp fetch instructions together. Where each thread is a work item on a CPU core,
+    # unrolled code only grows.
+    # Unrolling pays where threads fetch instructions together. Where one runs after the other, as on
+    # a CPU, longer code only takes longer to fetch.
+    if target["thread_warp_size"] != 1:
         _unroll_terms(s, tile)
     for name in s.loops(role=_REGISTER):
         s.unroll(name)
@@ -120,8 +128,8 @@ def _unroll_terms(s: Schedule, tile: Tile) -> None:
 
 def _set_gaps(s: Schedule, copied: _Copied, tile: Tile) -> None:
     if copied.along_terms:
-        # Terms are rows of shared memory. Neighbouring threads write several of them, which lie in
-        # different banks if rows are as much longer than a power of two.
+        # Each term is a row of shared memory, and neighbouring threads write to several rows.
+        # Padding the rows puts these writes into different banks.
         gap = _gap(copied.chunk) // copied.side.dtype.bytes
         pad = min(gap, copied.side.size - 1)
         terms = 0 if tile.stages == 1 else 1
@@ -130,8 +138,8 @@ def _set_gaps(s: Schedule, copied: _Copied, tile: Tile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows x columns of a block of `down` x `across` threads, and terms copied at a time: with two
-    `stages` those of the next round, while a round computes."""
+    """The tile of a block: `rows` x `columns` sums, by `down` x `across` threads, `depth` terms per
+    round. With two `stages`, the terms of the next round are copied while a round computes."""
 
     rows: int
     columns: int
@@ -147,13 +155,13 @@ class Tile:
 
     @property
     def full(self) -> bool:
-        """Whether a thread has as many sums as its registers hold."""
+        """Whether a thread has as many sums as its registers can hold."""
         return self.rows * self.columns >= _SUMS * self.threads
 
 
 def tile_of(p: Product, target: Target) -> Tile | None:
-    """The tile for a product, from its extents and what a block of the target has; None if it has
-    too few rows or columns."""
+    """The tile for a product, from its extents and the limits of the target; None if it has too few
+    rows or columns."""
     rows, columns = (int_value(product(tuple(e for _, e in x))) for x in (p.rows, p.columns))
     if min(_LEAST if rows is None else rows, _LEAST if columns is None else columns) < _LEAST:
         return None
@@ -163,6 +171,7 @@ def tile_of(p: Product, target: Target) -> Tile | None:
     batch = int_value(product(tuple(e for _, e in p.batch))) or 1
     usual = _size(rows, down), _size(columns, across)
     sizes = [(_SYMBOLIC, _LARGEST), (_LARGEST, _SYMBOLIC)]
+    # With windows, threads also keep addresses in registers; the largest tile leaves none.
     if _window(p) == 1:  # the places of windows take registers too
         sizes.insert(0, (_LARGEST, _LARGEST))
     extents = rows or 0, columns or 0
@@ -179,8 +188,8 @@ def tile_of(p: Product, target: Target) -> Tile | None:
 
 
 def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> int:
-    """Parts of shared memory: a second one to copy to while threads compute, on devices where that
-    needs no registers, if there is a second round."""
+    """Parts of shared memory: 2 where the device can copy from memory to memory while threads
+    compute, both factors are such copies, and there is a second round; else 1."""
     terms = int_value(product(tuple(e for _, e in p.terms)))
     if not copies_ahead(target) or (terms is not None and terms <= depth):
         return 1
@@ -192,19 +201,20 @@ def _stages(p: Product, size: tuple[int, int], depth: int, target: Target) -> in
 
 
 def _is_copy(value: Expr) -> bool:
-    """Whether an element of a factor is one of memory, or zero in the place of some."""
+    """Whether elements of a factor are loads, or zero where a condition does not hold: then no
+    thread has to compute anything to copy them."""
     into = buffer("tile", (1,), value.dtype, "shared")
     return value.dtype.bytes >= LEAST and copy_of(Store(into, (_FIRST,), value)) is not None
 
 
 def _window(p: Product) -> int:
-    """Terms of a channel of a convolution; 0 if that is not known."""
+    """Terms of one channel of a convolution (taps of its filter); 0 if unknown."""
     return int_value(product(tuple(e for _, e in p.terms[1:]))) or 0
 
 
 def _depth(p: Product, size: tuple[int, int], threads: int, target: Target) -> int:
-    """Terms that are copied at a time: whole windows, if each thread then has those of a column,
-    and no more zeros are computed beyond the last term."""
+    """Terms per round. Whole windows of a convolution, if each thread then copies those of one
+    column, and if that does not add more zeros behind the last term."""
     shared = target["max_shared_memory_per_block"]
     assert isinstance(shared, int)
 
@@ -224,18 +234,20 @@ def _depth(p: Product, size: tuple[int, int], threads: int, target: Target) -> i
 
 
 def _shared_bytes(p: Product, size: tuple[int, int], depth: int) -> int:
-    """The most bytes that a tile of both factors takes, with gaps."""
+    """An upper bound on the bytes of a round's tiles of both factors, gaps included."""
     gap = _gap(min(depth, _CHUNK_FULL))
     return (sum(size) * p.dtype.bytes + 2 * gap) * depth
 
 
 def _gap(chunk: int) -> int:
-    """Bytes behind a row of shared memory, where neighbouring threads write `chunk` rows."""
+    """Bytes of padding behind a row of shared memory, such that neighbouring threads, which write
+    to `chunk` rows, write to different banks."""
     return max(_VECTOR, _BANKS // chunk)
 
 
 def _size(extent: int | None, threads: int) -> int:
-    """Rows or columns of a tile, a multiple of the threads along it: up to _SYMBOLIC."""
+    """Rows or columns of a tile: a multiple of the threads along it, at most _SYMBOLIC, and not
+    twice as many as `extent` needs."""
     size = max(_SYMBOLIC, threads)
     while extent is not None and size // 2 >= max(extent, threads):
         size //= 2
@@ -244,9 +256,9 @@ def _size(extent: int | None, threads: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A factor in shared memory: `buffer` has a row for each term. `lanes`: elements that a thread
-    copies at once, along terms or along the factor's own axes. `chunk`: terms that neighbouring
-    threads copy, of `together` rows or columns, such that a warp writes to all banks."""
+    """A factor in shared memory. `buffer` has a row for each term. A thread copies `lanes` elements
+    at once, along terms or along the factor's own axes. Along terms, neighbouring threads copy
+    `chunk` terms of `together` rows or columns, such that a warp writes to all banks."""
 
     side: Side
     buffer: Buffer
@@ -257,11 +269,13 @@ class _Copied:
 
 
 def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
-    """How a factor is copied: along that of its axes in which more of its elements are adjacent.
-    Copies ahead go from memory to memory: none of them takes a vector apart."""
+    """How a factor is copied: along the axes in which more of its elements are adjacent in memory.
+    Copies ahead go from memory to memory, so a vector cannot be taken apart in registers: along
+    terms, which are different rows of shared memory, they copy single elements."""
     along_terms = adjacent((side.value,), of.p.terms, of.terms)
     along_own = adjacent((side.value,), side.axes, side.extent)
-    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
+    # Where nothing is adjacent, as in padded images, the axis of the output that is adjacent
+    # decides.
     terms = along_terms > along_own or (along_terms == along_own and name == "left")
     ahead = tile.stages > 1
     lanes = max(1, int(along_own)) if not terms else 1 if ahead else max(1, int(along_terms))
@@ -276,7 +290,7 @@ def _copied(name: str, side: Side, of: TiledProduct, tile: Tile) -> _Copied:
 
 
 class _Tiles:
-    """The statements of all tiles."""
+    """The program of a product in tiles."""
 
     def __init__(self, group: Group, p: Product, tile: Tile):
         self.p, self.tile = p, tile
@@ -286,6 +300,7 @@ class _Tiles:
         # Sums of a thread: groups, and rows or columns of each; of columns vectors, as they are
         # stored, and columns of each.
         self.down = _groups(tile.rows // tile.down)
+        # Columns of a group are cut into vectors as long as can be stored.
         count, self.group = _groups(tile.columns // tile.across)
         most = min(self.of.result_lanes, _VECTOR // p.dtype.bytes)
         self.lanes = math.gcd(self.group, most)
@@ -327,8 +342,8 @@ class _Tiles:
     # ---- sums --------------------------------------------------------------------------------
 
     def _each_sum(self, body: Callable[..., Stmt]) -> Stmt:
-        """For each thread, and each of its sums: group of rows, row, group of columns, vector,
-        column."""
+        """`body` for each thread and each of its sums. The loops are over groups of rows, rows of a
+        group, groups of columns, vectors of a group, columns of a vector."""
 
         def sums(t: Expr) -> Stmt:
             roles = [_REGISTER, _REGISTER, *self.column_roles]
@@ -338,7 +353,8 @@ class _Tiles:
         return each_thread("thread", self.tile.threads, sums)
 
     def _products(self, t: Expr) -> Stmt:
-        """Add the products of the terms in shared memory to the sums of a thread."""
+        """The statement that adds the products of the terms in shared memory to the sums of thread
+        t."""
         dtype = self.p.dtype
         rows = buffer("row", self.down, dtype, "register")
         columns = buffer("column", self.across, dtype, "register")
@@ -370,11 +386,12 @@ class _Tiles:
 
     @property
     def _warps(self) -> bool:
-        """Whether warps of threads are along both rows and columns."""
+        """Whether a warp is a rectangle of threads, so that it loads fewer different elements than
+        a line."""
         return self.tile.across % _WARP_ACROSS == 0 and self.tile.down % _WARP_DOWN == 0
 
     def _place(self, t: Expr) -> tuple[Expr, Expr]:
-        """A thread's place among those of the block, down and across."""
+        """The position (down, across) of thread t among the threads of the block."""
         across, warp = self.tile.across, _WARP_DOWN * _WARP_ACROSS
         if not self._warps:
             return t // across, t % across
@@ -383,20 +400,24 @@ class _Tiles:
         return down, t // warp % warps * _WARP_ACROSS + lane % _WARP_ACROSS
 
     def _row(self, t: Expr, r: Expr) -> Expr:
-        """The first row in the tile of a group of a thread."""
+        """The first row, in the tile, of group r of thread t."""
         group = self.down[1]
         return simplify((r * self.tile.down + self._place(t)[0]) * group)
 
     def _column(self, t: Expr, c: Expr) -> Expr:
-        """The first place of a group of a thread in a row of shared memory."""
+        """The first position, in a row of shared memory, of group c of columns of thread t."""
         return simplify((c * self.tile.across + self._place(t)[1]) * self.group)
 
     @property
     def _columns_apart(self) -> bool:
-        """Whether the vectors of a group lie apart in the output: those of the threads of a warp
-        are adjacent then, which would be single elements with gaps otherwise. Shared memory has
-        the columns in the order of threads. Copies along columns write to all banks even so, those
-        along terms would not."""
+        """Whether the vectors of a thread's group lie apart in the output.
+
+        Where rows of the output are not aligned to groups, a thread stores vectors shorter than its
+        group. If the group were adjacent in the output, a warp would store short vectors with gaps
+        between them. So the vectors of neighbouring threads are adjacent instead. Shared memory has
+        the columns in the order of threads. That needs copies along columns, whose vectors fit;
+        copies along terms would write to the same banks.
+        """
         right = self.right
         return (
             self.lanes < self.group
@@ -406,7 +427,7 @@ class _Tiles:
         )
 
     def _output_column(self, t: Expr, c: Expr, h: Expr) -> Expr:
-        """The first column in the tile of vector `h` of a group of a thread."""
+        """The first column, in the tile, of vector h of group c of thread t."""
         if not self._columns_apart:
             return simplify(self._column(t, c) + h * self.lanes)
         across = self._place(t)[1]
@@ -418,7 +439,7 @@ class _Tiles:
     # ---- global memory to shared memory ------------------------------------------------------
 
     def _copy(self, copied: _Copied, start: tuple[Expr, Expr, Expr]) -> Stmt:
-        """Copy a tile of a factor to shared memory, by all threads."""
+        """The statement by which all threads copy a tile of a factor to shared memory."""
         side, depth = copied.side, self.tile.depth
         role, lanes = _COPY[copied.buffer.name], copied.lanes
 
@@ -443,7 +464,8 @@ class _Tiles:
         window = _window(self.p)
         window = window if window and depth % window == 0 else 1
         names, extents, places = self._own_places(copied)
-        # A thread's elements are at the same place of a channel, or the next one of a window.
+        # The outer loop is over the places within a window: what one thread copies is then at the
+        # same place of several channels, and most of an address is computed once.
         return nest(
             ["ki", "ko", *names],
             [window, depth // window, *extents],
@@ -457,8 +479,9 @@ class _Tiles:
     def _own_places(
         self, copied: _Copied
     ) -> tuple[list[str], list[int], Callable[..., tuple[Expr, Expr]]]:
-        """Loops over the rows or columns of a tile, in the order of global memory, and each of them
-        with its place in a row of shared memory."""
+        """The loops over the rows or columns of a tile, in the order of global memory: names,
+        extents, and a function from their variables to (row or column, its position in a row of
+        shared memory)."""
         if copied is self.left or not self._columns_apart:
             return ["j"], [copied.side.size], lambda j: (j, j)
         (_, vectors, lanes), width = self.across, _WARP_ACROSS
@@ -474,6 +497,6 @@ class _Tiles:
 
 
 def _groups(count: int) -> tuple[int, int]:
-    """How many groups of adjacent rows or columns a thread has, and how many are in each."""
+    """(groups of adjacent rows or columns of a thread, rows or columns in each)"""
     size = next(n for n in (_GROUP, 2, 1) if count % n == 0)
     return count // size, size

@@ -1,9 +1,10 @@
-"""The factors of a product on tensor cores in shared memory: how a tile of one is copied there.
+"""How the factors of a product on tensor cores are copied to shared memory, and how they lie there.
 
-The layout in shared memory follows from that in global memory, since both are accessed in vectors
-of up to 16 bytes: terms are adjacent or, for elements of 16 bits, which the tensor cores transpose
-as they read them, rows or columns are. Where a device copies while its threads compute, and does so
-for both factors, shared memory has several parts, of which all but one are filled for later rounds.
+Both global and shared memory are accessed in vectors of up to 16 bytes, so a factor has the same
+order in both: terms are adjacent, or its rows or columns are. The second is possible for elements
+of 16 bits, which tensor cores can transpose as they load them. Where a device copies while its
+threads compute, and can do so for both factors, shared memory has several parts, all but one of
+which are filled for later rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _AT_ONCE = 8  # most loads that a thread waits for together: each needs register
 
 
 def factors_of(p: Product) -> tuple[Expr, Expr] | None:
-    """The factors in the types that are multiplied; None for others."""
+    """The two factors in the types that tensor cores multiply; None if they do not."""
     left, right = _narrow(p.left), _narrow(p.right)
     if (left.dtype.name, right.dtype.name) in FACTORS:
         return left, right
@@ -41,7 +42,7 @@ def factors_of(p: Product) -> tuple[Expr, Expr] | None:
 
 
 def _narrow(value: Expr) -> Expr:
-    """What a factor is before it is converted to the type of the sums: x of cast(x), and of zeros
+    """A factor without the conversion to the type of the sums: x for cast(x), also where zeros are
     around it."""
     if isinstance(value, Cast):
         return value.a
@@ -53,9 +54,9 @@ def _narrow(value: Expr) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class HowCopied:
-    """`transposed`: rows or columns are adjacent in shared memory, not terms. `lanes`: elements
-    that a thread copies at once. `neighbours`: whether adjacent threads copy adjacent elements of
-    shared memory."""
+    """The order of a factor in shared memory. `transposed`: rows or columns are adjacent there,
+    else terms are. `lanes`: elements that a thread copies at once. `neighbours`: whether
+    neighbouring threads write neighbouring elements of shared memory."""
 
     transposed: bool
     lanes: int
@@ -64,8 +65,8 @@ class HowCopied:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor in shared memory: `place(j, k)` is where in `buffer` row or column j of the tile and
-    its term k are."""
+    """A factor in shared memory. Row or column j of the tile and its term k are at `place(j, k)` of
+    `buffer`."""
 
     side: Side
     buffer: Buffer
@@ -74,16 +75,17 @@ class Factor:
 
     @property
     def role(self) -> str:
-        """The role of nests that fill it."""
+        """The role of the nests that copy it to shared memory."""
         return f"copy {self.buffer.name}"
 
 
 def how_copied(name: str, side: Side, of: TiledProduct) -> HowCopied:
-    """How a factor, "left" or "right", is copied: along that of its axes, its own or the terms, in
-    which more of its elements are adjacent in memory."""
+    """How a factor ("left" or "right") is copied: along the axes, its own or the terms, in which
+    more of its elements are adjacent in memory."""
     along_terms = adjacent((side.value,), of.p.terms, of.terms)
     along_own = adjacent((side.value,), side.axes, side.extent)
-    # Where nothing is adjacent, as in padded images, the last axis of the output is best.
+    # Where nothing is adjacent, as in padded images, the axis of the output that is adjacent
+    # decides.
     across = along_own > along_terms or (along_own == along_terms and name == "right")
     flips = across and side.dtype.bytes == 2
     lanes = along_own if flips else 0 if across else along_terms
@@ -91,8 +93,9 @@ def how_copied(name: str, side: Side, of: TiledProduct) -> HowCopied:
 
 
 def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
-    """Copy a tile of a factor, which begins at batch, row or column, term, to shared memory, by all
-    threads; neighbouring ones read neighbouring elements, or vectors."""
+    """The statement by which all threads copy a tile of a factor to shared memory. `start` is the
+    batch, the first row or column, and the first term. Neighbouring threads read neighbouring
+    elements or vectors."""
     role, how = c.role, c.how
     lanes = (how.lanes, 1) if how.transposed else (1, how.lanes)
 
@@ -104,8 +107,8 @@ def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
         return nest(["k", "j"], [depth, size], lambda k, j: element(j, k), [role, ""], True)
     if how.neighbours:
         return nest(["j", "k"], [size, depth], element, [role, ""], True)
-    # Eight neighbours in memory, which are rows of shared memory, by four terms: a warp reads whole
-    # sectors and writes to all banks.
+    # Eight neighbours in memory, which are different rows of shared memory, by four terms: so a
+    # warp reads whole sectors and writes to all banks.
     extents = [size // 8, depth // 4, 8, 4]
     return nest(
         ["jo", "ko", "ji", "ki"],
@@ -117,8 +120,8 @@ def fill(c: Factor, of: TiledProduct, start: tuple[Expr, Expr, Expr]) -> Stmt:
 
 
 def _can_go_on(c: Factor) -> bool:
-    """Whether a device copies a factor while its threads compute: memory, or zeros, in pieces of
-    enough bytes."""
+    """Whether a factor can be copied while threads compute: its elements are loads, or zeros, in
+    pieces that are large enough for asynchronous copies."""
     into = buffer("tile", (1,), c.side.dtype, "shared")
     if c.how.lanes * c.side.dtype.bytes < LEAST:
         return False
@@ -135,10 +138,13 @@ def copy_ahead(
     producers: int = 0,
     tensor_maps: bool = False,
 ) -> int:
-    """Fill the factors, which the loop with role ROUND allocates, for the next rounds while a round
-    computes, where the target and shared memory allow it beside `out`, with gaps of up to 32 bytes
-    behind its rows: by so many threads of their own, or by all. `tensor_maps`: by hardware where it
-    can. The dimensions that each buffer then has before its own, 0 or 1."""
+    """Let the factors, which the loop with role ROUND allocates, be copied for later rounds, if the
+    target can and shared memory has room for several parts beside `out` (whose rows may get gaps of
+    up to 32 bytes).
+
+    All threads copy, or `producers` threads of their own; with `tensor_maps` hardware does where it
+    can. Returns how many dimensions the buffers of the factors have got in front: 0 or 1.
+    """
     rows, columns = (static(e, "a tile of sums") for e in out.shape)
     rest = rows * (columns * out.dtype.bytes + _GAP)
     stages = stages_of(tile.rows, tile.columns, tile.factors, rest, int_value(of.rounds), target)
@@ -153,6 +159,7 @@ def divide_copies(s: Schedule, c: Factor, threads: int) -> None:
     """Divide the nests that fill a factor among the threads of a block."""
     for name in s.loops(role=c.role):
         done: Cooperative = s.cooperative(name, threads, c.how.lanes)
+        # Unrolled copies load before they store, so each iteration takes registers.
         if static(s.loop(done.rounds).extent, "rounds of a copy") > _AT_ONCE:
             s.unroll(s.split(done.rounds, _AT_ONCE).inner)
         else:

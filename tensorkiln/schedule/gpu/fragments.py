@@ -1,5 +1,6 @@
-"""What the threads of a warp load of a tile in shared memory, and multiply: expressions of a thread
-on the fragments of `schedule/intrin/fragments.py`."""
+"""Expressions of one thread of a warp: the fragments that it loads from a tile in shared memory
+(`schedule/intrin/fragments.py`), and their products on tensor cores.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from tensorkiln.schedule.intrin.fragments import Digit, mma_name, mma_parts, pla
 def loaded(
     b: Buffer, transposed: bool, digits: tuple[Digit, ...], t: Expr, first: Expr, term: Expr
 ) -> Expr:
-    """What thread t has of 16 rows or columns from `first`, and of 32 bytes of terms from `term`.
-    `b` has a row for each row or column or, if it is `transposed`, for each term. `digits`:
-    LEFT_MATRICES, or RIGHT_MATRICES for two right factors of 8 columns."""
+    """The fragment that thread t gets of 16 rows or columns from `first`, and of 32 bytes of terms
+    from `term`. `b` has a row for each row or column or, if `transposed`, for each term. `digits`:
+    LEFT_MATRICES, or RIGHT_MATRICES for the right factors of two products, of 8 columns each."""
     thread = t % WARP_THREADS
     block, half = place_of(thread // 8, digits)
     at = simplify(first + block * 8)
@@ -30,8 +31,8 @@ def loaded(
 
 
 def multiplied(left: Expr, right: Expr, sums: Expr, capability: int) -> Expr:
-    """The sums of 16 rows and 8 columns with the product of 32 bytes of terms, by instructions that
-    a compute capability has."""
+    """The sums of 16 rows and 8 columns after the product of 32 bytes of terms is added. A compute
+    capability with smaller instructions only uses several of them."""
     dtype = left.dtype.element
     shape = shape_for(dtype, capability)
     parts = mma_parts(dtype, shape)
@@ -43,13 +44,13 @@ def multiplied(left: Expr, right: Expr, sums: Expr, capability: int) -> Expr:
 
 
 def chosen(vector: Expr, lanes: tuple[int, ...]) -> Expr:
-    """Lanes of a vector; a scalar for one."""
+    """Some lanes of a vector; a scalar if it is one lane."""
     whole = lanes == tuple(range(vector.dtype.lanes))
     return vector if whole else Shuffle(vector, vector, lanes)
 
 
 def joined(parts: list[Expr]) -> Expr:
-    """Scalars, or vectors, of one length as a vector; their number is a power of two."""
+    """Scalars, or vectors of one length, concatenated. Their number is a power of two."""
     if len(parts) > 1 and parts[0].dtype.lanes == 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         return joined([Shuffle(Broadcast(a, 2), Broadcast(b, 2), (0, 2)) for a, b in pairs])

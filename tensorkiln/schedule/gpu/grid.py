@@ -1,4 +1,4 @@
-"""How loops become a grid: blocks of threads, as many as there is work for."""
+"""Binding loops to a grid: which loops become blocks, and which become threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def most_threads(target: Target) -> int:
 
 
 def enough_threads(extent: int | None, most: int) -> int:
-    """The least power of two that is at least `extent`; `most` if that is more, or unknown."""
+    """The least power of two that is at least `extent`, but not more than `most`; `most` if it is
+    unknown."""
     return most if extent is None else min(most, 1 << max(0, extent - 1).bit_length())
 
 
@@ -30,8 +31,8 @@ def on_grid(s: Schedule, nest: Sequence[str], target: Target) -> str:
     """Give each iteration of a nest of loops a thread, in blocks along x. Return the loop over the
     threads of a block.
 
-    The place in a nest follows from a thread's number by division, which proofs understand only if
-    the divisors are known. Loops around one of unknown extent become blocks along y and z.
+    Fused loops get their indices back by division, which proofs understand only for known divisors.
+    So loops around one of unknown extent are not fused with it, but become blocks along y and z.
     """
     inner = _inner(s, nest)
     threads = enough_threads(int_value(s.loop(inner).extent), most_threads(target))
@@ -42,7 +43,7 @@ def on_grid(s: Schedule, nest: Sequence[str], target: Target) -> str:
 
 
 def _inner(s: Schedule, nest: Sequence[str]) -> str:
-    """Bind all of a nest but what goes along x, and return that loop."""
+    """Bind all loops of a nest to blocks but the one that goes along x, and return that loop."""
     *outer, inner = _divisible(s, nest)
     for index, loop in zip(("blockIdx.y", "blockIdx.z"), reversed(outer), strict=False):
         s.bind(loop, index)
@@ -50,8 +51,8 @@ def _inner(s: Schedule, nest: Sequence[str]) -> str:
 
 
 def _divisible(s: Schedule, nest: Sequence[str]) -> list[str]:
-    """Fuse a nest to at most three loops, each of which has unknown extents only outermost, if
-    three suffice."""
+    """Fuse a nest to at most three loops. If three suffice, none of them has an unknown extent but
+    the outermost of its parts, so that only known extents are divisors."""
     parts: list[list[str]] = [[]]
     for loop in reversed(nest):
         parts[-1].insert(0, loop)

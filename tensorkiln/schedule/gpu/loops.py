@@ -1,7 +1,7 @@
 """The schedule of a device for any group: a thread for each element of the output.
 
 Where all tensors are contiguous and their size is a multiple of a vector, a thread computes one
-vector. Reductions are computed by one thread each. The program is that of CPUs
+vector. A reduction is computed by one thread. The program is that of CPUs
 (`schedule/loops/program.py`).
 """
 
@@ -22,7 +22,7 @@ _VECTOR = 16  # bytes that a thread reads or writes at once
 
 
 def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedule:
-    """Any group whose operators all have tensor programs."""
+    """The schedule of any group whose operators all have tensor programs."""
     if any(int_value(d) is None for d in group.out_type.shape[1:]):
         group = group.unviewed
     regions = regions_of(group, target)
@@ -40,8 +40,8 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
 
 
 def _in_loops(r: OutputRegion) -> Stmt:
-    """The loops of a region. One that has none around it, since all of it needs one reduction, is
-    one iteration, for one thread."""
+    """The loops of a region of the output. A region without loops over elements (one reduction that
+    computes all of it) gets a loop of one iteration, which can be bound to a thread."""
     body = r.stmt()
     if isinstance(body, For) and (r.around or not r.reduces):
         return body
@@ -49,8 +49,8 @@ def _in_loops(r: OutputRegion) -> Stmt:
 
 
 def _nest(s: Schedule, loop: str) -> list[str]:
-    """The perfectly nested loops over elements from `loop` inwards; those of a reduction are not
-    among them, since its start stands beside them."""
+    """The perfectly nested loops over elements from `loop` inwards. Loops of a reduction are not
+    among them, because its initialization stands beside them."""
     nest = [loop]
     while len(inside := s.children(nest[-1])) == 1 and inside[0] in s.loops():
         nest.append(inside[0])
@@ -58,7 +58,7 @@ def _nest(s: Schedule, loop: str) -> list[str]:
 
 
 def _lanes(group: Group) -> int:
-    """Elements of the widest type of a group that fit a vector."""
+    """How many elements of the widest type of a group fit into a vector."""
     types = [group.out_type.dtype, *(v.tensor.dtype for v in group.calls)]
     types += [p.tensor.dtype for p in group.function.params]
     return max(1, _VECTOR // max(t.bytes for t in types))

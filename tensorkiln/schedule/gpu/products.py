@@ -1,4 +1,8 @@
-"""What is a sum of products: which indices of an output are rows, columns or a batch."""
+"""Recognizes sums of products: which indices of an output are rows, columns or a batch.
+
+The element program of a group decides, not its operators, so linear, matmul and convolution are all
+the same here.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The `value` of an element at `index`, a function of `total`, the sum over `terms` of left *
-    right."""
+    """An output whose elements are functions of one sum of products: element `index` is `value`, a
+    function of `total`, the sum of left * right over `terms`."""
 
     index: tuple[Expr, ...]  # of the output, in the variables of rows, columns and batch
     value: Expr
@@ -35,7 +39,7 @@ class Product:
 
     @property
     def terms(self) -> Axes:
-        """The variables of the sum."""
+        """The variables over which the sum runs, with their extents."""
         return self.total.axes
 
     @property
@@ -45,7 +49,8 @@ class Product:
 
 
 def product_of(group: Group) -> Product | None:
-    """The product that a group computes; None if its elements are anything else."""
+    """The product that a group computes; None if its elements are not functions of one sum of
+    products."""
     t = group.out_type
     if t.layout is not None or group.calls[group.out_var].op == "concat":
         return None
@@ -69,6 +74,7 @@ def product_of(group: Group) -> Product | None:
     columns = [x for x in axes if x[0] in in_right - in_left]
     batch = [x for x in axes if x not in rows and x not in columns]
     last = next((x for x in reversed(axes) if int_value(x[1]) != 1), None)
+    # The last index of the output becomes a column, so that neighbouring threads write neighbours.
     if last in rows:
         left, right, rows, columns = right, left, columns, rows
     p = Product(tuple(index), value, total, left, right, rows, columns, batch)
@@ -76,8 +82,9 @@ def product_of(group: Group) -> Product | None:
 
 
 def _with_one_row(group: Group, p: Product) -> Product:
-    """The product with one index of rows in place of several (n, s), where all buffers are accessed
-    at n * S + s: divisions by a symbolic S would not be understood."""
+    """The product with one row index in place of several (n, s), if all buffers are accessed at n *
+    S + s. Otherwise n and s would be found by division by S, which proofs do not understand for a
+    symbolic S."""
     if all(int_value(e) is not None for _, e in p.rows[1:]):
         return p
     *outer, (last, _) = p.rows
@@ -102,8 +109,8 @@ def _with_one_row(group: Group, p: Product) -> Product:
 
 
 def _outputs_of_group(group: Group) -> int | None:
-    """The output channels of each group of a convolution, if they are enough for the rows of a
-    tile: groups are then a batch of products."""
+    """Output channels of each group of a convolution; None if they are too few for the rows of a
+    tile. With enough of them, the groups are a batch of products."""
     anchor = group.anchor
     if anchor is None or anchor.op != "conv2d" or anchor.attrs.groups == 1:
         return None

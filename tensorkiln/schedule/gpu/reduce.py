@@ -1,5 +1,5 @@
-"""Reductions on a device: a block of threads for each element, where its terms are many and
-neighbours in memory, or elements are few. All others are computed by one thread each (loops.py).
+"""Reductions on a device by a block of threads per element: where there are many terms that are
+neighbours in memory, or few elements. In all others, one thread computes an element (`loops.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.reductions import reductions_of, replaced
 from tensorkiln.target import Target
 
-# Fewer terms than _TERMS are not worth a block. Up to _ELEMENTS elements do not fill a device with
-# a thread each.
+# Sums of fewer terms are not worth a block. Up to so many elements do not fill a device with one
+# thread each, so that a block for each is better.
 _TERMS, _ELEMENTS = 64, 4096
 
 
 def schedule_reduce(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group with one reduction, and elementwise operators before and after it. None where a
-    thread for each element is better."""
+    """The schedule of a group with one reduction, and elementwise operators before and after it.
+    None where a thread for each element is better."""
     t = group.out_type
     if t.layout is not None or group.calls[group.out_var].op == "concat":
         return None
@@ -41,14 +41,15 @@ def schedule_reduce(group: Group, target: Target, check: bool = False) -> Schedu
 
 
 class _Reduction:
-    """The statements of one element; `suits` once they are made, if a block is to compute it."""
+    """The program of one element. `suits` says, once it is made, whether a block should compute
+    it."""
 
     def __init__(self, group: Group, target: Target):
         self.group, self.most = group, most_threads(target)
         self.suits = False
 
     def element(self, *index: Expr) -> Stmt:
-        """The block of threads of the element at an index."""
+        """The statements of the block that computes the element at an index."""
         group = self.group
         value = simplify_value(group.element(group.out_var)(*index), {})
         found = list(dict.fromkeys(reductions_of(value)))

@@ -1,5 +1,5 @@
-"""Softmax and layer norm on a device: a block of threads for each row, or a thread for each row
-where rows are short. The formulas are those of `schedule/rows/program.py`.
+"""Softmax and layer norm on a device: a block of threads per row, or one thread per row where rows
+are short. The formulas are those of `schedule/rows/program.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _scheduled(group: Group, target: Target, row: Callable[[Row], Stmt], check: 
 
 
 def _with_rows(f: PrimFunc) -> PrimFunc:
-    """The program with a loop over rows, if it has but one row and therefore none."""
+    """The program in a loop of one row, if it has but one row and so no loop over rows."""
     if any(isinstance(s, For) and role_of(s) == "row" for s in walk_stmt(f.body)):
         return f
     return replace(f, body=around([(Var("row"), IntImm(1), "row")], f.body))
@@ -77,7 +77,7 @@ class BlockRow(Row):
         return each_thread("thread", self.threads, own)
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
-        """Nothing to do, and the value: each thread computes it where it needs it."""
+        """No statement, and the value itself: each thread computes it where it needs it."""
         return seq(), value
 
     def reduce(self, name: str, op: str, value: Element) -> tuple[Stmt, Expr]:

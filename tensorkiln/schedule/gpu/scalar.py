@@ -1,6 +1,5 @@
-"""Operators whose programs are scalar, on a device: a thread for each row, column or few samples.
-
-The programs are those of CPUs.
+"""Operators whose programs are scalar (trees, sorting, scattering), on a device: each thread runs
+the program of a CPU for one row, one column or a few samples.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ _PROGRAMS = {
 
 
 def schedule_scalar(group: Group, target: Target, check: bool = False) -> Schedule:
-    """`top_k`, `scatter`, `tree_leaves`, `coupled`: an iteration of the outer loops is a thread."""
+    """The schedule of `top_k`, `scatter`, `tree_leaves` and `coupled`: each iteration of the outer
+    loops is a thread."""
     assert group.anchor is not None
     f = _PROGRAMS[group.anchor.op](group)
     s = Schedule(replace(f, inplace=()), check)
@@ -44,7 +44,7 @@ def schedule_scalar(group: Group, target: Target, check: bool = False) -> Schedu
 
 
 def _outermost(s: Schedule, loop: str, roles: tuple[str, ...]) -> bool:
-    """Whether only loops of these roles, each with nothing else inside, are around a loop."""
+    """Whether only loops of these roles are around a loop, each with nothing else inside."""
     parent = s.parent(loop)
     while parent is not None:
         if s.role(parent) not in roles or len(s.children(parent)) != 1:

@@ -1,14 +1,14 @@
-"""Products on tensor cores, of any operator whose element is a sum of products (`products.py`).
+"""Sums of products (`products.py`) on tensor cores.
 
-A block of up to four warps computes a tile of rows x columns. For each step of 64 bytes of terms
-all threads copy a tile of each factor to shared memory, with zeros beyond the last row, column or
-term: where a device copies while it computes, those of the next steps (`factors.py`). Each warp
-loads fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies them; its sums
-stay in registers, as float32 or int32.
+A block of up to four warps computes a tile of rows x columns. In each round all threads copy a tile
+of each factor, 64 bytes of terms, to shared memory, with zeros beyond the last row, column or term.
+Where a device copies while it computes, they copy for later rounds (`factors.py`). Each warp loads
+fragments of its part of both (`schedule/intrin/fragments.py`) and multiplies them. Sums stay in
+registers, as float32 or int32.
 
-A factor has a row of terms in shared memory for each row of the tile or, transposed, a row of the
-tile's rows for each term (`factors.py`). Rows are 16 bytes longer than a power of two, so that 8 of
-them that are loaded at once lie in different banks.
+In shared memory a factor has a row of terms for each row of the tile or, transposed, a row of the
+tile's rows for each term. Rows are padded by 16 bytes beyond a power of two, so that the 8 rows of
+one load lie in different banks.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _STORE = "store"  # the role of nests that store to the output
 
 
 def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group whose output elements are functions of one sum of products of float16, bfloat16 or
-    integers of 8 bits, or of float32 where the target says tf32. None if it is not such a product,
-    or too narrow for tiles."""
+    """The schedule of a group whose output elements are functions of one sum of products of
+    float16, bfloat16 or 8-bit integers, or of float32 where the target allows tf32. None if it is
+    not such a product, or has too few rows or columns for tiles."""
     group, found = tiled_product(group)
     factors = None if found is None else factors_of(found)
     if found is None or factors is None:
@@ -85,6 +85,7 @@ def schedule_tensor_cores(group: Group, target: Target, check: bool = False) -> 
     )
     bind_tiles(s)
     both = made.left, made.right
+    # It may put a dimension in front of the buffers, so padding follows.
     before = copy_ahead(s, both, made.of, tile, made.out, target)
     for factor in both:
         divide_copies(s, factor, tile.threads)
@@ -110,8 +111,8 @@ def _tile_of(p: Product, dtype: DType, target: Target) -> WarpTile | None:
 
 
 def _rows_of(name: str, side: Side, of: TiledProduct) -> Factor:
-    """A factor with a row of shared memory for each row or column of the tile or, transposed, for
-    each term."""
+    """A factor in plain rows of shared memory: one for each row or column of the tile or,
+    transposed, one for each term."""
     how = how_copied(name, side, of)
     shape = (of.depth, side.size) if how.transposed else (side.size, of.depth)
     made = buffer(name, shape, side.dtype, "shared")
@@ -119,7 +120,7 @@ def _rows_of(name: str, side: Side, of: TiledProduct) -> Factor:
 
 
 class _Tiles:
-    """The statements of all tiles."""
+    """The program of a product in tiles."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class _Tiles:
     # ---- sums ----------------------------------------------------------------------------------
 
     def _place(self, t: Expr) -> tuple[Expr, Expr]:
-        """The first row and column of the warp of a thread, in the tile."""
+        """The first row and column, in the tile, of the warp of thread t."""
         rows, columns = self.tile.of_warp
         warp = t // WARP_THREADS
         return warp // self.tile.across * rows, warp % self.tile.across * columns
@@ -231,7 +232,7 @@ class _Tiles:
         return (t, r, c, lane_ramp(SUMS.count))
 
     def _each_sum(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-        """For each thread, and each product of its sums: 16 rows, 8 columns."""
+        """`body` for each thread and each of its products, of 16 rows and 8 columns."""
         extents = [self.blocks[0], 2 * self.blocks[1]]
 
         def sums(t: Expr) -> Stmt:
@@ -244,8 +245,9 @@ class _Tiles:
         return Store(self.sums, self._sums_at(t, r, c), zero)
 
     def _finish(self, r: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
-        """Store 16 rows of each warp: the sums to shared memory, rounded once to the type of the
-        operator, and what the group computes of them to the output, in its order."""
+        """Store 16 rows of each warp. The sums go to shared memory, rounded once to the type of the
+        operator; from there all threads compute the rest of the group, in the order of the
+        output."""
         warp_rows, _ = self.tile.of_warp
 
         def share(t: Expr) -> Stmt:
@@ -263,7 +265,7 @@ class _Tiles:
         )
 
     def _share(self, t: Expr, r: Expr, c: Expr) -> Stmt:
-        """Store the sums of a thread of one product to shared memory, pair by pair."""
+        """Store the sums of one product of a thread to shared memory, two at a time."""
         warp, (_, column) = t // WARP_THREADS, self._place(t)
         sums = Load(self.sums, self._sums_at(t, r, c))
         found = []

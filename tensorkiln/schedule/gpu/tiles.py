@@ -1,5 +1,6 @@
-"""A product (`products.py`) in tiles, one for each block of threads: which elements of its factors
-a tile needs, and which elements of the output it gives."""
+"""A product (`products.py`) in tiles, one per block of threads: the elements of its factors that a
+tile reads, and the elements of the output that it writes.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ _VECTORS = (16, 8, 4)  # bytes that a thread moves at once
 
 
 def tiled_product(group: Group) -> tuple[Group, Product | None]:
-    """The product that a group computes, as `product_of`, and the group whose buffers it reads."""
+    """(the group whose buffers are accessed, the product that it computes or None, as
+    `product_of`)"""
     found = product_of(group)
     if found is None or not found.batch:
         return group, found
     if all(int_value(e) is not None for _, e in (*found.rows, *found.columns)):
         return group, found
-    # A row of a batch, z * n + i, is one of x[z, i]; rows alone stay one dimension.
+    # Proofs understand x[z, i], but not x[z * n + i] for a symbolic n. Rows without a batch stay
+    # one dimension.
     return group.unviewed, product_of(group.unviewed)
 
 
@@ -43,8 +46,8 @@ def bind_tiles(s: Schedule) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A factor: its `value`, which depends on `axes` (rows or columns) of `extent` elements in all,
-    terms and batch. A tile has `size` rows or columns."""
+    """A factor. Its `value` depends on `axes` (rows or columns), `extent` of them in all, on terms
+    and on the batch. A tile has `size` rows or columns."""
 
     value: Expr
     axes: Axes
@@ -58,8 +61,8 @@ class Side:
 
 
 class TiledProduct:
-    """A product in tiles of `rows` x `columns`, whose sums get `depth` terms at a time. `left` and
-    `right` are its factors, or what is given in their place."""
+    """A product in tiles of `rows` x `columns` sums, with `depth` terms per round. `factors`
+    replace those of the product, converted to the types that are multiplied."""
 
     def __init__(
         self,
@@ -78,12 +81,12 @@ class TiledProduct:
 
     @property
     def rounds(self) -> Expr:
-        """How often a tile gets terms."""
+        """The number of rounds, of `depth` terms each."""
         return simplify((self.terms + (self.depth - 1)) // self.depth)
 
     def grid(self, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-        """For each tile `body(batch, first row, first column)`; loops have roles for
-        `bind_tiles`."""
+        """`body(batch, first row, first column)` for each tile, in loops that `bind_tiles` binds to
+        blocks."""
         sides = self.left, self.right
         extents = [
             _extent(self.p.batch),
@@ -104,9 +107,9 @@ class TiledProduct:
         store: Callable[[Expr], Stmt],
         lanes: tuple[int, int] = (1, 1),
     ) -> Stmt:
-        """Store element (j, k) of a tile, row or column and term, that begins at `start`: batch,
-        row or column, term. It is zero beyond the last of them. `lanes` of each, which divide their
-        number, are inside together."""
+        """`store` of element (j, k), row or column and term, of the tile that begins at `start`
+        (batch, row or column, term); zero beyond the last of either. `lanes` of each, which divide
+        its extent, are inside or outside together, so one condition serves a vector."""
         z, first, first_term = start
         at, term = simplify(first + j), simplify(first_term + k)
         of = self.p
@@ -129,9 +132,9 @@ class TiledProduct:
     def finish(
         self, total: Expr, z: Expr, row: Expr, column: tuple[Expr, Expr], lanes: int = 1
     ) -> Stmt:
-        """Store one element of the output, with what the group computes of its sum, if there is
-        one. Its column is the sum of two; `lanes` of the second, which divide the number of
-        columns, are there together."""
+        """Store one element of the output, computed from its sum `total`, unless it is beyond the
+        last row or column. `column` has two parts, which are added; `lanes` of the second, which
+        divide the number of columns, are inside or outside together."""
         p, (first, j) = self.p, column
         base = simplify(first + (j // lanes * lanes if lanes > 1 else j))
         at = simplify(first + j)
@@ -152,7 +155,8 @@ class TiledProduct:
 
     @property
     def result_lanes(self) -> int:
-        """How many adjacent columns can be stored as one vector, with what is read for them."""
+        """How many adjacent columns can be stored as one vector, and everything that is read for
+        them loaded so."""
         p = self.p
         place = Load(self.group.out, self.group.store_index(p.index))
         read = replaced(p.value, p.total, const(0, p.dtype))
@@ -160,8 +164,8 @@ class TiledProduct:
 
     @property
     def rounded(self) -> DType:
-        """The type of totals in shared memory: that to which the group rounds them before all
-        else, or else that of the product."""
+        """The type of sums in shared memory: the type to which the group rounds them first, else
+        that of the product."""
         p = self.p
         types = {x.dtype for x in walk(p.value) if isinstance(x, Cast) and x.a == p.total}
         for t in types:
@@ -172,7 +176,8 @@ class TiledProduct:
 
 
 def split_index(axes: Axes, at: Expr, bounds: Ranges | None = None) -> dict[Var, Expr]:
-    """The values of several indices, the last of which is the fastest, at a place of all."""
+    """The indices of several axes, the last of which is the fastest, at position `at` of all of
+    them."""
     values: dict[Var, Expr] = {}
     for d, (var, extent) in reversed(list(enumerate(axes))):
         values[var] = simplify(at % extent if d else at, bounds or {})
@@ -181,8 +186,8 @@ def split_index(axes: Axes, at: Expr, bounds: Ranges | None = None) -> dict[Var,
 
 
 def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
-    """How many elements along some axes can be accessed as one vector in all values; less than 1
-    for single ones, the more the longer they are adjacent."""
+    """How many elements along some axes can be accessed as one vector in all values. Less than 1 if
+    only single elements can; the larger, the longer the runs of neighbours are."""
     for size in _VECTORS:
         lanes = size // values[0].dtype.bytes
         if lanes > 1 and all(_divides(x, axes, extent, lanes) for x in values):
@@ -195,7 +200,7 @@ def adjacent(values: Sequence[Expr], axes: Axes, extent: Expr) -> float:
 
 
 def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
-    """Whether elements along some axes are accessed in vectors of `lanes`, with none left over."""
+    """Whether all elements along some axes can be accessed in whole vectors of `lanes`."""
     if int_value(simplify(extent % lanes)) != 0:
         return False
     step, lane = Var("step"), Var("lane")
@@ -205,8 +210,8 @@ def _divides(value: Expr, axes: Axes, extent: Expr, lanes: int) -> bool:
 
 
 def _in_vectors(e: Expr, lane: Var) -> bool:
-    """Whether all loads are adjacent, or the same, for neighbouring values of a variable on which
-    nothing else depends."""
+    """Whether all loads are of neighbouring elements, or of the same, for neighbouring values of
+    `lane`, and nothing else depends on it."""
     if isinstance(e, Load):
         linear = all(affine(i, (lane,)) is not None for i in e.indices)
         return linear and lane_stride(e, lane) in (0, 1)

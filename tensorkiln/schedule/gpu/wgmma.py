@@ -1,14 +1,13 @@
-"""Products of warpgroups (wgmma), of float16 or bfloat16: of any operator whose element is a sum of
-products (`products.py`).
+"""Sums of products (`products.py`) of float16 or bfloat16 by warpgroups: wgmma of sm_90a.
 
-A block of one or two warpgroups computes a tile of 64 rows for each of them. For each step of 64
-terms all threads copy a tile of each factor to shared memory (those of the next steps while they
-multiply, `factors.py`), or a warp of its own does (`ir/rings.py`), itself or by hardware for boxes
-of tensors, with zeros beyond the last row, column or term, in the permuted rows that the
-instruction reads (`schedule/intrin/warpgroup.py`). Each warpgroup multiplies its rows by all
-columns of the tile; its sums stay in registers, as float32. In the end they go through shared
-memory, 64 columns at a time, to where the group's other operators take them in the order of the
-output.
+A block has one or two warpgroups, each of which computes 64 rows of the tile, all of its columns.
+In each round 64 terms of both factors are copied to shared memory, with zeros beyond the last row,
+column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
+All threads copy, for later rounds (`factors.py`); or a producer warp does (`ir/rings.py`), by its
+threads or by TMA.
+
+Sums stay in registers, as float32. In the end they go through shared memory, 64 columns at a time,
+and threads compute the rest of the group from there, in the order of the output.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ _STORE = "store"  # the role of nests that store to the output
 
 
 def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group whose output elements are functions of one sum of products of float16 or bfloat16.
-    None if it is not such a product, or too narrow for tiles."""
+    """The schedule of a group whose output elements are functions of one sum of products of float16
+    or bfloat16. None if it is not such a product, or has too few rows or columns for tiles."""
     group, found = tiled_product(group)
     factors = None if found is None else factors_of(found)
     if found is None or factors is None or any(x.dtype.name not in HALVES for x in factors):
@@ -80,6 +79,7 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
         divide_copies(s, factor, producers if ahead and producers else tile.threads)
     for name in s.loops(role=_STORE):
         s.cooperative(name, tile.threads, made.lanes)
+    # Padding puts the rows that a warp writes at once into different banks.
     s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
     bind_threads(s)
     for name in s.loops(role=_REGISTER):
@@ -90,14 +90,15 @@ def schedule_wgmma(group: Group, target: Target, check: bool = False) -> Schedul
 
 
 def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
-    """Whether a block has a warp of its own that copies."""
+    """Whether a block has a producer warp: the target asks for one, and the block has room for
+    it."""
     most = target["max_num_threads"]
     assert isinstance(most, int)
     return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= most
 
 
 class _Tiles:
-    """The statements of all tiles."""
+    """The program of a product in tiles."""
 
     def __init__(
         self, group: Group, p: Product, tile: WarpgroupTile, factors: tuple[Expr, Expr]
@@ -164,7 +165,7 @@ class _Tiles:
     # ---- output --------------------------------------------------------------------------------
 
     def _divide(self, t: Expr) -> Stmt:
-        """Divide the sums of a thread into those of eight columns each."""
+        """Divide the vector of a thread's sums into vectors of eight columns each."""
         found, sums = [], self._sums_of(t)
         for k in range(0, self.fragment.count, SUMS.count):
             c, b = divmod(k // SUMS.count, self.eights)
@@ -176,8 +177,8 @@ class _Tiles:
         return (t, c, b, lane_ramp(SUMS.count))
 
     def _finish(self, c: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
-        """Store 64 columns of the tile: the sums to shared memory, and what the group computes of
-        them to the output, in its order."""
+        """Store 64 columns of the tile. The sums go to shared memory; from there all threads
+        compute the rest of the group, in the order of the output."""
 
         def share(t: Expr) -> Stmt:
             return loop("b", self.eights, lambda b: self._share(t, c, b), _REGISTER)
@@ -191,7 +192,7 @@ class _Tiles:
         return seq(self._each_thread(share), nest(["i", "j"], extents, store, [_STORE, ""], True))
 
     def _share(self, t: Expr, c: Expr, b: Expr) -> Stmt:
-        """Store the sums of a thread of eight columns to shared memory, pair by pair."""
+        """Store a thread's sums of eight columns to shared memory, two at a time."""
         part, found = Load(self.parts, self._part(t, c, b)), []
         for k in range(0, SUMS.count, 2):
             row, column = self.fragment.place(t % WARPGROUP_THREADS, IntImm(k))
@@ -203,7 +204,7 @@ class _Tiles:
 
 
 def _matrices(name: str, side: Side, of: TiledProduct) -> Factor:
-    """A factor in permuted rows of 128 bytes."""
+    """A factor in permuted rows of 128 bytes, as wgmma reads it."""
     how = how_copied(name, side, of)
     made = buffer(name, (side.size, of.depth), side.dtype, "shared", MATRIX_ALIGN)
     return Factor(side, made, how, lambda j, k: swizzled(j, k, how.transposed))

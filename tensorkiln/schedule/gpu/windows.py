@@ -1,9 +1,9 @@
-"""Windows on a device: pooling, depthwise and grouped convolution, and convolutions too narrow for
-tiles of products (contract.py).
+"""Windows on a device: pooling, depthwise and grouped convolution, and convolutions with too few
+rows or columns for tiles of products (`contract.py`).
 
-A thread computes a few rows of one column, of a few channels that read the same image, and loads
-what several of them need once. Neighbouring threads have neighbouring columns, so that each of
-their accesses is to neighbours in memory:
+A thread computes a few rows of one column, for a few channels that read the same part of the image,
+and loads a value that several of its sums need only once. Neighbouring threads have neighbouring
+columns, so all accesses of a warp are to neighbours in memory:
 
     out[n, c, i, j] = sum x[n, c, i + kh, j + kw] * w[c, kh, kw]        rows i, i + 1
 
@@ -13,8 +13,7 @@ their accesses is to neighbours in memory:
         v = x[n, c, i + 1, j + kw]; sums[0] += v * w1; sums[1] += v * w0
         v = x[n, c, i + 2, j + kw];                    sums[1] += v * w1
 
-Which values are the same follows from their expressions. The order of a sum depends on the window
-alone.
+Values are the same if their expressions are equal. The order of a sum depends on the window alone.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.reductions import reductions_of, replaced
 from tensorkiln.target import Target
 
-# Rows of a thread, the best first: those that divide the height need no conditions.
+# Rows of a thread, the best first. Those that divide the height need no conditions.
 _ROWS = (4, 7, 5, 3, 2)
 _CHANNELS = (4, 3, 2)
 _SUMS = 12  # of a thread, in registers
-# Threads below which a device is not full, so that each computes less; what an extent that is not
-# known counts as.
+# With fewer threads a device is not full, so each computes less. An unknown extent counts as
+# _UNKNOWN.
 _FULL, _UNKNOWN = 1 << 14, 16
 # Most taps along the height, all of which are spelled out.
 _TAPS = 16
@@ -58,8 +57,8 @@ _AT = (IntImm(0),)
 
 
 def schedule_windows(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A group with a convolution or a pooling. None where a thread for each element is better: wide
-    windows, sums in half precision."""
+    """The schedule of a group with a convolution or a pooling. None where a thread for each element
+    is better, as with high windows."""
     tile = tile_of(group)
     kernel = None if tile is None else _Windows(group.unviewed, tile)
     if kernel is None or not kernel.suits:
@@ -79,7 +78,7 @@ class WindowTile:
 
 
 def tile_of(group: Group) -> WindowTile | None:
-    """The tile of a group; None if its anchor does not compute images."""
+    """The tile of a group; None if its result is not an image [N, C, H, W]."""
     anchor, t = group.anchor, group.out_type
     if anchor is None or t.ndim != 4 or t.layout is not None:
         return None
@@ -95,7 +94,7 @@ def tile_of(group: Group) -> WindowTile | None:
 
 
 def _channels(group: Group, rows: int, work: int) -> int:
-    """Channels of a thread, which divide those that read the same part of the image."""
+    """Channels of a thread. They divide the channels that read the same part of the image."""
     assert group.anchor is not None
     if group.anchor.op != "conv2d":
         return 1
@@ -106,7 +105,8 @@ def _channels(group: Group, rows: int, work: int) -> int:
 
 
 class _Windows:
-    """The statements of a group; `suits` if they are what its window needs."""
+    """The program of a group. `suits`: its element is a function of one window of known, small
+    height."""
 
     def __init__(self, group: Group, tile: WindowTile):
         self.group, self.tile, self.shape = group, tile, group.out_type.shape
@@ -153,7 +153,8 @@ class _Windows:
         return within(self.sums, *starts, terms, *ends)
 
     def _terms(self, at: Sequence[Mapping[Var, Expr]], ones: Mapping[Var, Expr]) -> Stmt:
-        """Add the terms of one column of the window, all taps of which are spelled out."""
+        """Add the terms of one column of the window. Its taps along the height are written out one
+        by one, so that values which several rows share are found."""
         var, extent = self.total.axes[-2]
         taps = int_value(extent)
         assert taps is not None
@@ -172,7 +173,7 @@ class _Windows:
         return body
 
     def _parts(self, term: Expr) -> tuple[Expr, Expr | None]:
-        """(what rows have in common, what they multiply it by)."""
+        """(the value that several rows may share, the factor it is multiplied by, or None)"""
         if self.total.op == "sum" and isinstance(term, Binary) and term.op == "mul":
             return term.a, term.b
         return term, None
@@ -184,19 +185,20 @@ class _Windows:
         uses: Sequence[tuple[int, Expr | None]],
         names: Mapping[Expr, Var],
     ) -> Stmt:
-        """Add a value to each sum that it is a part of. It is not loaded where none of its rows is
-        inside of the output."""
+        """Add a value to each sum that needs it. It is not loaded where all rows that need it are
+        below the output."""
         op, v = REDUCE_BINARY[self.total.op], Var("v", value.dtype)
         adds = []
         for k, factor in uses:
             term = v if factor is None else v * names[factor]
             adds.append(Store(self.sums[k], _AT, binary(op, Load(self.sums[k], _AT), term)))
         body = Let(v, value, seq(*adds))
+        # If the topmost of the rows is below the output, so are the others.
         first = min((k for k, _ in uses), key=lambda k: k % self.tile.rows)
         return self._inside(first, places[first], body)
 
     def _finish(self, k: int, place: Mapping[Var, Expr]) -> Stmt:
-        """Store element k of a thread, with what the group computes of its sum."""
+        """Store element k of a thread, computed from its sum."""
         total = Load(self.sums[k], _AT)
         value = substitute(replaced(self.value, self.total, total), place)
         index = self.group.store_index(tuple(place[var] for var in self.index))
@@ -204,7 +206,8 @@ class _Windows:
         return self._inside(k, place, store)
 
     def _inside(self, k: int, place: Mapping[Var, Expr], body: Stmt) -> Stmt:
-        """`body` if the row of element k is in the output: the first of a thread always is."""
+        """`body` if the row of element k is inside of the output, as the first row of a thread
+        always is."""
         if self.exact or k % self.tile.rows == 0:
             return body
         return If(place[self.index[2]] < self.shape[2], body)

@@ -1,21 +1,21 @@
-"""Which element of a matrix each thread of a warp, or of a warpgroup, has: the fragments of
+"""Fragments: which elements of a matrix each thread of a warp, or of a warpgroup, holds for
 instructions on tensor cores, as data (PTX ISA, "Matrix Fragments for mma", "ldmatrix" and "Register
 Fragments for wgmma").
 
-A thread's number in its warp and the number of an element among those that the thread has are
-written in digits of mixed radix, the most significant first. Each digit moves by a number of rows
-and columns, so both a number and an expression have a place.
+The number of a thread, and the number of an element among those of a thread, are written in digits
+of mixed radix, the most significant first. Each digit moves by a number of rows and columns. So the
+row and column of an element follow by arithmetic, for numbers and for expressions alike.
 
-All shapes have the same layout in bytes. With `per` elements in a register of 32 bits, thread
-4 * g + t has of a, 16 rows of 8 * per terms, and of b, 8 * per terms of 8 columns,
+All shapes have the same layout in bytes. With `per` elements in a register of 32 bits, thread 4 * g
++ t holds of a, 16 rows of 8 * per terms, and of b, 8 * per terms of 8 columns,
 
     a: register 2 * h + r: row 8 * r + g, terms from 4 * per * h + per * t on
     b: register h: column g, the same terms
     c: element 2 * r + e: row 8 * r + g, column 2 * t + e
 
-Smaller shapes have one half of the rows or of the terms: those registers with r = 0 or h = 0 alone.
-So a product of 16 rows and 32 bytes of terms is one of the largest shape, or several of a smaller
-one on parts of the same fragments (`mma_parts`).
+Smaller shapes have one half of the rows or of the terms: the registers with r = 0 or h = 0 alone.
+So a product of 16 rows and 32 bytes of terms is one instruction of the largest shape, or several of
+a smaller one on parts of the same fragments (`mma_parts`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Digit:
 
 
 def place_of(number: Index, digits: tuple[Digit, ...]) -> tuple[Index, Index]:
-    """The rows and columns by which the digits of a number move."""
+    """(row, column) to which the digits of a number move."""
     row, column, below = number * 0, number * 0, 1
     for k, d in reversed(list(enumerate(digits))):
         digit = number // below if below > 1 else number
@@ -55,8 +55,8 @@ def place_of(number: Index, digits: tuple[Digit, ...]) -> tuple[Index, Index]:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A matrix of `rows` x `columns` among threads. `thread`: the digits of a thread's number;
-    `element`: those of an element's number among the elements of a thread."""
+    """A matrix of `rows` x `columns`, distributed among threads. `thread` are the digits of a
+    thread's number, `element` those of the number of an element among those that a thread holds."""
 
     rows: int
     columns: int
@@ -65,12 +65,12 @@ class Fragment:
 
     @property
     def count(self) -> int:
-        """Elements of each thread."""
+        """Elements that each thread holds."""
         return self.rows * self.columns // self.threads
 
     @property
     def threads(self) -> int:
-        """The threads that have it together."""
+        """Threads that hold the matrix together."""
         return math.prod(d.count for d in self.thread)
 
     def place(self, thread: Index, element: Index) -> tuple[Index, Index]:
@@ -82,8 +82,8 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An instruction's part of 16 rows and 32 bytes of terms: how many blocks of 8 rows, and how
-    many halves of the terms."""
+    """The part of 16 rows and 32 bytes of terms that an instruction multiplies: `blocks` of 8 rows,
+    and `halves` of the terms."""
 
     blocks: int = 2
     halves: int = 2
@@ -117,16 +117,17 @@ SUMS = sums_fragment()
 
 
 def warpgroup_sums(columns: int) -> Fragment:
-    """The sums of a warpgroup, 64 rows: each warp has those of `SUMS` for 16 of them, of 8 columns
-    after the others."""
+    """The sums of a warpgroup, 64 rows: each warp holds 16 rows of them as in `SUMS`, one group of
+    8 columns after the other."""
     thread = (Digit(4, SUMS.rows, 0), *SUMS.thread)
     element = (Digit(columns // SUMS.columns, 0, SUMS.columns), *SUMS.element)
     return Fragment(4 * SUMS.rows, columns, thread, element)
 
 
 def matrix_fragment(dtype: DType, count: int, transposed: bool = False) -> Fragment:
-    """`count` matrices below each other, of 8 rows of 16 bytes each, as `warp_load_matrix` gives
-    them; transposed, a thread has of each matrix what it else has of its transpose."""
+    """`count` matrices below each other, of 8 rows of 16 bytes each, as `warp_load_matrix` returns
+    them. If `transposed`, a thread holds the elements that it would else hold of the transposed
+    matrix."""
     per = _REGISTER // dtype.bytes
     matrix, columns = Digit(count, 8, 0), _ROW // dtype.bytes
     if transposed:
