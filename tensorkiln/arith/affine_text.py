@@ -1,8 +1,9 @@
-"""Index expressions and conditions as text of the integer set library (isl).
+"""Index expressions and conditions as text for the integer set library (isl).
 
-A loop variable is written `@3`; the sign is replaced by the letter of a statement instance when a
-set relates several: `x3 < y3`. A subexpression that isl cannot express becomes a parameter if it
-has the same value for all instances in question; otherwise the expression is not affine.
+A loop variable is written `@3`. Where a set relates several instances of a statement, the sign is
+replaced by the letter of an instance: `x3 < y3`. A subexpression that isl cannot express becomes a
+parameter, if it has the same value for all instances in question. Otherwise the expression is not
+affine, and callers assume that it can have any value.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 
 
 def at(text: str, letter: str) -> str:
-    """A text about the instance called `letter`: "@3 < 8" becomes "x3 < 8" for letter x."""
+    """A text about the instance named `letter`: "@3 < 8" becomes "x3 < 8" for x."""
     return text.replace("@", letter)
 
 
@@ -29,7 +30,7 @@ def _is_mask(n: int) -> bool:
 
 
 def _low_bits(e: Expr) -> int:
-    """The number of low bits that all values of an expression are in; 0 if that is not known."""
+    """An n such that all values of an expression are in 0..2**n - 1; 0 if none is known."""
     match e:
         case Binary("bitand", _, IntImm(n)) if _is_mask(n):
             return n.bit_length()
@@ -41,8 +42,8 @@ def _low_bits(e: Expr) -> int:
 
 
 def _flipped(x: str, y: str, bits: int, more: bool) -> str:
-    """x ^ y, one of which is in so many low bits: bit by bit a sum modulo 2. If the other may have
-    `more`, the rest of both is added, since one of them has none."""
+    """x ^ y where one of both is below 2**bits. Each low bit is a sum modulo 2. If the other may be
+    larger (`more`), the higher parts of x and y are added to that: one of them is 0."""
     low = [
         f"{1 << k} * ((floor(({x}) / {1 << k}) + floor(({y}) / {1 << k})) mod 2)"
         for k in range(bits)
@@ -58,11 +59,11 @@ class NotAffine(Exception):
 
 
 class AffineText:
-    """Translates expressions. `env` gives the text of a variable, None if it can have any value; a
-    variable that is not in `env` is a parameter.
+    """Translates expressions. `env` maps a variable to its text, or to None if it can have any
+    value; a variable that is not in `env` is a parameter.
 
     `constant`: buffers whose contents do not change, so that loads from them can be parameters.
-    `params`: the expressions that became parameters; `param_facts`: conditions on these.
+    `params`: the expressions that became parameters. `param_facts`: conditions on these.
     """
 
     def __init__(self, constant: Container[Buffer]):
@@ -102,6 +103,8 @@ class AffineText:
                 if found is None:
                     raise NotAffine(e.name)
                 return found
+            # A symbolic divisor is not affine; whoever collected the accesses has introduced
+            # variables for quotient and remainder.
             case Binary(op, a, b) if op in ("floordiv", "floormod") and (a, b) in self.quotients:
                 return self.quotients[a, b][op == "floormod"]
             case Binary(op, a, b):
@@ -139,7 +142,7 @@ class AffineText:
 
     def _same_for_all(self, e: Expr) -> str:
         """A parameter for an integer expression that has the same value for all instances. Raises
-        NotAffine if it may not."""
+        NotAffine if it may vary."""
         for x in walk(e):
             if isinstance(x, Var) and self._varies(x):
                 raise NotAffine(x.name)
@@ -178,7 +181,8 @@ class AffineText:
         raise NotAffine(type(e).__name__)
 
     def known_part(self, e: Expr, truth: bool = True) -> tuple[list[str], bool]:
-        """(affine conjuncts that follow from `e` being `truth`, whether they imply it in turn)."""
+        """(affine conditions that hold if `e` is `truth`, whether `e` is `truth` whenever they
+        hold)"""
         match e:
             case Binary("and", a, b) if truth:
                 left, exact_left = self.known_part(a)

@@ -77,6 +77,7 @@ def _scaled(s: Engine, p: Poly, factor: Expr, dtype: DType) -> Part:
     inner = emit(s, p if plus else {m: -c for m, c in p.items()}, dtype)
     if isinstance(inner, IntImm) and inner.value == 1:
         return plus, factor
+    # Constants stand on the right.
     if isinstance(inner, IntImm):
         inner, factor = factor, inner
     return plus, Binary("mul", inner, factor)

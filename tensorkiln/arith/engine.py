@@ -27,7 +27,9 @@ from tensorkiln.ir.visit import walk
 # count as infinite; finite bounds stay far below it.
 INF = 1 << 512
 HALF = 1 << 511
+# A product of more terms stays a single atom, so that polynomials stay small.
 _MAX_TERMS = 64
+# Steps of one proof, so that one that does not succeed ends soon.
 _PROOF_FUEL = 40
 INDEX_TYPES = ("int64", "int32")
 
@@ -141,6 +143,7 @@ class Engine(ABC):
                 return self.extremum(op, self.poly(a), self.poly(b))
             case "shl" | "shr":
                 shift = P.constant_of(self.poly(b))
+                # Within the range of both int32 and int64, where a shift is a product.
                 if shift is not None and 0 <= shift < 31:
                     power = P.constant(1 << shift)
                     p = self.poly(a)
@@ -288,6 +291,7 @@ class Engine(ABC):
             return a if op == "min" else b
         if self.nonneg(P.scale(difference, -1)):
             return b if op == "min" else a
+        # min(a, b) and min(b, a) become the same atom.
         if (op, _key(b), _key(a)) in self._ids:
             a, b = b, a
         return self._operation(op, a, b)
@@ -312,6 +316,7 @@ class Engine(ABC):
             return max(alo, blo), max(ahi, bhi)
         if bhi <= 0:
             return -INF, INF
+        # A divisor is positive (`is_divisor`), whatever its interval says.
         blo = max(blo, 1)
         if kind == "mod":
             return 0, min(ahi, bhi - 1) if alo >= 0 else bhi - 1
@@ -368,9 +373,9 @@ class Engine(ABC):
         return P.add(p, {(): -1})
 
     def is_divisor(self, d: Poly) -> bool:
-        """Whether laws of division may be applied for divisor `d`: it is a positive constant, or
-        symbolic and so assumed to be positive, unless it is known to end and might be 0, such as
-        the variable of a loop."""
+        """Whether laws of division may be applied for divisor `d`. A constant must be positive. A
+        symbolic divisor is assumed to be, as sizes are, unless it has a finite upper limit and may
+        be 0, as loop variables do."""
         value = P.constant_of(d)
         if value is not None:
             return value > 0

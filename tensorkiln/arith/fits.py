@@ -1,4 +1,4 @@
-"""Which index expressions can be computed in a narrower type."""
+"""Which index expressions can be computed in a narrower type without a change of their value."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DIVIDES = ("floordiv", "floormod")
 def fits(e: Expr, dtype: DType, bounds: Bounds) -> bool:
     """Whether `e` provably has the same value when it is computed in the signed type `dtype`.
 
-    That is so if all its parts are within the type for all values within `bounds`, which must hold
-    for the numbers that a program really computes. One bit is kept free, as in `tame.py`, so that
-    what fits is index arithmetic in the narrow type too. Numbers that are loaded, passed, or
-    converted from other types do not fit.
+    That holds if every part of it is within the type for all values of its variables within
+    `bounds`, which must be those of the running program. As in `tame.py`, one bit is kept free, so
+    that the narrow expression is index arithmetic again. Numbers that are loaded, passed, or
+    converted from other types do not fit, because nothing is known of them.
     """
     if e.dtype.lanes != 1 or not e.dtype.is_int or e.dtype.is_unsigned:
         return False

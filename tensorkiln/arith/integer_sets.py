@@ -12,9 +12,8 @@ from typing import Any
 from tensorkiln.arith.affine_text import TRUE
 from tensorkiln.base.packages import missing_package
 
-# Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
-# million or two, a product that copies ahead five, and a proof that needs more may not end in
-# reasonable time.
+# Limit on the operations of isl per proof. A simple nest takes thousands, one of dozens of steps a
+# million or two, a pipelined product five. A proof that needs more may not end in reasonable time.
 MOST_OPERATIONS = 6_000_000
 
 _local = threading.local()

@@ -56,6 +56,7 @@ def _cases(s: Engine, p: Poly) -> list[Poly]:
 def lower_bound(s: Engine, p: Poly) -> int:
     """Return the best numeric lower bound of `p` found by replacing atoms one after the other."""
     best = _numeric_bound(s, p)
+    # Each step removes an atom, but its bound may bring in others: a limit makes sure of an end.
     for _ in range(16):
         number = _innermost(s, p)
         weaker = next(_weaker(s, p, number), None) if number is not None else None

@@ -129,6 +129,8 @@ class _Collector:
         count: Expr = const(1, index.dtype.element)
         if isinstance(index, Ramp):
             stride, lanes, base = int_value(index.stride), index.lanes, index.base
+            # A region is (first, extent): with a negative stride, the first element would be the
+            # last lane's.
             if stride is None or stride < 0:
                 return None
             index, count = base, const(stride * (lanes - 1) + 1, base.dtype)
@@ -149,6 +151,7 @@ class _Collector:
             first = lo if step >= 0 else lo + extent - 1
             index = simplify(linear[1] + first * step)
             count = simplify(count + (extent - 1) * abs(step))
+        # An extent that depends on a loop inside has no value outside of the statement.
         if any(v in self.loops or v in self.values for v in free_vars(count)):
             return None
         return index, count

@@ -69,6 +69,7 @@ class Simplifier(Engine):
     def rewrite_children(self, e: Expr) -> Expr:
         """Return `e` with simplified children; in a `Reduce`, the ranges of its axes are known."""
         if isinstance(e, Reduce):
+            # Variables are unique, so the ranges may stay for the rest of the expression.
             for var, extent in e.axes:
                 self.bounds = self.bounds.with_loop(var, 0, extent)
         if isinstance(e, Select):

@@ -67,6 +67,7 @@ def _simplified(e: Expr, bounds: Bounds, tame: Tame) -> Expr:
 
 def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
     lo, extent = _expr(s.lo, bounds, values), _expr(s.extent, bounds, values)
+    # Bounds that may overflow say nothing about the variable inside.
     if not (values.tame(lo) and values.tame(extent)):
         values.tame.loop(s.var, lo, extent)
         body = _stmt(s.body, bounds, values)

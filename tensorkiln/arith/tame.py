@@ -20,8 +20,9 @@ _LONG = 1 << 31
 
 
 class Tame:
-    """Tells whether expressions are index arithmetic, by the assumed magnitudes of variables.
-    Variables in `wild` have none; those never declared are dimensions."""
+    """Tells whether expressions are index arithmetic, from assumed magnitudes of their variables.
+    Nothing is assumed of variables in `wild`, such as scalar parameters; variables that were never
+    declared are dimensions."""
 
     def __init__(self, wild: Collection[Var] = ()):
         self._most: dict[Var, int | None] = dict.fromkeys(wild)

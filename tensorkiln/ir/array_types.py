@@ -1,6 +1,8 @@
 """The attribute `array_types` of graph functions: pairs of an input's or output's name and the
-element type of arrays there, where that is none of programs (`base/narrow_types.py`). The tensor is
-of that type's bytes; of an argument's bytes the bits above the element may be any.
+element type of the caller's arrays, where programs do not have that type (`base/narrow_types.py`).
+
+In the body, a tensor of such a type is a tensor of bytes, one per element. In an argument, the bits
+of a byte above the element may have any value.
 """
 
 from __future__ import annotations

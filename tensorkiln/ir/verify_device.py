@@ -139,8 +139,8 @@ def _check_copies(s: For, thread: str) -> None:
 
 
 def check_launch(s: CallKernel) -> None:
-    """Raise Malformed if a call has not three extents for each of grid and block, or none at all,
-    or if a block has no constant number of threads."""
+    """Raise Malformed unless a call has three extents each for grid and block, or neither, and the
+    number of threads of a block is constant."""
     if not s.grid and not s.block:
         return
     for name, given in (("grid", s.grid), ("block", s.block)):

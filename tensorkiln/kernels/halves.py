@@ -1,4 +1,4 @@
-"""Products of floats of 16 bits, by kernels that return the float32 sums (`wide`).
+"""Products of 16-bit floats, by kernels that return the float32 sums (`wide`).
 
 A target with an instruction for pairs of products (`target/dots.py`) multiplies both operands as
 they are; any other multiplies float32 by weights of 16 bits, which are widened as they are loaded.
@@ -31,8 +31,8 @@ OF_WEIGHTS = ("linear", "conv2d")
 
 
 def halves_of(operator: str) -> int:
-    """The number of operands that products of pairs take in 16 bits: of the first of its operands,
-    bias and mask are none."""
+    """How many of the first operands products of pairs take in 16 bits; bias and mask are not among
+    them."""
     return 3 if operator == "attention" else 2
 
 
@@ -47,8 +47,8 @@ def half_constant(w: Constant, dtype: str) -> Constant | None:
 def _choose(
     call: Call, out: TensorType, target: Target, takes: Callable[[Call, Target], bool]
 ) -> str | None:
-    """How to multiply two operands of 16 bits, "pairs" or "singles"; None if a call has none, or
-    its kernel exists already."""
+    """How to multiply two operands of 16 bits, "pairs" or "singles"; None if the operands are not
+    of 16 bits, or the call multiplies pairs already."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if x.dtype.name not in HALVES or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:

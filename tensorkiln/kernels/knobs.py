@@ -30,7 +30,8 @@ Choices = Mapping[str, int]
 @dataclass(frozen=True, slots=True)
 class Knob:
     """A choice of a schedule: its legal values, ascending, and the one taken without a record.
-    `doc` says in a few words what it is. UserError (code `bad-knob`) for values that are none."""
+    `doc` says in a few words what it is. Raises UserError (code `bad-knob`) for an invalid
+    definition."""
 
     name: str
     values: tuple[int, ...]

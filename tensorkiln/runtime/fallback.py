@@ -25,8 +25,8 @@ def candidates(
     """The devices to try for each row of a library's table that has a number, in order: that of
     `devices`, then those of its kind in `fallback`, or of its target key in a mapping.
 
-    Raises ArgumentTypeError for what is no device, and UserError (code `device`) for an unknown key
-    and for a device that stands in for none: code for it is not in the library.
+    Raises ArgumentTypeError for what is not a device, and UserError (code `device`) for an unknown
+    key and for a device that the library has no code for.
     """
     table = [(r, d) for r, d in zip(rows, devices, strict=False) if r.number]
     by_key = is_a(fallback, dict) or isinstance(fallback, Mapping)

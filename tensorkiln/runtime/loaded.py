@@ -1,9 +1,9 @@
-"""`load("model.so")` and what it returns: functions that take what NumPy and torch have, and return
-what the caller works with.
+"""`load("model.so")` and what it returns: functions that take arrays of NumPy and tensors of torch,
+and return what the caller works with.
 
-Everything below this file shares memory and converts nothing; here values without an element type
-get that of the parameter, and results become NumPy arrays, or torch tensors where torch tensors
-came in.
+Values are converted here and nowhere below: everything below shares memory. Values without an
+element type get that of the parameter. Results become NumPy arrays, or torch tensors if torch
+tensors came in.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def as_torch(value: Any) -> Any:
     # NumPy exports no others, such as bfloat16: as bytes, which torch reads as its own type.
     narrow = NARROW_TYPES.get(array.dtype.name)
     if narrow is not None and narrow.bits < 8:
-        return torch.from_numpy(array.view(narrow.storage))  # torch packs them, or has none
+        return torch.from_numpy(array.view(narrow.storage))  # torch packs this type, or lacks it
     kind = getattr(torch, array.dtype.name, None)
     if kind is None:
         raise UnsupportedError(f"torch has no type for {array.dtype.name}")
@@ -225,7 +225,7 @@ class LoadedFunction:
             for v in arguments:
                 if type(v) is not np.ndarray:
                     break
-            else:  # the most common call, without what the others need
+            else:  # the most common call takes the shortest path
                 only: Any = self._function(*arguments)
                 return only._array
         first: Any = arguments[0] if len(arguments) == 1 else None
@@ -357,7 +357,8 @@ class LoadedModel:
     def __init__(self, module: Module, executor: Executor, options: Mapping[str, Any] | None):
         self.module = module
         self.executor = executor
-        self._options = options  # of `load`, for pickles; None: the library is no file to be kept
+        # Arguments of `load`, for pickles; None if the library is not in a file of the caller's.
+        self._options = options
         self._functions: dict[str, LoadedFunction] = {}
         self._entry: LoadedFunction | None = None
         self._num_threads = 0
@@ -489,8 +490,8 @@ def entry_of(functions: Mapping[str, FunctionInfo]) -> str | None:
 
 
 def required_entry(functions: Mapping[str, FunctionInfo], name: str) -> str:
-    """As `entry_of`; UserError (code `no-entry`) where there is none, whose hint calls what has the
-    functions `name`."""
+    """As `entry_of`, but raises UserError (code `no-entry`) if there is no entry. The hint shows a
+    call of a function of `name`."""
     found = entry_of(functions)
     if found is None:
         names = list(functions)

@@ -30,7 +30,7 @@ def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:
     """The type of a result's column, and that of its elements in NumPy. A number a row is plain;
     one dimension is a list, several are Arrow's tensors of one shape, or nested lists where a
     dimension is symbolic. Raises UserError (codes `column-type`, `column-shape`) for elements that
-    Arrow lacks, and for none."""
+    Arrow lacks, and for rows without elements."""
     try:
         dtype = np.dtype(_STORED.get(param.dtype, param.dtype))
         element = pa.from_numpy_dtype(dtype)

@@ -169,8 +169,7 @@ def _blob_name(sha256: str) -> str:
 
 
 def _parsed(text: bytes) -> tuple[File, ...] | None:
-    """The files that a record lists; None for one that is damaged: then it is as if there were
-    none, and what is made takes its place."""
+    """The files that a record lists; None for a damaged one, which a new result then replaces."""
     try:
         reader = Reader(parse_json(text, unique=True), "result", "bad-result")
         if len(text) > MAX_BYTES or reader.get("version", int) != _VERSION:

@@ -234,7 +234,7 @@ def matches_of(pattern: str) -> list[str]:
     of folders."""
     local = local_path(pattern)
     if local:
-        found = glob(local, recursive=True)  # noqa: PTH207  # hidden files are none
+        found = glob(local, recursive=True)  # noqa: PTH207  # leaves out hidden files
         return sorted(name for name in found if Path(name).is_file())
     with _explained(pattern, ""):
         fs = _filesystem(pattern)

@@ -32,10 +32,10 @@ class ApplyRecords:
     R.function linear(x, w) [primitive]
     ->  R.function linear(x, w) [primitive, knobs=(("linear_packed", "rows", 6),)]
 
-    A record belongs to a group's text and target; others are none of this compile's business. One
-    that is not better than the untuned kernel beside it changes nothing. One that cannot be used is
-    told to `note`: its family's schedule has changed since, or its knobs are not legal. Groups that
-    have the attribute already keep it.
+    A record belongs to a group's text and target; records of other groups are ignored. One that is
+    not better than the untuned kernel beside it changes nothing. `note` is told of those that
+    cannot be used: the schedule of their family has changed since, or their knobs are not legal.
+    Groups that have the attribute already keep it.
 
     Needs: `fuse_ops`. Before `lower_groups`.
     """

@@ -144,8 +144,8 @@ def _input_buffer() -> bytes:
 
 
 def _typed_texts() -> Iterator[str]:
-    """The statements that were typed, the last first: from each line that is not indented to one
-    of the next such lines, since decorators, `else` and brackets are none of their own."""
+    """Texts that may be a statement as it was typed, the last first: from each unindented line to
+    one of the next, because decorators, `else` and brackets do not end a statement."""
     history = sys.modules.get("readline")
     count = history.get_current_history_length() if history is not None else 0
     first = max(0, count - _MOST_LINES)

@@ -90,7 +90,7 @@ def tune(
     ended goes on where it was. `records` are tried first.
 
     A record is kept only if its kernel was better in two measurements, by more than noise. Raises
-    UserError for options that are none, a journal of something else (code `other-journal`), and a
+    UserError for invalid options, a journal of something else (code `other-journal`), and a
     missing package; what `compile` raises; UnsupportedError for a target other than a CPU of kind
     llvm.
     """

@@ -94,12 +94,12 @@ class Entry:
 
 
 class Journal:
-    """Measurements of one search, in a file or, without a path, in memory. It is a context, which
-    closes the file.
+    """Measurements of one search, in a file or, without a path, in memory. A context, which closes
+    the file.
 
-    `header` has the keys of `HEADER`; `costs` are those of workloads, by their keys: a search that
-    goes on takes those that it began with. Raises UserError: code `bad-journal` for a file that is
-    none or is damaged, `other-journal` for one with another header, `in-use`, `cannot-write`.
+    `header` has the keys of `HEADER`; `costs` are those of workloads, by their keys: a resumed
+    search takes those that it began with. Raises UserError: code `bad-journal` for a file that is
+    damaged or not a journal, `other-journal` for one with another header, `in-use`, `cannot-write`.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class Journal:
                 self._require_same(row, header, where)
 
     def _require_same(self, row: Reader, header: Mapping[str, str], where: str) -> None:
-        """Raise UserError unless a journal is of this search: code `bad-journal` for what is none,
-        `other-journal`, which names what differs, for that of another one."""
+        """Raise UserError unless a journal is of this search: code `bad-journal` for a file that is
+        not a journal, `other-journal`, which names what differs, for that of another search."""
         row.require(_HEADER)
         version = row.number(_HEADER)
         hint = "name another file, or remove this one"

@@ -1,8 +1,10 @@
-"""The search: rounds of candidates, each for the kernel with which most can still be won.
+"""The search for records: rounds of candidates, each for the kernel from which most is still to be
+gained.
 
-A round depends on the measurements before it and on nothing else, so a search that goes on from its
-journal makes the candidates that it would have made. What is best in the end is measured once more,
-and longer: what was only noise is no record.
+A round depends only on the measurements before it. So a search that resumes from its journal
+chooses the candidates that it would have chosen, and one that was killed ends like one that was
+not. In the end the best candidates are measured again, for longer, so that noise does not become a
+record.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from tensorkiln.tuning.journal import Entry, Journal
 from tensorkiln.tuning.space import Space
 from tensorkiln.tuning.workloads import Choice, Workload
 
-NOISE = 0.02  # a kernel is better if it takes less by more than this part
-LONGER = 4  # times the seconds of a measurement: those of one that confirms
+NOISE = 0.02  # a kernel is better if it takes less time by more than this fraction
+LONGER = 4  # how many times longer a confirming measurement takes
 _CONFIRMED = 3  # candidates of a workload that are measured again, until one is better
-_PATIENCE = 0.6  # what a round without gain leaves of what is expected of the next
+_PATIENCE = 0.6  # factor by which each round without a gain lowers what is expected of the next
 LOST = "lost"
 
 
@@ -58,7 +60,7 @@ class Options:
 
 @dataclass(slots=True)
 class Effort:
-    """What is known of one workload."""
+    """The state of the search for one workload."""
 
     workload: Workload
     cost: float
@@ -78,21 +80,22 @@ class Effort:
 
     @property
     def total(self) -> float:
-        """What all its calls in a run of the model take."""
+        """Seconds that all calls of the kernel take in a run of the model."""
         return self.cost * self.workload.calls
 
     @property
     def expected(self) -> float:
-        """What one more round may win, most where most time is spent."""
+        """An estimate of what one more round may gain: more where more time is spent, less after
+        each round without a gain."""
         return self.total * self.best * _PATIENCE**self.fruitless
 
     def ranked(self) -> list[Choice]:
-        """Choices that are better than noise, the best first."""
+        """Choices that are better by more than noise, the best first."""
         good = [c for c, e in self.tried.items() if e.ratio <= 1 - NOISE]
         return sorted(good, key=lambda c: (self.tried[c].ratio, c))
 
     def winner(self) -> tuple[Choice, Entry] | None:
-        """The choice that was found better twice, and its second measurement."""
+        """The best of the choices that were better in both measurements, with the second one."""
         good = [c for c, e in self.confirmed.items() if e.ratio <= 1 - NOISE]
         best = min(good, key=lambda c: (self.confirmed[c].ratio, c), default=None)
         return None if best is None else (best, self.confirmed[best])
@@ -146,8 +149,8 @@ class Search:
             todo = [e for e in able if self._left(e)]
             if not todo:
                 break
-            # Each has a round, then those of which most is expected; of equals the first, since the
-            # order of efforts is part of the journal.
+            # Each workload has one round, then the one of which most is expected. Of equals the
+            # first, because a resumed search must choose the same.
             self._round(max(todo, key=lambda e: (not e.tried, e.expected)))
         self.progress.phase("confirm", 0)
         for effort in able:
@@ -168,7 +171,7 @@ class Search:
     # -- steps -------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Make trials, and measure untuned kernels: beside themselves, where a clock does it."""
+        """Make the trials, and measure the untuned kernels."""
         o = self.options
         given = {"seed": o.seed, "seconds": o.seconds, "limit": o.limit, "threads": o.threads}
         jobs = {(job := prepare_job(e.workload, given)).key: (job, e) for e in self.efforts}
@@ -226,7 +229,7 @@ class Search:
         e.fruitless = 0 if e.best < before * (1 - NOISE / 2) else e.fruitless + 1
 
     def _try(self, e: Effort, choices: Sequence[Choice]) -> None:
-        """Compile candidates and measure those that compile, as they come."""
+        """Compile candidates, and measure each as soon as it is compiled."""
         assert e.prepared is not None
         compiled = {compile_job(e.workload, e.workload.chosen(c)).key: c for c in choices}
         libraries: dict[str, tuple[Choice, bytes]] = {}
@@ -252,7 +255,7 @@ class Search:
         for outcome in self._until(measured(), self.measuring, f"measure {e.workload.name}"):
             choice, library = libraries[outcome.job.key]
             self._keep(e, choice, _verdict(outcome), library)
-        # Other values of knobs that make the very same kernel.
+        # Other values of knobs may make the same kernel: they get the same measurement.
         found = {x.library: x for x in e.tried.values() if x.library}
         for choice, library in same:
             twin = found.get(_digest(library))
@@ -262,7 +265,8 @@ class Search:
                 self.journal.add(entry)
 
     def _confirm(self, e: Effort) -> None:
-        """Measure the best candidates of a workload again, longer, until one is better."""
+        """Measure the best candidates of a workload again, for longer, until one of them is
+        better."""
         assert e.prepared is not None
         for choice in e.ranked()[:_CONFIRMED]:
             if e.winner() is not None:
@@ -275,7 +279,7 @@ class Search:
             e.confirmed[choice] = known
 
     def _again(self, e: Effort, choice: Choice) -> Entry | None:
-        """The longer measurement of a candidate; None if the time was over."""
+        """The longer measurement of a candidate; None if time ran out."""
         job = compile_job(e.workload, e.workload.chosen(choice))
         title = f"confirm {e.workload.name}"
         for outcome in self._until([job], self.compiling, title, late=True):
@@ -312,7 +316,7 @@ class Search:
         title: str,
         late: bool = False,
     ) -> Iterator[Outcome]:
-        """Outcomes of jobs, until the time is over; with `late`, at most twice the reserve more."""
+        """Outcomes of jobs until the deadline; with `late`, for a while after it."""
         end = self.deadline + (10 * LONGER * self.options.seconds if late else 0.0)
         if time.monotonic() >= end:
             return
@@ -360,7 +364,8 @@ class Search:
         )
 
     def _of_others(self, e: Effort) -> Iterator[Choice]:
-        """What is best for other kernels of the same family, as far as this one may have it."""
+        """The best choices for other kernels of the same family, as far as this kernel has these
+        knobs."""
         for other in self.efforts:
             if other is not e and other.workload.family.op_class == e.workload.family.op_class:
                 for choice in other.ranked()[:1]:
@@ -393,7 +398,7 @@ def _verdict(outcome: Outcome) -> Verdict:
 
 
 def require_options(o: Options) -> None:
-    """Raise UserError for options that are none."""
+    """Raise UserError for invalid options."""
     for name, value, least in (
         ("batch", o.batch, 1),
         ("trials", 1 if o.trials is None else o.trials, 1),

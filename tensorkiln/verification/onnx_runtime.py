@@ -23,7 +23,7 @@ def onnx_values(
     """What ONNX Runtime computes of each value of the model that is a binding of `f`, the imported
     function: by the binding's name there. No graph is optimised before.
 
-    Raises UserError: `missing-package`, and `unsupported` for a model that is none of ONNX or that
+    Raises UserError: `missing-package`, and `unsupported` for a model that is not ONNX's or that
     ONNX Runtime does not run.
     """
     if isinstance(model, IRModule | Function) or type(model).__module__.startswith("torch"):

@@ -1,5 +1,6 @@
-"""How a C-like language spells types, literals and vectors. The printers know no more of a language
-than its `Dialect`."""
+"""How a C-like language spells types, literals and vectors, and what it leaves open. The printers
+know nothing else of a language.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Dialect:
     memory: Mapping[str, str]
     suffixes: Mapping[str, str]
     widest: Mapping[str, str]  # literals that need more than 32 bits: "INT64_C({x})"
-    least: Mapping[str, str]  # the least numbers of types that have no literal for it
+    least: Mapping[str, str]  # the most negative numbers, for which there is no literal
     infinity: str
     nan: str
     vector_name: str  # of `count` `element`s, which helpers call `lane`
@@ -43,20 +44,20 @@ class Dialect:
     most_lanes: int  # of a vector; 0 if there is no limit
     convert_vector: str  # the numbers of x as lanes of `type`
     vector_bits: str  # the bits of x as lanes of `type`
-    scalar_bits: str  # the bits of a scalar x as a `type`; nothing where that takes a function
+    scalar_bits: str  # the bits of a scalar x as a `type`; "" if a helper function does that
     comparison: str  # the comparison x of vectors as the integers of `type`
     vector_of: str  # a vector of the lanes `items`
-    splat: str  # a vector of x in all lanes; nothing where that takes a function
-    choice: str  # lanes of `a` where `mask` is -1, else of `b`; nothing likewise
+    splat: str  # a vector of x in all lanes; "" if a helper function does that
+    choice: str  # lanes of `a` where `mask` is -1, else of `b`; "" likewise
     lane: str  # lane `i` of x
     load: str  # a vector of `type`, of `count` lanes, at p
     store: str  # a statement that writes x there
     load_vector: str  # the function `name` that this calls, which reads a vector; or nothing
     store_vector: str  # the function `name`, which writes one; or nothing
-    word_bits: int  # of a register for indices; 0 if that is for the processor to say
-    spaces: Mapping[str, str]  # qualifiers of pointers to buffers, by scope; or none
+    word_bits: int  # of a register for indices; 0 if the target's processor decides
+    spaces: Mapping[str, str]  # qualifiers of pointers to buffers, by scope; may be empty
     indices: Mapping[str, str]  # of a thread by "blockIdx", ..., along `axis`, x to z or `number`
-    barrier: str  # a statement that all threads of a block wait for each other
+    barrier: str  # a statement at which all threads of a block wait for each other
     array: str  # the declaration of a local array `name` of `size` elements, aligned to `align`
     prefetch: str  # a statement, or nothing
     square_root: Callable[..., str]  # (writer, name, dtype) -> the text of the function
@@ -65,15 +66,15 @@ class Dialect:
     parallel_for: bool  # whether parallel loops are run by kiln_parallel_for
     extern: str  # declares the function `symbol`, under the name `name`
     restrict: str
-    function: str  # how a function that only this text calls begins
-    vector_function: str  # the same of vectors, which should not pass through memory
-    instructions: str = ""  # its key in the table of device instructions; "" if it has none
-    # What follows is as in C if nothing is said.
+    function: str  # qualifiers of a function that only this text calls
+    vector_function: str  # the same if it takes vectors, which should not pass through memory
+    instructions: str = ""  # its key in the table of device instructions; "" without any
+    # The defaults below are C's.
     cast: str = "({type}){x}"
     narrow: str = ""  # x as a number of `bits` bits, where a type of more bits holds it
     wraps: bool = False  # whether signed integers wrap around
-    reassociates: bool = False  # whether compilers may leave out what is added and subtracted
-    only_words: bool = False  # whether no integer is longer than word_bits
+    reassociates: bool = False  # whether compilers may reassociate sums of floats
+    only_words: bool = False  # whether integers have at most word_bits
     constant: str = "const {type} {name} = {x};"
     variables: Callable[[str, Sequence[str]], list[str]] = lambda t, names: [
         f"{t} {', '.join(names)};"
@@ -83,9 +84,9 @@ class Dialect:
     conditional: str = "{condition} ? {a} : {b}"
     parameter: str = "{type} {name}"
     definition: str = "{how} {result} {name}({parameters})"
-    isnan: str = ""  # whether x is no number; nothing where that is x != x
-    nonzero: str = ""  # whether the float x is not 0, or no number; nothing where that is x != 0
-    rounded: str = ""  # x after `op`: floor, ceil, trunc, round; nothing where it takes a function
+    isnan: str = ""  # whether x is NaN; "" if x != x says so
+    nonzero: str = ""  # whether the float x is not 0, or NaN; "" if x != 0 says so
+    rounded: str = ""  # x after `op` (floor, ceil, trunc, round); "" if a helper does that
 
     def scalar(self, dtype: DType) -> str:
         """The type of a scalar value."""
@@ -103,14 +104,15 @@ class Dialect:
         if not dtype.is_unsigned and value == least and dtype.bits >= 32:
             return Code(self.least[dtype.name])
         digits = f"{value}{self.suffixes.get(dtype.name, '')}"
-        # Of two small literals C computes an int, which does not wrap around as 64 bits do.
+        # Large literals get the widest type: C computes small ones as int, which overflows where
+        # 64 bits would not.
         if dtype.name == "uint64" or abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
             digits = self.widest[dtype.name].format(x=value)
         return Code(digits, PREFIX) if value < 0 else Code(digits)
 
     def real(self, value: float, dtype: DType) -> Code:
-        """A literal of a float type, exact: floats of 16 bits as their bits, the others in decimal
-        if that is short and in hexadecimal if not. Of a NaN only the sign is kept."""
+        """An exact literal of a float type: floats of 16 bits as their bits, others in decimal if
+        that is short, else in hexadecimal. Of a NaN only the sign is kept."""
         if dtype.name in ("float16", "bfloat16"):
             bits = half_bits if dtype.name == "float16" else bfloat_bits
             own = math.copysign(math.nan, value) if value != value else value

@@ -1,14 +1,14 @@
 """WGSL: each device function as a module of its own, for WebGPU.
 
-A module has one entry point, which has the function's name. Buffers are bindings of group 0, in the
-function's order; the numbers that it takes are members of a uniform struct, the binding after them.
-All numbers in registers have 32 bits: integers of 8 and 16 bits are kept extended, floats of 16
-bits as their bits, indices and sizes are int32 (`codegen/expand/short_indices.py`). There are no
-vectors: their lanes are computed one by one (`codegen/expand/scalarize.py`).
+A module has one entry point, with the function's name. Buffers are bindings of group 0, in the
+order of the parameters; the binding after them is a uniform struct of its numbers. Numbers in
+registers have 32 bits: integers of 8 and 16 bits are sign- or zero-extended, floats of 16 bits are
+kept as their bits, and indices and sizes are int32 (`codegen/expand/short_indices.py`). There are
+no vectors: their lanes are computed one by one (`codegen/expand/scalarize.py`).
 
-Elementary functions are the programs of `codegen/expand/math.py`, as elsewhere. Infinities and NaN
-are made when a function runs, since WGSL has no literals for them; implementations may assume that
-there are none.
+Elementary functions are the programs of `codegen/expand/math.py`, as in all languages. Infinities
+and NaN have no literals in WGSL, so they are made from their bits at run time; implementations may
+assume that they do not occur.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ WGSL = Dialect(
 
 
 def _binary(w: TextWriter, e: Binary) -> str:
-    """Bools have no order in WGSL: they are compared as numbers. And a number that is none is not
-    equal to itself, which `!=` need not find."""
+    """Bools have no order in WGSL, so they are compared as numbers. And a NaN is not equal to
+    itself, which a `!=` of WGSL need not find."""
     if e.a.dtype.is_bool and e.op in COMPARE and e.op not in ("eq", "ne"):
         x, y = (call("u32", w.value(v)) for v in (e.a, e.b))
         return infix(COMPARE[e.op], x, y, COMPARISON)
@@ -261,28 +261,27 @@ def _module(
 
 
 def _line(text: str) -> str:
-    """Text of a comment, which ends with the line: also with those that Unicode has."""
+    """Text for a line comment: without characters that end a line, also those of Unicode."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def number_type(dtype: DType) -> str:
-    """The type of a member of the uniform struct, which holds no bool."""
+    """The type of a number in the uniform struct, where bool is not allowed."""
     return "u32" if dtype.is_bool else WGSL.scalar(dtype)
 
 
 def _is_folded(f: PrimFunc) -> bool:
-    """Whether the blocks along x are dispatched along x and y. A grid along x alone may have more
-    than a dimension allows, or symbolically many."""
+    """Whether blocks along x are dispatched along x and y, because there are, or may be, more of
+    them than one dimension allows."""
     x, y, z = launch_of(f).grid
     known = int_value(x)
     return int_value(y) == int_value(z) == 1 and (known is None or known > MOST_BLOCKS)
 
 
 def _grid(f: PrimFunc, names: Mapping[Var, str]) -> tuple[int | str, int | str, int | str]:
-    """The workgroups of a dispatch; `names` are those of the numbers that the function takes.
-
-    Folded ones are as many as fit along x, and as often along y as it takes.
-    """
+    """The workgroups of a dispatch along x, y and z. `names` are the names of the numbers that the
+    function takes. A folded grid is as wide along x as is allowed, and as long along y as it
+    takes."""
     x, y, z = (_extent(e, names) for e in launch_of(f).grid)
     if not _is_folded(f):
         return x, y, z

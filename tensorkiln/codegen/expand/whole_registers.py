@@ -23,8 +23,8 @@ _Piece = tuple[tuple[int, int], ...]
 
 
 def whole_registers(f: PrimFunc) -> PrimFunc:
-    """`f` with local buffers for those in registers whose pieces overlap; the same object if there
-    are none."""
+    """`f` with buffers in registers whose pieces overlap moved to local memory; the same object if
+    there are no such buffers."""
     moved = {b: replace(b, scope="local") for b in _overlapping(f)}
     return replace(f, body=replace_buffers(f.body, moved)) if moved else f
 

@@ -1,4 +1,4 @@
-"""Bytes of a table of 256, at places that are bytes themselves: by permutations of vectors."""
+"""Loads from a table of 256 bytes at indices that are bytes: by permutations of vectors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SIZE, _LANES = 256, 64  # of the table, of a vector
 
 
 def looked_up(w: KernelWriter, e: Load) -> str | None:
-    """The lanes of a load from such a table; None if it is none, or the target picks lanes from two
-    vectors only in more steps than loads take."""
+    """The lanes of a load from a table of 256 bytes; None for other loads, or where the target
+    picks lanes from two vectors only in more steps than loads take."""
     buf, lanes = e.buffer, e.dtype.lanes
     if not (1 < lanes <= _LANES and e.dtype.element.name in ("uint8", "int8")):
         return None

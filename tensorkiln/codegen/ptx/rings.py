@@ -112,7 +112,6 @@ def _write(w: DeviceWriter, ring: Ring) -> None:
     behind = w.line(f"icmp uge i32 {tid}, {others}")
     # Values that both sides use are computed before the branch, in this scope.
     with w.scope():
-        # Values that both sides use are computed before the branch, in this scope.
         w.emit(f"  br i1 {behind}, label %{copies}, label %{uses}")
         for label, producer in ((copies, True), (uses, False)):
             with w.scope():

@@ -29,7 +29,7 @@ MOST_CHOICES = 64
 class Axes:
     """Operand number `operand`, called `name`, holds axes, in any order, of the first operand. With
     `inserts` they are places in the result, which has so many more dimensions; the last `others`
-    dimensions are none of them."""
+    dimensions cannot be among them."""
 
     operand: int
     inserts: bool = False
@@ -132,8 +132,7 @@ def one_hot_axes(g: Context, axes: Val, rank: int) -> Val:
 def require_one_of(
     g: Context, code: Val, codes: Sequence[int], what: str, shown: Val, expected: str
 ) -> None:
-    """Refuse a call in which a code, for what the operand `what` says, is none of those there
-    are."""
+    """Refuse a call in which a code, which stands for what operand `what` says, is unknown."""
     hits = g.emit("equal", g.reshape(code, (1,)), g.const(list(codes), "int64"))
     best = g.emit("max", g.cast(hits, "int64"), axes=(0,), keepdims=False)
     require(g, best, what, shown, expected)

@@ -32,7 +32,7 @@ def with_shapes(
     """The graph's inputs, those without a shape with the one among `shapes`, which the user gives,
     or with dimensions without names, where nodes and `declared` types tell how many.
 
-    Raises UserError for shapes of other inputs, and those that are none.
+    Raises UserError for shapes of other inputs, and for invalid shapes.
     """
     require(shapes, Mapping, "shapes")
     lacking = [v.name for v in graph.input if lacks_shape(v)]

@@ -121,8 +121,8 @@ class Forest:
 
 
 def _greater(dtype: type[np.floating], limit: float) -> float:
-    """The number b for which -x <= b where x is greater than `limit`; where x is any number if
-    `limit` is NaN, which none is at most."""
+    """The number b for which -x <= b where x is greater than `limit`. If `limit` is NaN, no x is
+    at most `limit`, and b is infinite."""
     if np.isnan(limit):
         return np.inf
     return np.nan if limit == np.inf else -float(np.nextafter(dtype(limit), dtype(np.inf)))

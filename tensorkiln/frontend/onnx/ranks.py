@@ -91,7 +91,7 @@ class _Ranks:
         self.constants: dict[str, TensorProto] = {}
 
     def learn(self, name: str, rank: int | None) -> None:
-        """Take a rank, unless it is None or none that a tensor has."""
+        """Take a rank, unless it is None or negative."""
         if name and rank is not None and rank >= 0 and name not in self.ranks:
             self.ranks[name] = rank
             self.fresh.append(name)

@@ -106,10 +106,8 @@ def schedule_contraction(group: Group, target: Target, check: bool = False) -> S
             s.unroll(done.rounds)
         _set_gaps(s, copied, tile)
     bind_threads(s)
-    # Threads of a warp fetch instructions together. Where each thread is a work item on a CPU core,
-    # unrolled code only grows.
-    # Unrolling pays where threads fetch instructions together. Where one runs after the other, as on
-    # a CPU, longer code only takes longer to fetch.
+    # Unrolling pays where threads fetch instructions together. Where one runs after the other, as
+    # on a CPU, longer code only takes longer to fetch.
     if target["thread_warp_size"] != 1:
         _unroll_terms(s, tile)
     for name in s.loops(role=_REGISTER):

@@ -57,7 +57,7 @@ def _scheduled(group: Group, target: Target, row: Callable[[Row], Stmt], check: 
 
 
 def _with_rows(f: PrimFunc) -> PrimFunc:
-    """The program in a loop of one row, if it has but one row and so no loop over rows."""
+    """The program, with a loop of one iteration if it has a single row and so no loop over rows."""
     if any(isinstance(s, For) and role_of(s) == "row" for s in walk_stmt(f.body)):
         return f
     return replace(f, body=around([(Var("row"), IntImm(1), "row")], f.body))

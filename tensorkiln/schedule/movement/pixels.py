@@ -72,7 +72,8 @@ class _Pixels:
         self.element = group.element(self.inside)
 
     def _pad(self, pad: Call, halo: list[int]) -> bool:
-        """Take a pad of rows and columns, by known numbers, as the border; False if it is none."""
+        """Take a pad of rows and columns, by known numbers, as the border; False if it is another
+        pad."""
         sides = [tuple(map(int_value, pad.attrs[x])) for x in ("before", "after")]
         if any(halo) or pad.attrs.mode != "constant" or any(None in s for s in sides):
             return False

@@ -148,7 +148,8 @@ class Phases:
         return self._between(s, -1, len(s.stmts), sure)
 
     def _between(self, s: Sequence, first: int, last: int, sure: bool) -> set[Point]:
-        """The points after statement `first` and before statement `last`; in a ring are none."""
+        """The points after statement `first` and before statement `last`; there are none in a
+        ring."""
         if s.is_ring:
             return set()
         found = {Point(s.number, k) for k in range(first + 1, last + 1)}

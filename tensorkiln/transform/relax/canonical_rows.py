@@ -22,7 +22,7 @@ _DEPTH = 32
 
 
 def _image(m: Match, v: Value) -> Value | None:
-    """The image of one row that `v` [N, C, W] is the reshape of; None if it is none."""
+    """The image of one row that `v` [N, C, W] is a reshape of; None if it is not such a reshape."""
     call = m.definition(v)
     if call is None or call.op != "reshape":
         return None

@@ -32,7 +32,7 @@ EXPANDED_LIMIT = 64 << 10
 def fold_constants(mod: IRModule) -> IRModule:
     """Replace calls on constants by their value, computed by NumPy in the declared dtype, and calls
     that make tensors of no elements by such a tensor, or `full` where an extent is symbolic, so
-    that no other kernel has to be for none.
+    that no other kernel has to handle such a result.
 
     Other calls with symbolic extents, bfloat16 or layouts are kept.
 

@@ -26,7 +26,7 @@ class Definitions(Protocol):
     """What knows the calls that values are bound to, as a Match does."""
 
     def definition(self, v: Value) -> Call | None:
-        """The call; None for what is bound to none."""
+        """The call that a value is bound to; None if it is bound to something else."""
 
 
 @dataclass(slots=True)

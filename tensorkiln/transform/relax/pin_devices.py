@@ -47,7 +47,7 @@ from tensorkiln.transform.relax.parts import divided
 class PinDevices:
     """Honour the devices in the types of every graph function, for the devices of `target`.
 
-    Raises UserError (code `unknown-device`) for one that is none of the target's, or a device that
+    Raises UserError (code `unknown-device`) for one that the target does not have, or a device that
     runs no kernels of the compiler; UnsupportedError where no operator makes the value, such as the
     result of a branch.
     """
