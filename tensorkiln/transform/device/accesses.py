@@ -1,7 +1,8 @@
-"""What a device function reads and writes, as text of the integer set library.
+"""The memory accesses of a device function, as text for the integer set library (isl).
 
-An access has a point for each instance: a block, the rounds of the loops around, a thread. The
-coordinates are written `@1`, `@2`, ... (`arith/affine_text.py`).
+An access is a set of points, one for each time it happens. The coordinates of a point are the
+block, the iterations of the loops around, and the thread; they are written `@1`, `@2`, ...
+(`arith/affine_text.py`).
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from tensorkiln.transform.device.phases import Phases, Segment, Sequence
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccess:
-    """One access in a program text.
+    """One access in the text of a program, and all the times it happens.
 
-    `index`: by dimension of `home`, the buffer whose memory it is; None is any element. `dims`: all
-    coordinates, `conds`: conditions on them; the access happens wherever they hold if it is
-    `exact`. `threads`: the thread's index along x, y and z. `segment` and `stmt`: where it is.
-    `indices`: as written. `guards`: the conditions around, with their truth. `around`: the loops
-    and names around, outermost first.
+    `home` is the buffer whose memory it is, behind views; `index` has a text per dimension of it,
+    None for any element. `dims` are all coordinates, `conds` conditions on them; if `exact`, the
+    access happens wherever they hold. `threads`: the coordinates of the thread along x, y and z.
+    `segment` and `stmt`: where it stands. `indices`: as written. `guards`: the conditions around
+    it, each with its truth. `around`: the loops and names around it, outermost first.
     """
 
     buffer: Buffer
@@ -66,17 +67,17 @@ class DeviceAccess:
 
     @property
     def late(self) -> bool:
-        """Whether it may happen at any time until all threads wait for copies."""
+        """Whether it may happen at any time until all threads have waited for copies."""
         return self.segment.nest and is_asynchronous(self.segment.stmt)
 
     @property
     def private(self) -> bool:
-        """Whether it is of memory that each thread has for itself."""
+        """Whether it is to memory that each thread has to itself."""
         return self.home.scope in ("local", "register")
 
 
 class DeviceFunction:
-    """The accesses of a device function by segment, and its blocks' coordinates `blocks`."""
+    """The accesses of a device function by segment, and the coordinates of its blocks."""
 
     def __init__(self, f: PrimFunc, launch: Launch):
         self.f, self.launch = f, launch

@@ -24,30 +24,31 @@ from tensorkiln.transform.device.phases import Piece, Point, Segment, Sequence
 
 Values = dict[str, int]
 _DIM = re.compile(r"\b[xy]\d+\b")  # a coordinate of an instance
-# Parts of a buffer up to which rounds are told apart, and rounds that stand for any number.
+# Iterations are told apart up to this many parts of a buffer; _MORE of them stand for any greater
+# number.
 _MOST_PARTS, _MORE = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """How a run gets from segment `a` to segment `b`: `conds` on the rounds of the loops around
-    both, of instance x of `a` and y of `b`; `sure`: the points that it certainly passes, `maybe`:
-    all that it may pass."""
+    """A path that a run may take from segment `a` to segment `b`. `conds` are conditions on the
+    iterations of the loops around both, of instance x of `a` and y of `b`. `sure` are the points
+    that threads certainly pass on it, `maybe` all that they may pass."""
 
     a: Segment
     b: Segment
     conds: tuple[str, ...]
     sure: frozenset[Point]
     maybe: frozenset[Point]
-    at_once: bool = False  # threads of one segment, which nothing orders
-    least: tuple[Piece, ...] = ()  # what certainly happens to copies on it, and what may
+    at_once: bool = False  # different threads in one run of a segment, which nothing orders
+    least: tuple[Piece, ...] = ()  # events of copies that certainly happen on it; all that may
     most: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two accesses that may meet: at `values` of the coordinates (x and y) and parameters, None if
-    isl gave up. `certain`: they do."""
+    """Two accesses that may conflict: at `values` of the coordinates (of x and y) and of
+    parameters, or None if isl gave up. `certain`: they do conflict there."""
 
     m: DeviceAccess
     n: DeviceAccess
@@ -56,7 +57,7 @@ class Conflict:
 
 
 class Conflicts:
-    """Asks isl about the accesses of one device function."""
+    """Finds the conflicts of one device function."""
 
     def __init__(self, f: PrimFunc):
         self.of = DeviceFunction(f, launch_of(f))
@@ -71,15 +72,16 @@ class Conflicts:
     # ---- within a block ----------------------------------------------------------------------
 
     def meetings(self) -> Iterator[Meeting]:
-        """Every way from a segment to one that runs later in the same block, or at once with it."""
+        """Every path from a segment to one that runs later in the same block, or at the same time
+        as it."""
         for a in self.phases.segments:
             for b in self.phases.segments:
                 if a.nest or b.nest:  # control flow only reads
                     yield from self._ways(a, b, 2)
 
     def from_copies(self) -> Iterator[Meeting]:
-        """Every way from asynchronous copies; those through several rounds of a loop apart, as far
-        as copies run ahead."""
+        """Every path that begins with asynchronous copies. Iterations of a loop are told apart as
+        far as copies run ahead."""
         copies = [s for s in self.phases.segments if s.nest and is_asynchronous(s.stmt)]
         for a in copies:
             for b in self.phases.segments:
@@ -87,7 +89,7 @@ class Conflicts:
 
     @cached_property
     def parts(self) -> int:
-        """The most parts of a buffer that asynchronous copies fill."""
+        """The largest number of parts of a buffer that asynchronous copies fill."""
         homes = {
             m.home
             for accesses in self.of.accesses.values()
@@ -98,7 +100,8 @@ class Conflicts:
         return min(max(parts, default=1), _MOST_PARTS)
 
     def _ways(self, a: Segment, b: Segment, apart: int) -> Iterator[Meeting]:
-        """Ways from `a` to `b`: rounds that are `apart` or further from each other are one way."""
+        """The paths from `a` to `b`: one for each distance in iterations of a loop, up to `apart`;
+        greater distances are one path."""
         pieces = self.phases.pieces
         loops = [p for p, q in zip(a.loops, b.loops, strict=False) if p is q]
         if any(s.is_ring for s in loops):
@@ -128,16 +131,16 @@ class Conflicts:
                 yield from self._rounds(way, *self.phases.own_loops(a, b, loop), apart)
 
     def _in_ring(self, a: Segment, b: Segment, loop: Sequence) -> Iterator[Meeting]:
-        """What may happen at once in a ring, all of which no barrier orders: copies that run ahead
-        of what uses others, and what runs ahead of other threads; up to as many rounds apart as
-        there are parts."""
+        """The pairs of iterations of a ring that may run at the same time, since no barrier of the
+        block orders them: copies run ahead of the threads that use others, and these of each other,
+        by at most as many iterations as there are parts."""
         assert loop.ring is not None
         x, y = (at(self.of.rounds[loop], letter) for letter in "xy")
         nothing = frozenset[Point]()
         if a is b:
             yield Meeting(a, b, (f"{x} = {y}",), nothing, nothing, True)
         uses_a, uses_b = (not is_asynchronous(s.stmt) for s in (a, b))
-        if uses_b and not uses_a:  # what uses copies waits for them
+        if uses_b and not uses_a:  # threads that use copies have waited for them
             return
         last = f"{y} < {x} + {loop.ring.parts}"
         same = a is not b and uses_a == uses_b
@@ -146,8 +149,9 @@ class Conflicts:
     def _rounds(
         self, way: Meeting, ends: list[Sequence], begins: list[Sequence], apart: int
     ) -> Iterator[Meeting]:
-        """The ways for each choice of rounds: the last round of a loop that ends on the way, or one
-        after which it goes on; the first of a loop that begins, or one before which it did."""
+        """The variants of a path by the iterations in which it leaves the loops that end on it, and
+        enters those that begin: in the last (or first) iteration, or with further ones after (or
+        before) it."""
         if not ends and not begins:
             yield way
             return
@@ -193,11 +197,11 @@ class Conflicts:
     def conflicts(
         self, way: Meeting, late: bool | None = None, sample: bool = True
     ) -> Iterator[Conflict]:
-        """The accesses of different threads that conflict on this way. `late`: only those of which
-        the first, a copy, may happen later than it stands there, or only the others.
+        """The conflicts between accesses of different threads on a path. `late`: only those whose
+        first access is an asynchronous copy, or only the others. `sample`: whether to find values
+        at which they conflict.
 
-        An asynchronous copy conflicts with what its own thread does before and after it too.
-        `sample`: whether it matters which accesses these are.
+        An asynchronous copy may also conflict with what its own thread does before and after it.
         """
         same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
         for m, n in self._pairs(way.a, way.b):
@@ -214,12 +218,12 @@ class Conflicts:
                 yield found
 
     def may_conflict(self, way: Meeting) -> bool:
-        """Whether accesses may conflict on this way as far as the rounds of loops tell."""
+        """Whether accesses may conflict on a path, judged by the iterations of loops alone."""
         return any(self._in_rounds(m, n, way.conds) for m, n in self._pairs(way.a, way.b))
 
     def _in_rounds(self, m: DeviceAccess, n: DeviceAccess, conds: tuple[str, ...]) -> bool:
-        """Whether two accesses may meet in the first index, of which isl is asked first: parts of a
-        buffer that are used in turns are told apart by little arithmetic."""
+        """Whether two accesses may be to the same first index. Asked before all else, because it
+        takes little arithmetic to tell that two iterations use different parts of a buffer."""
         if not conds or not m.index or m.index[0] is None or n.index[0] is None:
             return True
         first = f"{at(m.index[0], 'x')} = {at(n.index[0], 'y')}"
@@ -235,7 +239,7 @@ class Conflicts:
     # ---- between blocks ----------------------------------------------------------------------
 
     def of_blocks(self) -> Iterator[Conflict]:
-        """The accesses of different blocks that conflict, whenever they run."""
+        """The conflicts between accesses of different blocks, which may run at any time."""
         segments = self.phases.segments
         other = " or ".join(f"{at(d, 'x')} != {at(d, 'y')}" for d in self.of.blocks.values())
         for i, a in enumerate(segments):
@@ -248,7 +252,7 @@ class Conflicts:
                         yield found
 
     def _pairs(self, a: Segment, b: Segment) -> Iterator[tuple[DeviceAccess, DeviceAccess]]:
-        """Accesses of the same memory that threads share, one of them a write."""
+        """Pairs of accesses to the same shared or global memory, one of them a write."""
         first, second = self.of.accesses[a], self.of.accesses[b]
         for m in first:
             for n in second:
@@ -258,7 +262,7 @@ class Conflicts:
     def _meet(
         self, m: DeviceAccess, n: DeviceAccess, conds: list[str], sample: bool = True
     ) -> Conflict | None:
-        """The conflict of two accesses under conditions; None if there provably is none."""
+        """The conflict of two accesses under conditions; None if there is provably none."""
         same = [
             f"{at(i, 'x')} = {at(j, 'y')}"
             for i, j in zip_longest(m.index, n.index)
@@ -274,7 +278,8 @@ class Conflicts:
     # ---- bounds ------------------------------------------------------------------------------
 
     def outside(self, m: DeviceAccess) -> Conflict | None:
-        """An access outside of its buffer; None if there provably is none."""
+        """The access as a conflict if it may be outside of its buffer; None if it is provably
+        inside."""
         wrong = []
         known = len(m.index) == len(m.home.shape)
         for index, extent in zip(m.index, m.home.shape, strict=True):
@@ -293,8 +298,9 @@ class Conflicts:
     def point(
         self, dims: list[str], conds: list[str], sample: bool = True
     ) -> tuple[bool, Values | None]:
-        """(whether there may be a point for which conditions hold; such a point, with the values of
-        parameters, or None if there is none, none is asked for or isl gave up)."""
+        """(whether all conditions may hold somewhere, the values where they do). The values include
+        those of parameters; None if the conditions cannot hold, no `sample` is asked for, or isl
+        gave up."""
         try:
             sets = Sets(list(self.text.params.values()), self.text.param_facts)
             found = sets.make(dims, conds)

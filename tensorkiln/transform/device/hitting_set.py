@@ -19,7 +19,7 @@ _MOST_STEPS = 20_000
 def cheapest(sets: Sequence[Collection[T]], cost: Mapping[T, int]) -> list[T]:
     """A set of least total cost that shares an element with each of `sets`, none of which is empty.
 
-    Among equals the one that is found first, in the order of `cost`; its elements in that order.
+    Of several such sets the first that is found, in the order of `cost`; elements in that order.
     """
     order = {x: k for k, x in enumerate(cost)}
     rows = [sorted(s, key=lambda x: (cost[x], order[x])) for s in sets]
@@ -29,7 +29,8 @@ def cheapest(sets: Sequence[Collection[T]], cost: Mapping[T, int]) -> list[T]:
 
 
 class _Search(Generic[T]):
-    """Depth first: the set with the fewest elements that is not hit yet is hit by each of them."""
+    """Depth-first search. The smallest set that is not hit yet is hit by each of its elements in
+    turn."""
 
     def __init__(self, rows: list[list[T]], cost: Mapping[T, int]):
         self.rows, self.cost = rows, cost
@@ -49,7 +50,7 @@ class _Search(Generic[T]):
             self.extend([*chosen, x], total + self.cost[x])
 
     def _needed(self, chosen: list[T]) -> list[T]:
-        """`chosen` without elements that the others make superfluous."""
+        """`chosen` without elements that the others make redundant."""
         kept = list(chosen)
         for x in chosen:
             rest = [y for y in kept if y != x]

@@ -22,15 +22,16 @@ from tensorkiln.ir.stmt import THREAD_INDICES, Let
 from tensorkiln.transform.device.accesses import DeviceAccess, DeviceFunction, line_of
 
 WARP, BANKS, WORD, SECTOR = 32, 32, 4, 32
-_LARGE = 4099  # for symbolic sizes: no multiple of a power of two, as sizes of users may be
+_LARGE = 4099  # for symbolic sizes: not a multiple of a power of two, as in the worst case
 
 Env = dict[Var, int | None]  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
 class SlowAccess:
-    """`kind`: "bank conflict", where `count` is the number of turns, or "uncoalesced", where it is
-    that of sectors; `best` is the least number for as many bytes."""
+    """An access that takes longer than it need. `kind` "bank conflict": `count` is how many turns
+    the banks of shared memory need; "uncoalesced": how many sectors of global memory are touched.
+    `best` is the least possible number for as many bytes."""
 
     kind: str
     kernel: str
@@ -54,7 +55,7 @@ class _Unknown(Exception):
 
 
 def slow_accesses(of: DeviceFunction) -> Iterator[SlowAccess]:
-    """The accesses of shared and global memory that take longer than they need to, each once."""
+    """The accesses to shared and global memory that take longer than they need, each once."""
     seen: set[tuple[int, object, bool, tuple[Expr, ...]]] = set()
     for accesses in of.accesses.values():
         for m in accesses:
@@ -132,7 +133,7 @@ def _lanes(e: Expr, env: Env) -> list[int]:
 
 
 def _holds(cond: Expr, truth: bool, env: Env) -> bool:
-    """Whether a condition has a value; one that is not known is taken to have it."""
+    """Whether a condition has a truth value; if that is unknown, it is assumed."""
     try:
         return bool(_int(cond, env)) == truth
     except _Unknown:

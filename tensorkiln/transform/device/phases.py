@@ -35,8 +35,8 @@ from tensorkiln.ir.visit import map_stmt
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """The gap before statement `index` of the sequence `sequence`, or the barrier that is this
-    statement."""
+    """The gap before statement `index` of sequence number `sequence`, or, if `there`, the barrier
+    that this statement is."""
 
     sequence: int
     index: int
@@ -45,8 +45,9 @@ class Point:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Statements one after the other: the body of `owner`, None for a whole block. `loops` is the
-    number of loops around, `sure` whether each run of what is around `owner` runs all of it."""
+    """Consecutive statements: the body of `owner`, which is None for the body of a block. `loops`
+    is the number of loops around it; `sure` says whether it runs whenever the statements around its
+    owner do."""
 
     number: int
     owner: Stmt | None
@@ -59,7 +60,7 @@ class Sequence:
 
     @property
     def is_ring(self) -> bool:
-        """Whether it is the body of a loop whose threads do not wait at barriers of the block."""
+        """Whether it is the body of a ring, whose threads do not wait at barriers of the block."""
         return self.ring is not None
 
     @property
@@ -70,9 +71,9 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """`stmt`: a nest over threadIdx, or the statement whose conditions or bounds are read. `path`:
-    the sequences around, outermost first, and the index in each; index -1 is before the first
-    statement."""
+    """`stmt` is a nest over threadIdx, or a statement whose conditions or bounds are read. `path`
+    are the sequences around it, outermost first, each with the index of the statement in it; -1 is
+    before the first statement."""
 
     stmt: Stmt
     nest: bool
@@ -84,15 +85,15 @@ class Segment:
         return tuple(s for s, _ in self.path if s.repeats)
 
 
-# What matters to copies on a way, in order: None where a batch of them begins, and each barrier at
-# which threads wait for them.
+# The events on a path that concern copies, in order: None where a batch begins, and each barrier at
+# which threads wait for copies.
 Events = tuple[Point | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The events of a way within one sequence; where it is the body of a loop that ends or begins
-    on the way, rounds before (it begins) or after (it ends) may come to them."""
+    """The events of a path within one sequence. If the sequence is the body of a loop that begins
+    (`begins`) or ends on the path, further iterations may add events before or after them."""
 
     sequence: Sequence
     events: Events
@@ -100,7 +101,7 @@ class Piece:
 
 
 class Phases:
-    """The tree of what a block runs."""
+    """The sequences, segments and points of what a block runs."""
 
     def __init__(self, body: Stmt):
         self.sequences: list[Sequence] = []
@@ -144,12 +145,13 @@ class Phases:
     # ---- paths -------------------------------------------------------------------------------
 
     def whole(self, s: Sequence, sure: bool) -> set[Point]:
-        """The points that a run of a sequence passes; with `sure` False, all that it may pass."""
+        """The points that one run of a sequence certainly passes; without `sure`, all that it may
+        pass."""
         return self._between(s, -1, len(s.stmts), sure)
 
     def _between(self, s: Sequence, first: int, last: int, sure: bool) -> set[Point]:
-        """The points after statement `first` and before statement `last`; there are none in a
-        ring."""
+        """The points after statement `first` and before statement `last` of a sequence; there are
+        none in a ring."""
         if s.is_ring:
             return set()
         found = {Point(s.number, k) for k in range(first + 1, last + 1)}
@@ -162,22 +164,22 @@ class Phases:
         return found
 
     def _tail(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
-        """The points from the end of a path to the end of its first sequence."""
+        """The points from the end of a path to the end of its outermost sequence."""
         found: set[Point] = set()
         for s, k in path:
             found |= self._between(s, k, len(s.stmts), sure)
         return found
 
     def _head(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
-        """The points from the start of the first sequence of a path to its end."""
+        """The points from the start of the outermost sequence of a path to the end of the path."""
         found: set[Point] = set()
         for s, k in path:
             found |= self._between(s, -1, k, sure)
         return found
 
     def forward(self, a: Segment, b: Segment, sure: bool = True) -> set[Point] | None:
-        """The points between two segments in the same rounds of the loops around both; None if `b`
-        does not come after `a` there."""
+        """The points between two segments in the same iterations of the loops around both; None if
+        `b` does not come after `a` there."""
         level = _parted(a, b)
         if level == len(a.path):  # `a` is read by what is around `b`
             return self._head(b.path[level:], sure) if level < len(b.path) else None
@@ -192,8 +194,8 @@ class Phases:
     def around(
         self, a: Segment, b: Segment, loop: Sequence, later: bool, sure: bool = True
     ) -> set[Point]:
-        """The points from `a` to `b` in the next round of a loop around both, `later` in a round
-        after that."""
+        """The points from `a` to `b` in the next iteration of a loop around both; if `later`, in an
+        iteration after that."""
         level = next(k for k, (s, _) in enumerate(a.path) if s is loop)
         found = self._tail(a.path[level:], sure) | self._head(b.path[level:], sure)
         return found | self.whole(loop, sure) if later else found
@@ -201,8 +203,8 @@ class Phases:
     # ---- copies ------------------------------------------------------------------------------
 
     def events(self, s: Sequence, first: int, last: int, sure: bool) -> Events:
-        """The events after statement `first` and before statement `last`: those that certainly
-        happen, or all that may; of a loop those of one round."""
+        """The events after statement `first` and before statement `last` of a sequence: those that
+        certainly happen, or all that may. Of a loop inside, those of one iteration."""
         found: list[Point | None] = []
         for k in range(first + 1, last):
             t = s.stmts[k]
@@ -216,14 +218,14 @@ class Phases:
         return tuple(found)
 
     def round_of(self, loop: Sequence, sure: bool) -> Events:
-        """The events of a round of a loop."""
+        """The events of one iteration of a loop."""
         return self.events(loop, -1, len(loop.stmts), sure)
 
     def pieces(
         self, a: Segment, b: Segment, loop: Sequence | None, rounds: int, sure: bool
     ) -> tuple[Piece, ...]:
-        """The events from `a` to `b`: in the same rounds of the loops around both, or from one
-        round of `loop` to a later one with so many in between."""
+        """The events from `a` to `b`: in the same iterations of the loops around both, or from one
+        iteration of `loop` to a later one, with `rounds` iterations in between."""
         if loop is None:
             level = _parted(a, b)
             inner = min(level + 1, len(a.path))
@@ -246,7 +248,7 @@ class Phases:
     def with_rounds(
         self, pieces: tuple[Piece, ...], loop: Sequence, begins: bool, count: int, sure: bool
     ) -> tuple[Piece, ...]:
-        """The pieces with so many more rounds of a loop that ends, or begins, on the way."""
+        """The pieces with `count` more iterations of a loop that begins, or ends, on the path."""
         more = self.round_of(loop, sure) * count
         return tuple(
             Piece(p.sequence, more + p.events if begins else p.events + more, begins)
@@ -256,7 +258,8 @@ class Phases:
         )
 
     def pending(self) -> dict[Point, int]:
-        """How many batches each barrier that waits for copies leaves."""
+        """For each barrier at which threads wait for copies, the batches that may still be in
+        flight after it."""
         return {
             Point(s.number, k, True): t.pending
             for s in self.sequences
@@ -269,8 +272,8 @@ class Phases:
     def own_loops(
         self, a: Segment, b: Segment, loop: Sequence | None = None
     ) -> tuple[list[Sequence], list[Sequence]]:
-        """(bodies of loops that end between `a` and `b`, those that begin there): in the same
-        rounds of the loops around both, or from one round of `loop` to a later one."""
+        """(bodies of loops that end between `a` and `b`, bodies of loops that begin there): in the
+        same iterations of the loops around both, or from one iteration of `loop` to a later one."""
         if loop is None:
             level = _parted(a, b)
         else:
@@ -280,7 +283,7 @@ class Phases:
         return ends, [s for s, _ in b.path[inner:] if s.repeats]
 
     def barriers(self) -> set[Point]:
-        """The barriers that are there."""
+        """The barriers that the program has."""
         return {
             Point(s.number, k, True)
             for s in self.sequences
@@ -291,12 +294,12 @@ class Phases:
     # ---- changes -----------------------------------------------------------------------------
 
     def with_barriers(self, points: Mapping[Point, str]) -> Stmt:
-        """The statement with barriers in some gaps, of the scope that each maps to; the same object
-        for none."""
+        """The statement with barriers in some gaps, each of the scope that `points` maps it to; the
+        same object without any."""
         return self._rebuilt(self.root, points)
 
     def with_pending(self, pending: Mapping[Point, int]) -> Stmt:
-        """The statement whose barriers for copies leave so many batches."""
+        """The statement with other numbers of batches in flight after its barriers for copies."""
 
         def rebuilt(s: Sequence) -> Stmt:
             items: list[Stmt] = []
@@ -322,8 +325,8 @@ class Phases:
 
 
 def waited(pieces: tuple[Piece, ...], pending: Mapping[Point, int]) -> bool:
-    """Whether threads wait for a batch that has begun before a way, on that way: at a barrier that
-    leaves no more batches than began since."""
+    """Whether a batch that began before a path has arrived by its end: on the path is a barrier
+    that leaves at most as many batches in flight as began on the path before it."""
     begun = 0
     for event in (e for p in pieces for e in p.events):
         if event is None:
@@ -334,7 +337,8 @@ def waited(pieces: tuple[Piece, ...], pending: Mapping[Point, int]) -> bool:
 
 
 def _bodies(s: Stmt) -> Iterator[tuple[Stmt, int, bool]]:
-    """(a body, the loops that its statement adds, whether it certainly runs), for each body."""
+    """(a body of a statement, the loops that the statement adds around it, whether it certainly
+    runs)"""
     match s:
         case For(_, _, extent, _, body):
             yield body, 1, (int_value(extent) or 0) > 0
@@ -354,7 +358,7 @@ def _with_bodies(s: Stmt, bodies: list[Sequence], rebuilt: Callable[[Sequence], 
 
 
 def _flat(s: Stmt) -> Iterator[Stmt]:
-    """The statements of nested sequences."""
+    """The statements of a sequence, and of sequences nested in it."""
     if not isinstance(s, Seq):
         yield s
         return
@@ -363,8 +367,8 @@ def _flat(s: Stmt) -> Iterator[Stmt]:
 
 
 def _parted(a: Segment, b: Segment) -> int:
-    """The level at which the paths of two segments part: the first with another sequence or another
-    index."""
+    """The level at which the paths of two segments diverge: the first with another sequence or
+    another index."""
     for k, (p, q) in enumerate(zip(a.path, b.path, strict=False)):
         if p[0] is not q[0] or p[1] != q[1]:
             return k

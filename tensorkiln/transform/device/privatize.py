@@ -7,8 +7,9 @@
         for t in T.thread_binding(32, ...):                      for t in ...:
             for i in T.unroll(4): sums[t, i] += ...                  for i in ...: sums[i] += ...
 
-Each thread accesses only the elements with its own index, and has these to itself. Where only one
-thread gets, `if t < 1: sums[0, i] = 1`, its index may be a number.
+If each thread accesses only the elements with its own index, it needs only those, and the index
+goes. Where a condition leaves one thread, as in `if t < 1: sums[0, i] = 1`, the index may be a
+number.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substmts, wa
 
 
 def private_part(s: Alloc) -> Alloc | None:
-    """The allocation of the elements of one thread, with accesses to match; None if threads may
-    access elements of each other."""
+    """The allocation of the elements of one thread, with its accesses; None if threads may access
+    elements of each other."""
     buf = s.buffer
     if buf.strides_given is not None or _is_viewed(s.body, buf):
         return None
@@ -60,7 +61,7 @@ _Threads = Mapping[Var, str]
 
 
 def _threads_at(e: Expr, threads: _Threads, known: Bounds) -> frozenset[str]:
-    """The thread indices that an index is, all of which have the same value."""
+    """The thread indices whose value an index certainly has."""
     if isinstance(e, Var):
         return frozenset([threads[e]] if e in threads else [])
     n = int_value(e)
@@ -70,8 +71,8 @@ def _threads_at(e: Expr, threads: _Threads, known: Bounds) -> frozenset[str]:
 def _accesses(
     s: Stmt, buf: Buffer, threads: _Threads, known: Bounds
 ) -> Iterator[tuple[tuple[Expr, ...], _Threads, Bounds]]:
-    """The indices of each access to a buffer, the loops over threads around it whose variables are
-    the index of the thread (a loop from 2 on begins in thread 0), and what is known of these."""
+    """For each access to a buffer: its indices, the variables that are the index of a thread, and
+    what is known of these. A loop from 2 on is left out, because it begins in thread 0."""
     if isinstance(s, For) and thread_of(s) in THREAD_INDICES and int_value(s.lo) == 0:
         threads, known = {**threads, s.var: thread_of(s)}, known.with_loop(s.var, s.lo, s.extent)
     if isinstance(s, Store) and s.buffer is buf:

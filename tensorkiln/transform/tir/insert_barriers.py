@@ -7,13 +7,14 @@
         Y[b, t] = tile[31 - t]
 
 A barrier is needed where a thread accesses an element of shared or global memory that another
-thread of its block accesses afterwards, one of them for writing: between nests over threadIdx, and
-from one round of a loop around them to the next. For each such dependence a barrier must stand in
-one of the gaps on the way (`transform/device/phases.py`); the gaps are chosen such that barriers
-run as rarely as possible, and barriers that are there count. Where it cannot be proved that there
-is no dependence, one is assumed. Where the first access is of an asynchronous copy
-(`ir/copies.py`), the barrier is one at which threads wait for copies too, but for as many of the
-last batches as no dependence needs by then.
+thread of its block accesses later, and one of the two accesses is a write: between nests over
+threadIdx, or from one iteration of a loop around them to the next. Each such dependence can be
+satisfied by a barrier in any of the gaps on the path (`transform/device/phases.py`). Barriers are
+placed at the gaps that are executed least often (`transform/device/hitting_set.py`); barriers of
+the program count. Where a dependence cannot be excluded, it is assumed.
+
+If the first access is an asynchronous copy (`ir/copies.py`), the barrier must also wait for copies.
+It leaves as many of the last batches in flight as no dependence needs yet.
 
 Threads that conflict within one nest cannot be separated by a barrier: `check_races` reports them.
 
@@ -33,9 +34,9 @@ from tensorkiln.transform.device.conflicts import Conflicts, Meeting
 from tensorkiln.transform.device.hitting_set import cheapest
 from tensorkiln.transform.device.phases import Phases, Point, waited
 
-_MOST_PENDING = 8  # batches of copies that threads may leave at a barrier
+_MOST_PENDING = 8  # batches of copies that may be in flight after a barrier
 
-# How often a loop is taken to run when the costs of barriers are compared.
+# How many iterations a loop is assumed to have when the costs of barriers are compared.
 _ROUNDS = 16
 
 
@@ -58,8 +59,8 @@ def require_barriers(mod: IRModule) -> None:
 
 
 def with_barriers(f: PrimFunc) -> PrimFunc:
-    """A device function with the barriers that it needs; `f` itself if it needs none, or is no
-    device function."""
+    """A device function with the barriers that it needs; `f` itself if it needs none, or is another
+    function."""
     if not f.is_device:
         return f
     conflicts = Conflicts(f)
@@ -81,9 +82,10 @@ def _with_body(f: PrimFunc, conflicts: Conflicts, body: Stmt) -> PrimFunc:
 
 
 def _relaxed(f: PrimFunc) -> PrimFunc:
-    """Let the barriers that wait for copies leave as many batches as no dependence needs yet."""
+    """The function whose barriers for copies leave as many batches in flight as no dependence needs
+    yet."""
     conflicts = Conflicts(f)
-    if conflicts.parts <= 2:  # the copies of a round are all that there are
+    if conflicts.parts <= 2:  # only the copies of one round are in flight
         return f
     ways = (w for w in conflicts.from_copies() if not w.at_once)
     needs = [w.least for w in ways if conflicts.may_conflict(w)]
@@ -99,8 +101,8 @@ def _relaxed(f: PrimFunc) -> PrimFunc:
 
 
 def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[frozenset[Point]]:
-    """The gaps of which one must get a barrier, for each dependence without one: on copies that are
-    `late`, or on anything else."""
+    """For each dependence that no barrier satisfies yet, the gaps one of which must get one.
+    `late`: those of asynchronous copies, else all others."""
     if late and not conflicts.any_late:
         return []
     if late:
@@ -110,7 +112,7 @@ def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[f
         there = conflicts.phases.barriers()
         ways = [w for w in ways if not w.sure & there]
     found: set[frozenset[Point]] = set()
-    # A set that contains another is hit whenever that one is, so it need not be asked for.
+    # A set that contains another is hit whenever that one is, so isl need not be asked about it.
     for way in sorted(ways, key=lambda w: len(w.sure)):
         if any(s <= way.sure for s in found):
             continue
@@ -120,13 +122,13 @@ def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[f
 
 
 def _least(sets: Sequence[frozenset[Point]]) -> list[frozenset[Point]]:
-    """The sets that contain no other: those that do are hit whenever these are."""
+    """The sets that contain no other set: the others are hit whenever these are."""
     found = dict.fromkeys(sets)
     return [s for s in found if not any(other < s for other in found)]
 
 
 def _costs(phases: Phases) -> dict[Point, int]:
-    """How often a barrier in each gap would run."""
+    """How often a barrier in each gap would be executed."""
     return {
         Point(s.number, k): _ROUNDS**s.loops
         for s in phases.sequences
