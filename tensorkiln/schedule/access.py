@@ -42,7 +42,8 @@ def lane_stride(load: Load, var: Var) -> int | None:
 
 
 def lanes_ok(value: Expr, lane: Var) -> bool:
-    """Whether every load is contiguous or uniform in `lane`; one other constant stride passes."""
+    """Whether the loads can be vectorized over `lane`: each is contiguous, the same for all lanes,
+    or, in one load, of another constant stride."""
     strided = 0
     for x in walk(value):
         if isinstance(x, Load):
@@ -72,10 +73,9 @@ def in_memory_order(value: Expr, var: Var) -> bool:
 
 
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
-    """Whether every load is from blocks of v channels or of a multiple of it, from a one-element
-    buffer, or the same for all lanes, so that computing the lanes past the last channel reads
-    inside the buffers. With `lane` None, none counts as the same.
-    """
+    """Whether lanes past the last channel can be computed without reading outside of a buffer:
+    every load is from blocks of v channels or of a multiple of it, from a buffer of one element, or
+    the same for all lanes. With `lane` None, no load counts as the same for all lanes."""
     for x in walk(value):
         if not isinstance(x, Load) or (lane is not None and lane not in free_vars(x)):
             continue

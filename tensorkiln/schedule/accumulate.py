@@ -27,8 +27,9 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
 def add_piece(
     total: Buffer, terms: Callable[[Buffer], Stmt], name: str = "part", place: tuple[Expr, ...] = ()
 ) -> Stmt:
-    """total += the sum that `terms(part)` adds up in `part`, vectors of registers that start at
-    zero, in a buffer of the given name. `place`: of the vectors in `total`, if it has several."""
+    """total += the sum that the statement `terms(part)` adds up in `part`, a new buffer of
+    registers of that name, which begins at zero. `place`: which vectors of `total`, if it has
+    several."""
     part = buffer(name, total.shape[len(place) :], total.dtype, "local")
     zero = const(0, part.dtype)
 

@@ -30,11 +30,9 @@ def loop(
     lo: ExprLike = 0,
     keep: bool = False,
 ) -> Stmt:
-    """`for name in range(lo, lo + extent): body(name)`, by whose role the schedule finds it.
-
-    Extent 0 gives an empty statement, extent 1 the body alone; with `keep`, which is for schedules
-    that need the loop, they give loops as well.
-    """
+    """`for name in range(lo, lo + extent): body(name)`, with a role by which the schedule finds it.
+    A loop of extent 0 is an empty statement and a loop of extent 1 its body, unless the schedule
+    needs the loop (`keep`)."""
     n = int_value(extent)
     if n == 0 and not keep:
         return Seq(())
@@ -51,7 +49,8 @@ def nest(
     roles: Sequence[str] = (),
     keep: bool = False,
 ) -> Stmt:
-    """Nested loops, outermost first, around `body(i, j, ...)`. `roles`: of all of them, or none."""
+    """Nested loops, outermost first, around `body(i, j, ...)`. `roles`: one for each loop, or
+    empty."""
     heads = list(zip(names, extents, roles or [""] * len(names), strict=True))
 
     def at(depth: int, index: tuple[Expr, ...]) -> Stmt:
@@ -94,8 +93,8 @@ def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
 
 
 def border_of(out: Buffer, t: TensorType, at: tuple[Expr, Expr], lanes: int) -> Stmt | None:
-    """Write the zero halo of a vector of `lanes` channels, `at` (image, vector), which is a block
-    of the layout of `t` or a part of one. None if the layout has no halo."""
+    """Write the zero halo of a vector of `lanes` channels, `at` (image, vector), which is a channel
+    block of the layout of `t` or a part of one. None if the layout has no halo."""
     n, vector = at
     parts = t.memory.block(1) // lanes
     if parts <= 1:
@@ -107,9 +106,9 @@ def border_of(out: Buffer, t: TensorType, at: tuple[Expr, Expr], lanes: int) -> 
 def zero_border(
     out: Buffer, t: TensorType, lead: tuple[Expr, ...], first: ExprLike = 0, lanes: int = 0
 ) -> Stmt | None:
-    """Write the zero halo of one image plane, around the spatial dimensions C and D of `t`.
-    `lead`: physical indices of the axes before them; of a channel block all lanes, or so many from
-    `first` on. None if the layout has no halo."""
+    """Write the zero halo of one image plane, around the spatial dimensions C and D of `t`. `lead`:
+    physical indices of the axes before them. Of a channel block all lanes are written, or `lanes`
+    of them from `first` on. None if the layout has no halo."""
     layout = t.memory
     ph, pw = layout.halo(2), layout.halo(3)
     if not ph and not pw:

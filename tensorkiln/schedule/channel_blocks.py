@@ -33,7 +33,7 @@ class ChannelBlocks:
         self.lanes = min(self.ot.memory.block(1), group.target.vector_lanes("float32"))
         self.channels = size_of(self.ot.shape[1])
         self.height, self.width = self.ot.shape[2:]
-        # What choices are made for: the extents, or what unknown ones are taken for.
+        # Estimates for choices: the extents, where known.
         self.rows, self.columns = map(expected, self.ot.shape[2:])
         self.blocks = -(-self.channels // self.lanes)
 

@@ -43,7 +43,7 @@ def _scheduled(group: Group, target: Target, check: bool) -> tuple[Family, Sched
 
 
 def fitting(group: Group, target: Target) -> Iterator[Family]:
-    """The families that fit a group, the first of which has its kernel unless it declines."""
+    """The families that fit a group, in the order in which their schedules are tried."""
     for family in families(target).of(group.main.op):
         if _may_compute(family, group) and family.fits(group.main, group.out_type, target):
             yield family
@@ -66,8 +66,8 @@ def _choices(family: Family, group: Group, target: Target) -> Choices:
 
 
 def _may_compute(family: Family, group: Group) -> bool:
-    """Whether a family takes the form of a group: an epilogue, a prologue, a form that the default
-    rules of fusion do not make."""
+    """Whether a family can compute a group of this form: with an epilogue, with a prologue, or
+    formed by a rule of the caller's."""
     if family.any_form:
         return True
     if group.function.attrs.get("by_rule", False):

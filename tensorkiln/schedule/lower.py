@@ -82,11 +82,11 @@ class LowerGroups:
         return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
 
     def _kernel(self, group: Group, target: Target, key: KernelKey) -> tuple[AnyKernel, bool]:
-        """The kernel of a group, from the cache or scheduled now, and whether later compiles may
-        find it in the cache by `key`."""
+        """The kernel of a group, from the cache or scheduled now, and whether a later compile may
+        take it from the cache by `key`."""
         numbers = _index_params(group)
         if any(row.owner for row in families(target).of(group.main.op)):
-            # `key` has not the other package's code.
+            # `key` does not cover the code of the other package.
             return _scheduled(group, target, numbers), False
         forms = tuple(zip((*group.params, *numbers), (*group.flat_params, *numbers), strict=True))
         if self.cache is not None and KINDS[target.kind].is_cpu:
@@ -99,9 +99,9 @@ class LowerGroups:
 
 
 def _index_numbers(group: Group) -> tuple[Expr, ...]:
-    """What the host checks the indices that a group gives against: the extent that they index,
-    whether negative ones count from its end, their number, and their own extents. Nothing for other
-    groups, and for kernels of devices whose memory the host does not read."""
+    """Numbers by which the host checks the indices that a group computes: the extent that they
+    index, whether negative ones count from its end, how many they are, and their own extents. Empty
+    for other groups, and on devices whose memory the host cannot read."""
     call = group.anchor
     if call is None or call.op != "bounds_check" or not KINDS[group.target.kind].is_cpu:
         return ()
@@ -119,7 +119,8 @@ def _index_params(group: Group) -> tuple[Var, ...]:
 
 
 def _with_checked_indices(kernel: AnyKernel, group: Group) -> AnyKernel:
-    """A kernel whose result the host checks, if the group gives indices."""
+    """A kernel with the attribute that has the host check its result, if the group computes
+    indices."""
     if not _index_numbers(group):
         return kernel
     attrs = Attrs.of(**kernel.attrs, **{CHECKED_INDICES: group.out_type.ndim})
@@ -127,7 +128,8 @@ def _with_checked_indices(kernel: AnyKernel, group: Group) -> AnyKernel:
 
 
 def _on_device(kernel: AnyKernel, device: str) -> AnyKernel:
-    """A kernel that is compiled for a device of a composite, if one is given."""
+    """A kernel with the key of the device of a composite that it is compiled for, if there is
+    one."""
     return replace(kernel, attrs=Attrs.of(**kernel.attrs, target=device)) if device else kernel
 
 
@@ -145,8 +147,8 @@ def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
 
 
 def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) -> bool:
-    """Whether a `KnownKernel` says all of a kernel but the body: the kernel has its group's name
-    and parameters in one of their forms, and no attributes, assertions or calls of C functions."""
+    """Whether a `KnownKernel` can stand for a kernel: it has its group's name, and parameters in
+    one of their two forms, and no attributes, assertions or calls of C functions."""
     if f.name != name or f.public or f.attrs != NO_ATTRS or len(f.params) != len(forms):
         return False
     same = all(p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True))
@@ -160,8 +162,9 @@ def _by_others(f: AnyFunction) -> bool:
 
 
 def _for_others(f: Function, written: Container[str]) -> Function:
-    """`f`, which assumes sizes of at least 1 if it calls kernels of others: a tensor program
-    may access element 0 of a buffer of n, and an external library need not know empty tensors."""
+    """`f`, with the condition that sizes are at least 1 if it calls kernels of others: a tensor
+    program may access element 0 of a buffer of n elements, and an external library may not support
+    empty tensors."""
     calls = (b.value.callee for b in f.bindings if isinstance(b.value, Call))
     calls_them = any(isinstance(c, GlobalRef) and c.name in written for c in calls)
     if f.is_outer or f.is_planned or not calls_them:

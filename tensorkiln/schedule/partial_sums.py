@@ -41,7 +41,7 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int, chains: int = CHAINS) -> No
 
 
 def sum_in_chains(s: Schedule, loop: str, block: str, chains: int = CHAINS) -> None:
-    """Sum the terms of a loop in so many chains, then the chains."""
+    """Sum the terms of a loop in several independent chains, then sum the chains."""
     if chains == 1 or not s.reaches(loop, chains):
         return
     extent = int_value(s.loop(loop).extent)

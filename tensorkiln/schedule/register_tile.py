@@ -88,9 +88,9 @@ def in_lanes(s: Schedule, lane: str) -> None:
 
 
 def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
-    """Cut a loop over rows into tiles of at most `limit`: a constant number of rows evenly, a
-    symbolic number into tiles of `limit`, then of 4, then of single rows. Return the loops over the
-    rows of a tile, one for each kind of tile."""
+    """Cut a loop over rows into tiles of at most `limit` rows. A constant number of rows is cut
+    evenly; a symbolic number into tiles of `limit`, then of 4, then single rows. Returns the loop
+    over the rows of a tile, for each kind of tile."""
     if int_value(s.loop(rows).extent) is not None:
         return [part.inner for part in s.split_even(rows, limit).parts]
     tiles = []
@@ -106,8 +106,8 @@ def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
 
 
 def steps_of(s: Schedule, k: str, terms: int = TERMS) -> None:
-    """Unroll a sum by so many terms; fewer, and the remainder, are unrolled in full if their number
-    is constant."""
+    """Unroll the loop of a sum by a number of terms. Shorter loops, and remainders, are unrolled in
+    full if their number of terms is constant."""
     extent = int_value(s.loop(k).extent)
     if not s.reaches(k, terms):
         if extent is not None:
@@ -129,12 +129,13 @@ def nest_of(s: Schedule, loop: str) -> list[str]:
 
 # With fewer tasks than this, an uneven number of them leaves threads waiting.
 FEW_TASKS = 8
-# How often a loop of unknown extent is taken to run.
+# The assumed number of iterations of a loop of unknown extent.
 _MANY = 1000
 
 
 def with_inner(s: Schedule, nest: Sequence[str]) -> list[str]:
-    """A nest of loops, and as many loops perfectly nested in it as are needed for FEW_TASKS."""
+    """A nest of loops, extended by the loops perfectly nested in it until it has FEW_TASKS
+    iterations."""
     found = list(nest)
     while found:
         extents = [int_value(s.loop(x).extent) or _MANY for x in found]
@@ -148,7 +149,7 @@ def with_inner(s: Schedule, nest: Sequence[str]) -> list[str]:
 
 
 def share(s: Schedule, nest: Sequence[str]) -> None:
-    """Divide a nest of loops among threads as one loop; nothing for an empty nest."""
+    """Divide the iterations of a nest of loops among threads; does nothing for an empty nest."""
     if nest:
         s.parallel(s.fuse(*nest) if len(nest) > 1 else nest[0])
 
@@ -156,10 +157,10 @@ def share(s: Schedule, nest: Sequence[str]) -> None:
 def fetch_ahead(
     s: Schedule, weights: Buffer, size: int, role: str = "channel", panels: Sequence[str] = ()
 ) -> None:
-    """Prefetch weights into the second-level cache about `size` bytes ahead of the sums that read
-    them in steps of a few terms, in loops of that role; nothing for a size of 0. For NEXT_PANEL
-    fetch what the next step reads of the loops `panels`, by default those of role "panel". Weights
-    lie in memory in the order in which the sums read them."""
+    """Prefetch weights into the second-level cache, about `size` bytes ahead of the loops of role
+    `role` that read them; nothing for size 0. For NEXT_PANEL, prefetch instead what the next
+    iteration of the loops `panels` reads (by default those of role "panel"). Weights must lie in
+    memory in the order in which sums read them."""
     sums = [x for x in s.loops(role=role) if s.loop(x).kind == "serial"]
     if size == NEXT_PANEL:
         for panel in panels or s.loops(role="panel"):

@@ -36,8 +36,9 @@ Element = Callable[[int, Expr, Expr], Load]
 
 
 class TileSum:
-    """Tiles of sums: of these numbers of `rows` by so many tiles of `columns`, in `dtype`. A step
-    adds `groups` groups of `few` adjacent terms, of factors of the types `left` and `right`."""
+    """Sums in tiles, whose heights are `rows`, by `columns` tiles of columns, in `dtype`. A step
+    adds the products of `groups` groups of `few` adjacent terms, of factors of types `left` and
+    `right`."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class TileSum:
         return sum(self.rows), self.columns * COLUMNS
 
     def clear(self) -> Stmt:
-        """Begin with sums of zero."""
+        """Set all sums to zero."""
         zero = const(0, self.dtype)
 
         def clear(total: Buffer, o: int) -> Stmt:
@@ -148,7 +149,7 @@ def fetch_next_panels(s: Schedule, weights: Buffer) -> None:
 
 
 def _instruction(tile: For) -> str:
-    """The instruction for loops over a tile: of two to move it, of four to multiply two."""
+    """The instruction for the loops over a tile: two loops move a tile, four multiply two tiles."""
     inside = [t for t in walk_stmt(tile) if isinstance(t, For)]
     extents = [int_value(t.extent) or 0 for t in inside]
     (store,) = (t for t in walk_stmt(tile) if isinstance(t, Store))
@@ -167,7 +168,7 @@ def _instruction(tile: For) -> str:
 
 
 def _step(index: Expr, var: Var) -> int:
-    """By how much an index grows with a loop variable; 0 where that is no constant."""
+    """The constant by which an index grows with a loop variable; 0 if it is not constant."""
     found = affine(simplify(index), (var,))
     return (int_value(as_expr(found[0].get(var, 0))) or 0) if found is not None else 0
 

@@ -70,11 +70,11 @@ class Attention(AttentionOperands):
             self.vbuf = self._packed(value)
         self.lanes = target.vector_lanes("float32")
         self.vectors = self.depth // self.lanes
-        self.block = group.knob("keys")  # of which all are in one block if it has as many
+        self.block = group.knob("keys")  # of a block; may be all keys
         self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
 
     def _packed(self, x: RVar) -> Buffer:
-        """The buffer of packed keys or values, of which pairs are no dimension."""
+        """The buffer of packed keys or values, in which pairs are not a dimension of their own."""
         b = self.group.buffers[x]
         if self.together > 1:
             *outer, last, few = x.tensor.physical_shape
@@ -189,7 +189,8 @@ class _Row:
         return loop("j", size, vector, "keys", keep=True)
 
     def pairs(self, name: str, steps: Expr, body: Callable[..., Stmt]) -> Stmt:
-        """The loops of a sum of pairs in each lane: `body` for a step, a lane and one of a pair."""
+        """The loops of a sum of pairs in each lane around `body`, which gets the step, the lane and
+        the element of a pair."""
         c = self.c
         roles = ["term", "lane", "dot"]
         return nest([name, "l", "e"], (steps, c.lanes, c.together), body, roles)

@@ -70,7 +70,8 @@ def _share_tiles(s: Schedule) -> None:
 
 
 def _several(s: Schedule, role: str, count: int) -> list[str]:
-    """Split a loop over vectors into groups of so many, and single ones; return the inner loops."""
+    """Split a loop over vectors into groups of several vectors, and single ones for the rest;
+    return the loops over the vectors of a group."""
     (loop,) = s.loops(role=role)
     size, roles = count if s.reaches(loop, count) else 1, (role, "vector")
     found = s.split(loop, size, (f"{loop}_0", f"o_{loop}"), "peel", roles)

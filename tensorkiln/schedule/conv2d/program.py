@@ -106,10 +106,10 @@ def conv2d_program(c: Conv) -> PrimFunc:
     return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
-# By how much reciprocals of small numbers are scaled.
+# Divisions by small numbers are products with their reciprocals, scaled by this.
 _SCALE = 1 << 16
 
-# What computes a pixel, given its row and column, and whether it exists.
+# (row, column, condition that the pixel exists) -> the statement that computes it
 Pixel = Callable[[Expr, Expr, Expr | None], Stmt]
 
 
@@ -140,10 +140,12 @@ def _pixels(c: Conv, body: Pixel) -> Stmt:
 
 
 def _tiles(size: int, rows: Expr, columns: Expr, body: Pixel) -> Stmt:
-    """`body` at every pixel of a patch, in tiles of `size` pixels of a row. The columns that are
-    left over are fewer: their pixels are put in a row, one line of them after the other, and cut
-    into as many tiles. The last tile may have half the size, and its last pixels none of their own:
-    they are the last one again, and not stored."""
+    """`body` at every pixel of a patch, in tiles of `size` pixels of a row.
+
+    The columns left over in each row are fewer than a tile. Their pixels, from all rows of the
+    patch, are put one after the other and cut into tiles too. The last tile may have half the size,
+    and fewer pixels than that: it computes the last pixel again, and does not store it.
+    """
     left = simplify(columns % size)
     # place // left, by a product: exact, as a patch has few rows of fewer than `size` pixels.
     inverse = (maximum(left, 1) + (_SCALE - 1)) // maximum(left, 1)
@@ -204,7 +206,7 @@ class _Sums:
 
     def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
         """Add the terms of `count` granules, of `c.step` input channels each, from granule `lo` of
-        the weights on. `first`: the input granule that belongs to granule 0 of the weights."""
+        the weights on. Granule 0 of the weights reads granule `first` of the input."""
         c = self.c
 
         def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:

@@ -82,8 +82,8 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
 
 
 def _set_patch(c: Conv, columns: int, rows: int) -> None:
-    """Choose patches of an image of unknown size: whole rows, but where there are few rows, pieces
-    of them, which are worth a thread and consist of whole tiles of so many columns."""
+    """Choose the patches of an image of unknown size: whole rows; where there are few rows, pieces
+    of rows, each of whole register tiles and with enough work for a thread."""
     known = int_value(c.height)
     if not c.is_open:
         return
@@ -95,9 +95,9 @@ def _set_patch(c: Conv, columns: int, rows: int) -> None:
 
 
 def _open_tiles(s: Schedule, cols: int, rows: int) -> None:
-    """Cut patches of unknown extents into register tiles: `cols` columns of a row; what is left
-    over of the columns in narrower tiles of as many rows as then fit, at most `rows`; and what is
-    left over of the rows one by one."""
+    """Cut patches of unknown extents into register tiles of `cols` columns of a row. Left-over
+    columns go into narrower tiles, of as many rows as fit the registers then, at most `rows`;
+    left-over rows one by one."""
     (h,), (w,) = s.loops(role="row"), s.loops(role="column")
     rest: str | None = w
     for size in dict.fromkeys((cols, max(1, cols // 3), 1)):
@@ -157,8 +157,8 @@ class _Work(Protocol):
 
 
 def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
-    """Share panels among threads when there is work for them; strips of rows, where panels are few;
-    tiles of columns in them, where those are few as well, as in a signal, which is one row."""
+    """Divide the work among threads: panels; if there are few panels, strips of rows; if there are
+    few rows too, as in a signal, which has one, tiles of columns."""
     batch = int_value(c.ot.shape[0]) or 1
     if batch * c.work <= PARALLEL_WORK:
         return
@@ -182,14 +182,15 @@ def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
 
 
 def share_nests(s: Schedule, c: _Work, loops: Sequence[str]) -> None:
-    """Share each of the loops, with those around it, among threads when there is work for them."""
+    """Divide the iterations of each loop, with the loops around it, among threads, if there is work
+    for them."""
     if (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK:
         for loop in loops:
             share(s, nest_of(s, loop))
 
 
 def _separate(s: Schedule) -> None:
-    """Separate the halo's stores, phases, and the row tiles of two sizes."""
+    """Give the halo's stores, the phases, and row tiles of two sizes loop nests of their own."""
     outer = [*s.loops(role="batch"), *s.loops(role="panel"), *s.loops(role="phase")]
     for loop in reversed(outer):
         if len(s.children(loop)) > 1:

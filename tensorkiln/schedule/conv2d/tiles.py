@@ -60,7 +60,8 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
-    """Groups of tiles: at each index of loops of these extents, one of so many `rows` each."""
+    """Groups of tiles: a group for each index of loops of these extents, whose tiles have `rows`
+    pixels each."""
 
     extents: tuple[int, ...]
     rows: tuple[int, ...]
@@ -69,7 +70,7 @@ class _Pixels:
 
 def schedule_conv2d_tiles(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """Convolution with its elementwise epilogue, on a target that multiplies tiles. None where the
-    epilogue reads the input too, of which the sums have another view."""
+    epilogue reads the input too, because tiles read it through another view."""
     call = group.anchor
     assert call is not None
     if any(call.args[0] in c.args for c in group.calls.values() if c is not call):
@@ -90,7 +91,8 @@ def schedule_conv2d_tiles(group: Group, target: Target, check: bool = False) -> 
 
 
 def _program(c: Conv, tasks: int) -> PrimFunc:
-    """Panel by panel, group by group, whose loops are in `tasks` strips where panels are few."""
+    """Panel by panel, group by group. Where panels are few, the loops over groups are divided into
+    `tasks` strips."""
     sums = _Sums(c)
     parts = [_rows_of(c), _whole(c)][_is_flat(c)]
 
@@ -147,7 +149,8 @@ class _Sums:
             )
 
     def groups(self, n: Expr, panel: Expr, p: _Pixels, first: Expr, count: int) -> Stmt:
-        """All groups of a panel of image n, but of the outermost loop only `count` from `first`."""
+        """All groups of a panel of image n; of the outermost loop over groups only `count`
+        iterations from `first`."""
         c = self.c
         few, left, right = c.together, c.x.dtype, c.w.dtype
         terms = c.step * c.kernel[1] if self.windows else c.step
@@ -216,7 +219,7 @@ class _Sums:
 
 
 def _is_flat(c: Conv) -> bool:
-    """Whether tiles go on from row to row of the image with its halo."""
+    """Whether tiles of pixels cross from row to row of the image, halo included."""
     halo = c.xt.memory.halo(3)
     if c.blocked == PIXEL:
         return False
@@ -230,7 +233,7 @@ def _origin(c: Conv) -> tuple[int, int]:
 
 
 def _heights(extent: int) -> tuple[int, int, int]:
-    """(tiles of the same height, that height, rows of one more): an extent cut almost evenly."""
+    """(tiles of height h, h, tiles of height h + 1): an extent cut as evenly as possible."""
     size = -(-extent // -(-extent // TILE_ROWS))
     return extent // size, size, extent % size
 

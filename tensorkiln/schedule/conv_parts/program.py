@@ -28,8 +28,8 @@ from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
 
-# Bytes of a part of an image, all channels, of which a second-level cache holds less together with
-# weights; of the totals of its pixels, which it does hold. With fewer panels, threads share rows.
+# An image part of more bytes does not stay in a second-level cache beside the weights; totals of
+# fewer bytes do. With fewer panels, threads share rows.
 _IMAGE, _TOTALS, _PANELS = 1 << 18, 1 << 17, 8
 
 
@@ -59,20 +59,21 @@ class ConvParts(ChannelBlocks):
         self.work = self.channels * self.granules * self.step * taps // 8
 
     def parts(self) -> list[tuple[str, Part, Part]]:
-        """Parts of rows and of columns in the order in which they are computed, each with what is
-        appended to the names of its buffers."""
+        """Parts of rows and of columns in the order in which they are computed, each with a suffix
+        for the names of its buffers."""
         pairs = [(rows, columns) for rows in self.row_parts for columns in self.column_parts]
         several = len(pairs) > 1
         return [(str(k) if several else "", *pair) for k, pair in enumerate(pairs)]
 
     def pieces(self, rows: Part, columns: Part) -> tuple[int, int, int]:
-        """The pieces of a sum: granules of each, how many, and granules of a last short one."""
+        """(granules of a piece of a sum, whole pieces, granules of a last short one)"""
         taps = rows.taps * columns.taps
         return pieces_of(self.granules, self.step * taps) if taps else (0, 0, 0)
 
     def has_outer_pieces(self, rows: Part, columns: Part) -> bool:
-        """Whether a piece of the sums of all pixels comes before the next one: what the sums of one
-        pixel read does not stay in a cache until those of the next, the totals do."""
+        """Whether each piece of the sum is added for all pixels before the next piece. So if the
+        image that a sum reads does not stay in the cache from one pixel to the next, but the totals
+        do."""
         _, whole, rest = self.pieces(rows, columns)
         totals = rows.count * columns.count * self.vectors * self.lanes * self.dtype.bytes
         image = self.granules * self.step * rows.count * columns.count * self.dtype.bytes

@@ -39,21 +39,22 @@ from tensorkiln.kernels.tiles import tiles
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, within
 from tensorkiln.schedule.group import Group
 
-# Walks at a time. Steps of 8 take 1.15 of the time of those of 12, and of 16 no less.
+# Walks at a time. With 8, a step takes 1.15 times as long as with 12; 16 are no faster.
 TOGETHER = 12
 # Scalar operations of a step.
 STEP = 6
-# Of so many chunks threads get equal shares. They are of no fewer samples than are worth a thread,
-# nor so few that the nodes of a group of trees, which are loaded once per chunk, serve once.
+# Samples are cut into _CHUNKS chunks, so that threads get equal shares, but a chunk has _FEWEST to
+# _MOST samples: enough work for a thread, and enough uses for the nodes of a group of trees, which
+# are loaded once per chunk.
 _CHUNKS, _FEWEST, _MOST = 16, 8, 64
-# Elements of the longest row that is made of a sample: copying more takes as long as the steps do.
+# Most elements of a sample that are copied to a row: copying more takes as long as the steps.
 _ROW = 256
 
 
 def forest_program(group: Group, rows: bool = True) -> PrimFunc:
     """for chunk: for group of trees: for group of samples: for step: for walk: at = next(at).
 
-    Without `rows`, features are read where they are, and a walk at a time is of another tree.
+    Without `rows`, features are read in place, and the walks at a time are of different trees.
     """
     return PrimFunc(group.name, group.params, _Forest(group, rows).stmt())
 
@@ -112,7 +113,8 @@ class _Forest:
         return seq(*made)
 
     def _samples(self, first: Expr, count: Expr, n: int, tree: Expr, trees: int) -> Stmt:
-        """Walks of n times `count` samples from `first` on, through `trees` trees from `tree`."""
+        """Walks of n groups of `count` samples, from sample `first` on, through `trees` trees from
+        `tree` on."""
         deepest = self.levels(tree)
         for k in range(1, trees):
             deepest = maximum(deepest, self.levels(simplify(tree + k)))
@@ -153,7 +155,8 @@ class _Forest:
         return within([row, places] if self.rows else [places], loop("n", count, walk, "sample"))
 
     def _copied(self, row: Buffer, i: Expr, sample: Expr) -> Stmt:
-        """row[i] = what a node can name of a sample: its features, their negatives, zeros."""
+        """row[i] = the i-th value that nodes can refer to: features of the sample, their negatives,
+        zeros."""
         k, all_ = self.features, 1 << self.bits
         here, negatives = min(k, all_), min(k, max(all_ - k, 0))
 
@@ -173,7 +176,8 @@ class _Forest:
         )
 
     def _compared(self, sample: Expr, number: Expr) -> Expr:
-        """What number `number` is of a sample: a feature or, after all of them, a negative."""
+        """The value of a sample that nodes refer to by `number`: a feature or, after all of them, a
+        negative."""
         # In the type of nodes: devices may have no other integers than those of 32 bits.
         k, least = self.features, const(self.features, number.dtype)
         if 1 << self.bits <= k:
@@ -186,7 +190,8 @@ class _Forest:
         return select(over, Unary("neg", value), value)
 
     def _step(self, places: Buffer, walk: tuple[Expr, Expr], value: Callable[[Expr], Expr]) -> Stmt:
-        """at = the node to which the node at leads; no number leads out of a buffer."""
+        """One step of a walk: at = the child of node `at` that the comparison selects. Whatever is
+        compared, the result is a node of the buffer."""
         here = cast(Load(places, walk), INT64)
         node = Var("node", self.node)
         number = binary("bitand", node, const((1 << self.bits) - 1, self.node))

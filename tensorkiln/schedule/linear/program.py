@@ -120,7 +120,7 @@ def linear_program(c: Linear, piece: int = SUM_TERMS, pieces_first: bool = False
 
 
 class _Row:
-    """The rows of panel p, the first `columns` columns of which exist, in pieces of at most `most`
+    """The rows of panel p, of whose columns `columns` exist. Sums are in pieces of at most `most`
     terms."""
 
     def __init__(self, c: Linear, batch: tuple[Expr, ...], p: Expr, columns: int, most: int):
@@ -135,7 +135,7 @@ class _Row:
 
     @property
     def pieces(self) -> int:
-        """How many registers a sum is added up in."""
+        """In how many pieces a sum is added up."""
         return 1 if self.c.dtype.is_int else self.whole + bool(self.rest)
 
     def by_rows(self) -> Stmt:
@@ -151,7 +151,7 @@ class _Row:
         return loop("row", self.c.m, one, "row", keep=True)
 
     def by_pieces(self) -> Stmt:
-        """Piece by piece, each for all rows."""
+        """Piece by piece, each for all rows, whose totals are in memory."""
         m, sums = self.c.m, buffer("sums", (self.c.m, *self.shape), self.c.dtype, "local")
 
         def piece(lo: Expr, count: int) -> Stmt:
@@ -208,7 +208,7 @@ class _Row:
         return nest(["k", "o", "l", "b"], [count, *self.shape, c.together], term, roles)
 
     def single(self, total: Buffer, row: Expr, o: Expr, lane: Expr) -> Stmt:
-        """The last term of an odd number, which makes no pair."""
+        """The last term of an odd number of terms, which has no pair."""
         c = self.c
         column = simplify((o * c.lanes + lane) * 2)
         weight = Load(c.w, (*self.batch, self.p, as_expr(c.k // 2), column))

@@ -62,8 +62,8 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
             last += kinds[-1:] if around is None else []
             sink(s, tile)
         if by_rows and target.has_threads:
-            # Where tiles are small, one thread has the rows that are left over, fewer than a tile.
-            # Twice the work that is worth a thread: starting one for 70 of 100 rows gained nothing.
+            # Left-over rows, fewer than a tile, go to one thread where tiles are small. Twice the
+            # work that is worth a thread: starting one for 70 of 100 rows gained nothing.
             chunk = PARALLEL_WORK * 16 // max(1, most * vectors * c.lanes * c.k)
             if chunk <= 1:
                 for tiles in kinds:

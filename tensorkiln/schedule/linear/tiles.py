@@ -38,7 +38,8 @@ from tensorkiln.schedule.tile_sums import COLUMNS, TileSum, fetch_next_panels, p
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """`count` groups of rows from row `start` on, each in tiles of these numbers of rows."""
+    """`count` groups of rows from row `start` on. A group is computed in tiles of the heights
+    `rows`."""
 
     start: Expr
     count: Expr
@@ -88,7 +89,7 @@ def _program(c: Linear, by_rows: bool) -> PrimFunc:
 
 
 def _cut(m: Expr) -> list[_Rows]:
-    """Rows in pairs of whole tiles, and what is left of them in smaller ones."""
+    """Rows in pairs of whole tiles; the rest in smaller tiles."""
     rows = int_value(m)
     pair = (TILE_ROWS, TILE_ROWS)
     if rows is not None:
@@ -110,7 +111,7 @@ def _rows(
     """All tiles of one size of panel p, the first `columns` columns of which exist."""
     tiles, size = -(-columns // COLUMNS), sum(rows.tiles)
     steps, rest = divmod(c.k // c.together, TILE_ROWS)
-    # Of one configuration, which all of them share, unless threads divide them.
+    # Tiles of one configuration share it, unless threads divide them.
     parts = [(0, steps, TILE_ROWS), *([(steps * TILE_ROWS, 1, rest)] if rest else [])]
     sums = [_sum(c, rows.tiles, tiles, groups) for _, _, groups in parts]
     once = len(sums) == 1 and not by_rows

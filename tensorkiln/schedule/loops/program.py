@@ -39,7 +39,7 @@ from tensorkiln.target import Target
 
 Shape = tuple[Expr, ...]
 
-# What an unknown dimension is taken for in estimates of work.
+# The assumed extent of an unknown dimension in estimates of work.
 UNKNOWN = 64
 
 
@@ -102,8 +102,9 @@ def _is_flat(g: Group) -> bool:
 
 def _merged_from(g: Group) -> int | None:
     """The first of the last dimensions that one loop can run over: all operators are elementwise,
-    all tensors row-major, and each operand has all of these dimensions or none. None if these are
-    fewer than two, or sizes other than the first are unknown."""
+    all tensors are row-major, and each operand either has all of these dimensions or is broadcast
+    along all of them. None if they would be fewer than two, or unless only the first has an unknown
+    size."""
     shape, params = g.out_type.shape, [p.tensor for p in g.function.params]
     calls = [g.op(c).pattern for c in g.calls.values()]
     if any(c not in ("elementwise", "broadcast") for c in calls) or any(
@@ -128,7 +129,7 @@ def _has_all(t: TensorType, shape: Shape, first: int) -> bool:
 
 
 def _has_none(t: TensorType, shape: Shape, first: int) -> bool:
-    """Whether it is broadcast along all of them."""
+    """Whether a tensor is broadcast along all dimensions of `shape` from `first` on."""
     count = min(len(shape) - first, t.ndim)
     return all(int_value(d) == 1 for d in t.shape[t.ndim - count :])
 
@@ -177,7 +178,7 @@ class OutputRegion(ABC):
         are loops around the reductions)."""
 
     def named(self, what: str) -> str:
-        """This region's loop name or role: "j" is `j1` in region 1."""
+        """A name of a loop, or a role, for this region: "j" is `j1` in region 1."""
         return what + self.number
 
     @property
@@ -236,7 +237,7 @@ class Merged(OutputRegion):
 
     @property
     def planes(self) -> int:
-        """How often i runs over all of them, where each unknown dimension is UNKNOWN."""
+        """The iterations of the loops around i, where each unknown dimension is UNKNOWN."""
         return math.prod(int_value(d) or UNKNOWN for d in self.shape[: _merged_from(self.group)])
 
     def stmt(self) -> Stmt:
@@ -417,8 +418,8 @@ def _flat_element(buf: Buffer, along: int) -> Element:
 def _row_element(
     t: TensorType, buf: Buffer, ndim: int, first: int, along: int, inner: int
 ) -> Element:
-    """Elements of a flat tensor whose dimensions from `first` on, of an output of `ndim`, are
-    indexed together, by the index of dimension `along`."""
+    """Elements of a tensor whose dimensions from `first` on are flattened: their index is that of
+    dimension `along` of an output of `ndim` dimensions."""
     missing = ndim - t.ndim
     lead = t.shape[: first - missing]
 
@@ -447,7 +448,7 @@ def _lanes(group: Group, target: Target) -> int:
 
 
 def _places_of_rows(group: Group) -> set[RVar]:
-    """The values computed only for where rows are taken from."""
+    """The values that are computed only to say which rows are read."""
     found: set[RVar] = set()
     others: set[Value] = {group.out_var}
     for v, call in reversed(group.calls.items()):

@@ -99,7 +99,7 @@ def _pixels(s: Schedule, r: Blocked) -> None:
 
 
 def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:
-    """Whether a loop is inside one of the others."""
+    """Whether a loop is nested in one of the others."""
     around = s.parent(loop)
     while around is not None and around not in others:
         around = s.parent(around)

@@ -28,7 +28,7 @@ from tensorkiln.target import Target
 
 # A number, or an expression of symbols.
 Size = int | Expr
-# What an unknown extent is taken for in estimates.
+# The assumed extent of an unknown dimension in estimates.
 UNKNOWN = 64
 # Most rows and columns of a transposed tile: 16 vectors are half of the registers of processors
 # with 32.
@@ -56,7 +56,7 @@ class Axis:
 
     def continues(self, inner: Axis) -> bool:
         """Whether one step along this axis is `inner.extent` steps along `inner` in every buffer,
-        so that the two can be merged. Unknown ones are not."""
+        so that the two can be merged. Axes of unknown extent are not merged."""
         if not (self.is_static and inner.is_static):
             return False
         ahead = (inner.out * inner.extent, *(s * inner.extent for s in inner.loads))
@@ -120,8 +120,8 @@ class CopyBox:
 
     @cached_property
     def across(self) -> tuple[int, ...]:
-        """Numbers of the loads whose stride along the write axis is neither 0 nor 1; all loads
-        of pairs."""
+        """Numbers of the loads whose elements are not adjacent along the write axis (stride neither
+        0 nor 1); for boxes of pairs, all loads."""
         along = enumerate(self.write_axis.loads)
         return tuple(k for k, s in along if not _is_one_of(s, 0, 1) or self.unit > 1)
 
@@ -135,10 +135,11 @@ class CopyBox:
 
     @cached_property
     def form(self) -> str:
-        """`copy`: all loads have stride 0 or 1 along the write axis. `transpose`: the others have
-        stride 1 along the read axis. `tiles`: the same, of pairs, or of so few elements of 16 bits
-        along the write axis that several steps of the read axis, adjacent in the output, are a
-        vector. `strided`: none of them, or there is nothing to vectorize."""
+        """How elements are moved. `copy`: all loads have stride 0 or 1 along the write axis.
+        `transpose`: the others have stride 1 along the read axis. `tiles`: the same for pairs; or
+        for 16-bit elements where the write axis is so short that several steps of the read axis,
+        which are adjacent in the output, make a vector. `strided`: anything else, or nothing to
+        vectorize."""
         if self.unit > 1:
             return "tiles"
         if self.lanes == 1 or not self.axes or not self._whole():
@@ -163,8 +164,8 @@ class CopyBox:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of a tile of form `tiles`, in units: of pairs, a vector in each
-        direction, of interleaved rows all of them, and a vector together."""
+        """Rows and columns of a tile of form `tiles`, in units. Of pairs, a vector in each
+        direction; of interleaved rows, all rows, and as many columns as make a vector together."""
         rows, columns = self.write_axis.size, self.read_axis.size
         if self.unit == 1:
             return rows, self.lanes // rows
@@ -194,8 +195,8 @@ class CopyBox:
         return [(f"rows{end}", f"columns{end}") for end in ends]
 
     def reaches(self, rows: int) -> bool:
-        """Whether the loads of `across` stay inside their buffers if `rows` elements are read along
-        the read axis, more than its extent: where the padding of a channel block follows."""
+        """Whether loads of `across` stay inside of their buffers if `rows` elements are read along
+        the read axis, which is shorter: the rest is the padding of a channel block."""
         if not self.is_static:
             return False
         for k in self.across:
@@ -255,13 +256,13 @@ def plan_movement(group: Group, target: Target) -> list[CopyBox] | None:
 
 
 def number(n: Size) -> int:
-    """A size that is known."""
+    """A size that must be known."""
     assert not isinstance(n, Expr)
     return n
 
 
 def _size(e: ExprLike) -> Size:
-    """The number that an expression is, if it is one."""
+    """The size as a number if it is constant, else as an expression."""
     found = int_value(as_expr(e))
     return simplify(as_expr(e)) if found is None else found
 
@@ -295,9 +296,9 @@ def _pairs(t: TensorType) -> int | None:
 def _boxes(
     group: Group, split: int | None, width: int, paired: int | None, lanes: int
 ) -> list[CopyBox] | None:
-    """The box of whole blocks and the box of the partial one, when dimension `split` is cut in
-    blocks of `width`; else one box. `paired` is cut in pairs: what is left of an odd extent is a
-    box of its own. None if an offset is not affine."""
+    """The boxes of a group: of the whole blocks and of the partial block if dimension `split` is
+    cut in blocks of `width`, else one. Dimension `paired` is cut in pairs; the rest of an odd
+    extent is a box of its own. None if an offset is not affine."""
     parts: list[tuple[Size, Size]] = [(0, 0)]
     if split is not None:
         n = _size(group.out_type.shape[split])
@@ -330,10 +331,10 @@ def _box(
     blocks: Size,
     is_odd: bool,
 ) -> CopyBox | None:
-    """The box of blocks first .. first + blocks - 1 of dimension `split`; of the partial block
-    `first` when `blocks` is 0: if it is unknown whether there is one, the box has an axis of one
-    block or none. Dimension `paired` is cut in pairs, or, with `is_odd`, only its last element is
-    taken, followed by the zero that fills up its pair."""
+    """The box of `blocks` blocks of dimension `split` from `first` on; with 0, of the partial block
+    `first`. If it is unknown whether there is a partial block, the box gets an axis of extent 0 or
+    1. Dimension `paired` is cut in pairs, or, with `is_odd`, only its last element is taken, with
+    the zero that completes its pair."""
     t = group.out_type
     shape = [_size(d) for d in t.shape]
     extents: dict[Var, Size] = {}
@@ -400,8 +401,8 @@ def _box(
 
 
 def _widened(axes: list[Axis], lane: int, width: int, step: int, loads: int) -> list[Axis]:
-    """The axes with that of a partial block's `lane` channels, of stride `step` in the output,
-    extended to the block's width."""
+    """The axes of a partial block of channels, whose axis `lane` (of stride `step` in the output)
+    is extended to the width of a block."""
     if lane == 1:
         return [*axes, Axis(width, step, (0,) * loads)]
     return [Axis(width, step, a.loads) if _is_one_of(a.out, step) else a for a in axes]
@@ -438,9 +439,9 @@ def _uses_axes(e: Expr, axes: dict[Var, Size]) -> bool:
 
 
 def _merged(axes: Sequence[Axis], kept: int) -> tuple[Axis, ...]:
-    """The axes by descending output stride, merged where one continues the next. Axes of output
-    strides up to `kept` are not merged: of a partial block, some elements are zero. Unknown strides
-    are greater than others, and stay in order."""
+    """The axes by descending output stride, merged where one continues the next. Axes with output
+    strides up to `kept` are not merged, because some elements along them are zero. Unknown strides
+    count as larger than known ones, and keep their order."""
     out: list[Axis] = []
     unknown = [a for a in axes if isinstance(a.out, Expr)]
     known = [a for a in axes if a not in unknown]

@@ -64,7 +64,7 @@ def schedule_images(group: Group, target: Target, check: bool = False) -> Schedu
 
 
 class _Images:
-    """What is moved: the elements of the result, and the blocks of channels that they are in."""
+    """The elements that are moved, and the blocks of channels that they are in."""
 
     def __init__(self, group: Group, target: Target):
         self.group, self.t = group, group.out_type
@@ -74,7 +74,8 @@ class _Images:
         self.work = 2 * self.channels * math.prod(map(expected, self.t.shape[2:]))
 
     def form(self) -> str | None:
-        """What becomes of rows: they stay "rows", or go "to_blocks" or "to_rows"; None: neither."""
+        """What happens to rows: they stay "rows", are transposed "to_blocks", or come out of
+        blocks, "to_rows". None if neither rows nor channels are adjacent."""
         blocked = self.t.memory.block(1) > 1
         n, b, h, w, lane = (Var(name) for name in ("n", "b", "h", "w", "l"))
         value = self.at(n, b, lane, h, w)
@@ -92,19 +93,19 @@ class _Images:
         return "to_rows" if whole else None
 
     def at(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
-        """An element, of the channel in some lane of a block."""
+        """The element of the channel in a lane of a block, at a row and column."""
         bounds = lane_bounds(lane, self.lanes)
         channel = simplify(block * self.lanes + lane, bounds)
         return simplify_value(self.value(n, channel, h, w), bounds)
 
     def place(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> tuple[Expr, ...]:
-        """Where the result has that element."""
+        """The index of that element in the result."""
         bounds = lane_bounds(lane, self.lanes)
         channel = simplify(block * self.lanes + lane, bounds)
         return tuple(simplify(i, bounds) for i in view_index(self.t, (n, channel, h, w)))
 
     def blocks(self) -> Iterator[tuple[int, int, int]]:
-        """(first block, how many, channels of each): whole ones, then a partial one."""
+        """(first block, number of blocks, channels of each): whole blocks, then a partial one."""
         whole, rest = divmod(self.channels, self.lanes)
         if whole:
             yield 0, whole, self.lanes

@@ -31,8 +31,8 @@ _PIXEL, _COLUMNS = 4, 16
 
 
 def schedule_pixels(group: Group, target: Target, check: bool = False) -> Schedule | None:
-    """A layout change of a picture of bytes, perhaps padded; None where its rows do not lie in
-    memory, or are shorter than a tile."""
+    """A layout change of a picture of bytes, perhaps padded. None if elements of its rows are not
+    adjacent in memory, or rows are shorter than a tile."""
     p = _Pixels(group)
     if not p.fits():
         return None
@@ -84,7 +84,8 @@ class _Pixels:
         return True
 
     def fits(self) -> bool:
-        """Whether rows of the picture lie in memory, and have a tile each."""
+        """Whether the rows of the picture are adjacent in memory, and at least as long as a
+        tile."""
         n, c, h, w = (Var(name) for name in "nchw")
         width = int_value(self.width) or 0
         value = simplify_value(self.element(n, c, h, w), {})

@@ -263,8 +263,8 @@ class _Movement:
     # -- elements ----------------------------------------------------------------------------------
 
     def row(self, box: CopyBox, k: int, at: Index, further: ExprLike = 0) -> Expr:
-        """The value of load k, one of `across`, `further` elements after one that may be padding:
-        then zero."""
+        """The element of load k (one of `across`) that is `further` elements on; zero if it is in
+        the padding."""
         if not box.is_padded:
             return self.load(box, k, at, further)
         q = at[box.write_axis]
@@ -278,8 +278,8 @@ class _Movement:
         done: dict[Load, Expr] | None = None,
         further: ExprLike = 0,
     ) -> Stmt:
-        """Store the element `further` elements after `at`; `done` gives the values of loads that
-        were made before."""
+        """Store the element `further` elements after `at`. `done` gives the values of loads that
+        were transposed before."""
         loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
 
         def element(e: Expr) -> Expr:

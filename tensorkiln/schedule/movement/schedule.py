@@ -31,7 +31,7 @@ from tensorkiln.target import Target
 
 # Most tiles that are written one after the other along the rows of an output.
 _ALONG = 16
-# Bytes of a quarter of those 4 KiB after which places of a cache recur.
+# A cache of 64 sets of lines of 64 bytes uses the same set every 4 KiB; a quarter of that.
 _RECURS = 1024
 # Enough tasks to be divided evenly among threads.
 _TASKS = 64
@@ -129,8 +129,9 @@ def _tiles(s: Schedule, box: CopyBox) -> str:
 
 
 def _crowds(box: CopyBox) -> bool:
-    """Whether the rows of a tile, farther apart in the output than in the operands, fall on few
-    places of a cache: those of 64 sets of lines of 64 bytes recur every 4 KiB."""
+    """Whether the rows of a tile, which are farther apart in the output than in the operands, fall
+    into few sets of a cache: addresses 4 KiB apart share a set of a cache with 64 sets of lines of
+    64 bytes."""
     apart, read = box.read_axis.out, [box.write_axis.loads[k] for k in box.across]
     if isinstance(apart, Expr) or any(isinstance(n, Expr) for n in read):
         return False
@@ -138,11 +139,9 @@ def _crowds(box: CopyBox) -> bool:
 
 
 def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
-    """Write tiles one after the other along the write axis before those along the read axis. If
-    the loop over the former is `shared`, it is cut into tasks first. Return the loop of tasks.
-
-    What is written next is then near: 4096 x 64 take 0.4 of the time.
-    """
+    """Write tiles in the order of the write axis, so that what is written next is near: 4096 x 64
+    take 0.4 of the time. If the loop over tiles is `shared`, it is cut into tasks first. Return the
+    loop of tasks."""
     if not shared:
         s.reorder(square, steps)
         return square
@@ -154,14 +153,14 @@ def _along_rows(s: Schedule, steps: str, square: str, shared: bool) -> str:
 
 
 def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
-    """Give the last piece of the write axis a loop of its own where it overlaps the one before."""
+    """Give the last piece along the write axis a loop of its own if it overlaps the one before."""
     if box.write_axis.size % size:
         s.partition(steps, box.write_axis.size // size)
 
 
 def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> None:
-    """Read and transpose whole vectors of `size`, although the read axis is shorter and not all of
-    their elements are used."""
+    """Read and transpose whole vectors of `size`, although the read axis is shorter: the rest is
+    not used."""
     around = (1,) * len(box.others)
     s.pad(rows, (*around, 1, size), None)
     s.pad(columns, (*around, size, 1), None)
@@ -170,9 +169,9 @@ def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> Non
 
 
 def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
-    """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
-    indices of a fused loop cost divisions. Where those are few, share the loops in them too, from
-    `steps`, along the write axis, inwards, if pieces do not overlap."""
+    """Divide the outer loops among threads, but fuse only as many as give _TASKS tasks, because the
+    indices of a fused loop cost divisions. If tasks are few, divide the loops inside too, from
+    `steps` along the write axis inwards, unless pieces overlap."""
     around = s.loops(role=box.named("outer"))
     extents = (int_value(s.loop(name).extent) or UNKNOWN for name in around)
     tasks = list(accumulate(extents, mul))
@@ -190,8 +189,8 @@ def _is_even(box: CopyBox) -> bool:
 
 
 def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:
-    """Replace the transposing loops of all tiles by instructions. This comes last because their
-    code is long, and every step walks it."""
+    """Replace the transposing loops of all tiles by instructions. Last, because their code is long
+    and every step of a schedule walks it."""
     transposed = {
         columns: box.loads[k].dtype.name
         for box in boxes

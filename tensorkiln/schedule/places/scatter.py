@@ -53,8 +53,8 @@ class _Part(NamedTuple):
 
 
 def scatter_program(group: Group, width: int = 0, parts: int = 0) -> PrimFunc:
-    """Copy x, then for each update out[place] = update; once for each part of `width` columns, or
-    for each of so many `parts` of the rows."""
+    """Copy x, then out[place] = update for each update; once for each part of `width` columns, or
+    for each of `parts` parts of the rows."""
     zero, (rows, columns) = IntImm(0), group.out_type.shape
 
     def both(part: _Part) -> Stmt:
@@ -115,7 +115,7 @@ def _copy_all(group: Group) -> Stmt:
 
 
 def _put(group: Group, part: _Part) -> Stmt:
-    """Put the updates of a part to their rows, or combine them."""
+    """Store the updates of a part in their rows, or combine them with these."""
     call, columns = _call(group), group.out_type.shape[1]
     places, updates = map(group.element, call.args[1:])
     place_type, flat = call.args[1].type, len(group.out.shape) == 1
@@ -142,7 +142,7 @@ def _put(group: Group, part: _Part) -> Stmt:
 
 
 def _inplace(group: Group) -> tuple[int, ...]:
-    """x may lie where the result does, unless it is another operand as well."""
+    """The result may take the memory of x, unless x is another operand as well."""
     call = _call(group)
     x = call.args[0]
     if not KINDS[group.target.kind].overwrites or x in call.args[1:] or x not in group.buffers:
@@ -151,8 +151,8 @@ def _inplace(group: Group) -> tuple[int, ...]:
 
 
 def schedule_scatter(group: Group, target: Target, check: bool = False) -> Schedule:
-    """`scatter`: threads share parts of the rows, of a few rows parts of the columns, or what is
-    copied."""
+    """`scatter`: threads share parts of the rows; if rows are few, parts of the columns; or only
+    the copy."""
     rows, columns = map(int_value, group.out_type.shape)
     size = int_value(product(group.out_type.shape))
     large = size is None or size > PARALLEL_WORK

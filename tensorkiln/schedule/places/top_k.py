@@ -58,8 +58,9 @@ _HALF = 32
 # With n lanes of keys, _RANK_LANES or more, up to _RANKED * n * n packed items are put in order by
 # counting, without branches.
 _RANKED, _RANK_LANES = 2, 8
-# What so many elements are all above is found first: then 390 of 8,400 random ones come before the
-# root of a heap of 300, and 1,000 without. The memory that takes is on the stack.
+# For this many elements, a key that all of the result are at least as great as is found first. Then
+# 390 of 8,400 random elements come before the root of a heap of 300; without it, 1,000 do. The
+# memory for that is on the stack.
 _SEVERAL, _MANY = 32, 4096
 # Several rows at once, one in each of n lanes, take at most as long as heaps for the _FEW * n first
 # of _SHORT * n * n elements: with 8 lanes 0.2 of their time for 8 of 64, 0.5 for 5 of 1,000.
@@ -91,7 +92,7 @@ class _Row:
             self.peaks = 0
 
     def stmt(self) -> Stmt:
-        """Make the heap, offer it all other elements, sort it, and leave places."""
+        """Make the heap, offer it all other elements, sort it, and replace its items by places."""
         k, n = self.k, self.n
         made = [
             loop("j", k, lambda j: self.put(j, self.item(j)), "first"),
@@ -116,8 +117,12 @@ class _Row:
         return within([self.at, self.going, self.best, *floor], *made)
 
     def find_floor(self) -> Stmt:
-        """Find what all items of the result are above. Of parts of the row, more than k, the
-        greatest keys are `peaks`. k of these, each of another element, are not below the k-th."""
+        """Find a key that no item of the result is below.
+
+        The row is cut into more than k parts; `peaks` are the greatest keys of these. k of the
+        peaks, which are keys of different elements, are not below the k-th greatest peak, so the
+        k-th element of the row is not either.
+        """
         lanes, count = self.lanes, self.peaks
         n = int_value(self.n)
         assert n is not None
@@ -174,13 +179,13 @@ class _Row:
         )
 
     def root(self) -> Expr:
-        """The item that others must come before."""
+        """The last item of the heap in order, which an item must come before to get in."""
         root = self.get(const(0))
         return maximum(root, Load(self.floor, _ZERO)) if self.peaks else root
 
     def rank(self) -> Stmt:
-        """Put the place in each packed item of the heap to where it belongs: behind as many as come
-        before it."""
+        """Sort packed items by counting: the place in an item goes to the position given by how
+        many items come before it."""
         k, lanes = self.k, self.lanes // 2
         block = _VECTORS * lanes
         blocks = -(-k // block)
@@ -251,7 +256,8 @@ class _Row:
         return binary("or", first > second, tie)
 
     def inside(self, a: Expr) -> Expr:
-        """A place that is read from the heap, for no read to be outside of the operand."""
+        """A place that was read from the heap, clamped so that no read is outside of the
+        operand."""
         return minimum(maximum(a, const(0)), self.n - 1)
 
     def key_of(self, item: Expr) -> Expr:
@@ -269,7 +275,7 @@ class _Row:
         return Store(self.group.out, self.group.store_index((*self.lead, simplify(j))), item)
 
     def offer_block(self, b: Expr) -> Stmt:
-        """Offer the elements of a block, if the first of them in order comes before the root."""
+        """Offer the elements of a block, if the greatest of them comes before the root."""
         start = simplify(b * self.block + self.k)
         lanes = self.lanes
         every = (lane_ramp(lanes),) if lanes > 1 else _ZERO
@@ -288,7 +294,7 @@ class _Row:
         return seq(Store(self.best, every, least), find, test)
 
     def offer(self, j: Expr) -> Stmt:
-        """Put element j in the place of the root, if it comes before it."""
+        """Replace the root by element j if that comes before it."""
         item, root = Var("item"), Var("root")
         settle = self.settle(const(0), item, as_expr(self.k))
         test = If(self.before(item, root), settle)
@@ -307,8 +313,8 @@ class _Row:
         return Let(item, self.get(end), Let(root, self.get(const(0)), body))
 
     def settle(self, start: Expr, item: Expr, size: Expr) -> Stmt:
-        """Put an item to a free place of a heap of `size` items, or below it: as long as a child
-        comes after it, that goes up."""
+        """Sift an item down from a free position of a heap of `size` items: while a child comes
+        after it, the child moves up."""
         at, going = Load(self.at, _ZERO), Load(self.going, _ZERO)
         left, right = Var("left"), Var("right")
         a, b, lower, child = Var("a"), Var("b"), Var("lower"), Var("child")
@@ -373,8 +379,8 @@ def _rows(group: Group, lead: tuple[Expr, ...], first: Expr, lanes: int) -> Stmt
 
 
 def top_k_program(group: Group, lanes: int, together: int = 0) -> PrimFunc:
-    """for each row: its first elements; keys in vectors of `lanes`, or for so many rows `together`
-    as there are in the last dimension before."""
+    """for each row: its first elements. Keys are found in vectors of `lanes`; or `together` rows at
+    a time, one in each lane, of the last dimension but one."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
     roles = ["row"] * len(lead)
@@ -412,7 +418,8 @@ def schedule_top_k(group: Group, target: Target, check: bool = False) -> Schedul
 
 
 def _together(group: Group, target: Target) -> int:
-    """How many rows are in the lanes of vectors; 0 if each is found by itself."""
+    """How many rows are computed together, one in each lane; 0 if each row is computed by
+    itself."""
     x, call = _operand(group), group.anchor
     assert call is not None
     lanes, n = target.vector_lanes("int64"), int_value(x.shape[-1])

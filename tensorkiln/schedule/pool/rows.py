@@ -48,9 +48,9 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
-# Bytes of the rows that are reduced before their columns are: a part of a first-level cache, and
-# enough that a vector is read long after it was written. One that spans two that were just written
-# waits for both to reach the cache.
+# Bytes of reduced rows that are buffered before their columns are reduced: a part of a first-level
+# cache, but enough that a vector is read long after it was written. A load that spans two vectors
+# which were just written waits until both are in the cache.
 _BYTES = 16384
 
 
@@ -159,7 +159,7 @@ class Rows:
 
 
 def rows_program(p: Rows) -> PrimFunc:
-    """For every piece of every plane: its rows, then its outputs."""
+    """For each piece of each plane: reduce the window's rows, then the columns."""
 
     def piece(first: int, size: int, n: Expr, c: Expr, t: Expr) -> Stmt:
         start = t * size + first

@@ -80,7 +80,7 @@ class Winograd(ChannelBlocks):
         self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
 
     def cut(self, blocks: int) -> int:
-        """Cut the tiles into blocks of equal size, which is returned. The last block may contain
+        """Cut the tiles into blocks of equal size, and return that size. The last block may contain
         tiles below the image."""
         size = -(-self.tiles // blocks)
         self.all_tiles = size * blocks
@@ -94,8 +94,8 @@ class Winograd(ChannelBlocks):
         return self._first(t // columns, 0), self._first(t % columns, 1)
 
     def _first(self, place: Expr, dim: int) -> Expr:
-        """The first row (dim 0) or column (dim 1) of a tile by its place in the grid, where those
-        of all phases that begin side by side follow each other."""
+        """The first row (dim 0) or column (dim 1) of a tile, from its position in the grid of
+        tiles. In the grid, tiles of all phases that begin side by side follow each other."""
         m, d = self.tile[dim], self.dilation[dim]
         return place * m if d == 1 else place // d * (m * d) + place % d
 
@@ -220,11 +220,12 @@ def winograd_program(c: Winograd) -> PrimFunc:
 
 
 def _blocks(c: Winograd, n: Expr) -> Stmt:
-    """for block of tiles: transform inputs; for panel of channels: products, transform, epilogue;
-    where the number of tiles is unknown.
+    """for block of tiles: transform inputs; for panel of channels: products, transform, epilogue.
+    For an unknown number of tiles.
 
-    Blocks have nearly as many tiles each, a multiple of `c.unit` but for the last one. A unit is
-    multiplied as a whole; tiles past the last are the last one again, and have no outputs.
+    Blocks have nearly equal numbers of tiles, multiples of `c.unit` but for the last block. A unit
+    is multiplied as a whole; positions behind the last tile compute the last tile again, and store
+    nothing.
     """
     tiles = simplify(c.grid[0] * c.grid[1])
     fewest = minimum(c.fewest, (tiles + c.alone - 1) // c.alone)

@@ -17,9 +17,9 @@ from tensorkiln.schedule.register_tile import fetch_ahead, sink
 from tensorkiln.schedule.winograd.program import Winograd, winograd_program
 from tensorkiln.target import Target
 
-# Products of a term of the sums, at least, that a unit of tiles has: fewer take as long.
+# The least number of products per term in a unit of tiles: fewer take as long.
 _BUSY = 6
-# Threads that blocks of an image of unknown size are divided among, at least.
+# Blocks of an image of unknown size are cut so that at least this many threads have work.
 _THREADS = 2
 
 
@@ -53,8 +53,8 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
 def _of_unknown_size(
     c: Winograd, target: Target, rows: int, blocks: int, by_blocks: int, check: bool
 ) -> Schedule:
-    """The schedule where the number of tiles is unknown: `blocks` and `by_blocks` are the choices
-    for the number that it is taken for."""
+    """The schedule for an unknown number of tiles. `blocks` and `by_blocks` are the choices for the
+    expected number."""
     c.unit = _unit(c.vectors, rows)
     together = rows // c.unit
     largest = tiles_at_once(c.products, c.input_blocks, c.lanes, c.vectors)
