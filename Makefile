@@ -16,13 +16,14 @@ CAMPAIGN = $(BIN)/python -m tests.campaign $@ --executor $(EXECUTOR) --out $(OUT
   $(if $(SHARDS),--shards $(SHARDS))
 FOR_MINUTES = $(if $(filter command line environment,$(origin MINUTES)),--minutes $(MINUTES))
 
-.PHONY: demo quick test processors tools lint pythons release-check bench bench-here operators gpu compare replay conformance onnx-backend extents zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
+.PHONY: demo quick test test-all processors tools lint pythons release-check bench bench-here operators gpu compare replay conformance onnx-backend extents zoo random-graphs roundtrip fuzz fuzz-artifacts forks safety scale large aarch64 \
   firmware hosts report-test analyze docs clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
 	@echo "make quick        the tests that tell most, in a minute or two"
-	@echo "make test         all tests"
+	@echo "make test         the tests, kernels for this processor and for one other level in turn"
+	@echo "make test-all     the tests, kernels for every level"
 	@echo "make tools        install what tests are skipped without, by apt-get; needs root"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
@@ -87,8 +88,13 @@ quick: .venv/has-dev
 
 # In the order of tests/conftest.py: the longest files first. A worker that dies ends the run: xdist
 # would wait forever for one that took its place.
+# Kernels of one level besides that of this processor, which the commit chooses.
+TESTS := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20
 test: .venv/has-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q --durations=20
+	$(BIN)/python $(TESTS) --levels=turn
+
+test-all: .venv/has-dev
+	$(BIN)/python $(TESTS)
 
 # Under qemu's user mode; CPUS='Haswell max' names others.
 CPUS ?=

@@ -727,10 +727,13 @@ def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
 
 
 def check(
-    model: object, target: Target | str | dict[str, object] | None = None
+    model: object,
+    target: Target | str | dict[str, object] | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> tuple[Issue, ...]:
     """Every reason why an ONNX model cannot be compiled for the target (None: this machine's CPU);
-    empty when it can.
+    empty when it can. `shapes` are as for `from_onnx`.
 
     Issues of the target come first: that no code generator exists for it. Those of the model do not
     depend on it, since every target has a CPU that computes what its other devices do not.
@@ -738,8 +741,8 @@ def check(
     try:
         asked_target(target)
     except UnsupportedError as error:
-        return (*error.issues, *frontend.check_onnx(model))
-    return frontend.check_onnx(model)
+        return (*error.issues, *frontend.check_onnx(model, shapes=shapes))
+    return frontend.check_onnx(model, shapes=shapes)
 
 
 def refusals(

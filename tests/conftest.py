@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests.capabilities import Skips
+from tests.levels import commit, levels_of, without_other_levels
 from tests.link import sample
 
 ROOT = Path(__file__).parent
@@ -70,10 +71,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = str(config.getoption("markexpr"))
     left = [name for name in FULL if name not in asked]
     out = [item for item in items if any(map(item.get_closest_marker, left))]
-    if out:
-        config.hook.pytest_deselected(items=out)
-        gone = set(out)
-        items[:] = [item for item in items if item not in gone]
+    gone = set(out)
+    levels = levels_of(str(config.getoption("levels")), commit())
+    items[:], waits = without_other_levels([i for i in items if i not in gone], levels)
+    if out or waits:
+        config.hook.pytest_deselected(items=[*out, *waits])
     rank = {ROOT / name: k for k, name in enumerate(LONGEST)}
     assert all(path.exists() for path in rank), "LONGEST names a file that is not there"
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
@@ -88,6 +90,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden texts instead of failing")
+    parser.addoption(
+        "--levels",
+        default="all",
+        help="of processors: all (default), turn (native, and one that the commit chooses), or names",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    levels = levels_of(str(config.getoption("levels")), commit())
+    return f"levels: {', '.join(['native', *sorted(levels)])}"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import Issue, UserError
 from tensorkiln.base.text import listed
-from tensorkiln.cli.options import add_target, external, plain_file, refuse_together, source
+from tensorkiln.cli.options import (
+    add_shape,
+    add_target,
+    external,
+    plain_file,
+    refuse_together,
+    shapes,
+    source,
+)
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
@@ -29,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", type=source, help="an ONNX file, or - for standard input"
     )
+    add_shape(parser)
     add_target(parser)
     parser.add_argument(
         "--external",
@@ -52,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print the issues; exit code 0 if there are none, else 1. With --table, print the table."""
-    given = {"--target": args.target, "--external": args.external, "--dims": args.dims}
+    given = {"--target": args.target, "--external": args.external, "--dims": args.dims, "--shape": args.shape}
     for name, value in given.items():
         refuse_together({"--table": args.table, name: bool(value)})
     if args.table:
@@ -69,7 +78,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     model = plain_file(args.model)
     target = tk.Target(args.target or "native")
-    issues = tk.check(model, target)
+    sizes = shapes(args.shape)
+    issues = tk.check(model, target, shapes=sizes)
     absent = absent_files(model)
     for name, value in (("--external", args.external), ("--dims", args.dims)):
         if absent and value:
@@ -79,9 +89,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 where=str(model),
             )
     refused: Sequence[Refusal] = ()
-    if args.external and not issues:
-        refused = refusals(tk.frontend.from_onnx(model), target, args.external)
-    dims = tk.explain_dims(model) if args.dims and not issues else None
+    dims = None
+    if not issues and (args.external or args.dims):
+        module = tk.frontend.from_onnx(model, shapes=sizes)
+        refused = refusals(module, target, args.external) if args.external else ()
+        dims = tk.explain_dims(module) if args.dims else None
     report = {
         "model": model,
         "target": target.to_json(),

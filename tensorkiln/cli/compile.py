@@ -23,7 +23,6 @@ from tensorkiln.cli.options import (
     add_precision,
     add_quiet,
     add_records,
-    add_shape,
     add_target,
     add_workspace,
     external,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln compile`."""
     add_model(parser)
-    add_shape(parser)
     parser.add_argument(
         "-o",
         "--output",

@@ -20,6 +20,7 @@ from tensorkiln.cli.options import (
     folder,
     is_folder,
     plain_file,
+    shapes,
     sizes,
     stderr_progress,
 )
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     freeze, dims = sizes(args.freeze, "--freeze"), sizes(args.dim, "--dim")
     progress = stderr_progress(args.quiet)
     progress.phase("read model")
-    module = tk.frontend.from_onnx(model, freeze=freeze or None)
+    module = tk.frontend.from_onnx(model, freeze=freeze or None, shapes=shapes(args.shape))
     progress.phase("compile and measure")
     seconds = 0.0 if args.no_times else 0.02
     target = tk.Target(args.target or "native")

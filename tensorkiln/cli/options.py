@@ -245,7 +245,7 @@ def add_denormals(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the model file and `--freeze`."""
+    """Add the model file, `--freeze` and `--shape`."""
     parser.add_argument("model", type=source, help="an ONNX file, or - for standard input")
     parser.add_argument(
         "--freeze",
@@ -255,6 +255,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="give a symbolic dimension a fixed size; may be repeated, or a list with commas",
     )
+    add_shape(parser)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:

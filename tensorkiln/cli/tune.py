@@ -20,6 +20,7 @@ from tensorkiln.cli.options import (
     option,
     path,
     plain_file,
+    shapes,
     sizes,
     stderr_progress,
     word,
@@ -121,8 +122,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.journal is not None:
         writable_parent(args.journal)
     progress = stderr_progress(args.quiet)
-    found = tk.tune(
-        model,
+    tuned = tk.tune(
+        tk.frontend.from_onnx(
+            model, freeze=sizes(args.freeze, "--freeze") or None, shapes=shapes(args.shape)
+        ),
         tk.Target(args.target or "native"),
         seconds=args.seconds,
         kernels=args.kernels,
@@ -136,24 +139,23 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         trials=args.trials,
         seed=args.seed,
         threads=args.threads,
-        freeze=sizes(args.freeze, "--freeze") or None,
         precision=args.precision,
         optimize=args.optimize,
         externals=args.external,
         progress=progress,
     )
-    records = found.records if known is None else known.merge(found.records)
+    records = tuned.records if known is None else known.merge(tuned.records)
     records.write(args.records)
     screen.answer(
         lambda: {
             "model": model,
             "records": args.records,
             "count": len(records),
-            "kernels": [row.to_json() for row in found.rows],
+            "kernels": [row.to_json() for row in tuned.rows],
             "others": [
-                {"name": k.name, "family": k.family, "share": k.share} for k in found.others
+                {"name": k.name, "family": k.family, "share": k.share} for k in tuned.others
             ],
         },
-        lambda: f"{found.table()}\n{args.records}: {len(records)} records",
+        lambda: f"{tuned.table()}\n{args.records}: {len(records)} records",
     )
     return 0

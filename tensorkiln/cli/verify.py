@@ -16,6 +16,7 @@ from tensorkiln.cli.options import (
     add_dim,
     add_precision,
     add_quiet,
+    add_shape,
     add_target,
     array,
     dims,
@@ -24,6 +25,7 @@ from tensorkiln.cli.options import (
     option,
     plain_file,
     refuse_together,
+    shapes,
     sizes,
     source,
     stderr_progress,
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="as for kiln compile: a symbolic dimension of the model has a fixed size",
     )
+    add_shape(parser)
     parser.add_argument(
         "--function", type=word, default="main", help="graph function; default: main"
     )
@@ -91,11 +94,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     subject = plain_file(args.subject)
     is_model = subject.suffix == ".onnx"
-    freeze = sizes(args.freeze, "--freeze")
+    options = {"freeze": sizes(args.freeze, "--freeze"), "shapes": shapes(args.shape)}
     if is_model:
         refuse_together({"a model": subject, "--model": args.model})
         model = subject
-        compiled: Any = _compile(args, freeze)
+        compiled: Any = _compile(args, options)
         info = next((f.info for f in compiled.functions if f.info.name == args.function), None)
     else:
         for name, given in (("--target", args.target), ("--precision", args.precision)):
@@ -115,7 +118,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         reference=args.reference,
         rtol=args.rtol,
         atol=args.atol,
-        freeze=freeze,
+        **options,
         function=args.function,
         output=args.output,
     )
@@ -124,14 +127,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return code
 
 
-def _compile(args: argparse.Namespace, freeze: dict[str, int]) -> Executable:
+def _compile(args: argparse.Namespace, options: dict[str, Any]) -> Executable:
     import tensorkiln as tk
 
     progress = stderr_progress(args.quiet)
     made = tk.compile(
-        args.subject,
+        tk.frontend.from_onnx(args.subject, **options),
         tk.Target(args.target or "native"),
-        freeze=freeze or None,
         precision=args.precision,
         progress=progress,
         debug=True,

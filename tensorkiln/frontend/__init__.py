@@ -39,12 +39,13 @@ def check_onnx(
     model: Any,
     freeze: Mapping[str, int] | None = None,
     *,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> tuple[Issue, ...]:
     """List what `from_onnx` would refuse; see `tensorkiln.frontend.onnx.check_onnx`."""
     from tensorkiln.frontend import onnx
 
-    return onnx.check_onnx(model, freeze, external_roots=external_roots)
+    return onnx.check_onnx(model, freeze, shapes=shapes, external_roots=external_roots)
 
 
 def from_torch(

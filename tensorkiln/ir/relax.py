@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
@@ -41,6 +42,10 @@ from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.text.scripted import Scripted
 from tensorkiln.ir.visit import free_vars, substitute
+
+
+# A model of 100 layers whose states are tuples has a few hundred.
+MOST_LEAVES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,27 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class TupleType:
+    """A tuple of values. UserError (code `too-large`) for tuples of tuples that hold more than
+    `MOST_LEAVES` values in all: `t = (t, t)` doubles them, and what visits a type visits each."""
+
     fields: tuple[Type, ...]
+
+    def __post_init__(self) -> None:
+        if any(isinstance(t, TupleType) for t in self.fields):
+            count = sum(1 for _ in self.leaves())
+            if count > MOST_LEAVES:
+                raise UserError(
+                    f"tuples of tuples of {count} values, expected {MOST_LEAVES} at most",
+                    code="too-large",
+                )
+
+    def leaves(self) -> Iterator[Type]:
+        """The types in it that are not tuples, in order."""
+        for t in self.fields:
+            if isinstance(t, TupleType):
+                yield from t.leaves()
+            else:
+                yield t
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def verify(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     freeze: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     function: str = "main",
     devices: Devices = None,
     output: str | Path | None = None,
@@ -62,8 +63,8 @@ def verify(
     `compiled` is an Executable, or the path of a library. If it was compiled with `debug=True`, the
     result of every kernel is compared; an Executable that was not is compiled again from the model
     with `debug`, and of a library without it only outputs are compared. `model` is what it was
-    compiled from: the path or bytes of an ONNX model, an `onnx.ModelProto` (`freeze` as for
-    `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in order or
+    compiled from: the path or bytes of an ONNX model, an `onnx.ModelProto` (`freeze` and `shapes`
+    as for `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in order or
     by name; None: random ones, by `seed`, with `dims` for the sizes of symbolic dimensions.
 
     The reference is the model's operators in float64, each of which reads what was compiled
@@ -82,16 +83,17 @@ def verify(
     require(seed, int, "seed")
     if seed < 0:
         raise UserError(f"seed is {seed}, expected a number from 0", code="bad-value")
-    for name, given in (("dims", dims), ("freeze", freeze)):
+    for name, given in (("dims", dims), ("freeze", freeze), ("shapes", shapes)):
         require(given, (Mapping, type(None)), name)
     require(output, (str, Path, type(None)), "output")
-    mod = _module(model, freeze)
+    options = {"freeze": freeze, "shapes": shapes}
+    mod = _module(model, options)
     source = opened(compiled, function, devices)
     f = _function(mod, source)
     arrays = _inputs(source, inputs, dims or {}, seed)
     product = 0.0 if source.target.precision == "float32" else epsilon(source.target.precision)
     tolerance = Tolerance(rtol, atol, product)
-    run = Run(source, mod, f, arrays, tolerance, reference, model, freeze, output is not None)
+    run = Run(source, mod, f, arrays, tolerance, reference, model, options, output is not None)
     found = _result(run)
     return found if output is None else save(found, output)
 
@@ -113,11 +115,10 @@ def _require_arguments(reference: object, rtol: object, atol: object, function: 
     require(function, str, "function")
 
 
-def _module(model: Any, freeze: Mapping[str, int] | None) -> IRModule:
-    """The module of a model in any of the forms that `verify` takes."""
+def _module(model: Any, options: Mapping[str, Any]) -> IRModule:
+    """The module of a model in any of the forms that `verify` takes; `options` are for ONNX."""
     if isinstance(model, IRModule | Function):
-        if freeze:
-            raise UserError("freeze is for ONNX models", code="conflict")
+        _refuse_options(options)
         return model if isinstance(model, IRModule) else IRModule((model,))
     if frontend.is_of(model, "torch"):
         if not hasattr(model, "graph_signature"):  # a module, which has no example inputs
@@ -126,10 +127,15 @@ def _module(model: Any, freeze: Mapping[str, int] | None) -> IRModule:
                 code="bad-model",
                 hint="pass torch.export.export(module, example_inputs), or what from_torch gave",
             )
-        if freeze:
-            raise UserError("freeze is for ONNX models", code="conflict")
+        _refuse_options(options)
         return frontend.from_torch(model)
-    return frontend.from_onnx(model, freeze=freeze)
+    return frontend.from_onnx(model, **options)
+
+
+def _refuse_options(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if value:
+            raise UserError(f"{name} is for ONNX models", code="conflict")
 
 
 def _function(mod: IRModule, source: Compiled) -> Function:

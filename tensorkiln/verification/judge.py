@@ -249,7 +249,7 @@ class Judge:
         if self.run.reference != "onnxruntime":
             return {}
         run = self.run
-        theirs = onnx_values(run.model, run.freeze, self.f, run.arrays)
+        theirs = onnx_values(run.model, run.options, self.f, run.arrays)
         rule = replace(run.tolerance, times=2 * run.tolerance.times)
         allowed = {c.key[0]: c.may for c in whole.compared}
         found: dict[Key, Difference] = {}

@@ -18,10 +18,14 @@ Array = npt.NDArray[Any]
 
 
 def onnx_values(
-    model: Any, freeze: Mapping[str, int] | None, f: Function, inputs: Sequence[Array]
+    model: Any,
+    options: Mapping[str, Any],
+    f: Function,
+    inputs: Sequence[Array],
 ) -> dict[str, Array]:
     """What ONNX Runtime computes of each value of the model that is a binding of `f`, the imported
-    function: by the binding's name there. No graph is optimised before.
+    function: by the binding's name there. No graph is optimised before. `options` are those of
+    `from_onnx` that say how `f` was imported.
 
     Raises UserError: `missing-package`, and `unsupported` for a model that is not ONNX's or that
     ONNX Runtime does not run.
@@ -41,7 +45,7 @@ def onnx_values(
             code="missing-package",
             hint="pip install onnxruntime onnx",
         ) from None
-    module, values = imported_values(model, freeze)
+    module, values = imported_values(model, **options)
     main = module[f.name]
     assert isinstance(main, Function) and len(main.bindings) == len(f.bindings)
     number = {b.var: own.var.name for b, own in zip(main.bindings, f.bindings, strict=True)}

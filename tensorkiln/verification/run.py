@@ -53,7 +53,7 @@ class Run:
     tolerance: Tolerance
     reference: str
     model: Any
-    freeze: Mapping[str, int] | None
+    options: Mapping[str, Any]  # how the model was imported: `freeze` and `shapes`
     saves: bool
 
     def output_names(self, count: int) -> list[str]:

@@ -102,7 +102,7 @@ compiled, with what helps.
 - **Inputs without a shape** have as many dimensions as nodes say that read them (a convolution's
   weight, `Gemm`, `perm`, axes that are reduced, declared results), all of them symbolic. Where none
   says it, the input is refused: `from_onnx(..., shapes={{"x": ("batch", 3)}})`, or
-  `kiln compile --shape x=batch,3`. Nodes within branches and loops, and elementwise
+  `--shape x=batch,3`. Nodes within branches and loops, and elementwise
   operators alone, do not say it.
 - **Shapes** may be symbolic, and may be [computed from data](howto/control-flow.md#in-onnx-models).
   So may be operands that say what an operator does: axes (up to 64 sets of them), pads, scales and

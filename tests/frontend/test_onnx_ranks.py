@@ -228,3 +228,28 @@ def test_the_option_of_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run(f(3, 2)).shape == (3, 2)
     with pytest.raises(ValueError, match="rows, 2"):
         run(f(3, 3))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "--dims"],
+        ["verify", "--reference", "onnxruntime"],
+        ["explain", "--no-times", "-q", "-o", "report"],
+        ["tune", "--seconds", "1", "--trials", "1", "-q", "--records", "net.records"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_option_of_other_commands(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = model([node("Relu", "x:0")], [value("x:0", np.float32, None)], ["y"])
+    onnx.save(net, "net.onnx")
+    words = [command[0], "net.onnx", *command[1:]]
+    assert main(words) != 0
+    assert "--shape x:0=n,3" in "".join(capsys.readouterr())
+    assert main([*words, "--shape", "x:0=rows,2"]) == 0

@@ -62,6 +62,10 @@ def graphs() -> Iterator[tuple[str, str]]:
             lines = [f"    v{i + 1} = {step.format(v=f'v{i}')}\n" for i in range(count)]
             head = f"@R.function\ndef main(v0: R.Tensor(({size},), 'float32')):\n"
             yield f"{name} of {size}", f"{head}{''.join(lines)}    return v{count}\n"
+    for count in (3, 14, 40):
+        lines = [f"    v{i + 1} = (v{i}, v{i})\n" for i in range(count)]
+        head = "@R.function\ndef main(v0: R.Tensor((2,), 'float32')):\n"
+        yield f"tuple that doubles {count} times", f"{head}{''.join(lines)}    return v{count}\n"
 
 
 def macros() -> Iterator[tuple[str, str]]:

@@ -49,11 +49,13 @@ def from_onnx(
 
 
 def imported_values(
-    model: Any, freeze: Mapping[str, int] | None = None
+    model: Any,
+    freeze: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> tuple[IRModule, dict[str, RVar]]:
     """A model as `from_onnx` imports it, and the variables of its values by their names in the
     model: those of the outermost graph that are tensors and that `main` binds."""
-    importer = Importer(load(model, []), freeze)
+    importer = Importer(load(model, []), freeze, shapes)
     module = importer.run()
     if module is None:
         raise UnsupportedError(importer.issues)
@@ -64,6 +66,7 @@ def check_onnx(
     model: Any,
     freeze: Mapping[str, int] | None = None,
     *,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> tuple[Issue, ...]:
     """Return every issue for which `from_onnx` would refuse the model; empty if it imports.
@@ -76,7 +79,7 @@ def check_onnx(
     """
     source = load(model, [Path(r) for r in external_roots])
     source.files.stand_ins = True
-    importer = Importer(source, freeze)
+    importer = Importer(source, freeze, shapes)
     importer.run()
     return tuple(importer.issues)
 

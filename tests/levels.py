@@ -1,0 +1,60 @@
+"""Levels of processors for which kernels are compiled, and those that one run of the tests takes.
+
+A test with a parameter whose value is the name of a level runs for `native` and for one other,
+which the commit chooses, so that each comes in turn; `--levels=all` (`make test-all`) runs for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+NATIVE = "native"
+# Levels that take turns: those of a turn share most of what they generate.
+TURNS: tuple[tuple[str, ...], ...] = (
+    ("sse2",),
+    ("avx2", "c of avx2"),
+    ("neon", "dotprod", "i8mm"),
+)
+EVERY = tuple(level for turn in TURNS for level in turn)
+
+
+def commit() -> str:
+    """The commit of the tree that is tested; empty outside of a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def levels_of(asked: str, tree: str) -> frozenset[str]:
+    """The levels besides `native` that `--levels=asked` means for the commit `tree`: `all`, `turn`,
+    or names with commas. Raises pytest.UsageError for names of none."""
+    if asked == "all":
+        return frozenset(EVERY)
+    if asked == "turn":
+        return frozenset(TURNS[hashlib.sha256(tree.encode()).digest()[0] % len(TURNS)])
+    names = frozenset(asked.split(",")) - {NATIVE}
+    if unknown := sorted(names - set(EVERY)):
+        raise pytest.UsageError(f"--levels: {unknown[0]!r} is not one of {', '.join(EVERY)}")
+    return names
+
+
+def without_other_levels(
+    items: Sequence[pytest.Item], levels: frozenset[str]
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The items that run, and those of levels that are not among `levels`."""
+    others = frozenset(EVERY) - levels
+    runs: list[pytest.Item] = []
+    waits: list[pytest.Item] = []
+    for item in items:
+        spec = getattr(item, "callspec", None)
+        values = () if spec is None else spec.params.values()
+        belongs = any(isinstance(v, str) and v in others for v in values)
+        (waits if belongs else runs).append(item)
+    return runs, waits
