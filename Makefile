@@ -45,7 +45,7 @@ help:
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "                  EXECUTOR=local:N|ray://...|dask://... divides fuzz, conformance, random-graphs, extents,"
 	@echo "                  roundtrip and zoo among processes or machines; OUT=folder SHARDS=number MINUTES=minutes"
-	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
+	@echo "make fuzz-artifacts  360,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
 	@echo "make safety       everything a library shows, called with extremes while the system fails;"
 	@echo "                  SEED=number MINUTES=minutes SANITIZER=address|undefined|thread"

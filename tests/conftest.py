@@ -23,7 +23,7 @@ FULL = {
     "conformance": "a full-size network against its oracles",
     "roundtrip": "text and back, all networks and 500 generated modules",
     "fuzz": "thousands of random schedules, programs and calls",
-    "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
+    "fuzz_artifacts": "360,000 damaged containers, folders, libraries and descriptions",
     "forks": "30,000 children of fork() that use what other threads were using",
     "large": "a model of five gigabytes",
     "firmware": "what `make test` leaves out of the tests on emulated microcontrollers",
@@ -93,7 +93,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--levels",
         default="all",
-        help="of processors: all (default), turn (native, and one that the commit chooses), or names",
+        help="of processors: all (default), names, or turn: native and one that the commit chooses",
     )
 
 

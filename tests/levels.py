@@ -1,7 +1,8 @@
 """Levels of processors for which kernels are compiled, and those that one run of the tests takes.
 
 A test with a parameter whose value is the name of a level runs for `native` and for one other,
-which the commit chooses, so that each comes in turn; `--levels=all` (`make test-all`) runs for each.
+which the commit chooses, so that each comes in turn; with `--levels=all` (`make test-all`) for
+each.
 """
 
 from __future__ import annotations

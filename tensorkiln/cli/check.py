@@ -61,9 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print the issues; exit code 0 if there are none, else 1. With --table, print the table."""
-    given = {"--target": args.target, "--external": args.external, "--dims": args.dims, "--shape": args.shape}
-    for name, value in given.items():
-        refuse_together({"--table": args.table, name: bool(value)})
+    for option in ("target", "external", "dims", "shape"):
+        refuse_together({"--table": args.table, f"--{option}": bool(getattr(args, option))})
     if args.table:
         return _show_coverage(args, screen)
     if args.model is None:
@@ -81,13 +80,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     sizes = shapes(args.shape)
     issues = tk.check(model, target, shapes=sizes)
     absent = absent_files(model)
-    for name, value in (("--external", args.external), ("--dims", args.dims)):
-        if absent and value:
-            raise UserError(
-                f"{name} needs the model's weights, and {absent[0]!r} is not there",
-                code="missing-file",
-                where=str(model),
-            )
+    if absent:
+        _refuse_without_weights(args, absent[0], str(model))
     refused: Sequence[Refusal] = ()
     dims = None
     if not issues and (args.external or args.dims):
@@ -113,6 +107,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         parts += [] if issues else [refusal_table(args.external, refused)]
     screen.answer(lambda: report, lambda: "\n".join(parts))
     return 1 if issues else 0
+
+
+def _refuse_without_weights(args: argparse.Namespace, file: str, model: str) -> None:
+    for name, value in (("--external", args.external), ("--dims", args.dims)):
+        if value:
+            raise UserError(
+                f"{name} needs the model's weights, and {file!r} is not there",
+                code="missing-file",
+                where=model,
+            )
 
 
 def _show_coverage(args: argparse.Namespace, screen: Screen) -> int:

@@ -94,7 +94,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     subject = plain_file(args.subject)
     is_model = subject.suffix == ".onnx"
-    options = {"freeze": sizes(args.freeze, "--freeze"), "shapes": shapes(args.shape)}
+    options: dict[str, Any] = {
+        "freeze": sizes(args.freeze, "--freeze"),
+        "shapes": shapes(args.shape),
+    }
     if is_model:
         refuse_together({"a model": subject, "--model": args.model})
         model = subject

@@ -43,7 +43,6 @@ from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.text.scripted import Scripted
 from tensorkiln.ir.visit import free_vars, substitute
 
-
 # A model of 100 layers whose states are tuples has a few hundred.
 MOST_LEAVES = 4096
 

@@ -64,8 +64,9 @@ def verify(
     result of every kernel is compared; an Executable that was not is compiled again from the model
     with `debug`, and of a library without it only outputs are compared. `model` is what it was
     compiled from: the path or bytes of an ONNX model, an `onnx.ModelProto` (`freeze` and `shapes`
-    as for `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in order or
-    by name; None: random ones, by `seed`, with `dims` for the sizes of symbolic dimensions.
+    as for `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in
+    order or by name; None: random ones, by `seed`, with `dims` for the sizes of symbolic
+    dimensions.
 
     The reference is the model's operators in float64, each of which reads what was compiled
     (`Difference` `local`) and, once more, what the reference itself computed (`accumulated`). The

@@ -19,13 +19,13 @@ Array = npt.NDArray[Any]
 
 def onnx_values(
     model: Any,
-    options: Mapping[str, Any],
+    imported_with: Mapping[str, Any],
     f: Function,
     inputs: Sequence[Array],
 ) -> dict[str, Array]:
     """What ONNX Runtime computes of each value of the model that is a binding of `f`, the imported
-    function: by the binding's name there. No graph is optimised before. `options` are those of
-    `from_onnx` that say how `f` was imported.
+    function: by the binding's name there. No graph is optimised before. `imported_with` are the
+    options of `from_onnx` that made `f`.
 
     Raises UserError: `missing-package`, and `unsupported` for a model that is not ONNX's or that
     ONNX Runtime does not run.
@@ -45,7 +45,7 @@ def onnx_values(
             code="missing-package",
             hint="pip install onnxruntime onnx",
         ) from None
-    module, values = imported_values(model, **options)
+    module, values = imported_values(model, **imported_with)
     main = module[f.name]
     assert isinstance(main, Function) and len(main.bindings) == len(f.bindings)
     number = {b.var: own.var.name for b, own in zip(main.bindings, f.bindings, strict=True)}

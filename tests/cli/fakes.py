@@ -98,7 +98,7 @@ class FakeCompiler:
             raise self.fail
         return FakeExecutable(ArtifactSet((Artifact("llvm", "native", "k0.o", b"code"),)))
 
-    def check(self, model: Any, target: Target) -> tuple[Issue, ...]:
+    def check(self, model: Any, target: Target, *, shapes: object = None) -> tuple[Issue, ...]:
         self.calls.append(("check", (model, target)))
         return self.issues
 

@@ -234,7 +234,7 @@ def test_the_option_of_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str
     "command",
     [
         ["check", "--dims"],
-        ["verify", "--reference", "onnxruntime"],
+        ["verify", "--reference", "onnxruntime", "--dim", "rows=3"],
         ["explain", "--no-times", "-q", "-o", "report"],
         ["tune", "--seconds", "1", "--trials", "1", "-q", "--records", "net.records"],
     ],

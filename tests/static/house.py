@@ -1,4 +1,4 @@
-"""How large each room is, and which functions are complex:
+"""How large each room is, which functions are complex, and which names say nothing:
 
     python -m tests.static.house [--write]
 
@@ -6,7 +6,8 @@ house.json holds the limits. A room is a folder of the package, or of the tests;
 rooms belongs to "files". A room's limit is its lines rounded up to a hundred, so that it grows by a
 commit that changes the table and says why. A function of the package with more than LIMIT paths
 (its cyclomatic complexity) is an exception by name; exceptions are never
-added, and their numbers only fall. `--write` writes the limits of now.
+added, and their numbers only fall. A name that is one of WORDS says how a value came to be or where
+it stands, not what it is; how many a room has only falls. `--write` writes the limits of now.
 """
 
 from __future__ import annotations
@@ -23,25 +24,62 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("house.json")
 LIMIT, STEP = 15, 100
 SUFFIXES = {".py", ".c", ".h", ".hpp"}
+# Participles, particles and pronouns do not name what a value holds. The list only grows.
+_WORDS = (
+    "asked at both bound built cut done each every found given gone got had held here how it kept "
+    "known least left less lost made meant met more most much none off one ones other others ours "
+    "own put rest said same seen sent shown so such taken that theirs them then there these this "
+    "those told took used what when where which whose why wanted way"
+)
+WORDS = frozenset(_WORDS.split())
 
 
-def lines_by_room() -> dict[str, int]:
-    """Lines of Python, C and C++ of each room, "tensorkiln/schedule" and "tests/schedule"."""
+def sources() -> Iterator[Path]:
+    """The files of Python, C and C++ of the package and the tests."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "tensorkiln", "tests"],
         capture_output=True,
         text=True,
         check=True,
     )
-    lines: Counter[str] = Counter()
     for name in listed.stdout.splitlines():
         path = ROOT / name
-        if path.suffix not in SUFFIXES or not path.is_file():
-            continue
-        parts = Path(name).parts
-        room = "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/files"
-        lines[room] += len(path.read_bytes().splitlines())
+        if path.suffix in SUFFIXES and path.is_file():
+            yield path
+
+
+def lines_by_room() -> dict[str, int]:
+    """Lines of Python, C and C++ of each room, "tensorkiln/schedule" and "tests/schedule"."""
+    lines: Counter[str] = Counter()
+    for path in sources():
+        lines[room_of(path)] += len(path.read_bytes().splitlines())
     return dict(sorted(lines.items()))
+
+
+def room_of(path: Path) -> str:
+    """The room of a file: "tensorkiln/schedule", "tests/files"."""
+    parts = path.relative_to(ROOT).parts
+    return "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/files"
+
+
+def words_by_room() -> dict[str, int]:
+    """How many assigned names of each room are among WORDS."""
+    counts: Counter[str] = Counter()
+    for path in sources():
+        if path.suffix == ".py":
+            names = assigned_names(ast.parse(path.read_text(encoding="utf-8")))
+            counts[room_of(path)] += sum(name in WORDS for name in names)
+    return {room: count for room, count in sorted(counts.items()) if count}
+
+
+def assigned_names(tree: ast.AST) -> Iterator[str]:
+    """Every name that is assigned, bound by a loop, a pattern or `with`, or a parameter."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
 
 
 def complex_functions() -> dict[str, int]:
@@ -101,6 +139,16 @@ def too_complex(limits: Mapping[str, int], paths: Mapping[str, int]) -> Iterator
             yield f"{function} has {count} paths, at most {limits.get(function, LIMIT)} are allowed"
 
 
+def unnamed(limits: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each room with more names of WORDS than it may have."""
+    for room, count in counts.items():
+        if count > limits.get(room, 0):
+            yield (
+                f"{room} has {count:,} names such as `found` and `made`, at most "
+                f"{limits.get(room, 0):,} are allowed: a name says what a value is"
+            )
+
+
 def main() -> int:
     """Print what is above its limit; with `--write`, write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.static.house", description=__doc__)
@@ -108,12 +156,18 @@ def main() -> int:
     options = parser.parse_args()
     table = json.loads(TABLE.read_text(encoding="utf-8"))
     lines, paths = lines_by_room(), complex_functions()
-    complex_now = list(too_complex(table["complex"], paths))
-    if options.write and not complex_now:
-        table = {"lines": {room: rounded(n) for room, n in lines.items()}, "complex": paths}
+    words = words_by_room()
+    worse = [*too_complex(table["complex"], paths), *unnamed(table["names"], words)]
+    if options.write and not worse:
+        limits = {room: rounded(n) for room, n in lines.items()}
+        table = {"lines": limits, "names": words, "complex": paths}
         TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    sentences = [*grown(table["lines"], lines), *complex_now]
-    print("\n".join(sentences) or f"{sum(lines.values()):,} lines, {len(paths)} complex functions")
+    sentences = [*grown(table["lines"], lines), *worse]
+    figures = (
+        f"{sum(lines.values()):,} lines, {len(paths)} complex functions, "
+        f"{sum(words.values()):,} names that say nothing"
+    )
+    print("\n".join(sentences) or figures)
     return int(bool(sentences))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 
 from tests.static import house
@@ -20,6 +21,26 @@ def test_no_function_becomes_complex() -> None:
     assert list(house.too_complex(table["complex"], paths)) == []
     gone = {name for name, count in table["complex"].items() if paths.get(name, 0) < count}
     assert gone == set(), "simpler now: `python -m tests.static.house --write`"
+
+
+def test_names_say_what_values_are() -> None:
+    table = json.loads(house.TABLE.read_text(encoding="utf-8"))
+    counts = house.words_by_room()
+    assert list(house.unnamed(table["names"], counts)) == []
+    fewer = {room for room, limit in table["names"].items() if counts.get(room, 0) < limit}
+    assert fewer == set(), "fewer now: `python -m tests.static.house --write`"
+
+
+def test_assigned_names() -> None:
+    text = """
+def f(found, *rest, given=1):
+    for at, x in rest:
+        match x:
+            case [made, *left] if (kept := made):
+                total: int = 0
+"""
+    names = sorted(house.assigned_names(ast.parse(text)))
+    assert ",".join(names) == "at,found,given,kept,left,made,rest,total,x"
 
 
 def test_what_is_told() -> None:
