@@ -155,8 +155,6 @@ def test_many_damaged_artifacts(tmp_path: Path, c_reader: CReader, part: int) ->
         libraries(tmp_path, c_reader, 25_000, start),
     ]
     print(f"\npart {part}: {counts} containers, folders and libraries were read")
-        f"\npart {part}: {counts} of 30,000 containers, 10,000 folders, 25,000 libraries were read"
-    )
 
 
 def containers(c_reader: CReader, count: int, start: int) -> int:
