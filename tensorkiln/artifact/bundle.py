@@ -98,8 +98,8 @@ def _source(d: ExternalDependency, place: Path) -> BundledSource:
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Path from `root` on and place of every file; UserError for what is no plain file or folder,
-    as a link, which may lead anywhere."""
+    """Path from `root` on and place of every file; UserError for what is not a plain file or
+    folder, as a link, which may lead anywhere."""
     for entry in os.scandir(folder):
         path = Path(entry.path)
         if entry.is_dir(follow_symlinks=False):

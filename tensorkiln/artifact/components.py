@@ -219,7 +219,7 @@ def _listed(symbols: Sequence[str]) -> str:
     return ", ".join(sorted(symbols)[:_SHOWN]) + tail
 
 
-# -- metadata of what is no library ------------------------------------------------------------
+# -- metadata of what is not a library -----------------------------------------------------------
 
 
 def set_metadata(artifacts: ArtifactSet) -> Metadata:

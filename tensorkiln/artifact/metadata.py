@@ -29,7 +29,8 @@ FORMAT = 5
 @dataclass(frozen=True, slots=True)
 class ParamInfo:
     """A parameter or result of a function. A dimension of `shape` is a number, or the text of a
-    symbolic size (`n`, `2 * n`); the shape of a number, or of a value that is no tensor, is None.
+    symbolic size (`n`, `2 * n`); the shape of a number, or of a value that is not a tensor, is
+    None.
 
     `role` is `in`, `out`, `inout` or `scalar`. The caller of a tensor function passes its results
     too, so those are inputs with another role than `in`. `device` is the number of the device in

@@ -71,7 +71,7 @@ class LicensePolicy:
     A term is refused if `deny` names it, or if `allow` is not empty and does not name it; naming an
     identifier also names it with any exception. An expression is permitted if its terms are, of the
     operands of an OR at least one. What nobody stated is the term NOASSERTION.
-    Raises UserError (code `bad-license`) for a name that is no term.
+    Raises UserError (code `bad-license`) for a name that is not a term.
     """
 
     allow: frozenset[str] = frozenset()

@@ -36,7 +36,7 @@ def width_of(stream: TextIO) -> int:
         return int(said)
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # a stream that is no file, or closed
+    except (OSError, ValueError):  # a stream that is not a file, or closed
         return 80
 
 

@@ -26,7 +26,7 @@ def identity(info: os.stat_result) -> Identity:
 class Walk:
     """`with Walk(path) as walk:` follows all components of an absolute path; `folder` is then the
     open folder of its last component `name`, `info` describes that, and `passed` are the folders
-    on the way, links resolved. OSError where a component is missing, or is no folder.
+    on the way, links resolved. OSError where a component is missing, or is not a folder.
     """
 
     def __init__(self, path: Path):

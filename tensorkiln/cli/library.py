@@ -40,7 +40,7 @@ def precision_of(path: Path) -> str:
 
 
 def _of_tensors(function: FunctionInfo) -> FunctionInfo:
-    """The function itself. UserError (code `argument-kind`) if an input is no tensor of known
+    """The function itself. UserError (code `argument-kind`) if an input is not a tensor of known
     rank."""
     for tensor in function.inputs:
         if tensor.shape is None:

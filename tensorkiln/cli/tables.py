@@ -15,7 +15,7 @@ def time_text(seconds: float) -> str:
 
 def dims_text(dims: Sequence[int | str] | None) -> str:
     """`[1, 3, "h"]` as `1 x 3 x h`, an empty shape as `scalar`; empty for None, which stands for an
-    argument that is no tensor."""
+    argument that is not a tensor."""
     return "" if dims is None else " x ".join(map(str, dims)) or "scalar"
 
 

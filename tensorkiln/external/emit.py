@@ -82,7 +82,7 @@ def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> E
     """Run a user's code generator for `kernels` and check what it emits.
 
     Host code (loader `native`), if any, must define the kernels. Otherwise they are functions of
-    the module that a loader makes of the group of the first artifact that is no header or text.
+    the module that a loader makes of the group of the first artifact that is not a header or text.
 
     Raises UserError: code `bad-external` unless it emits a non-empty sequence of artifacts, with
     host code in `.c` or `.o` files, under a codegen_id of its own; `plugin-failed` if it raises.

@@ -66,7 +66,8 @@ def hashes_of(path: str | Path) -> ModelSource:
     """The hashes by which the files of a model are known: those of `source` of the module that
     `import_model` makes of the path, and of files of weights that it may not read.
 
-    Raises UserError for a file that cannot be read, is no model, or names weights that are missing.
+    Raises UserError for a file that cannot be read, is not a model, or names weights that are
+    missing.
     """
     file = plain_path(path)
     if file.suffix.lower() == ".py":

@@ -21,8 +21,8 @@ def array_type(f: Function, name: str, dtype: str) -> str:
 
 
 def check_array_types(f: Function) -> None:
-    """Raise Malformed for a name that is no input or output, for a type that is unknown, and for
-    one whose bytes are of another type than the tensor."""
+    """Raise Malformed for a name that is not an input or output, for a type that is unknown, and
+    for one whose bytes are of another type than the tensor."""
     if ARRAY_TYPES not in f.attrs:
         return
     made = f.result.type

@@ -34,8 +34,8 @@ def bound_in(*scope: str) -> dict[str, tuple[str, ...]]:
 
 
 class Inner:
-    """Base of what a node consists of that is no node itself, such as the regions of a block. Its
-    parts are parts of the node."""
+    """Base of what a node consists of that is not a node itself, such as the regions of a block.
+    Its parts are parts of the node."""
 
     __slots__ = ()
 

@@ -182,7 +182,7 @@ def _plus(a: Sum, b: Sum, times: int) -> Sum:
 
 
 def _ends(e: Expr) -> tuple[Expr, ...]:
-    """The first and last lane of an index; none for a vector that is no Ramp or Broadcast."""
+    """The first and last lane of an index; none for a vector that is not a Ramp or Broadcast."""
     if isinstance(e, Broadcast):
         return (e.a,)
     if isinstance(e, Ramp):

@@ -33,7 +33,8 @@ from tensorkiln.target.registers import highest, max_rows
 
 
 def _fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether the head size is a multiple of the vector width, and operands are packed as asked."""
+    """Whether the head size is a multiple of the vector width, and operands are packed as the
+    family asks."""
     found = _layouts(call, out, target)
     if found is None:
         return False
@@ -95,14 +96,14 @@ def _multiplies_pairs(call: Call, target: Target) -> bool:
 
 
 def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Moves of queries, and of values that are not packed; arithmetic would be repeated for each
-    head."""
+    """Data movement of queries, and of values that are not packed. Arithmetic would be repeated for
+    each head."""
     moved = (0,) if call.attrs.get("wide") else (0, 2)
     return operand in moved and computes_nothing(before)
 
 
 def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
-    """Moves to a row-major result, and a conversion of it."""
+    """Data movement to a row-major result, and its conversion."""
     call, t = reader.value, reader.var.type
     moves = isinstance(call, Call) and call.op in ("transpose", "reshape", "cast")
     return moves and isinstance(t, TensorType) and t.layout is None

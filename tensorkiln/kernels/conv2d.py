@@ -53,8 +53,8 @@ _OUTPUTS, _BYTES = 256, 2 << 20
 
 
 def packed_weights(call: Call, target: Target) -> Constant | None:
-    """The weights of a convolution that kernels on channel blocks can compute: they are constant
-    and stored as usual, the dtypes supported, and channels known."""
+    """The weights of a convolution that kernels on channel blocks can compute: constant, in their
+    usual order, of supported types and known channels."""
     x, w = call.args[0].type, call.args[1]
     if not isinstance(x, TensorType) or not isinstance(w, Constant) or not has_kernel(call, target):
         return None
@@ -69,7 +69,7 @@ def with_padding(layout: Layout, call: Call) -> Layout:
 
 
 def panel_vectors(w: TensorType, target: Target) -> list[int]:
-    """The widths that a panel may have, in vectors of output channels, the preferred first."""
+    """The possible widths of a panel, in vectors of output channels, the preferred one first."""
     blocks = -(-(int_value(w.shape[0]) or 0) // target.vector_lanes("float32"))
     if target.vector_lanes("float32") == 1:
         most = 4 if target.num_vector_registers >= 32 else 2
@@ -102,7 +102,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:
-    """As `_fits`; and the weights of groups are stored for the panels that they are packed in."""
+    """As `_fits`; and the weights of groups are stored for the panels in which they are packed."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     stored = call.attrs.get("channel_window") == (None if call.attrs.groups == 1 else panel_of(w))
@@ -110,7 +110,7 @@ def _direct_fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _tiles_fit(call: Call, out: TensorType, target: Target) -> bool:
-    """As `_direct_fits`; and the image lies as rows of tiles want it, and has a few pixels."""
+    """As `_direct_fits`; and pixels of the image are rows of tiles, and at least a few."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if not _direct_fits(call, out, target) or not takes_tiles(call, target):
@@ -188,8 +188,8 @@ class _Spread:
 def _grouped_weights(
     w: TensorType, groups: int, widths: list[int], few: int, v: int, small: bool
 ) -> Packed:
-    """Weights of a grouped convolution in the panel width that costs least: time, or, if they are
-    to be `small`, memory."""
+    """Weights of a grouped convolution, in the panel width that costs least: time or, if `small`,
+    memory."""
     outputs, inputs = (int_value(d) or 0 for d in w.shape[:2])
     granule = v if inputs % v == 0 else min(4, v)
     windows = [ChannelWindow(groups, outputs, inputs, v * n, granule) for n in widths]

@@ -25,8 +25,8 @@ _COLUMNS, _ROWS, DEPTHWISE = 8, 4, 7
 
 
 def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
-    """Of a convolution with packed weights: a register tile is of `pixels` pixels, in `rows` rows
-    of the image if its size is known."""
+    """Knobs of a convolution with packed weights. A register tile has `pixels` pixels, in `rows`
+    rows of the image if its size is known."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     axes, few = w.memory.axes, together(w, 1)
@@ -62,7 +62,7 @@ def direct_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...
 
 
 def depthwise_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
-    """Of a depthwise convolution: a register tile is of `columns` x `rows` pixels."""
+    """Knobs of a depthwise convolution. A register tile has `columns` x `rows` pixels."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     height, width = map(expected, out.shape[2:])

@@ -58,7 +58,7 @@ class Part:
 
     @property
     def alike(self) -> tuple[int, int, int]:
-        """What the phases of one part have in common."""
+        """What the phases of one part share."""
         return self.count, self.taps, self.source
 
     @property
@@ -72,8 +72,8 @@ class Part:
 
 
 def phase_parts(p: Phases, size: int) -> list[Part]:
-    """The parts of a transposed convolution with `size` outputs: neighbouring phases that sum as
-    many taps of the same inputs."""
+    """The parts of a transposed convolution with `size` outputs: runs of phases that sum the same
+    number of taps over the same inputs."""
     found: list[Part] = []
     for r in range(min(p.stride, size)):
         taps, tap, source = p.taps(r), p.tap(r), p.input(r)
@@ -86,7 +86,8 @@ def phase_parts(p: Phases, size: int) -> list[Part]:
 
 
 def window_parts(w: Window, extent: int, size: int) -> list[Part]:
-    """The parts of `size` windows over an image of `extent`: outputs with the same taps inside."""
+    """The parts of `size` windows over an image of `extent`: runs of outputs for which the same
+    taps are inside."""
     found: list[Part] = []
     for i in range(size):
         start = i * w.stride - w.before
@@ -116,7 +117,8 @@ def dilated_parts(call: Call, out: TensorType) -> tuple[list[Part], list[Part]]:
 
 
 def _dilated(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether a conv2d of float32, of one group, has a dilation at which many taps lie outside."""
+    """Whether a conv2d of float32, of one group, has such a dilation that many taps lie outside of
+    the image."""
     x, w, a = call.args[0].type, call.args[1].type, call.attrs
     lanes = target.vector_lanes("float32")
     if lanes == 1 or a.groups > 1 or a.dilation == (1, 1):

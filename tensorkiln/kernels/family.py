@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The layout that a kernel asks for of a constant operand, with a function on its elements that
-    comes before (`prepare` must be hashable: equal ones share the packed constant). Where that
-    changes what the operator has to do with them, the call gets `attrs`, which say so."""
+    """The layout in which a kernel wants a constant operand, and a function that is applied to its
+    elements before (`prepare` must be hashable: equal functions share the packed constant). If that
+    changes what the operator has to compute, `attrs` are added to the call and say so."""
 
     layout: Layout
     prepare: Callable[[np.ndarray], np.ndarray]
@@ -32,28 +32,28 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The layouts that a kernel asks for; None is row-major. The halo of an operand may become
-    larger than asked for, and that of the result as large as its readers ask for."""
+    """The layouts that a kernel asks for; None is row-major. An operand may get a larger halo than
+    asked for, and the result the largest halo that its readers ask for."""
 
     operands: tuple[Layout | Packed | None, ...]
     result: Layout | None = None
 
 
 class Rewriter:
-    """What `Algorithm.rewrite` may use while a function is rewritten."""
+    """What `Algorithm.rewrite` may use to add bindings."""
 
     def __init__(self) -> None:
         self.bindings: list[Binding] = []
         self._made: dict[Hashable, Any] = {}
 
     def bind(self, call: Call, name: str) -> RVar:
-        """A new value, computed by `call` before the call that is being rewritten."""
+        """A new value, computed by `call`, bound before the call that is being rewritten."""
         var = RVar(name, infer(call))
         self.bindings.append(Binding(var, call))
         return var
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """`make()`; what it returned before if the key is the same."""
+        """`make()`, or what it returned before for the same key."""
         if key not in self._made:
             self._made[key] = make()
         found: T = self._made[key]
@@ -82,8 +82,8 @@ class Family:
 
     # The name that `Executable.placement()` shows.
     op_class: str
-    # What it computes: the anchor of a group or, in a group without one, the last operator. Empty:
-    # every operator.
+    # The operators that it computes, as the anchor of a group or, without an anchor, as its last
+    # operator. Empty: every operator.
     operators: tuple[str, ...]
     # A function (group, target, check) -> Schedule | None as "module:name", imported when it is
     # needed. None: it does not fit after all, because of how the group computes the operands.
@@ -107,11 +107,11 @@ class Family:
     # (call, number of an operand, operators that compute it): whether the kernel can compute the
     # operand itself, each time that it reads an element.
     prologue: Callable[[Call, int, Sequence[Binding]], bool] | None = None
-    # The same, and the target: whether an operand had better be computed by a kernel of its own,
+    # The same, and the target: whether an operand should be computed by a kernel of its own,
     # although this one could.
     apart: Callable[[Call, int, Sequence[Binding], Target], bool] | None = None
-    # (call, number of an operand that is constant, target): whether the kernel had better read it
-    # in the layout that another kernel has it in, so that it is stored once.
+    # (call, number of an operand that is constant, target): whether the kernel should read it in
+    # the layout in which another kernel has it, so that it is stored once.
     shares: Callable[[Call, int, Target], bool] | None = None
     # (call in its layouts, type of the group's result, target): the choices that its schedule
     # leaves to measurements, and asks `Group.knob` for.
@@ -123,7 +123,7 @@ class Family:
     weights: str = ""
     # Whether it computes groups that only a FuseRule forms.
     any_form: bool = False
-    # What leads calls of another operator, or of another form, to this kernel.
+    # The rewrite by which calls of another operator, or of another form, get to this kernel.
     algorithm: Algorithm | None = None
     # The devices of target kinds that it is for.
     devices: tuple[str, ...] = ("cpu",)

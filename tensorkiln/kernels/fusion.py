@@ -47,8 +47,8 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
 
 
 def looks_up(call: Call) -> bool:
-    """Whether each element of a call is that of a constant table of 256 at the place that another
-    gives: what is computed is then the places, never the table."""
+    """Whether a call takes elements of a constant table of 256 at indices that another value gives.
+    Such a call can be fused after the computation of the indices, never after that of the table."""
     table = call.args[0] if call.op == "take" else None
     return isinstance(table, Constant) and table.type.static_shape() == (256,)
 
@@ -62,8 +62,8 @@ def any_prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
 
 
 def no_view(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Every prologue of a reduction, but a view where windows overlap or have strides: it costs
-    nothing by itself, and elements that are read through it cannot be read in vectors."""
+    """Every prologue of a reduction, except a view where windows overlap or have strides. A view
+    costs nothing by itself, but elements that are read through it cannot be read as vectors."""
     return call.op not in _WINDOWS or not (len(before) == 1 and is_view(before[0]))
 
 
@@ -76,9 +76,9 @@ def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:
 
 
 def transposes_rows(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
-    """Whether a transpose takes apart rows of at least a vector, or a change of layout blocks of
-    channels, that were read at computed places: in its order each element would be a load, and its
-    place be computed once for each column."""
+    """Whether a transpose takes apart rows of at least a vector, or a change of layout takes apart
+    channel blocks, that were read at computed places. Fused, each element would be a load of its
+    own, and its place would be computed once for each column."""
     if call.op == "relayout":
         blocks = before[-1].var.tensor.layout is not None
         return blocks and any(isinstance(b.value, Call) and b.value.op == "take" for b in before)

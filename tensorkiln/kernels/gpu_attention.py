@@ -19,7 +19,8 @@ _UNKNOWN = 512  # what a number of queries that is not known counts as
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """`down` x `across` threads, each of which has `rows` queries and `keys` keys of a tile."""
+    """A block of `down` x `across` threads, each of which has `rows` queries and `keys` keys of a
+    tile."""
 
     down: int
     across: int
@@ -38,7 +39,7 @@ class AttentionTile:
 
     @property
     def all_keys(self) -> int:
-        """Keys that a block looks at together."""
+        """Keys that a block takes at a time."""
         return self.across * self.keys
 
     def columns(self, width: int) -> int:
@@ -54,7 +55,7 @@ class AttentionTile:
 
 
 def odd(length: int) -> int:
-    """The length of rows of shared memory: threads that access a column then use all banks."""
+    """The length of a row of shared memory such that threads that access a column use all banks."""
     return length | 1
 
 
@@ -73,8 +74,8 @@ _SUMS = 32  # columns x rows of values that a thread has registers for
 
 
 def tile_of(call: Call, target: Target) -> AttentionTile | None:
-    """The tile for an attention: the largest that is at least half full, of which there are enough
-    to fill a device. None if no tile fits the memory that a block of the target may share."""
+    """The tile for an attention: the largest that is at least half full and of which there are
+    enough to fill a device. None if no tile fits the shared memory of a block."""
     q = call.args[0].type
     assert isinstance(q, TensorType)
     rows, (depth, width) = int_value(q.shape[2]), attention.head_sizes(call)
@@ -120,7 +121,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Moves of queries, keys and values; arithmetic would be repeated for each tile."""
+    """Data movement of queries, keys and values. Arithmetic would be repeated for each tile."""
     return operand < 3 and computes_nothing(before)
 
 

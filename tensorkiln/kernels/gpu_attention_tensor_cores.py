@@ -29,7 +29,7 @@ _WIDE = 96  # those beside which there is less room
 
 @dataclass(frozen=True, slots=True)
 class WarpAttentionTile:
-    """`warps` of a block, each with 16 queries, which look at `keys` keys together."""
+    """A block of `warps` warps with 16 queries each, which takes `keys` keys at a time."""
 
     warps: int
     keys: int
@@ -45,20 +45,21 @@ class WarpAttentionTile:
         return self.warps * UNIT
 
     def shared(self, depth: int, width: int) -> int:
-        """Bytes of shared memory: queries, in whose place the results come; keys; values."""
+        """Bytes of shared memory: queries (later the results), keys and values."""
         depth, width = whole(depth), whole(width)
         rows = self.rows * (max(depth, width) * _HALF + PAD)
         return rows + self.keys * ((depth + width) * _HALF + 2 * PAD)
 
 
 def whole(size: int) -> int:
-    """The size of a head in shared memory, where it ends with a product."""
+    """The size of a head in shared memory, rounded up to whole products."""
     return -(-size // UNIT) * UNIT
 
 
 def tile_of(call: Call, target: Target) -> WarpAttentionTile | None:
-    """The tile for an attention: of the most queries of which there are enough to fill a device,
-    then of the most keys. None if a block of the target is too small, or a head too large."""
+    """The tile for an attention: with as many queries as still leave enough blocks to fill a
+    device, then with as many keys as fit. None if blocks of the target are too small, or the head
+    is too large."""
     q, k = call.args[0].type, call.args[1].type
     assert isinstance(q, TensorType) and isinstance(k, TensorType)
     rows, keys = int_value(q.shape[2]), int_value(k.shape[2])
@@ -111,7 +112,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
-    """Moves of queries, keys and values; arithmetic would be repeated for each tile."""
+    """Data movement of queries, keys and values. Arithmetic would be repeated for each tile."""
     return operand < 3 and computes_nothing(before)
 
 

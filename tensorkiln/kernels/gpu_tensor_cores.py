@@ -1,4 +1,4 @@
-"""Products on tensor cores: which of them, and the tile of a block."""
+"""Products on tensor cores: which types are multiplied, and the tile of a block."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TF32 = ("float32", "float32")
 
 _UNIT = 16  # rows and columns of the smallest tile of a warp
 _LARGEST, _USUAL = 128, 64
-_FULL = 128  # tiles from which on a device is full without smaller ones
-_LEAST = 8  # with fewer rows or columns most of a tile would be empty
+_FULL = 128  # with fewer tiles a device is not full, and smaller tiles are better
+_LEAST = 8  # with fewer rows or columns, most of a tile would be computed in vain
 _WARPS = 4  # of a block, at most
 _TERMS = 64  # bytes of terms that a tile gets at a time
 MMA_TERMS = 32  # bytes of terms of one instruction
@@ -29,13 +29,14 @@ PAD = 16  # bytes behind each row of shared memory
 _SUM = 4  # bytes of a sum
 
 
-_OF_SYSTEM = 1 << 10  # bytes of the shared memory of a block
-_REGISTERS = 256 << 10  # bytes of a multiprocessor
+_OF_SYSTEM = 1 << 10  # bytes of shared memory of each block that the system takes
+_REGISTERS = 256 << 10  # bytes of a multiprocessor's registers
 
 
 @dataclass(frozen=True, slots=True)
 class WarpTile:
-    """Rows x columns of a block of `down` x `across` warps, and bytes of terms copied at a time."""
+    """A tile of `rows` x `columns` sums of a block of `down` x `across` warps, which gets
+    `term_bytes` bytes of terms at a time."""
 
     rows: int
     columns: int
@@ -50,26 +51,26 @@ class WarpTile:
 
     @property
     def of_warp(self) -> tuple[int, int]:
-        """Rows and columns of a warp."""
+        """(rows, columns) of the part of a warp."""
         return self.rows // self.down, self.columns // self.across
 
     @property
     def factors(self) -> int:
-        """The most bytes of shared memory that tiles of both factors take."""
+        """An upper bound on the bytes of shared memory of the tiles of both factors."""
         return (self.rows + self.columns) * (self.term_bytes + PAD)
 
     @property
     def shared(self) -> int:
-        """The same with 16 rows of the sums of each warp."""
+        """The same, with 16 rows of the sums of each warp."""
         return self.factors + self.down * _UNIT * (self.columns * _SUM + PAD)
 
 
 def stages_of(
     rows: int, columns: int, factors: int, rest: int, rounds: int | None, target: Target
 ) -> int:
-    """Parts of shared memory for the factors of a tile, each of so many bytes; `rest`: the bytes of
-    all else in it. As many as the target asks for and rounds can use, if as many blocks as their
-    sums let fit a multiprocessor, up to two, still do."""
+    """Into how many parts shared memory is divided for the factors of a tile, of `factors` bytes
+    each, beside `rest` bytes. As many as the target asks for and as there are rounds, but not so
+    many that fewer blocks (of at most two) fit a multiprocessor than their registers allow."""
     asked = target["matmul_stages"]
     assert isinstance(asked, int)
     if not copies_ahead(target) or asked == 1:
@@ -82,8 +83,8 @@ def stages_of(
 def warp_tile(
     rows: int | None, columns: int | None, batch: int, term_bytes: int | None, target: Target
 ) -> WarpTile | None:
-    """The tile for a product of so many rows, columns and bytes of terms, None being unknown. None
-    if it has too few rows or columns, or if a block of the target is too small."""
+    """The tile for a product of these extents, None being unknown. None if it has too few rows or
+    columns, or if blocks of the target are too small."""
     if min(_LEAST if n is None else n for n in (rows, columns)) < _LEAST:
         return None
     threads, shared = target["max_num_threads"], target["max_shared_memory_per_block"]
@@ -99,7 +100,8 @@ def warp_tile(
 
 
 def _size(extent: int | None) -> int:
-    """The least power of two from _UNIT on that has an extent, up to _USUAL."""
+    """The least power of two, from _UNIT to _USUAL, that is at least `extent`; _USUAL if it is
+    unknown or larger."""
     size = _UNIT
     while size < _USUAL and (extent is None or size < extent):
         size *= 2
@@ -107,8 +109,9 @@ def _size(extent: int | None) -> int:
 
 
 def _warps(rows: int, columns: int, most: int) -> tuple[int, int]:
-    """Up to `most` warps along rows and columns of a tile, each with as square a part of at least
-    _UNIT x _UNIT as can be; none if there is no warp."""
+    """(warps along rows, warps along columns) of a tile, at most `most` in all, such that the part
+    of each is as square as possible and at least _UNIT x _UNIT. (0, 0) if a block has no room for a
+    warp."""
     if not most:
         return 0, 0
     down = across = 1

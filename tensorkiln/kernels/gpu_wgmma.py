@@ -1,4 +1,4 @@
-"""Products of warpgroups (wgmma of sm_90a): which of them, and the tile of a block."""
+"""Products of warpgroups (wgmma of sm_90a): which types are multiplied, and the tile of a block."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tensorkiln.target.capability import most_shared
 HALVES = ("float16", "bfloat16")
 PAD = 8  # elements behind each row of the sums in shared memory
 OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
-_MULTIPROCESSORS = 132  # of an H100: so many blocks at least, before tiles get larger
+_MULTIPROCESSORS = 132  # of an H100: tiles grow only while each has a block
 _ENOUGH = 33  # rows and columns from which on no smaller tile would do
 _ELEMENT, _SUM = 2, 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupTile:
-    """Rows x columns of a block, which has a warpgroup for each 64 rows."""
+    """A tile of `rows` x `columns` sums of a block, which has a warpgroup for each 64 rows."""
 
     rows: int
     columns: int
@@ -38,21 +38,21 @@ class WarpgroupTile:
 
     @property
     def factors(self) -> int:
-        """Bytes of shared memory of tiles of both factors."""
+        """Bytes of shared memory of the tiles of both factors."""
         return (self.rows + self.columns) * WARPGROUP_TERMS * _ELEMENT
 
     @property
     def shared(self) -> int:
-        """The same with 64 columns of the sums."""
+        """The same, with 64 columns of the sums."""
         return self.factors + self.rows * (OUT_COLUMNS + PAD) * _SUM
 
 
 def warpgroup_tile(
     rows: int | None, columns: int | None, batch: int, target: Target
 ) -> WarpgroupTile | None:
-    """The tile for a product of so many rows and columns, None being unknown: the largest with
-    which there is a block for each multiprocessor. None if it has too few rows or columns, or if a
-    block of the target is too small."""
+    """The tile for a product of these extents, None being unknown: the largest with which every
+    multiprocessor has a block. None if it has too few rows or columns, or if blocks of the target
+    are too small."""
     if any(n is not None and n < _ENOUGH for n in (rows, columns)):
         return None
     threads, shared = target["max_num_threads"], most_shared(target)
@@ -64,7 +64,7 @@ def warpgroup_tile(
 
 
 def _blocks(t: WarpgroupTile, rows: int | None, columns: int | None) -> int:
-    """The blocks of a product; of unknown rows or columns there are as many as one tile has."""
+    """The number of blocks of a product, where unknown rows or columns count as one tile."""
     return -(-(rows or t.rows) // t.rows) * -(-(columns or t.columns) // t.columns)
 
 

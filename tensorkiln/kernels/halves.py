@@ -26,7 +26,7 @@ from tensorkiln.ops import call as op_call
 from tensorkiln.ops.rules import HALVES
 from tensorkiln.target import Target
 
-# Products of a value by weights: widened as they are loaded, these may be of 16 bits by themselves.
+# Products whose weights alone may be of 16 bits: they are widened as they are loaded.
 OF_WEIGHTS = ("linear", "conv2d")
 
 
@@ -85,6 +85,6 @@ def _rewrite(b: Binding, choice: str, rewriter: Rewriter) -> Call:
 
 
 def of_halves(operator: str, takes: Callable[[Call, Target], bool] = takes_pairs) -> Algorithm:
-    """The algorithm that leads products of 16 bits to the kernels of a target. `takes`: whether one
-    of them multiplies pairs of the operands of a call."""
+    """The algorithm that rewrites products of 16 bits for the kernels of a target. `takes` says
+    whether one of them multiplies the operands of a call in pairs."""
     return Algorithm(operator, partial(_choose, takes=takes), _rewrite)

@@ -53,13 +53,13 @@ class Knob:
 
 
 def knob(name: str, values: Iterable[int], untuned: int, doc: str) -> Knob:
-    """A knob of any values, to which the untuned one is added."""
+    """A knob of these values and the untuned one."""
     return Knob(name, tuple(sorted({*values, untuned})), untuned, doc)
 
 
 def heights(extent: int | None, most: int, untuned: int) -> tuple[int, ...]:
-    """The heights of tiles, of at most `most` or `untuned`, that cut `extent` differently: evenly a
-    known one, into tiles of the height and what is left over an unknown one."""
+    """The heights of tiles, at most `most` or `untuned`, that cut `extent` in different ways. A
+    known extent is cut evenly; an unknown one into tiles of the height, and the rest."""
     every = range(1, max(most, untuned) + 1)
     if extent is None:
         return tuple(every)
@@ -83,8 +83,8 @@ SUM_TERMS, _SUM_TERMS = 144, (72, 144, 288, 576)
 
 
 def piece_knobs(terms: int) -> tuple[Knob, ...]:
-    """How many of so many products, in floating point, are summed in one register; none if all of
-    them are."""
+    """The knob for how many products of a floating-point sum of `terms` products are summed in one
+    register; no knob if it can be all of them."""
     if terms <= _SUM_TERMS[0]:
         return ()
     sizes = [n for n in _SUM_TERMS if n < terms * 2]
@@ -92,29 +92,30 @@ def piece_knobs(terms: int) -> tuple[Knob, ...]:
 
 
 def steps_knob(terms: int, untuned: int = TERMS) -> Knob:
-    """How many terms a round of the innermost loop has, of sums of so many terms."""
+    """The knob for how many terms of a sum of `terms` terms one round of the innermost loop has."""
     return knob("terms", [n for n in _TERMS if n <= terms], untuned, "terms of a sum in a round")
 
 
 def chains_knob() -> Knob:
-    """In how many independent vectors the terms of a reduction are added."""
+    """The knob for how many independent vectors the terms of a reduction are added in."""
     return knob("chains", _TERMS, CHAINS, "independent vectors that a reduction adds in")
 
 
 def streamed(size: int, panels: int, tiles: int, target: Target) -> int:
-    """NEXT_PANEL for weights of `size` bytes in several panels that the first-level cache does not
-    hold, each of which several register tiles read; else 0.
+    """NEXT_PANEL for weights of `size` bytes in several panels, if the first-level cache does not
+    hold them and several register tiles read each panel; else 0.
 
-    Those that would stay in the second-level cache are not there either when a network comes back
-    to them: fetching them ahead took ResNet-50 from 0.89 of its time to 0.83. Where one tile reads
-    a panel, memory is always busy, and a decoder of one row took 1.3 times as long with it.
+    Weights that would fit into the second-level cache are no longer there when a network comes back
+    to a layer: fetching them ahead took ResNet-50 from 0.89 of its time to 0.83. Where a single
+    tile reads a panel, memory is always busy: a decoder of one row took 1.3 times as long with it.
     """
     fast = target.vector_lanes("float32") > 1 and target.optimize != "size"
     return NEXT_PANEL if fast and min(panels, tiles) > 1 and size > target.l1d_bytes else 0
 
 
 def fetch_knob(term: int, untuned: int) -> Knob:
-    """How far ahead weights are fetched, `term` being the bytes of those that a term reads."""
+    """The knob for how far ahead weights are fetched, where a term of the sums reads `term` bytes
+    of them."""
     fits = term * _TERMS[-1] <= _LINE * _LINES
     doc = "bytes weights are fetched ahead; 0: none, 1: the next panel, spread over this one"
     return knob("fetch", _FETCHED if fits else (), untuned, doc)

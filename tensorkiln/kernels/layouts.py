@@ -20,17 +20,18 @@ from tensorkiln.target import Target
 from tensorkiln.target.dots import multiplies_pairs, multiplies_tiles
 from tensorkiln.target.rates import has_fast_pairs
 
-# Rows from which on tiles are used. A tile of 4 rows loads as many bytes of weights as the vector
-# kernel, which is as fast as they come from memory for fewer.
+# The least rows for which tiles are used. A tile of 4 rows loads as many bytes of weights as the
+# vector kernel, which for fewer rows is as fast as weights come from memory.
 TILED_ROWS = 4
 # Channels of a pixel of a picture of narrow numbers, at most.
 PIXEL = 4
 
 
 def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
-    """Images [N, C, H, W] with channels in blocks of the vector width. Where a processor multiplies
-    tiles of an `image`'s elements, a block is a row of a tile, or a half or quarter of it: as wide
-    as divides the channels of the blocks of other types, so that none has more of them."""
+    """Images [N, C, H, W] with channels in blocks of the vector width. If the target multiplies
+    tiles of the elements of `image`, a block is a row of a tile, or half or a quarter of it: the
+    widest that divides the channels which blocks of other types have, so that none has more
+    channels."""
     lanes = target.vector_lanes("float32")
     width, t = lanes, image
     if t is not None and t.ndim == 4 and has_tile_rows(target, t.dtype):
@@ -41,16 +42,15 @@ def channel_blocks(target: Target, image: TensorType | None = None) -> Layout:
 
 
 def has_tile_rows(target: Target, dtype: DType) -> bool:
-    """Whether images of these elements lie as rows of tiles want them: the left factors of the
-    products of tiles that a processor has, whose sums are vectors."""
+    """Whether images of these elements can be left factors of the target's products of tiles."""
     right = {8: "int8", 16: dtype.name}.get(dtype.bits, "")
     lanes = target.vector_lanes("float32")
     return lanes == TILE_ROW_BYTES // 4 and multiplies_tiles(target, right)
 
 
 def in_same_order(a: TensorType, b: TensorType) -> bool:
-    """Whether two values lie in memory in the same order, apart from halos: both row-major, or both
-    in channel blocks, which may be of several widths."""
+    """Whether two values have the same order in memory, apart from halos: both are row-major, or
+    both are in channel blocks, of whatever width."""
     x, y = a.memory.with_halo({}), b.memory.with_halo({})
     return x == y or (is_blocked(a) and is_blocked(b))
 
@@ -63,7 +63,7 @@ def is_blocked(t: TensorType) -> bool:
 
 
 def has_vectors(target: Target) -> bool:
-    """Whether there are vectors, without which blocks of channels have no use."""
+    """Whether the target has vectors; without them, blocks of channels have no use."""
     return target.vector_lanes("float32") > 1
 
 
@@ -83,11 +83,13 @@ def has_kernel(call: Call, target: Target) -> bool:
 
 
 def takes_pairs(call: Call, target: Target) -> bool:
-    """Whether a kernel multiplies operands of a product as floats of 16 bits: the target has an
-    instruction for pairs of them and, where rows lie in memory as they are, terms are even. Those
-    of an attention are whole vectors. Where the instruction is slower than that of float32, only
-    products in tiles and of so few rows that they wait for weights: all other operands may be
-    stored in 16 bits, and are multiplied as float32."""
+    """Whether a kernel multiplies the operands of a product as pairs of 16-bit floats.
+
+    The target must have an instruction for it, and where rows are not packed, the number of terms
+    must be even (those of attention are whole vectors). Where the instruction is slower than that
+    of float32, only products in tiles, and products of so few rows that they wait for weights, use
+    it: others may store their operands in 16 bits, but multiply them as float32.
+    """
     fast = has_fast_pairs(target) or takes_tiles(call, target) or _waits_for_weights(call)
     return fast and _has_pairs(call, target)
 
@@ -108,15 +110,15 @@ def _waits_for_weights(call: Call) -> bool:
 
 
 def _rows(x: TensorType) -> int:
-    """The rows of a product's left operand, an unknown number of them as many as tiles need."""
+    """The rows of a product's left operand; TILED_ROWS if unknown."""
     return prod(n if (n := int_value(d)) is not None else TILED_ROWS for d in x.shape[:-1])
 
 
 def takes_tiles(call: Call, target: Target) -> bool:
     """Whether a kernel multiplies matrices in tiles (ir/tiles.py): the target has them for these
-    types, and there are enough rows and terms for a tile to be worth configuring. Of convolutions,
-    those of known size and one group; those of pictures of few channels if a tile has the columns
-    of their filter."""
+    types, and there are enough rows and terms to be worth configuring them. Convolutions must have
+    known sizes and one group; those of pictures with few channels must fit the columns of their
+    filter into a tile."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     narrow = w.dtype.name == "int8" or (x.dtype.bits == 16 and _has_pairs(call, target))
@@ -135,7 +137,7 @@ def takes_tiles(call: Call, target: Target) -> bool:
 
 
 def window_bytes(x: TensorType, w: TensorType) -> int:
-    """The bytes of the pixels under a row of a filter, of a picture of few channels."""
+    """The bytes of the pixels under one row of a filter, of a picture with few channels."""
     return (int_value(w.shape[3]) or 0) * PIXEL * x.dtype.bytes
 
 

@@ -43,9 +43,10 @@ _WAY, _WAYS = 4096, 8
 # From this many rows and multiply-adds on, packing the right operand of a matmul at run time costs
 # less than it saves.
 _PACKED_ROWS, _PACKED_WORK = 8, 1 << 15
-# From so many panels on, threads need no rows of one; and the most bytes of totals of all rows that
-# may lie on the stack. With pieces first GPT-2 takes 0.89 of its time, BERT 0.96, ViT 0.90 (Xeon,
-# family 6 model 167, one thread), as weights come from the first-level cache, whatever their terms.
+# With this many panels, threads need not share the rows of one. And the most bytes on the stack for
+# the totals of all rows. With pieces outermost, weights come from the first-level cache, whatever
+# the number of terms: GPT-2 takes 0.89 of its time, BERT 0.96, ViT 0.90 (Xeon, family 6 model 167,
+# one thread).
 _FEW_PANELS, _TOTALS = 8, 64 << 10
 # Rows of a block that goes through all panels in turn.
 _BLOCKS = (16, 32, 64, 128, 256)
@@ -84,12 +85,10 @@ def _matmul_layouts(call: Call, out: TensorType, target: Target) -> Layouts | No
 
 
 def _wants_panels(call: Call, target: Target) -> bool:
-    """Whether to pack the right operand of a matmul at run time.
-
-    Its last two extents must be known, and operands must not be transposed or broadcast in a way
-    that the schedule lacks. A `wide` product of int16 into int32 is then packed, one of floats if
-    it has enough rows and multiply-adds.
-    """
+    """Whether to pack the right operand of a matmul at run time. Its last two extents must be
+    known, and operands must not be transposed, or broadcast in a way that the schedule lacks. A
+    `wide` product of int16 is then packed in any case, one of floats if it has enough rows and
+    multiply-adds."""
     x, w = (a.type for a in call.args)
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     sizes = [int_value(d) for d in w.shape[-2:]]
@@ -106,12 +105,12 @@ def _wants_panels(call: Call, target: Target) -> bool:
 
 
 def _panel(call: Call, target: Target) -> int:
-    """The columns of a panel.
+    """The columns of a panel of packed weights.
 
-    Few rows need wide panels, for enough independent accumulators; more rows a width that divides
-    the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are wide enough that
-    a tile has at most `_WAYS` rows. A panel for tiles is two of them. Where weights are to be
-    small, panels are narrower rather than filled up with zeros.
+    Few rows need wide panels, for enough independent accumulators. More rows get a width that
+    divides the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are so wide
+    that a tile has at most `_WAYS` rows. A panel for AMX tiles has the columns of two. Where
+    weights should be small, panels are narrower instead of padded with zeros.
     """
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
@@ -135,17 +134,17 @@ def _panel(call: Call, target: Target) -> int:
 
 
 def _dense(blocks: int, width: int, target: Target) -> int:
-    """The panel width to store `blocks` in if `width` is preferred: where weights are to be small,
-    the widest of at most that whose last panel lacks at most 1 block of 100."""
+    """The panel width for `blocks` blocks if `width` is preferred. Where weights should be small,
+    the widest up to that whose last panel lacks at most 1% of the blocks."""
     if target.optimize != "size":
         return width
     return next(n for n in range(width, 0, -1) if -blocks % n * 100 <= blocks)
 
 
 def in_tiles(call: Call, target: Target) -> bool:
-    """Whether a product with packed weights is computed in tiles of the processor: panels are of
-    one or two of them, and terms make whole groups of those that lie adjacent, at least as many as
-    a tile has."""
+    """Whether a product with packed weights is computed in tiles of the processor: panels have the
+    columns of one or two tiles, and terms are whole groups of adjacent ones, at least as many as a
+    tile has."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     if not takes_tiles(call, target):

@@ -65,8 +65,8 @@ def _is_open_image(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _takes_rows(call: Call, operand: int, target: Target) -> bool:
-    """Whether a call takes few rows of a constant table, one element after the other: what another
-    kernel reads all of costs little to read in its order, too."""
+    """Whether a call takes few rows of a constant table one element after the other. Then it costs
+    little to read the table in the order in which another kernel, which reads all of it, has it."""
     if call.op != "take" or operand != 0:
         return False
     table, indices = (a.type for a in call.args)
@@ -78,9 +78,9 @@ def _takes_rows(call: Call, operand: int, target: Target) -> bool:
 
 
 def _apart(call: Call, operand: int, before: Sequence[Binding], target: Target) -> bool:
-    """Whether elements had better be computed before they are moved: the kernels that move pairs of
-    int16, and pictures of bytes, know no other type, and plain loops move 0.3 elements in a
-    nanosecond."""
+    """Whether elements should be computed by a kernel of their own before they are moved. The
+    kernels that move pairs of int16, and pictures of bytes, know no other type, and plain loops
+    move only 0.3 elements in a nanosecond."""
     if transposes_rows(call, operand, before, target):
         return True
     out = infer(call)

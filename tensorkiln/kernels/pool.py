@@ -33,9 +33,10 @@ def _pool_fits(call: Call, out: TensorType, target: Target) -> bool:
 
 
 def _pool_rows_fits(call: Call, out: TensorType, target: Target) -> bool:
-    """Whether images and result are row-major, of static sizes; a window has several columns, and
-    no more than _TAPS in a dimension; outputs of a row are a vector, if a short one; and a row is
-    a part of a first-level cache. Without columns, plain loops read whole planes in vectors."""
+    """Whether `schedule/pool/rows.py` computes a pooling. Images and result are row-major, of
+    static sizes; a window has several columns, and at most _TAPS in a dimension; a row of outputs
+    has at least a short vector; and a row of the image is a part of a first-level cache. (For
+    windows of one column, plain loops read whole planes in vectors.)"""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     if x.layout is not None or out.layout is not None or x.dtype != out.dtype:
@@ -86,8 +87,8 @@ _COLUMNS, _MOST_COLUMNS = 12, 16
 
 
 def _pool_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
-    """How many outputs of a row share columns: so many that their columns fit into _COLUMNS
-    registers, and tiles are as equal as possible."""
+    """How many outputs of a row share columns: as many as fit their columns into _COLUMNS
+    registers, in tiles as equal as possible."""
     cols, width = pool_windows(call.attrs)[1], int_value(out.shape[3])
 
     def most(columns: int) -> int:

@@ -45,11 +45,12 @@ class Record:
     """One measurement of a kernel with chosen knobs.
 
     `workload` is the hash of the fused group, with layouts and without names, whose text is `text`
-    (`workload_of`); `target` is what decides its code (`target_text`), `family` the kernel family,
-    `schedule` the hash of the family's schedule when it was measured (`schedule_digest`). `knobs`
-    are (name, value), by name; those that are not named are untuned. `least` and `median` are what
-    they took, and `untuned` is the least of the untuned kernel, measured beside it, all in `unit`:
-    "ms", or that of a proxy such as "instructions". `machine` says in words where.
+    (`workload_of`); `target` is the part of a target that decides its code (`target_text`),
+    `family` the kernel family, `schedule` the hash of the family's schedule when it was measured
+    (`schedule_digest`). `knobs` are (name, value), by name; others are untuned. `least` and
+    `median` are the times it took, and `untuned` the least time of the untuned kernel, measured
+    beside it, in `unit`: "ms", or a proxy such as "instructions". `machine` describes the machine
+    in words.
     """
 
     workload: str
@@ -81,14 +82,14 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What it is a measurement of: `merge` keeps the best record of each."""
+        """What was measured: `merge` keeps the best record of each key."""
         return self.target, self.family, self.workload, self.schedule
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Sorts the records of one key, the best first: times before proxies, since these only
-        stand for times; then the least part of what the untuned kernel takes, which can be compared
-        across machines; then the least itself. The rest makes it an order of all records."""
+        """A sort key for the records of one `key`, the best first: times before proxies, which only
+        stand for times; then the fraction of the untuned kernel's time, which can be compared
+        across machines; then the time. The other fields make the order total."""
         part = self.least / self.untuned if self.untuned else 1.0
         least = (self.unit != TIME, part, self.least, self.median)
         return (*least, len(self.knobs), self.knobs, self.unit, self.machine, self.text)
@@ -180,8 +181,8 @@ class Records:
 
 
 def read_records(path: str | os.PathLike[str]) -> Records:
-    """The records of a file. UserError (code `bad-records`) that says which line is damaged, that
-    it is no file of records, or one of a later version; code `missing-file` if it cannot be
+    """The records of a file. UserError: code `bad-records`, if a line is damaged, which is named,
+    or it is not a file of records, or of a later version; code `missing-file` if it cannot be
     opened."""
     file = plain_path(path)
     try:

@@ -86,7 +86,7 @@ class Families:
         return found
 
     def layouts(self, call: Call, out: TensorType, target: Target) -> Layouts | None:
-        """The layouts that the kernel of a call asks for; None if there is none that needs any."""
+        """The layouts that the kernel of a call asks for; None if no row asks for any."""
         return self._laid_out(call, out, target)[1]
 
     def wanted(self, call: Call, out: TensorType, target: Target) -> Family | None:
@@ -118,7 +118,8 @@ class Families:
         return any(takes(b.value, operand, before) for takes in asked if takes is not None)
 
     def wants_apart(self, b: Binding, operand: int, before: list[Binding], target: Target) -> bool:
-        """Whether the kernel of a call had better read one of its operands from memory."""
+        """Whether an operand of a call should be computed by a kernel of its own, although this
+        kernel could."""
         assert isinstance(b.value, Call)
         asked = (row.apart for row in self._deciding(b, target))
         return any(apart(b.value, operand, before, target) for apart in asked if apart is not None)
@@ -129,8 +130,9 @@ class Families:
         return row is not None and row.shares is not None and row.shares(call, operand, target)
 
     def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
-        """The rows that decide what is fused with a call: of another package the first that fits,
-        alone; else all of this one, since plain loops compute what the others cannot."""
+        """The rows that decide what is fused with a call: the first row of another package that
+        fits, alone; else all rows of this package, because plain loops compute what the others
+        cannot."""
         assert isinstance(b.value, Call)
         rows, out = self.of(b.value.op), b.var.tensor
         other = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)

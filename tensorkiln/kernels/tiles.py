@@ -40,8 +40,9 @@ def tile_cycles(rows: int, vectors: int) -> float:
 def spatial_tile(
     target: Target, vectors: int, height: int, width: int, integers: bool = False
 ) -> tuple[int, int]:
-    """(rows, columns) of output pixels per register tile with the fewest estimated cycles; without
-    vectors, the largest tile that cuts the image evenly, since every other size is code."""
+    """(rows, columns) of output pixels per register tile, with the fewest estimated cycles. Without
+    vectors, the largest tile that divides the image evenly, because tiles of another size would be
+    more code."""
     limit = max_rows(target, vectors, integers)
     if scalar_tile(target, integers):
         sizes = [(r, c) for c in range(1, limit + 1) for r in range(1, limit // c + 1)]

@@ -89,7 +89,7 @@ def _sizes(*shape: ExprLike) -> tuple[int | Expr, ...]:
 
 
 class _Emitter:
-    """Calls in place of one; those of constants are computed here."""
+    """Collects the calls that replace one call; calls of constants are computed at once."""
 
     def __init__(self, b: Binding):
         self.call, self.name, self.bindings = b.value, b.var.name, list[Binding]()

@@ -43,16 +43,16 @@ _READ, _READ_BY_CPU = 22.0, {"znver4": 2.5, "znver5": 2.5}
 # Where the direct convolution would multiply pairs of 16 bits, that is half as long, and less
 # precise still.
 _GAIN, _GAIN_OVER_PAIRS = 0.85, 0.5
-# For images of unknown size: at most so many times the least time of small ones. Reading weights
-# of 512 channels for tiles of (2, 4) takes 1.4 times as long as direct sums of 5 x 4 pixels, and
-# half as long as those of 7 x 7.
+# For images of unknown size: small ones may take at most this many times their least time. Reading
+# weights of 512 channels for tiles of (2, 4) takes 1.4 times as long as direct sums of 5 x 4
+# pixels, and half as long as those of 7 x 7.
 _REGRET = 1.4
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What estimates depend on: float32 lanes of a vector, and the time of reading a vector of
-    transformed weights from memory, in vector multiply-adds."""
+    """What estimates depend on: lanes of a vector of float32, and the time to read a vector of
+    transformed weights from memory, in units of a vector multiply-add."""
 
     lanes: int
     read: float
@@ -78,8 +78,8 @@ class Layer:
 def estimated_times(
     inputs: int, outputs: int, height: int, width: int, tiles: Sequence[Tile], layer: Layer
 ) -> dict[Tile | None, float]:
-    """The estimated time of the direct convolution (None), and of Winograd's with each output tile
-    (rows, columns). `height` and `width` are those of the output."""
+    """Estimated times by output tile (rows, columns), with None for the direct convolution.
+    `height` and `width` are those of the output."""
     lanes, read = layer.costs.lanes, layer.costs.read
     of, to = -(-inputs // lanes), -(-outputs // lanes)
     vectors = of * lanes * to  # vectors of weights for each tap or product
@@ -98,10 +98,13 @@ def estimated_times(
 def fastest_tile(
     inputs: int, outputs: int, images: Sequence[tuple[int, int]], sizes: list[int], layer: Layer
 ) -> Tile | None:
-    """The output tile (rows, columns) with the least estimated time; None if that is not less than
-    `layer.gain` times the direct convolution's, or the processor has no vectors: there, weights
-    should not grow. `images` are the height and width of the output, and of smaller ones of which
-    it may not take much longer than the best; `sizes` the tile sizes to try."""
+    """The output tile (rows, columns) with the least estimated time. None if that is not less than
+    `layer.gain` times the direct convolution's, or if the processor has no vectors, where weights
+    should not grow.
+
+    `images` are the height and width of the output, and of smaller outputs, for which the tile must
+    not take much longer than their best. `sizes` are the tile sizes to try.
+    """
     lanes = layer.costs.lanes
     if lanes == 1 or inputs < lanes or outputs < lanes:
         return None
@@ -116,8 +119,8 @@ def fastest_tile(
 
 
 def _inside(size: int, dilation: int) -> int:
-    """Products of a row of outputs with the taps of a filter: of those within the image, which are
-    all that convolutions of a large dilation sum (`kernels/conv_parts.py`)."""
+    """Products of a row of outputs with those taps of a filter that are within the image: all that
+    a convolution of a large dilation sums (`kernels/conv_parts.py`)."""
     beside = size if dilation == 1 else max(0, size - dilation)
     return size + (TAPS - 1) * beside
 
@@ -147,8 +150,8 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
 
 
 def _in_tiles(call: Call, target: Target) -> bool:
-    """Whether a float32 convolution is multiplied in tiles at the precision that a target asks
-    for."""
+    """Whether a float32 convolution is multiplied in AMX tiles, because the target asks for that
+    precision."""
     if target.precision == "float32":
         return False
     narrow = DType(target.precision)

@@ -44,7 +44,8 @@ class _Sizes:
 
 
 def winograd_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
-    """Of a Winograd convolution with packed weights; none without, which it cannot compute."""
+    """Knobs of a Winograd convolution with packed weights; none for others, which it cannot
+    compute."""
     x, u = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(u, TensorType)
     if out.layout is None or u.layout is None:
@@ -69,7 +70,7 @@ def winograd_knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, .
 
 
 def _fewest_cycles(c: _Sizes, target: Target, rows: int) -> tuple[int, bool]:
-    """(the number of blocks of tiles, whether threads share the blocks or the panels of each), by
+    """(number of blocks of tiles, whether threads share the blocks and not the panels of each), by
     the least estimated cost."""
     fewest = -(-c.tiles // c.largest)
     tile_bytes = c.products * c.lanes * (c.input_blocks + c.vectors) * 4

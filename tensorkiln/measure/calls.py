@@ -117,7 +117,7 @@ void kiln_tick(void)
 
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
-    """The host function `name`, with its kernel calls; UserError if it is no graph function."""
+    """The host function `name`, with its kernel calls; UserError if it is not a graph function."""
     found = {f.info.name: f for f in exe.functions if f.info.kind == "graph"}
     if name not in found:
         hint = nearest(name, found) or "graph functions: " + listed(sorted(found))

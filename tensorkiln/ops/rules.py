@@ -204,7 +204,7 @@ def require_addressable(op: str, what: str, sizes: Iterable[Expr | int]) -> None
 
 def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> None:
     """Raise UserError `bad-attribute` unless `value` is in the range of `dtype`, and whole if
-    `dtype` is no float. Float dtypes and symbolic values are not checked."""
+    `dtype` is not a float. Float dtypes and symbolic values are not checked."""
     if isinstance(value, Expr) or dtype.is_float:
         return
     low, high = (0, 1) if dtype.is_bool else (0, (1 << dtype.bits) - 1)

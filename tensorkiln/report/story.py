@@ -58,10 +58,10 @@ class KernelRow:
 
     `nodes`: of the model. `calls`: per inference. `micros`: microseconds of one call, NaN if it was
     not timed. `flops`: operations of one call. `size`: bytes of its object file. `trace`: the steps
-    of its schedule, empty if it was no fused group. `scheduled` and `tir`: the tensor program when
-    it was made, and as code is generated from it. `source` is text in `language`, where code is
-    generated as such. `metrics`: a table, of kernels for CUDA. Texts are empty for kernels of other
-    code generators.
+    of its schedule, empty if it was not a fused group. `scheduled` and `tir`: the tensor program
+    when it was made, and as code is generated from it. `source` is text in `language`, where code
+    is generated as such. `metrics`: a table, of kernels for CUDA. Texts are empty for kernels of
+    other code generators.
     """
 
     name: str

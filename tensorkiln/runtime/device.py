@@ -109,7 +109,7 @@ def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> 
     leaves out have the default. Rows for the host, and for devices whose code a loader runs, need
     not be named in either. An empty table stands for the host.
 
-    Raises ArgumentTypeError for what is no device, and UserError (code
+    Raises ArgumentTypeError for what is not a device, and UserError (code
     `device`) for an unknown key, a row without a device, and a device without a row; `where` names
     the library.
     """

@@ -9,7 +9,7 @@
     6  context     the library is the root: a function of any module may look up functions there
 
 A loader is a Python function (`register_loader`), or C in the library itself or its host
-(`kiln_register_loader`, kiln.h). A loader that is not registered in Python is no error until a
+(`kiln_register_loader`, kiln.h). A loader that is not registered in Python is not an error until a
 function of its group is called, except when artifacts are added to a loaded library.
 """
 

@@ -401,7 +401,7 @@ class Executor:
         threads, the caller included; 0: the library's number. The first request for a number makes
         it, with memory of its own, and it is kept. Settings of streams are not taken over.
 
-        Raises ArgumentTypeError, ArgumentValueError for what is no number of threads.
+        Raises ArgumentTypeError, ArgumentValueError for what is not a number of threads.
         """
         count = thread_count(threads)
         found = self._limited.get(count)

@@ -64,7 +64,7 @@ class Leaf:
 
 
 def leaf_of(kind: Any) -> Leaf | None:
-    """The elements below a type of Arrow; None for what is no tensor."""
+    """The elements below a type of Arrow; None for what is not a tensor."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return Leaf(kind.value_type, tuple(kind.shape), True)
     if isinstance(kind, pa.BaseExtensionType):

@@ -60,7 +60,7 @@ def farm(
     others are left as they are. With `fail_fast` nothing is begun after the first failure; with
     `dry_run` nothing is made or written, and rows that would be are `waiting`.
 
-    A row that fails is no exception, but a row of the report. Raises UserError for a wrong
+    A row that fails is a row of the report, not an exception. Raises UserError for a wrong
     manifest, `only` that matches nothing, and places that cannot be written.
     """
     rows = _asked_rows(read_manifest(manifest).rows, only)

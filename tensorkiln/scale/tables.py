@@ -293,7 +293,7 @@ class PartWriter:
 
 
 def about(path: Path) -> Mapping[str, Any] | None:
-    """What a part says of itself; None for a file that is no part."""
+    """What a part says of itself; None for a file that is not a part."""
     with suppress(OSError, ValueError, pa.ArrowException):
         found = (pq.read_metadata(path).metadata or {}).get(_KEY)
         parsed = json.loads(found) if found else None

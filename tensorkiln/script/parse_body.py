@@ -84,5 +84,5 @@ def _statement(scope: NameScope, node: ast.stmt) -> Wrap | list[Stmt]:
 
 
 def not_a_statement(scope: NameScope, node: ast.AST, hint: str = "") -> UserError:
-    """Return the UserError for a node that is no statement of tensor programs."""
+    """Return the UserError for a node that is not a statement of tensor programs."""
     return scope.fail(node, "not a statement of tensor programs", hint or _STATEMENTS)

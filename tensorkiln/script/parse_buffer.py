@@ -74,7 +74,7 @@ def parse_indices(scope: NameScope, node: ast.expr, buf: Buffer) -> tuple[Expr, 
 
 def parse_ranges(scope: NameScope, node: ast.expr, buf: Buffer) -> list[Range]:
     """Parse a region of `buf`: (first, extent) per dimension; the extent is None for a single
-    index, which is no slice."""
+    index, which is not a slice."""
     items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
     if len(items) != len(buf.shape):
         message = f"{buf.name} has {len(buf.shape)} dimensions, received {len(items)} ranges"

@@ -49,7 +49,7 @@ def parse_statement(g: GraphState, s: ast.stmt) -> None:
 
 
 def not_a_statement(g: GraphState, s: ast.stmt) -> UserError:
-    """Return the UserError for a node that is no statement of graphs."""
+    """Return the UserError for a node that is not a statement of graphs."""
     return g.fail(s, "not a statement of graphs", _STATEMENTS)
 
 

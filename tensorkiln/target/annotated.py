@@ -24,7 +24,7 @@ def annotated_target(annotations: Iterable[tuple[str, str]]) -> Target | None:
     name, or a composite of those that they name, in their order; None if no function names one.
 
     A name that is the key of one of these targets, or `host`, stands for that. Raises UserError
-    (code `unknown-device`) for another that is no target, and those of an invalid target.
+    (code `unknown-device`) for another that is not a target, and those of an invalid target.
     """
     said = _Annotations()
     for name, text in annotations:

@@ -56,7 +56,7 @@ _ARCH = re.compile(r"(?:sm|compute)_?(\d+[a-z]?)|(gfx\w+)", re.IGNORECASE)
 
 
 def hint_for_arch(name: str) -> str:
-    """What to write instead of the name of an architecture, which is no target; empty for other
+    """What to write instead of the name of an architecture, which is not a target; empty for other
     names."""
     found = _ARCH.fullmatch(name)
     if found is None:

@@ -74,7 +74,7 @@ class InstructionCount:
 
     def require(self, target: Target) -> None:
         """Raise UserError (code `no-tool`) if qemu is not installed, UnsupportedError for a target
-        that is no AArch64."""
+        other than AArch64."""
         arch = placed_on(target).arch
         if arch != "aarch64":
             raise UnsupportedError(

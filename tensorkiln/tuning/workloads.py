@@ -48,7 +48,7 @@ TrialOption = float | int | tuple[int, ...]
 
 # What a machine is taken to do where kernels cannot be timed: only their order follows from it.
 _FLOPS, _BYTES = 16e9, 8e9  # a second
-_PASSES = 4  # operations of an element that is no product
+_PASSES = 4  # operations of an element that is not a product
 _CALLER = "main"
 
 

@@ -69,9 +69,9 @@ def repeat_files(
 ) -> Files:
     """The files that show the fault of the node at which a walk ends again, a value that was
     computed as `dtype`: the library, its inputs, the node's inputs with what it should compute of
-    them, the node as a program, and the script. A value that is no output is `shown` by an outer
-    function: the number of the first row of the call, the value's place in it, and how often that
-    call was made before."""
+    them, the node as a program, and the script. A value that is not an output is `shown` by an
+    outer function: the number of the first row of the call, the value's place in it, and how often
+    that call was made before."""
     c = at.compared[-1]
     assert c.want is not None
     node, operands = _node_alone(mod, at, c)

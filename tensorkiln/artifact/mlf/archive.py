@@ -1,6 +1,6 @@
 """The files of an archive in Model Library Format, from a tar file or an unpacked folder.
 
-An archive is untrusted input: a member that is no plain file, a name that leads out, or that two
+An archive is untrusted input: a member that is not a plain file, a name that leads out, or that two
 members have, is an error, whoever reads the archive and for whatever.
 """
 

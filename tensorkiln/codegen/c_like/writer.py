@@ -188,7 +188,7 @@ class TextWriter:
         return self.type(e.dtype)
 
     def type(self, dtype: DType) -> str:
-        """The type of values of `dtype`, which is no vector of bool; vectors get declared."""
+        """The type of values of `dtype`, which is not a vector of bool; vectors get declared."""
         if dtype.name not in self.dialect.scalars:
             message = f"it computes in {dtype.element}, which the language lacks"
             raise UnsupportedError(message, where=self.func.name)

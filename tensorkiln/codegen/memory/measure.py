@@ -228,7 +228,7 @@ class GraphMemory:
 
 def empty_pools(pools: Sequence[MemoryPool], constants: int) -> dict[str, PoolMemory]:
     """Each pool of a target with nothing in it but the constants: in the first pool of flash, or in
-    the memory that is no pool of the target's."""
+    the memory that is not a pool of the target's."""
     flash = next((p.name for p in pools if p.kind == "flash"), ANY_POOL)
     out = {
         p.name: PoolMemory(0, 0, constants if p.name == flash else 0, p.size, p.kind, 0)

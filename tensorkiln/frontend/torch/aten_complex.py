@@ -281,7 +281,7 @@ def _compared_parts(g: AtenContext, a: Operand, b: Operand) -> list[list[Val]]:
 
 
 def is_nan(g: AtenContext, x: Complex) -> Val:
-    """Whether a part is no number."""
+    """Whether a part is not a number."""
     return g.emit("logical_or", *(g.emit("not_equal", v, v) for v in (x.real, x.imag)))
 
 

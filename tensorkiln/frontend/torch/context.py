@@ -36,11 +36,11 @@ def _is_held(number: float, dtype: str) -> bool:
 class AtenContext(Context):
     """The first argument, `g`, of every importer of an ATen operator.
 
-    `results` are the types that torch finds for the node's results, None for one that is no tensor,
-    and `used` tells which of them are read. `fakes` are the node's operands as torch describes
-    them, with strides. Sizes among arguments are expressions. `numbers` are parameters that are
-    numbers of Python, by their SymPy symbols. `random_state` has the random numbers of an import
-    with a seed; `repeated` tells that the node is in the body of a loop.
+    `results` are the types that torch finds for the node's results, None for one that is not a
+    tensor, and `used` tells which of them are read. `fakes` are the node's operands as torch
+    describes them, with strides. Sizes among arguments are expressions. `numbers` are parameters
+    that are numbers of Python, by their SymPy symbols. `random_state` has the random numbers of an
+    import with a seed; `repeated` tells that the node is in the body of a loop.
     """
 
     def __init__(self, dims: Dims, sizes: Sizes, seed: int | None = None) -> None:

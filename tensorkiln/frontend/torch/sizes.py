@@ -47,7 +47,7 @@ class Sizes:
     def bind(self, shapes: Mapping[str, Any]) -> None:
         """Make dimensions of the symbols in the shapes of inputs, by input.
 
-        A symbol that is no whole extent of an input is found from one that has it as its only
+        A symbol that is not a whole extent of an input is found from one that has it as its only
         unknown, a * s + b. NodeProblem if a call would not determine a symbol.
         """
         found = [

@@ -256,8 +256,8 @@ class RelaxPrinter:
         return f"{head}({', '.join([*args, *options])})"
 
     def _keywords(self, attrs: Attrs) -> list[str]:
-        """Attributes as keyword arguments; inside `**{...}` where the name is no identifier, or is
-        that of the option "span"."""
+        """Attributes as keyword arguments; inside `**{...}` where the name is not an identifier, or
+        is that of the option "span"."""
         plain = [(k, v) for k, v in attrs.items_ if is_word(k) and k != "span"]
         other = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
         out = [f"{k}={self.attr(v)}" for k, v in plain]

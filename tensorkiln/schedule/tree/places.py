@@ -269,7 +269,7 @@ def guards_domain(cond: Expr, here: Around, block: Block) -> bool:
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
-    """The operands of nested `and`s; `cond` itself if it is no `and`."""
+    """The operands of nested `and`s; `cond` itself if it is not an `and`."""
     if isinstance(cond, Binary) and cond.op == "and":
         yield from conjuncts(cond.a)
         yield from conjuncts(cond.b)

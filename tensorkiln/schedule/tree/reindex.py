@@ -199,7 +199,7 @@ class _Reindex:
 
     def iteration(self, frame: _Frame, var: Var, outer: Expr) -> Expr:
         """Add an iteration variable to a block, for the loop of `var` outside it, which has value
-        `outer` there. ScheduleError if `var` is no loop variable."""
+        `outer` there. ScheduleError if `var` is not a loop variable."""
         loop = self.loops.get(var)
         if loop is None:
             raise ScheduleError(

@@ -57,7 +57,7 @@ class AssignDevices:
     kernels of the compiler: those that run code of their own are externals, whose calls are
     functions already.
 
-    Raises UserError: code `unknown-device` for an attribute `target` that is no device,
+    Raises UserError: code `unknown-device` for an attribute `target` that is not a device,
     `unknown-operator` for a name in a device's `operators`. Raises UnsupportedError that lists the
     operators for which the device that they are pinned to has no kernel; for tensor programs of
     several results on a device with memory of its own.
@@ -66,7 +66,7 @@ class AssignDevices:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """The divided module; `mod` itself if the target is no composite."""
+        """The divided module; `mod` itself if the target is not a composite."""
         devices = devices_of(self.target)
         if not devices:
             return mod

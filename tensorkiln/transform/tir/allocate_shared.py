@@ -57,7 +57,7 @@ def _issue(f: PrimFunc, need: int, have: int) -> Issue:
 
 def with_allocations_first(f: PrimFunc) -> PrimFunc:
     """A device function with its shared buffers allocated first; `f` itself if they are already, or
-    if it is no device function."""
+    if it is not a device function."""
     if not f.is_device:
         return f
     launch = launch_of(f)
