@@ -42,10 +42,10 @@ from tensorkiln.target.dots import multiplies_pairs
 from tensorkiln.target.rates import has_fast_pairs
 from tensorkiln.transform.rewriting.graph import live
 
-# The operators that take 16 bits. Leave one out, and it computes in float32.
+# The operators that take 16 bits. One that is left out computes in float32.
 OPERATORS = ("linear", "matmul", "conv2d", "attention")
 
-# Operators of windows that only choose among elements: rounding before them is rounding after them.
+# Operators of windows that only select elements: rounding before and after them is the same.
 _CHOICES = ("max_pool2d",)
 
 
@@ -69,7 +69,8 @@ class ApplyPrecision:
 
 
 class _Narrowed:
-    """Which calls of a function take 16 bits, which values are stored so, and the function then."""
+    """Decides which calls of a function take 16 bits and which values are stored so, and rewrites
+    the function."""
 
     def __init__(self, f: Function, target: Target, operators: tuple[str, ...]):
         self.f, self.target, self.half = f, target, target.precision
@@ -128,7 +129,7 @@ class _Narrowed:
             self.reasons.append((call.span, f"float32: {reason}"))
 
     def _stored(self) -> set[RVar]:
-        """The values that are stored in 16 bits: those that calls of pairs read, and before
+        """The values that are stored in 16 bits: those that calls of pairs read, and, before
         operators that only move elements, what these read."""
         found = {
             a
@@ -201,7 +202,7 @@ class _Narrowed:
         return var
 
     def _in_halves(self, call: Call) -> Call:
-        """The call on operands of 16 bits where they are stored so."""
+        """The call on those of its operands in 16 bits that are stored so."""
         count = halves_of(call.op) if call.op in OPERATORS else len(call.args)
         args = [
             self.narrow.get(a, a) if isinstance(a, RVar) and k < count else a
@@ -220,15 +221,15 @@ def _is_single(v: Value) -> bool:
 
 
 def _in(v: Value, dtype: str) -> TensorType:
-    """The type of a value with other elements."""
+    """The type of a value with another element type."""
     assert isinstance(v.type, TensorType)
     return replace(v.type, dtype=DType(dtype))
 
 
 def _is_exact(b: Binding) -> bool:
-    """Whether other readers of a value read it in float32, although products read it in 16 bits: of
-    a normalisation, on which the sums of residual blocks build. Rounded there, BERT's results have
-    1.4 times the error; the second copy of a few rows costs 1% of its time."""
+    """Whether readers of a value other than products read it in float32, although products read it
+    in 16 bits: so for normalisations, on which the sums of residual blocks build. Rounded there,
+    BERT's results have 1.4 times the error; a second copy of a few rows costs 1% of its time."""
     return (
         isinstance(b.value, Call)
         and b.value.op in ops.OPS

@@ -173,9 +173,9 @@ class _Division:
         return device
 
     def _weigh(self, where: dict[RVar, str]) -> None:
-        """Move operators that nothing but the order of devices has placed, a group of neighbours
-        on one device at a time, to where they take the least time with their copies: another
-        device for all operators, or the host."""
+        """Move operators whose device follows only from the order of devices to where they take the
+        least time, copies included: to another device that takes all operators, or to the host.
+        Groups of neighbours on one device move together."""
         own = accelerators(self.target)
         targets = {**self.devices, HOST: cpu_target(self.target)}
         costs = Costs(self.f, targets, own)
@@ -196,7 +196,7 @@ class _Division:
                 self.rows[b.var] = node, best.device, reason
 
     def _takes(self, key: str, group: Sequence[Binding]) -> bool:
-        """Whether a device is one for all operators, and has kernels for a group."""
+        """Whether a device takes all operators, and has kernels for those of a group."""
         device = self.devices[key]
         return not device.operators and all(is_view(b) or computes(device, b) for b in group)
 
@@ -262,7 +262,8 @@ class _Division:
 
 
 def _named(b: Binding) -> Binding:
-    """A binding whose operator has a node's name: without one, reasons are of the variable's."""
+    """A binding whose operator has a name to which reasons refer: its node's, or else the
+    variable's."""
     if not isinstance(b.value, Call) or not b.value.op or b.value.span:
         return b
     return Binding(b.var, replace(b.value, span=b.var.name))
@@ -283,7 +284,8 @@ def _pin(f: Function, devices: Mapping[str, Target], target: Target) -> str | No
 
 
 def _unchecked(b: Binding) -> Binding:
-    """A check of indices in the memory of a device, which the host does not read, as no check."""
+    """A `bounds_check` in the memory of a device becomes an identity, because the host cannot read
+    that memory."""
     call = b.value
     if not isinstance(call, Call) or call.op != "bounds_check":
         return b

@@ -115,8 +115,8 @@ class _Assign:
         return halos
 
     def _stored(self) -> dict[Hashable, list[tuple[Constant, Layout]]]:
-        """The constants that kernels ask for in layouts of their own, by type and extents: those
-        that may be another one, perhaps transposed."""
+        """The constants that kernels ask for in layouts of their own, by type and extents:
+        candidates for what other kernels may read, perhaps transposed."""
         found: dict[Hashable, list[tuple[Constant, Layout]]] = {}
         for b in self.f.bindings:
             if b.var in self.wanted:
@@ -145,7 +145,8 @@ class _Assign:
             self._emit_same(self._shared(b, call))
 
     def _shared(self, b: Binding, call: Call) -> Binding:
-        """`b` with each constant that its kernel reads in the layout of another one."""
+        """`b` with each constant that its kernel reads in the layout in which another kernel has
+        it."""
         args = list(call.args)
         for k, a in enumerate(call.args):
             if not isinstance(a, Constant) or not isinstance(b.var.type, TensorType):
@@ -296,8 +297,8 @@ def _extents(c: Constant) -> Hashable:
 
 
 def _order(a: Constant, other: Constant) -> tuple[int, ...] | None:
-    """For each dimension of `other`, the one of `a` with the same elements; None unless both are
-    the same bits, as they are or transposed."""
+    """For each dimension of `other`, the dimension of `a` with the same elements. None unless both
+    have the same bits, as they are or transposed."""
     dims = range(a.data.ndim)
     for order in (tuple(dims), tuple(reversed(dims))):
         if _equal(a.array.transpose(order), other.array):

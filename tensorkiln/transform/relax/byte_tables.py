@@ -44,8 +44,8 @@ def _table(m: Match) -> Value | None:
 
 
 class _Steps:
-    """How a value is computed from integers, element by element: `order` has the calls, operands
-    first, and `sources` the integers."""
+    """How a value is computed, element by element, from integers: `order` has the calls, operands
+    first, `sources` the integers."""
 
     def __init__(self, m: Match):
         self.m = m
@@ -53,7 +53,7 @@ class _Steps:
         self.sources: list[RVar] = []
 
     def reaches(self, v: Value) -> bool:
-        """Whether that is all, of not too many calls."""
+        """Whether these calls are all that computes the value, and are not too many."""
         if isinstance(v, Constant) or v in self.order:
             return True  # `_of_elements` has seen to it that it is one number
         call = self.m.definition(v)

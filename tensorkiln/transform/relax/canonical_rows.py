@@ -37,7 +37,8 @@ def _image(m: Match, v: Value) -> Value | None:
 
 
 def _of_windows(m: Match, z: Value) -> bool:
-    """Whether an operator on images has computed `z`, or what elementwise operators made it of."""
+    """Whether `z` is computed by an operator on images, perhaps followed by elementwise
+    operators."""
     for _ in range(_DEPTH):
         call = m.definition(z)
         if call is None or call.op in _WINDOWS:

@@ -84,7 +84,8 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def _lossless(m: Match) -> bool:
-    """Whether the inner of two casts is exact, so that the outer one alone has the same result."""
+    """Whether the inner of two casts is exact, so that the outer one alone gives the same
+    result."""
     middle, source = DType(str(m.attr("t"))), m.tensor("x").dtype
     return not middle.is_bool and _holds(middle, source)
 

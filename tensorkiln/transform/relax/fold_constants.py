@@ -55,9 +55,9 @@ def _fold_function(f: Function) -> Function:
 
 @dataclass(slots=True)
 class _Folding:
-    """The state of one function: `budget` are the bytes that results may still have, `out` the
-    bindings kept, `replaced` the constants that replace variables in them. `known` also has the
-    large results of EXPANDING operators, which are used for folding only."""
+    """The state of one function. `budget`: bytes that further results may take. `out`: the bindings
+    that stay. `replaced`: constants that replace variables in them. `known`: also the large results
+    of EXPANDING operators, which are used only to fold calls that read them."""
 
     budget: int
     uses: Mapping[RVar, int]
@@ -105,8 +105,8 @@ class _Folding:
 
 
 def _weight_bytes(f: Function) -> int:
-    """Bytes of the constants of a function, those of the same name once: folded ones have the name
-    of a weight that they were made of."""
+    """Bytes of the constants of a function, those of one name once: a folded constant has the name
+    of a weight that it was made of."""
     bytes_by_name: dict[str, int] = {}
     for b in f.bindings:
         for a in b.value.args if isinstance(b.value, Call) else ():
@@ -116,7 +116,7 @@ def _weight_bytes(f: Function) -> int:
 
 
 def _of_nothing(b: Binding) -> Call | None:
-    """`full` for a call whose result has no elements for any size."""
+    """`full` in place of a call whose result has no elements, whatever the sizes are."""
     call, made = b.value, b.var.type
     if not isinstance(call, Call) or not call.op or call.op == "full":
         return None

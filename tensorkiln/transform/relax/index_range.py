@@ -23,7 +23,7 @@ Range = tuple[Limit, Limit]
 
 # Operators whose elements are some of those of the first operand.
 _CHOICES = ("identity", "reshape", "transpose", "broadcast_to", "slice", "tile", "relayout", "take")
-# Constants of more elements than this are taken for data.
+# Constants of more elements than this are assumed to be data, not indices.
 _MOST = 1 << 24
 # Numbers of this magnitude are as good as unknown: sums of two would leave int64.
 _FAR = 1 << 61
@@ -93,8 +93,8 @@ class IndexRanges:
         return self._by_attributes(call, out)
 
     def _where(self, call: Call, k: int) -> Range:
-        """The range of operand `k` of `where`, which is read only where the condition chooses it:
-        in where(i < 0, i + n, i) one is of negative i, the other of those that are not."""
+        """The range of operand `k` of `where`, which is read only where the condition selects it:
+        in where(i < 0, i + n, i), one operand is that of negative i, the other of all other i."""
         cond, value = (self.calls.get(call.args[j]) for j in (0, k))  # type: ignore[arg-type]
         found = self.of(call.args[k])
         if cond is None or cond.op != "less" or self.of(cond.args[1]) != (IntImm(0), IntImm(0)):
@@ -108,7 +108,7 @@ class IndexRanges:
         return found
 
     def _by_attributes(self, call: Call, out: TensorType) -> Range:
-        """The range of an operator whose attributes say it."""
+        """The range of an operator that follows from its attributes."""
         a = call.attrs
         if call.op == "arange" and int_value(a.step) is not None:
             ends = [as_expr(a.start), simplify(a.start + (as_expr(a.count) - 1) * a.step)]
@@ -126,8 +126,8 @@ class IndexRanges:
         return None, None
 
     def _fitting(self, r: Range, dtype: DType) -> Range:
-        """`r` if numbers in it surely are numbers of a type, which others would wrap around to.
-        Extents are far from the ends of int64."""
+        """`r` if all its numbers are certainly within a type: others would wrap around. Extents are
+        assumed to be far from the ends of int64."""
         first, last = _of_type(dtype)
         wraps = any(
             limit is not None and not (side is not None and self._holds(op, side, limit))
@@ -153,8 +153,8 @@ class IndexRanges:
         return _with(p, r, lambda x, y: x * y), _with(q, s, lambda x, y: x * y)
 
     def remainder(self, a: Range, b: Range) -> Range:
-        """The range of remainders by positive numbers, with either sign: a truncated division
-        leaves that of what is divided."""
+        """The range of remainders by positive numbers. They may have either sign, because a
+        truncated division leaves a remainder with the sign of the dividend."""
         (p, _), (r, s) = a, b
         if r is None or s is None or not self._holds("ge", r, 1):
             return None, None

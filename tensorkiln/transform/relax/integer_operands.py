@@ -23,7 +23,7 @@ _FOLDED = ("reshape", "transpose", "cast", "sub", "add")
 
 
 class Definitions(Protocol):
-    """What knows the calls that values are bound to, as a Match does."""
+    """Something that knows which calls values are bound to, such as a Match."""
 
     def definition(self, v: Value) -> Call | None:
         """The call that a value is bound to; None if it is bound to something else."""
@@ -100,8 +100,8 @@ def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
 
 
 def lacks_integers(m: Definitions, left: Call | None, right: Call | None, axis: int) -> str:
-    """Why a product of real numbers, whose operands these calls define, is not one of uint8 and
-    constant int8; empty if it is."""
+    """Why a product, whose operands these calls define, is not computed on uint8 and constant int8;
+    empty if it is."""
     for side, call in (("left", left), ("right", right)):
         if call is None or call.op != "dequantize":
             return f"its {side} side is not dequantised"
@@ -190,7 +190,7 @@ def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
 
 
 def lacks_pairs(left: Call | None, right: Call | None) -> str:
-    """Why a product of two computed operands is not one of integers; empty if it is."""
+    """Why a product of two computed operands is not computed on integers; empty if it is."""
     for side, call in (("left", left), ("right", right)):
         if call is None or call.op != "dequantize":
             return f"its {side} side is not dequantised"

@@ -96,8 +96,8 @@ class _Joined:
         return replace(f, bindings=tuple(self.bindings), result=result, attrs=self._attrs())
 
     def _attrs(self) -> Attrs:
-        """The function's attributes, with what its parts say of operators that were decomposed,
-        and of kernels that are tuned."""
+        """The function's attributes, with those of its parts about decomposed operators and tuned
+        kernels."""
         own = (self.f, *(self.parts[name] for name in called_parts(self.f, self.parts)))
         found = {
             name: tuple(dict.fromkeys(row for f in own for row in f.attrs.get(name, ())))
@@ -115,8 +115,8 @@ class _Joined:
         return name
 
     def _in(self, v: Value, memory: str) -> Value:
-        """A value in the memory of a device: itself, or a copy, which goes through the host between
-        two devices."""
+        """A value in the memory of a device: itself, or a copy, which goes through the host if it
+        is between two devices."""
         here = self.memory.get(v, "")
         if here == memory or not isinstance(v, RVar) or not isinstance(v.type, TensorType):
             return v

@@ -84,7 +84,7 @@ def keep_values(mod: IRModule) -> IRModule:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A value that is returned besides: what computes it, and its names."""
+    """A value that is returned in addition: the kernel that computes it, and its names."""
 
     value: RVar
     kernel: str
@@ -146,8 +146,7 @@ class _Keep:
         return f if len(self.shown) == before else replace(f, bindings=bindings)
 
     def with_rows(self, f: Function) -> Function:
-        """A public outer function with the rows that `shown` has of all of them: it may call any
-        other."""
+        """A public outer function with the rows of all of them: it may call any other."""
         if not f.is_outer or f.is_private:
             return f
         rows = tuple((k.output, k.kernel, *k.names) for k in self.shown)
@@ -304,7 +303,7 @@ def _callee(value: Bound) -> str:
 
 
 def _names(f: Function) -> dict[RVar, tuple[str, ...]]:
-    """Of each value its name, and those of row-major reshapes of it."""
+    """For each value its name, and the names of row-major reshapes of it."""
     root: dict[RVar, RVar] = {}
     names: dict[RVar, tuple[str, ...]] = {}
     for b in f.bindings:

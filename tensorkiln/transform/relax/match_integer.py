@@ -63,7 +63,8 @@ def match_integer(mod: IRModule) -> IRModule:
 
 
 def _with_reasons(f: Function) -> Function:
-    """The function with the reasons of its products that dequantise an operand."""
+    """The function with the reasons why products of dequantized operands are not computed on
+    integers."""
     calls = _Calls({b.var: b.value for b in f.bindings if isinstance(b.value, Call)})
     old = f.attrs.get("decomposed", ())
     rows = [
@@ -76,7 +77,7 @@ def _with_reasons(f: Function) -> Function:
 
 
 def _reason(calls: _Calls, call: Call) -> str:
-    """Why a product is of real numbers; empty if none of its operands is dequantised."""
+    """Why a product is not computed on integers; empty if none of its operands is dequantized."""
     left, right = (calls.definition(a) for a in call.args[:2])
     if all(side is None or side.op != "dequantize" for side in (left, right)):
         return ""
@@ -137,8 +138,8 @@ def _matmul(m: Match) -> Value | None:
 
 
 def _moved_last(m: Match) -> Value | None:
-    """matmul(x, f(transpose(w))) -> matmul(x, transpose(f(w))), where f computes each element from
-    one: what is packed into pairs is then moved by the kernel that does nothing else."""
+    """matmul(x, f(transpose(w))) -> matmul(x, transpose(f(w))), where f is elementwise. The
+    transpose is then next to the product, and the kernel that packs pairs does nothing else."""
     computed: list[Call] = []
     moved: list[Call] = []
     v = m["w"]
@@ -155,7 +156,8 @@ def _moved_last(m: Match) -> Value | None:
 
 
 def _is_of_one(call: Call) -> bool:
-    """Whether each element is computed from one of the first operand, and single numbers."""
+    """Whether each element is computed from one element of the first operand, and single
+    numbers."""
     rest = all(isinstance(a, Constant) and a.array.size == 1 for a in call.args[1:])
     return rest and ops.get(call.op).pattern in ("elementwise", "broadcast")
 

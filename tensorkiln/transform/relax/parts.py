@@ -39,7 +39,7 @@ def parts_of(mod: IRModule) -> dict[str, Function]:
 
 @dataclass(slots=True)
 class _Part:
-    """Bindings that become one function of a device; of none if `device` is empty."""
+    """Bindings that become one function of a device, or, if `device` is empty, stay."""
 
     device: str
     bindings: list[Binding] = field(default_factory=list)

@@ -126,8 +126,8 @@ class _Pinned:
         return ""  # another name for a result, which says only where that is
 
     def _require_outlined(self) -> None:
-        """Raise an error for a device in an outer function that no function honours which it calls:
-        its own operators are in those."""
+        """Raise an error if an outer function names a device that no function which it calls
+        honours: its own operators are in those."""
         for v in (*self.f.params, *(b.var for b in self.f.bindings)):
             if device_of(v.type):
                 self._require(device_of(v.type), v)

@@ -59,11 +59,10 @@ ALIGN = 64
 class PlanMemory:
     """Plan the memory of every graph function, in the pools of memory that a CPU's target lists.
 
-    Each value lies in the fastest pool in which it fits (`transform/relax/pools.py`); a pool may
-    come out larger than it is, which `compile` refuses. A symbolic size counts as its upper bound
-    where the function's `assumes` give one.
-    Raises UserError (code `not-lowered`) if a function has an operator that is not a kernel call,
-    a reshape or a concatenation.
+    Each value gets a place in the fastest pool in which it fits (`transform/relax/pools.py`). A
+    plan may exceed a pool, which `compile` then refuses. A symbolic size counts as its upper bound
+    where the function's `assumes` give one. Raises UserError (code `not-lowered`) if a function has
+    an operator other than kernel calls, reshapes and concatenations.
     """
 
     target: Target
@@ -98,8 +97,8 @@ def _pooled(f: Function, mod: IRModule, ram: tuple[MemoryPool, ...]) -> Function
 
 
 class _Bytes:
-    """Bytes of tensors for plans of pools: to the byte, and of a symbolic size its upper bound. One
-    without upper bound fills whole cache lines."""
+    """Bytes of tensors in plans of pools: exact, not rounded up to cache lines; for a symbolic
+    size, its upper bound. Without an upper bound, whole cache lines."""
 
     def __init__(self, f: Function):
         types = [p.tensor for p in f.params] + [b.var.type for b in f.bindings]
@@ -139,8 +138,8 @@ def _moved(f: Function, at: int, to: int) -> Function:
 
 
 class _Plan:
-    """`size` gives the bytes that are planned for a tensor; `own` are the devices with memory of
-    their own, each of which is a pool."""
+    """The plan of one function. `size` gives the bytes to plan for a tensor; `own` are the devices
+    with memory of their own, each of which is a pool."""
 
     def __init__(
         self,
@@ -239,7 +238,7 @@ class _Plan:
         return self.owners.get(v, (v,) if isinstance(v, RVar) else ())
 
     def _place(self, v: RVar) -> tuple[Storage, int]:
-        """(storage, byte offset) of a value; a new storage if it has none yet."""
+        """(storage, byte offset) of a value, in a new storage if it has no place yet."""
         at = 0
         while v in self.within:
             v, further = self.within[v]

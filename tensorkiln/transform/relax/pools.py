@@ -37,7 +37,7 @@ class PooledStorages:
         return _end(self.storages, self.offsets)
 
     def add(self, s: Storage) -> bool:
-        """Place a storage, packing the pool anew if need be; False if it does not fit."""
+        """Place a storage, packing the pool anew if that is needed; False if it does not fit."""
         at = lowest_offset(s, _parts(self.storages, self.offsets), self.pool.align)
         room = self.pool.size
         if room is None or at + s.bytes <= room:

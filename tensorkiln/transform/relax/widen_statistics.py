@@ -149,8 +149,8 @@ def _rooted(calls: list[Binding], readers: Readers) -> set[RVar]:
 
 
 def _forward(calls: list[Binding], rooted: set[RVar]) -> tuple[set[RVar], set[RVar]]:
-    """(what sums make and what reads it, statistics): a statistic is a sum, or is computed from
-    statistics and constants alone."""
+    """(values computed from sums, statistics): a statistic is a sum, or is computed from statistics
+    and constants alone."""
     wide: set[RVar] = set()
     statistics: set[RVar] = set()
     for b in calls:

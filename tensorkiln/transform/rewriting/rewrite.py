@@ -34,7 +34,7 @@ from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
 from tensorkiln.transform.rewriting import pattern as P
 from tensorkiln.transform.rewriting.graph import live, same_type, tensor_type, use_counts, users
 
-# Sweeps over one function, and nested rule applications, before a table is taken not to terminate.
+# Sweeps over one function, and nested rule applications, after which a table does not terminate.
 MAX_SWEEPS = 100
 
 

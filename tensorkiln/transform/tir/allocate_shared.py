@@ -24,9 +24,9 @@ from tensorkiln.ir.visit import map_stmt
 
 @dataclass(frozen=True, slots=True)
 class AllocateShared:
-    """`most`: the bytes that one block may share, the option `max_shared_memory_per_block` of a
-    target; None for no limit. `devices`: the same by the key of a device, for functions whose
-    attribute `target` names one."""
+    """`most`: the bytes of shared memory of one block, the option `max_shared_memory_per_block` of
+    a target; None for no limit. `devices`: the same by device key, for functions whose attribute
+    `target` names one."""
 
     most: int | None = None
     devices: tuple[tuple[str, int], ...] = ()
@@ -40,7 +40,7 @@ class AllocateShared:
         return mod.map_bodies(with_allocations_first)
 
     def _excess(self, f: PrimFunc) -> tuple[int, int] | None:
-        """(the bytes that a device function needs, those that there are) if these are too few."""
+        """(bytes that a device function needs, bytes that there are), if it needs too many."""
         most = dict(self.devices).get(str(f.attrs.get("target")), self.most)
         if most is None or not f.is_device:
             return None

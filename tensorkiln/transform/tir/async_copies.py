@@ -85,14 +85,15 @@ def with_async_copies(f: PrimFunc) -> PrimFunc:
 
 
 def _only_if(cond: Expr, s: Stmt) -> Stmt:
-    """A nest over threadIdx whose threads do what they do if a condition holds."""
+    """A nest over threadIdx whose threads do their work only if a condition holds."""
     if isinstance(s, For) and thread_of(s) in THREAD_INDICES:
         return replace(s, body=_only_if(cond, s.body))
     return If(cond, s)
 
 
 def _filled_ahead(s: Stmt, rounds: tuple[Var, ...]) -> Iterator[Buffer]:
-    """The shared buffers of which a loop around threads writes a part that depends on its round."""
+    """The shared buffers that loops fill ahead: each round of a loop around threads writes a part
+    of the buffer that depends on the round."""
     if thread_of(s) in THREAD_INDICES:  # loops of a thread by itself copy no rounds ahead
         for t in walk_stmt(s):
             if isinstance(t, Store) and _depends(t, rounds):
@@ -112,8 +113,8 @@ def _depends(s: Store, rounds: tuple[Var, ...]) -> bool:
 
 
 def _only_copies(s: For, ahead: set[Buffer]) -> bool:
-    """Whether a nest over threadIdx does nothing but copy to buffers that are filled ahead, enough
-    at once for copies to go on."""
+    """Whether a nest over threadIdx does nothing but copy to buffers that are filled ahead, in
+    pieces large enough for asynchronous copies."""
     if any(True for _ in other_than_copies(s)) or _least_bytes(s, 1) < LEAST:
         return False
     return all(t.buffer in ahead for t in walk_stmt(s) if isinstance(t, Store)) and not any(

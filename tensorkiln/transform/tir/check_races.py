@@ -88,7 +88,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What could not be proved: `kind` and the statements as in a fault."""
+    """Something that could not be proved; `kind` and statements as in a fault."""
 
     kind: str
     kernel: str
@@ -116,14 +116,14 @@ class Races:
 
     @property
     def proved(self) -> bool:
-        """Whether nothing is wrong, and all of it proved."""
+        """Whether there are neither faults nor doubts."""
         return not self.faults and not self.doubts
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRaces:
-    """`scheduled`: whether kernels that the compiler's own schedules made are checked too, which
-    takes a second for some. Those of each family are proved once, by tests."""
+    """`scheduled`: whether to check kernels of the compiler's own schedules too, which takes a
+    second for some. Those of each family are proved once, by tests."""
 
     scheduled: bool = False
 
@@ -173,7 +173,7 @@ def races_of(f: PrimFunc, notes: bool = True) -> Races:
 
 
 class _Check:
-    """Collects what is wrong with one device function, each pair of statements once."""
+    """Collects the faults and doubts of one device function, each pair of statements once."""
 
     def __init__(self, f: PrimFunc):
         self.f, self.conflicts = f, Conflicts(f)

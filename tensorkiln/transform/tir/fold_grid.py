@@ -36,7 +36,8 @@ _NUMBER = DType("uint32")  # of a block: there is an instruction for its divisio
 
 @dataclass(frozen=True, slots=True)
 class FoldGrid:
-    """`target`: whose device functions are folded, those of its devices of kind `cuda`."""
+    """`target`: the target whose device functions are folded, or whose devices of kind `cuda` have
+    them."""
 
     target: Target
 

@@ -93,7 +93,7 @@ def _while(s: While, bounds: Bounds) -> Stmt:
 
 
 def _asks(e: Binary, flag: Buffer) -> Expr:
-    """Whether the second operand decides."""
+    """The condition that the first operand, in `flag`, leaves the result to the second."""
     return _load(flag) if e.op == "and" else Unary("not", _load(flag))
 
 

@@ -116,7 +116,7 @@ class _Narrower:
     # ---- expressions -------------------------------------------------------------------------
 
     def wide(self, e: Expr) -> Expr:
-        """`e` in its own type, with parts that are narrow. What is shared remains so."""
+        """`e` in its own type, with narrow parts. Shared subexpressions stay shared."""
         found = self.memo.get(id(e))
         if found is None:
             found = self.memo[id(e)] = (e, self._wide(e))
@@ -152,7 +152,7 @@ class _Narrower:
         return self._short(e) if self._fits(e) else self.wide(e)
 
     def _fits(self, e: Expr) -> bool:
-        """Whether an int64 is to become narrow. Literals are not, but where others do."""
+        """Whether an int64 expression becomes narrow. A literal does only beside others that do."""
         return e.dtype == INT64 and not isinstance(e, IntImm) and self._proved(e)
 
     def _proved(self, e: Expr) -> bool:

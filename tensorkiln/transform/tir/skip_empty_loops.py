@@ -74,13 +74,14 @@ def _tested(s: Stmt) -> Stmt:
 
 
 def _test(s: Stmt) -> Expr | None:
-    """What is tested before a statement; None if nothing is."""
+    """The condition to test before a statement; None if there is nothing to test."""
     idle = _idle_inside(s)
     return None if isinstance(idle, IntImm) else Unary("not", idle)
 
 
 def _idle_inside(s: Stmt) -> Expr:
-    """When a statement with a loop has no effect though its first loop has iterations."""
+    """The condition under which a statement with a loop has no effect although its first loop has
+    iterations."""
     hidden = {v for t in walk_stmt(s) for v in bound_vars(t)}
     private: set[Buffer] = set()
     first = s
@@ -93,14 +94,14 @@ def _idle_inside(s: Stmt) -> Expr:
 
 
 def _note(s: Alloc | Let | MatchBuffer, private: set[Buffer]) -> None:
-    """Add the memory that a statement makes, or a view of such memory, to what is private."""
+    """Add the memory that a statement allocates, and views of it, to the private memory."""
     if isinstance(s, Alloc) or (isinstance(s, MatchBuffer) and s.source in private):
         private.add(s.buffer)
 
 
 def _idle(s: Stmt, hidden: Set[Var], private: set[Buffer]) -> Expr:
-    """When a statement has no effect but on `private` buffers, as a condition without the variables
-    that are `hidden` where it is tested."""
+    """The condition under which a statement has no effect except on `private` buffers. It must not
+    use the variables in `hidden`, which are not bound where it is tested."""
     if any(_calls(e) for e in stmt_exprs(s)):
         return _NEVER
     match s:

@@ -105,7 +105,7 @@ class _Split:
         return UnsupportedError(message, where=self.f.name, hint=hint)
 
     def _host(self, s: Stmt) -> Stmt:
-        """What is left of a statement outside of launch nests: launches."""
+        """A statement outside of launch nests, with launches in place of these."""
         if thread_of(s) and isinstance(s, For):
             return self._launch(s)
         match s:
@@ -201,7 +201,7 @@ class _Split:
         return s
 
     def _together(self, s: Stmt) -> Stmt:
-        """A statement that all threads go through."""
+        """A statement that all threads of a block execute together."""
         index = thread_of(s)
         if index in THREAD_INDICES and isinstance(s, For):
             return _of_threads(_perfect(s))
@@ -236,7 +236,7 @@ def _nests(s: Stmt) -> Iterator[Stmt]:
 
 
 def _parts(s: Stmt) -> bool:
-    """Whether a statement has parts that are for a whole block: it cannot run in one thread."""
+    """Whether a statement has parts for a whole block, so that it cannot run in one thread."""
     return any(
         thread_of(t) or isinstance(t, Sync) or (isinstance(t, Alloc) and t.buffer.scope == "shared")
         for t in walk_stmt(s)
@@ -251,7 +251,7 @@ def _one_thread(s: Stmt) -> Stmt:
 
 
 def _of_threads(s: Stmt) -> Stmt:
-    """What single threads do: a buffer that they allocate is their own, so it is local."""
+    """Statements of single threads. A buffer that they allocate is their own, so it is local."""
     own: dict[Buffer, Buffer] = {}
     for t in walk_stmt(s):
         if isinstance(t, Alloc) and t.buffer.scope == "global":
@@ -279,7 +279,8 @@ def _perfect(s: For) -> Stmt:
 
 
 def _of_thread(s: Stmt, found: Mapping[str, Var], bound: frozenset[str]) -> Stmt:
-    """What the thread of the indices `found` does in a nest; `bound`: those of loops around."""
+    """What the thread with indices `found` does in a nest; `bound` are the indices of loops
+    around."""
     if not any(thread_of(t) for t in walk_stmt(s)):
         free = [v for index, v in found.items() if index not in bound]
         return If(logical_and(*(binary("eq", v, IntImm(0)) for v in free)), s) if free else s

@@ -86,8 +86,8 @@ _NOT_BY_LANE = (Ramp, Broadcast, Shuffle, VectorReduce, AddressOf, CallExtern, R
 
 
 def _is_by_lane(e: Intrin, lanes: int) -> bool:
-    """Whether an intrinsic of vectors is that of their lanes; one of a device, if it has a row for
-    these vectors."""
+    """Whether an intrinsic of vectors computes each lane by itself; an intrinsic of a device does
+    if it has a row for vectors of this length."""
     row = DEVICE_INSTRUCTIONS.get(e.name)
     if row is None:
         return e.name not in (*DOTS, *TILE_DOTS)
