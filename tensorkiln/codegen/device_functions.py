@@ -51,8 +51,8 @@ def instructions_in(f: PrimFunc) -> Iterator[Intrin]:
 def described(
     f: PrimFunc, target: Target, extensions: tuple[str, ...] = (), shared: str = SHARED
 ) -> DeviceFunction:
-    """What whoever launches `f` needs to know. Raises UnsupportedError for a block of more threads
-    or shared memory than the target has; `shared` is the option that says how much that is."""
+    """What a launch of `f` needs to know. Raises UnsupportedError for a block of more threads or
+    shared memory than the target has; `shared` is the target's option for the latter."""
     params = ["buffer" if isinstance(p, Buffer) else p.dtype.name for p in f.params]
     launch = launch_of(f)
     x, y, z = launch.block

@@ -92,7 +92,7 @@ def with_prefixed_kernels(mod: IRModule, as_c: Callable[[PrimFunc], bool]) -> IR
 
 
 def kernel_prefix(mod: IRModule) -> str:
-    """What `with_prefixed_kernels` puts before the names of kernels."""
+    """The prefix that `with_prefixed_kernels` gives to names of kernels."""
     return f"{c_name(mod.name)}_kernel_"
 
 
@@ -132,8 +132,8 @@ def _renamed(f: AnyFunction, names: Mapping[str, str], kernels: bool = False) ->
 
 
 def _is_given(name: str, mod: IRModule) -> bool:
-    """Whether the entry file may give this name to something that belongs to a function of the
-    module: `net_main`, `run_main` or `dims_main_0` for a function `main` of module `net`."""
+    """Whether the entry file may use this name for something of its own: `net_main`, `run_main` or
+    `dims_main_0` for a function `main` of module `net`."""
     prefix = f"{c_name(mod.name)}_"
     if name.startswith(prefix):
         rest = name.removeprefix(prefix)

@@ -75,10 +75,10 @@ def _faults(f: AnyFunction) -> Iterator[str]:
 def require_cpu_programs(
     mod: IRModule, kernels: Sequence[AnyKernel], runtime_calls: Collection[str], target: Target
 ) -> None:
-    """Raise UnsupportedError that lists what of `kernels` cannot be compiled for a CPU: loops that
-    are bound to the threads of a device, parameters with explicit strides, T.reduce expressions,
-    kernel names that are taken (`runtime_calls` are the C functions that the runtime calls), calls
-    of C functions with 16-bit floats, and tiles that the target lacks."""
+    """Raise UnsupportedError that lists what in `kernels` cannot be compiled for a CPU: loops bound
+    to the threads of a device, parameters with explicit strides, T.reduce expressions, kernel names
+    that are taken (`runtime_calls` are the C functions that the runtime calls), calls of C
+    functions with 16-bit floats, and tiles that the target lacks."""
     issues = [*name_issues(mod, runtime_calls)]
     issues += [i for f in kernels if isinstance(f, PrimFunc) for i in _cpu_issues(f)]
     issues += [i for f in kernels if isinstance(f, PrimFunc) for i in _tile_issues(f, target)]
@@ -126,7 +126,7 @@ def _tile_issues(f: PrimFunc, target: Target) -> Iterator[Issue]:
 
 
 def _device_issues(f: PrimFunc) -> Iterator[Issue]:
-    """What only a device with threads of its own runs."""
+    """Issues for what only a device with threads of its own can run."""
     for s in walk_stmt(f.body):
         message = ""
         match s:

@@ -53,9 +53,9 @@ def compare(w: TextWriter, op: str, x: str, y: str, dtype: DType) -> str:
 def binary(
     w: TextWriter, op: str, x: str, y: str, dtype: DType, *, number: int | None = None
 ) -> str:
-    """x op y of operands of type `dtype`, no comparison of vectors of bool; `number` is the value
-    of y if it is a constant. Integers wrap around, which C leaves undefined for signed ones: they
-    are computed as unsigned ones."""
+    """x op y of operands of type `dtype`, except comparisons of vectors of bool. `number` is the
+    value of y if it is a constant. Integers wrap around: C leaves that undefined for signed ones,
+    so they are computed as unsigned."""
     if op in COMPARE:
         return compare(w, op, x, y, dtype)
     if dtype.is_float:

@@ -42,7 +42,7 @@ def nonzero(w: TextWriter, x: str, src: DType) -> str:
 
 
 def _of_mask(w: TextWriter, mask: str, bits: int, dst: DType) -> str:
-    """A vector of conditions as numbers."""
+    """A vector of conditions as a vector of numbers."""
     if dst.is_int:
         return from_mask(w, mask, bits, dst)
     whole = DType(f"uint{bits}", dst.lanes)

@@ -42,10 +42,10 @@ _ARM = ("dotprod", "i8mm")
 
 
 def features_c(target: Target, body: str) -> tuple[list[str], list[str]]:
-    """What stands before and after the functions of a file: the features that they may use beyond
-    those of the command line, and that a * b + c may be one operation. In vectors wider than the
-    processor's, GCC notes that calls of them depend on features: none of these functions is called
-    from elsewhere with one."""
+    """(text before the functions of a file, text after them): the processor features that functions
+    may use beyond those of the command line, and that a * b + c may be contracted. GCC notes that
+    the calling convention of vectors wider than the processor's depends on features, which does not
+    matter, because no function is called with such a vector from elsewhere."""
     names: tuple[str, ...] = ()
     if target.arch == "x86_64":
         used = [*_X86, *(["avx512bf16"] if "_dpbf16_" in body else [])]

@@ -102,20 +102,21 @@ def _load(w: TextWriter, e: Load) -> str:
 
 
 def _by_element(w: TextWriter, dtype: DType) -> bool:
-    """Whether vectors of contiguous elements are read and written one by one: those with lanes to
-    spare, where a function for them would need one for each kind of pointer."""
+    """Whether vectors of contiguous elements are read and written one element at a time: vectors
+    with unused lanes, because a function for them would be needed for each kind of pointer."""
     return bool(w.dialect.spaces) and dtype.lanes != w.count(dtype)
 
 
 def _load_vector(w: TextWriter, dtype: DType, p: str) -> str:
-    """A vector at p; one with lanes to spare reads those that are there."""
+    """A vector at p. One with unused lanes reads only the elements that it uses."""
     name = _access(w, "load", w.dialect.load_vector, dtype)
     text = w.dialect.load.format(name=name, type=w.type(dtype), count=w.count(dtype), p=p)
     return Code(text)
 
 
 def _access(w: TextWriter, verb: str, template: str, dtype: DType) -> str:
-    """The function that reads or writes a vector; nothing where the language has one."""
+    """The name of the function that reads or writes a vector; empty if the language has an
+    operation for it."""
     t, count = w.type(dtype), w.count(dtype)
     if not template:
         return ""
@@ -141,8 +142,8 @@ def _access(w: TextWriter, verb: str, template: str, dtype: DType) -> str:
 def _places(
     w: TextWriter, buf: Buffer, indices: tuple[Expr, ...], lanes: int, at: str, stride: int | None
 ) -> list[str]:
-    """One element per lane, for accesses without a unit stride; `at` and `stride` are the
-    `offset`, whose values must not be printed again."""
+    """One element per lane, for accesses without a unit stride. `at` and `stride` are what `offset`
+    returned, whose values must be printed once only."""
     name = w.state.names[buf]
     if stride is not None:
         start, (_, _, dtype) = w.name("start"), w.words.offset(buf, indices)

@@ -20,10 +20,8 @@ from tensorkiln.ir.visit import children, has_load, walk
 
 class Sharing:
     """Numbers the subexpressions of `root`, equal ones alike, and counts where they occur.
-
-    `in_order` says that the expression calls C functions: then values are computed in the order in
-    which they stand.
-    """
+    `in_order`: the expression calls C functions, so values are computed in the order in which they
+    are written."""
 
     def __init__(self, root: Expr):
         self._numbers: dict[object, int] = {}
@@ -53,7 +51,8 @@ class Sharing:
         return type(e), below, _OTHERS[type(e)](e)
 
     def _count(self, root: Expr) -> None:
-        """Count each place of a subexpression in one that is not equal to another counted."""
+        """Count the places of each subexpression, but not those inside of an equal expression that
+        was counted."""
         done, left = set[int](), [root]
         while left:
             e = left.pop()

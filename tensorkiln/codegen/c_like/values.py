@@ -67,7 +67,8 @@ def _binary(w: TextWriter, e: Binary) -> str:
 
 
 def _index(w: TextWriter, e: Binary) -> str | None:
-    """Index arithmetic, which does not overflow, as C's own; None for any other."""
+    """Index arithmetic in C's own operators, because it does not overflow; None for other
+    expressions."""
     literals = isinstance(e.a, IntImm) and isinstance(e.b, IntImm)  # of which C computes an int
     index = e.op in _INDEX and not e.dtype.is_unsigned and e.dtype.bits >= 32
     if index and not (literals and e.dtype.bits > 32) and w.tame(e):

@@ -50,7 +50,8 @@ def _shuffle(w: TextWriter, e: Shuffle) -> str:
 
 
 def _operand(w: TextWriter, e: Shuffle, k: int) -> str:
-    """A name for the value of an operand of a shuffle: masks are as wide as the first is."""
+    """The name of a constant for an operand of a shuffle. Masks get the width of the first
+    operand."""
     x = (e.a, e.b)[k]
     if k == 1 and x.dtype.is_bool:
         bits, wide = w.mask_bits(e.a), e.a.dtype.lanes
@@ -60,7 +61,7 @@ def _operand(w: TextWriter, e: Shuffle, k: int) -> str:
 
 
 def _left_out(w: TextWriter, e: Expr) -> str:
-    """An operand of which no lane is taken: computed only if C functions are called in it."""
+    """An operand of which no lane is taken. It is computed only if it calls C functions."""
     if any(isinstance(x, CallExtern) for x in walk(e)):
         w.line(w.dialect.discard.format(x=w.value(e)))
     return ""
@@ -71,7 +72,7 @@ def _named(w: TextWriter, text: str, e: Expr) -> str:
 
 
 def _held(w: TextWriter, text: str, t: str) -> str:
-    """A constant of type `t` with the value `text`."""
+    """Declare a constant of type `t` with the value `text`, and return its name."""
     name = w.fresh()
     w.line(f"const {t} {name} = {text};")
     return name

@@ -25,7 +25,7 @@ _U32 = DType("uint32")
 
 
 class WgslWriter(TextWriter):
-    """A writer that knows what views are of, and which parameters a function writes."""
+    """A writer that knows the source of each view, and which parameters a function writes."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class WgslWriter(TextWriter):
         self.shares_storage = bool(self.written & (loaded | views))
 
     def root(self, b: Buffer) -> tuple[Buffer, str]:
-        """(the buffer that `b` is, or is a view of; the offset at which it begins, or nothing)."""
+        """(the buffer that `b` is or is a view of, the offset at which it begins, or "" if that is
+        0)"""
         return self.views.get(b, (b, ""))
 
 
@@ -157,11 +158,11 @@ def _match_buffer(w: TextWriter, s: MatchBuffer) -> None:
 
 
 def _prefetch(w: TextWriter, s: Prefetch) -> None:
-    """WGSL cannot ask for it."""
+    """WGSL has no prefetch."""
 
 
 def _sync(w: TextWriter, s: Sync) -> None:
-    """Memory of a block is one matter, storage another."""
+    """A barrier for memory of the block and, if threads share storage, one for storage."""
     assert isinstance(w, WgslWriter)
     w.line(w.dialect.barrier)
     if w.shares_storage:

@@ -16,9 +16,9 @@ from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Ramp, Var, binary, int_v
 
 
 class Words:
-    """What is known of the variables of one function whose type is that of a word, `dtype`. With
-    words of 64 bits that is nothing: all offsets are int64. Where there are `only` words, all fit
-    that a language can say."""
+    """Which expressions of one function have the type `dtype`, a word of the processor, and what is
+    known of their variables. With words of 64 bits nothing is known, and all offsets are int64.
+    With `only` words, everything is a word."""
 
     def __init__(self, bits: int, only: bool = False):
         self.dtype, self.only = DType(f"int{bits}"), only
@@ -26,8 +26,8 @@ class Words:
         self._most: dict[Var, int | None] = {}
 
     def loop(self, var: Var, lo: Expr, extent: Expr) -> bool:
-        """Declare the variable of a loop; whether its counter, which also reaches lo + extent, may
-        be of its type."""
+        """Declare the variable of a loop. Returns whether its counter, which also reaches lo +
+        extent, may have its type."""
         if self.only:
             return True
         limits = (lo, extent, binary("add", lo, extent))
@@ -39,7 +39,7 @@ class Words:
         return known
 
     def let(self, var: Var, value: Expr) -> None:
-        """Declare a variable that has a value."""
+        """Declare a variable that is bound to a value."""
         if self._short(var) and fits(value, self.dtype, self._bounds):
             known = bound(value, self._bounds)
             self._declare(var, self._bounds.with_range(var, *known))
@@ -50,7 +50,8 @@ class Words:
         self._bounds, self._most[var] = bounds, _magnitude(var, bounds)
 
     def _forget(self, var: Var) -> None:
-        """Unrolling repeats loops: what held in one copy may not hold in another."""
+        """Forget a variable: unrolling repeats loops, and what held in one copy may not hold in
+        another."""
         if var in self._most:
             del self._most[var]
             self._bounds = self._bounds.with_range(var, None, None)
@@ -69,7 +70,7 @@ class Words:
         return *flat_offset(buf, indices), INT64
 
     def _short(self, e: Expr) -> bool:
-        """Whether an expression has the type of a word, or is a literal that has a place in one."""
+        """Whether an expression has the type of a word, or is a literal that fits into one."""
         if isinstance(e, IntImm):
             return -self._end() <= e.value < self._end()
         return self.dtype != INT64 and e.dtype == self.dtype
@@ -78,7 +79,8 @@ class Words:
         return 1 << (self.dtype.bits - 1)
 
     def _holds(self, flat: Offset, last: int) -> bool:
-        """Whether a word holds every sum of some of the terms; `last` is the distance of lanes."""
+        """Whether a word holds the sum of every subset of the terms; `last` is the distance between
+        lanes."""
         most = abs(flat.constant) + abs(last)
         for scale, e in flat.terms:
             size = self._largest(e)
@@ -95,7 +97,7 @@ class Words:
 
 
 def _first(i: Expr) -> Expr:
-    """What is computed of an index: that of lane 0."""
+    """An index, or lane 0 of a vector of indices."""
     return i.base if isinstance(i, Ramp) else i.a if isinstance(i, Broadcast) else i
 
 

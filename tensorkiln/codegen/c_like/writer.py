@@ -63,7 +63,7 @@ _LEAVES = (Var, IntImm, FloatImm)
 
 @dataclass(slots=True)
 class FunctionText:
-    """What is known while one function is written."""
+    """The state of the function that is being written."""
 
     names: dict[Buffer | Var, str] = field(default_factory=dict)
     masks: dict[Var, int] = field(
@@ -211,7 +211,7 @@ class TextWriter:
         return name
 
     def memory_type(self, dtype: DType) -> None:
-        """Declare what vectors of `dtype` are in memory."""
+        """The type, declared if need be, that vectors of `dtype` have in memory."""
         t = self.type(dtype)
         element, size = self.dialect.scalar(dtype.element), self.count(dtype) * dtype.bytes
         text = self.dialect.memory_declaration.format(
@@ -257,7 +257,7 @@ class TextWriter:
     # ---- functions, blocks, lines, names -----------------------------------------------------
 
     def helper(self, name: str, make: Callable[[], str]) -> str:
-        """The name of a function that `make` writes, which stands in the text once."""
+        """The name of a function whose text `make` writes; it is written once per file."""
         if name not in self.file.helpers:
             if name in self.file.kernels:
                 raise UnsupportedError(
@@ -270,7 +270,7 @@ class TextWriter:
         return name
 
     def function_of(self, name: str) -> str:
-        """How the definition of a helper begins."""
+        """The beginning of the definition of a helper."""
         vectors = _OF_VECTORS.search(name) is not None
         return self.dialect.vector_function if vectors else self.dialect.function
 
@@ -290,7 +290,8 @@ class TextWriter:
         self.state, self._sharing, self._made = saved
 
     def body(self) -> str:
-        """The lines of the current function, without constants that nothing came to use."""
+        """The lines of the current function, without declarations of constants that are not
+        used."""
         lines = self.state.lines
         while True:
             count = Counter(word for line in lines for word in _CONSTANT.findall(line))
@@ -337,12 +338,13 @@ class TextWriter:
         return any(word.search(assigned.sub("", x, 1)) for x in self.state.lines[start:])
 
     def name_of(self, p: Buffer | Var, block: int = -1) -> str:
-        """A name for a variable or buffer: that of the program's text. One that unrolling made is
-        called like the one that it was made from, without the number that told it from others."""
+        """A name for a variable or buffer: its name in the program's text. A copy that unrolling
+        made gets the name of the original, without the number that distinguished it."""
         return self.name(self.printed(p), block)
 
     def printed(self, p: Buffer | Var) -> str:
-        """What `name_of` asks for."""
+        """The name of a variable or buffer in the program's text, without the number that
+        distinguishes copies."""
         return self._printed.get(p) or _NUMBERED.sub("", p.name)
 
     def fresh(self) -> str:
@@ -351,8 +353,8 @@ class TextWriter:
         return self.name(f"t{self.state.constants}")
 
     def name(self, wanted: str, block: int = -1) -> str:
-        """A name that no open block has: `wanted`, or with a number. It is free again at the end of
-        the innermost open block, or of another one."""
+        """A name that no open block has: `wanted`, or `wanted` with a number. It is free again at
+        the end of the innermost open block, or of `block`."""
         st = self.state
         wanted = c_name(wanted).lstrip("_") or "v"
         is_taken = wanted in self.file.reserved or is_of_headers(wanted)

@@ -99,7 +99,7 @@ def _lanes(b: Buffer) -> int:
 
 
 def _split(load: Load) -> tuple[_Place, int]:
-    """The place of a load, and the constant term of its last index: 3 for `x[i, k + 3]`."""
+    """An access without the constant term of its last index, and that term: 3 for `x[i, k + 3]`."""
     *outer, last = load.indices
     rest: Expr | None = last
     offset = 0

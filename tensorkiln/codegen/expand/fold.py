@@ -45,8 +45,8 @@ _FLOAT: dict[str, Callable[..., Any]] = {
 
 
 def fold(f: PrimFunc) -> PrimFunc:
-    """`f` without operators on literals alone, as far as `binary` and the like and `_FLOAT` know
-    them; the same object if there are none."""
+    """`f` with operators on literals alone evaluated, those that `binary` and the like, and
+    `_FLOAT`, can evaluate; the same object if there are none."""
     body = _stmt(f.body)
     return f if body is f.body else replace(f, body=body)
 

@@ -38,8 +38,8 @@ class Kit:
 
 
 class Builder:
-    """Names the intermediate values of one function. Where a language `reassociates`, sums that
-    are added to and subtracted from may be left out: numbers are rounded by its own operation."""
+    """Names the intermediate values of one function. If the language `reassociates`, numbers are
+    rounded to integers by an operation of its own."""
 
     def __init__(self, dtype: DType, kit: Kit, reassociates: bool = False):
         self.dtype = dtype
@@ -62,7 +62,8 @@ class Builder:
         return self.let(intrin("fma", a, b, c))
 
     def square(self, x: Expr) -> Expr:
-        """x * x for what is added to 1: a little more where its own square would not be normal."""
+        """x * x and a tiny normal number, to be added to 1: so that no denormal number is computed
+        on the way."""
         return self.fma(x, x, self.num(2.0 ** -(self.kit.bias // 2)))
 
     def poly(self, x: Expr, coefficients: Sequence[float]) -> Expr:

@@ -148,8 +148,8 @@ def _signed(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 def _arc(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(large, r, rest): asin(x) = r + rest where |x| <= 1/2; elsewhere, which is `large`, it is
-    pi/2 - 2 (r + rest) for positive x, by asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
+    """(large, r, rest). Where |x| <= 1/2, asin(x) = r + rest. Elsewhere (`large`), for positive x,
+    asin(x) = pi/2 - 2 (r + rest), by asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
     z = _size(b, x)
     large = z > b.num(0.5)
     t = b.let(select(large, (b.num(1.0) - z) * b.num(0.5), x * x))
@@ -190,8 +190,8 @@ def atan(b: Builder, x: Expr) -> Expr:
 
 
 def _exp_of_size(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(near, e): e = exp(|x|); where |x| is not `near`, and that could overflow, or its reciprocal
-    be below the normal numbers, exp(|x| / 2)."""
+    """(near, e): e = exp(|x|) where |x| is `near`; elsewhere that could overflow, or its reciprocal
+    be below the normal numbers, and e = exp(|x| / 2)."""
     z = b.let(minimum(b.num(b.kit.exp_range[1] + 1.0), _size(b, x)))
     near = z < b.num(-b.kit.exp_range[0] - 1.0)
     e = math_shared.exp(b, b.let(select(near, z, z * b.num(0.5))))
@@ -214,8 +214,8 @@ def cosh(b: Builder, x: Expr) -> Expr:
 
 
 def _log_of_sum(b: Builder, u: Expr, size: Expr) -> Expr:
-    """log(1 + u) for u >= 0, which is 2 atanh(u / (u + 2)) and for u <= 2 computed so; log(2 size)
-    where size is so large that its square would be infinite, or nothing beside it."""
+    """log(1 + u) for u >= 0. For u <= 2 it is computed as 2 atanh(u / (u + 2)). Where `size` is so
+    large that its square would overflow, or swallow the other term, it is log(2 size)."""
     large = size > b.num(2.0 ** (b.kit.mantissa // 2 + 2))
     small = _near_zero(b, "atanh", b.let(u / (u + b.num(2.0))))
     y = b.kit.log(b, b.let(select(large, size, b.num(1.0) + u)))

@@ -13,8 +13,8 @@ from tensorkiln.ir.expr import Expr, Unary, binary, cast, maximum, minimum, sele
 
 
 def rounder(b: Builder) -> tuple[Expr, Expr]:
-    """1.5 * 2**mantissa and its bits. Adding and subtracting it rounds to an integer, which is in
-    the low bits of the sum. 0 where that needs no such number."""
+    """1.5 * 2**mantissa and its bits: adding and subtracting it rounds to an integer, which is in
+    the low bits of the sum. 0 where the language rounds by an operation of its own."""
     kit = b.kit
     if b.reassociates:
         return b.num(0.0), b.whole(0)

@@ -46,7 +46,7 @@ def flat_offset(
 
 
 def _add(total: Offset, e: Expr, scale: int) -> None:
-    """Add `e` times `scale` to the total, term by term."""
+    """Add `e` times `scale` to the sum, term by term."""
     if isinstance(e, IntImm):
         total.constant += scale * e.value
         return

@@ -8,7 +8,7 @@ from tensorkiln.ir.visit import walk_stmt
 
 
 def only_read(func: PrimFunc) -> set[Buffer]:
-    """The parameters that are inputs, and are not written to either."""
+    """The parameters that are inputs and that no statement writes to."""
     views: dict[Buffer, Buffer] = {}
     written: set[Buffer] = set()
     for s in walk_stmt(func.body):

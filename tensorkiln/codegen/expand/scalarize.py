@@ -98,11 +98,11 @@ class _Scalarizer:
         return b
 
     def scalar(self, e: Expr) -> Expr:
-        """A scalar, whose operands may be vectors."""
+        """A scalar expression, whose operands may be vectors."""
         return self.lane(e, 0)
 
     def lane(self, e: Expr, k: int) -> Expr:
-        """Lane k of a vector; a scalar is the same in all lanes. What is shared remains so."""
+        """Lane k of a vector; of a scalar, itself. Shared subexpressions stay shared."""
         k = k if e.dtype.lanes > 1 else 0
         found = self.memo.get((id(e), k))
         if found is None:

@@ -3,10 +3,11 @@
     for i in range(n): Y[i * 4] = X[i * 4]       # i, n and i * 4 are int64
     ->                                           # all of them are int32
 
-What is known to be an index is one: loop variables, sizes, and what is computed of them. Whoever
-launches must see to it that sizes fit, which those of tensors of less than 2 GiB do. Numbers that a
-program loads are another matter: an int64 that holds one of fewer bits is kept, and may be an
-index, but a sum of such numbers might not fit, nor does what is cut off a float.
+Loop variables, sizes and what is computed of them are indices. Whoever launches the function must
+make sure that sizes fit into 32 bits, as those of tensors below 2 GiB do. Integers that a program
+loads are data: an int64 that holds a number of at most 32 bits is allowed, and may be an index, but
+a sum of such numbers may not fit, and neither may a float that is converted to an integer, so these
+are refused.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def short_indices(f: PrimFunc) -> PrimFunc:
 
 
 class _Shortener:
-    """Rewrites one program. `data` are variables whose values are no indices."""
+    """Rewrites one program. `data` are variables whose values are not indices."""
 
     def __init__(self, f: PrimFunc):
         self.f = f
@@ -80,7 +81,7 @@ class _Shortener:
             raise self._fail(f"{what} is of type {dtype.name}")
 
     def _variable(self, v: Var) -> Var:
-        """The variable in place of one that is bound."""
+        """The variable that replaces one where it is bound."""
         if v.dtype.element == INT64:
             self.vars[v] = Var(v.name, _short(v.dtype))
         return self.vars.get(v, v)
@@ -125,7 +126,7 @@ class _Shortener:
     # ---- expressions -------------------------------------------------------------------------
 
     def value(self, e: Expr) -> Expr:
-        """An expression whose value counts."""
+        """An expression whose value matters whatever it is."""
         return self._once(e, self.value, self._value)
 
     def _value(self, e: Expr) -> Expr:
@@ -133,7 +134,7 @@ class _Shortener:
         return self._short(e, self.value)
 
     def index(self, e: Expr) -> Expr:
-        """An expression that is of use only if it is an index of an element."""
+        """An expression that is used only as an index of an element."""
         return self._once(e, self.index, self._index)
 
     def _index(self, e: Expr) -> Expr:
@@ -143,7 +144,7 @@ class _Shortener:
         return self._short(e, self.value if divides else self.index)
 
     def _once(self, e: Expr, kind: Rewrite, rewrite: Rewrite) -> Expr:
-        """What is shared is rewritten once."""
+        """A shared subexpression is rewritten once."""
         key = id(e), kind == self.value
         if key not in self.memo:
             self.memo[key] = e, rewrite(e)
@@ -168,7 +169,7 @@ class _Shortener:
         return map_children(e, rest)
 
     def _check(self, e: Expr) -> None:
-        """Refuse an operation on 64 bits that 32 may not do."""
+        """Refuse an operation on 64 bits whose result in 32 bits could differ."""
         if e.dtype.name in ("uint64", "float64"):
             raise self._fail(f"{_shown(e)} is of type {e.dtype.name}")
         if e.dtype.name != "int64":

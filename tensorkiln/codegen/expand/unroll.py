@@ -39,13 +39,13 @@ def unroll_function(f: PrimFunc) -> PrimFunc:
 
 @dataclass(slots=True)
 class _Budget:
-    """What unrolled loops may still become."""
+    """How many more statements the unrolled loops of a program may become."""
 
     function: str
     statements: int = MOST_STATEMENTS
 
     def spend(self, count: int, var: Var) -> None:
-        """Raise UserError if it is used up by a loop over `var`."""
+        """Raise UserError if a loop over `var` exceeds the budget."""
         self.statements -= count
         if self.statements < 0:
             raise UserError(

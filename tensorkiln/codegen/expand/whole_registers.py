@@ -30,7 +30,7 @@ def whole_registers(f: PrimFunc) -> PrimFunc:
 
 
 def _overlapping(f: PrimFunc) -> list[Buffer]:
-    """The buffers in registers of which two different pieces have an element in common."""
+    """The buffers in registers that are accessed in two different pieces with a common element."""
     pieces: dict[Buffer, set[_Piece]] = {}
     for s in walk_stmt(f.body):
         if isinstance(s, Alloc) and s.buffer.scope == "register":

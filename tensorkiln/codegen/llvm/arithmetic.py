@@ -33,7 +33,7 @@ _FLOAT_UNARY = {
 
 
 def _number(e: Expr) -> int | None:
-    """The constant that `e` is in every lane; None if it is not one."""
+    """The constant that every lane of `e` is; None if it is not such a constant."""
     return int_value(e.a if isinstance(e, Broadcast) else e)
 
 

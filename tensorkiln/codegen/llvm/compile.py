@@ -260,8 +260,8 @@ def _compiled(
 def _say_why_missed(
     funcs: Sequence[PrimFunc], target: Target, cache: KernelCache, emit: str
 ) -> None:
-    """Say of each object that is not in the cache what differs from the nearest there. Before the
-    first is compiled, so that none of this compile is the nearest."""
+    """Print for each object that is not in the cache what differs from the nearest entry there.
+    Called before the first compile, so that no object of this compile is the nearest."""
     for f in funcs:
         components = _object_key(f, target, emit)
         if cache.store.get(key_of(components)) is None:

@@ -68,8 +68,8 @@ def _to_bytes(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
 
 
 def _truncated(w: KernelWriter, x: str) -> str:
-    """16 numbers that are not negative as int32; 2**31, as unsigned, for those that are larger,
-    which LLVM's own conversion does not define."""
+    """16 non-negative numbers as int32; numbers that are too large become 2**31 as unsigned, where
+    LLVM's own conversion is undefined."""
     name, f, i = "llvm.x86.avx512.mask.cvttps2dq.512", "<16 x float>", "<16 x i32>"
     w.declares.add(f"declare {i} @{name}({f}, {i}, i16, i32)")
     # With all lanes, and the current rounding, which truncation does not need.

@@ -81,8 +81,8 @@ def link_in_memory(
 
 
 def _immortal(kept: Any) -> Any:
-    """Return `kept` with an extra reference, so that the end of the interpreter does not free it:
-    threads may run its code, and exit() calls into it later."""
+    """Keep an object alive until the process ends, by an extra reference: threads may still run its
+    code, and exit() calls into it."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     return kept
 

@@ -43,7 +43,7 @@ def looked_up(w: KernelWriter, e: Load) -> str | None:
 
 
 def _of_lanes(w: KernelWriter, v: str, have: int, wanted: int) -> str:
-    """The first lanes of a vector of bytes; what it does not have is anything."""
+    """The first lanes of a vector of bytes; lanes that it lacks are undefined."""
     if have == wanted:
         return v
     mask = ", ".join(f"i32 {i}" if i < have else "i32 poison" for i in range(wanted))

@@ -79,14 +79,15 @@ def _load_from(w: KernelWriter, e: Load, ptr: str, stride: int | None) -> str:
 
 
 def _by_vectors(w: KernelWriter, dtype: DType, stride: int) -> bool:
-    """Whether lanes `stride` elements apart are picked from vectors that hold all of them: a load
-    and a shuffle for each stride, where otherwise each lane would be both."""
+    """Whether lanes that are `stride` elements apart are picked from whole vectors. That takes a
+    load and a shuffle for each vector, where otherwise each lane takes a load and an insertion."""
     vectors = w.target.vector_lanes("float32") > 1
     return vectors and dtype.lanes >= 4 and 2 <= stride <= _MOST_STRIDE
 
 
 def _strided(w: KernelWriter, t: str, ptr: str, stride: int, dtype: DType) -> str:
-    """Lanes `stride` elements apart from `ptr` on. What is read ends with the last of them."""
+    """Lanes that are `stride` elements apart, from `ptr` on. Nothing is read behind the last of
+    them."""
     lanes = dtype.lanes
     size = 1 if dtype.is_bool else dtype.element.bytes
     last = (lanes - 1) * (stride - 1)  # where the last vector begins

@@ -62,9 +62,9 @@ def _parsed(text: str, options: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _assembles(triple: str) -> bool:
-    """Whether objects are assembled from assembly text, which is kept to be read: generating code a
-    second time for that takes ten times as long as assembling. llvmlite has an assembler for the
-    processor it runs on only, and that objects are the same either way is tested on x86-64."""
+    """Whether objects are assembled from assembly text. The text is kept to be read; generating
+    code a second time for it would take ten times as long as assembling. llvmlite can assemble only
+    for the processor that it runs on, and that both objects are equal is tested on x86-64 only."""
     import llvmlite.binding as llvm
 
     return all(t.startswith("x86_64-") for t in (triple, llvm.get_default_triple()))
