@@ -18,7 +18,7 @@ CHECKED_ARGUMENTS = "checked_arguments"
 
 
 class CheckedArgument(NamedTuple):
-    """The indices that parameter number `param` is."""
+    """Parameter number `param` holds indices into a dimension of `extent`."""
 
     param: int
     extent: Expr | int

@@ -16,7 +16,7 @@ from tensorkiln.ir.relax import Function
 
 
 class SizeCondition(NamedTuple):
-    """A condition on sizes, and why it must hold; empty if nothing says so."""
+    """A condition on sizes, and the reason for it, or ""."""
 
     holds: Expr
     reason: str = ""

@@ -50,7 +50,8 @@ def is_asynchronous(s: Stmt) -> bool:
 
 
 def copy_of(s: Stmt) -> Copy | None:
-    """The copy that a store, or a branch with one on either side, is; None for other statements."""
+    """A statement as a copy, if it is a store, or a branch with a store on either side, that only
+    copies; else None."""
     match s:
         case Store(_, _, Select(cond, Load() as load, other)):
             if cond.dtype.lanes == 1 and _is_zero(other) and _can_be_copied(s, load):
@@ -76,7 +77,7 @@ def copies_in(s: Stmt) -> Iterator[Copy]:
 
 
 def other_than_copies(s: Stmt) -> Iterator[Stmt]:
-    """The statements of a nest over threadIdx that are no copies."""
+    """The statements in a nest over threadIdx that are not copies."""
     if copy_of(s) is not None:
         return
     match s:

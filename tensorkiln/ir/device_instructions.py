@@ -34,16 +34,14 @@ WARP_THREADS, WARPGROUP_THREADS = 32, 128
 
 @dataclass(frozen=True, slots=True)
 class InstructionText:
-    """An expression in the language of a code generator, over the operands `a`, `b`, `c`.
+    """An expression in the language of a code generator, over the operands `a`, `b`, `c`. `{lanes}`
+    is the number of lanes of the result, `{space}` the qualifier of a pointer among the operands.
+    `option`: a target option that must be true. `extensions`: what the device must support.
 
-    `{lanes}` is the number of lanes of the result, `{space}` the qualifier of a pointer among the
-    operands. `option`: the option of the target that must be true. `extensions`: what the device
-    must have for it.
-
-    For PTX (`ptx`) it is the name of LLVM's intrinsic behind "llvm.nvvm.", in which `{types}` are
+    For PTX (`ptx`) it is the name of LLVM's intrinsic after "llvm.nvvm.", in which `{types}` are
     those of the operands (`codegen/ptx/instructions.py`). `capability`: the least compute
     capability of a GPU of NVIDIA that has it, 80 for 8.0; later ones have it too, unless `archs`
-    names the only architectures that do. `newer`: that of operands of a type which came later.
+    lists the only architectures. `newer`: the capability for operand types that were added later.
     """
 
     text: str
@@ -63,9 +61,9 @@ Signature = tuple[DType, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInstruction:
-    """A row. `signatures`: the types of the result and of each operand, for each choice of these.
-    `memory`: by position, the scopes of memory in which an operand, a Load, must be. `text`: by
-    code generator; of several the first whose option the target has."""
+    """A row. `signatures`: the possible types of the result and of each operand. `memory`: for
+    operands that are Loads, by position, the scopes of memory that they may read. `text`: by code
+    generator; of several, the first whose option the target has."""
 
     name: str
     participants: str
@@ -141,7 +139,7 @@ MATRIX_ALIGN = 1024  # bytes, of its factors: eight rows of 128, after which the
 
 
 def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
-    """a * b + c, of whole matrices in shared memory, which the instruction itself reads."""
+    """a * b + c, of whole matrices in shared memory, which the instruction reads itself."""
     left, right = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
     sums = f"float32x{WARPGROUP_ROWS * columns // WARPGROUP_THREADS}"
     shape = f"m{WARPGROUP_ROWS}n{columns}"

@@ -14,7 +14,7 @@ from tensorkiln.ir.visit import children
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """The operations of an expression, and how many of them may stand one in another."""
+    """Limits on the operations of an expression, and on their nesting."""
 
     operations: int
     depth: int
@@ -23,7 +23,7 @@ class SizeLimit:
         return f"{self.operations} operations, {self.depth} of them one in another"
 
     def is_exceeded(self, e: Expr) -> bool:
-        """Whether an expression has more of either. Takes no longer for one that is far larger."""
+        """Whether an expression exceeds a limit. Takes no longer for a much larger one."""
         pending, count = [(e, 0)], 0
         while pending:
             x, depth = pending.pop()

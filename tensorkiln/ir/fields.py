@@ -34,8 +34,8 @@ def bound_in(*scope: str) -> dict[str, tuple[str, ...]]:
 
 
 class Inner:
-    """Base of what a node consists of that is not a node itself, such as the regions of a block.
-    Its parts are parts of the node."""
+    """Base of parts of nodes that are not nodes themselves, such as the regions of a block. Their
+    parts are parts of the node."""
 
     __slots__ = ()
 
@@ -67,7 +67,8 @@ class Rewriters(dict[type, Rewrite]):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How the parts in a value are read, and replaced; the same value if all remain the same."""
+    """How the parts in a value are read and replaced. Replacing returns the same value if all parts
+    stay the same."""
 
     read: Callable[[Any], Iterable[Any]]
     rewrite: Rewrite

@@ -20,9 +20,8 @@ KEPT_VALUES = "kiln_kept_values"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Result `output` of a function is what `kernel` computes, or a step of the host if that is
-    empty; `names` are those that graph passes have for the value, the first one its own and the
-    others of reshapes of it."""
+    """Result `output` of a function is what `kernel`, or if that is empty a host step, computes.
+    `names` are its names in graph passes: its own, then those of reshapes of it."""
 
     output: int
     kernel: str

@@ -6,7 +6,8 @@ from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, Ramp, binary, cast
 
 
 def lane_of(e: Expr, lane: Expr) -> Expr | None:
-    """A lane of a vector of indices; None for one that is made in another way."""
+    """A lane of a vector of indices; None unless the vector is made of Ramps, Broadcasts and
+    scalars by casts and binary operators."""
     if e.dtype.lanes == 1:
         return e
     match e:

@@ -40,9 +40,9 @@ BARRIER_BYTES = 8  # of one in shared memory
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`loops`: those over blockIdx, outermost first. `body`: what a block runs. `block`: the number
-    of threads of a block along x, y and z. `shared`: its buffers of this scope. `ring`: the loop
-    for which the last threads along x copy (`ir/rings.py`), if there is one."""
+    """The parts of a device function. `loops`: those over blockIdx, outermost first. `body`: what a
+    block runs. `block`: threads of a block along x, y and z. `shared`: the buffers in shared
+    memory. `ring`: the loop that has producer threads (`ir/rings.py`), if there is one."""
 
     loops: tuple[For, ...]
     body: Stmt
@@ -80,7 +80,8 @@ class Launch:
 
     @property
     def barriers(self) -> int:
-        """Where those of a ring begin, two for each of its parts: filled, and free again."""
+        """The offset of a ring's barriers in shared memory: two for each part, *full* and
+        *free*."""
         return -(-self._end // BARRIER_BYTES) * BARRIER_BYTES
 
 

@@ -39,8 +39,8 @@ PRODUCERS, PARTS, TENSOR_MAPS = "producers", "parts", "tensor_maps"
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """`copies`: the nests of the `producers`; `rest`: those of the other threads. `tensor_maps`:
-    whether boxes of tensors may be copied as such."""
+    """`copies`: the nests that `producers` run; `rest`: the nests of the other threads.
+    `tensor_maps`: whether hardware may copy boxes of tensors."""
 
     loop: For
     producers: int
@@ -51,14 +51,13 @@ class Ring:
 
 
 def producers_of(s: Stmt | None) -> int:
-    """How many threads of their own copy for a loop; 0 for any other statement."""
+    """The producer threads of a loop; 0 for any other statement."""
     found = s.attrs.get(PRODUCERS) if isinstance(s, For) else None
     return found if isinstance(found, int) else 0
 
 
 def ring_of(s: Stmt | None) -> Ring | None:
-    """The ring that a loop is; None for any other statement, and if its copies are made by the
-    threads that compute."""
+    """A loop as a ring; None for any other statement, and if the threads that compute also copy."""
     producers = producers_of(s)
     if not producers or not isinstance(s, For):
         return None
@@ -91,7 +90,7 @@ def _is_nest(s: Stmt) -> bool:
 
 
 def _alone(s: For) -> bool:
-    """Whether a nest has a loop along x, and no other."""
+    """Whether a nest has a single loop, along x."""
     loops = [t for t in walk_stmt(s) if _is_nest(t)]
     return len(loops) == 1 and s.attrs.get("thread") == THREAD_INDICES[0]
 

@@ -54,8 +54,8 @@ def whole(rows: int, columns: int) -> tuple[Expr, Expr]:
 
 
 def matrix_of(b: Buffer) -> tuple[int, int]:
-    """The rows and columns of each tile of a buffer; 0 for an extent that is not constant or
-    that there is not."""
+    """(rows, columns) of each tile of a buffer, where 0 is an extent that is missing or not
+    constant."""
     if len(b.shape) < 2:
         return 0, 0
     rows, columns = (int_value(d) or 0 for d in b.shape[-2:])
@@ -88,8 +88,7 @@ def tile_buffers(s: Stmt) -> Iterator[Buffer]:
 
 
 def fault_of_region(s: Alloc) -> str:
-    """What is wrong with the outermost allocation of tiles, in which all of them are configured at
-    once; empty if nothing is."""
+    """Why the outermost allocation of tiles cannot configure all tiles inside; empty if it can."""
     count = 0
     for b in tile_buffers(s):
         rows, columns = matrix_of(b)
@@ -148,8 +147,8 @@ def _split(e: Expr) -> tuple[Expr | None, Expr]:
 
 
 def fault_of(s: Store) -> str:
-    """What is wrong with a store that works on tiles, apart from the types of its values and the
-    bounds of its indices; empty if nothing is."""
+    """Why a store that works on tiles is invalid, apart from the types of its values and the bounds
+    of its indices; empty if it is valid."""
     value = s.value
     if is_tile(s.buffer):
         if tile_index(s.buffer, s.indices) is None:

@@ -179,7 +179,7 @@ def _require_met(
 def _require_met_of_types(
     name: str, types: tuple[TensorType, ...], attrs: Attrs, kinds: tuple[type, ...]
 ) -> None:
-    """As `_require_met`, of operands that are no constants of integers."""
+    """As `_require_met`, for operands that are not constants of integers."""
     _require_met(OPS[name], types, attrs, (None,) * len(types))
 
 

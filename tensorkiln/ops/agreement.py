@@ -88,7 +88,7 @@ def _scatter(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
 
 
 def _scaled(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
-    """Quantisation: extents of scale and zero other than 1 are those of the data."""
+    """Quantization: extents of scale and zero, other than 1, are those of the data."""
     x = list(shapes[0])
     for other in shapes[1:]:
         for back in range(1, min(len(x), len(other)) + 1):

@@ -31,7 +31,7 @@ def stated(f: Function) -> Function:
 
 def of_branches(f: Function) -> Iterator[SizeCondition]:
     """What operators in the branches and loops of `f`, which `stated` returned, require of the
-    dimensions of its parameters: it is checked only where they run."""
+    dimensions of its parameters. It is checked only where they run."""
     dims = {v for p in f.params for v in symbols(p.type)}
     bounds = _within(dims, conditions_of(f))
     for b in f.bindings:

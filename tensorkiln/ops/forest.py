@@ -60,8 +60,9 @@ def _infer_leaves(types: Operands, a: Attrs) -> TensorType:
 
 
 def _np_leaves(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
-    """The node to which each sample comes in each tree, after as many steps as the attribute says.
-    `levels` are the trees' own: after so many their walks are at nodes that lead to themselves."""
+    """The node that each sample reaches in each tree after the number of steps in the attribute.
+    `levels` are the depths of single trees: after as many steps, walks are at nodes that lead to
+    themselves."""
     x, roots, _, nodes, limits = arrays
     last, row = len(nodes) - 1, np.arange(len(x))[:, None]
     both = np.concatenate([x, -x], axis=1)

@@ -64,7 +64,8 @@ def _program_stretch(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Elem
 
 
 def _place(own: Expr, new: Expr, i: Expr) -> Expr:
-    """Where index `i` of the result is read in a dimension of `own`, which is 1 or `new`."""
+    """The index at which a dimension of extent `own`, which is 1 or `new`, is read for index `i` of
+    the result."""
     if int_value(own) == 1:
         return as_expr(0)
     return i if same_extent(own, new) else minimum(i, own - 1)

@@ -84,8 +84,8 @@ def at_least(
 
 
 def shortest(condition: Expr, bounds: Bounds) -> Expr:
-    """A condition simplified, but for comparisons of a dimension: `n <= 9` does not become
-    `n < 10`."""
+    """A condition simplified, except that comparisons of a dimension stay as they are: `n <= 9`
+    does not become `n < 10`."""
     simple = simplify(condition, bounds)
     plain = isinstance(condition, Binary) and isinstance(condition.a, Var)
     return condition if plain and int_value(simple) is None else simple
@@ -101,8 +101,8 @@ def require_known(
     types: Sequence[TensorType],
     needs: Iterator[Need],
 ) -> None:
-    """Raise UserError for the first of `needs` that does not hold, whatever the symbolic extents
-    of operands, called `names`, are, but for 0: nobody means tensors that must be empty."""
+    """Raise UserError for the first of `needs` that cannot hold, whatever the symbolic extents of
+    the operands `names` are. Extents of 0 do not count: nobody means tensors that must be empty."""
     for need in needs:
         if _plain(need.condition):
             continue

@@ -96,7 +96,7 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 
 def combined(old: Expr, new: Expr, reduction: str) -> Expr:
-    """Return what becomes of an element where `new` is put, or combined with it."""
+    """The new value of an element when `new` is stored there, or combined with it."""
     if reduction == "none":
         return new
     if reduction in ("max", "min"):
@@ -162,7 +162,7 @@ def _np_bounds_check(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def outside_message(index: int, place: tuple[int, ...], a: Attrs) -> str:
-    """What is said of an index that is outside; crt/error.c says it when a function runs."""
+    """The sentence about an index that is outside; crt/error.c says the same at run time."""
     extent = int_value(as_expr(a.extent))
     least = f"-{extent}" if a.negative and extent else "0"
     legal = f"expected {least} to {(extent or 0) - 1}" if extent else "which has no elements"

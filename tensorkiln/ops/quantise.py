@@ -1,4 +1,4 @@
-"""Affine quantisation to 8 or 16 bits: the integer q stands for the number (q - zero) * scale.
+"""Affine quantization to 8 or 16 bits: the integer q stands for the number (q - zero) * scale.
 
     quantize(x, scale, zero)      saturate(round_half_even(x / scale) + zero), in the type of zero
     dequantize(q, scale, zero)    (q - zero) * scale, in the type of scale
