@@ -31,43 +31,45 @@ def batch_dim(params: Sequence[ParamInfo]) -> Dim:
             )
     firsts = {param.shape[0] for param in params if param.shape}
     if len(firsts) != 1:
-        shown = ", ".join(f"{p.name}{p.shape_text}" for p in params)
+        shapes = ", ".join(f"{p.name}{p.shape_text}" for p in params)
         raise UserError(
-            f"the first dimensions of the inputs differ, and none is that of rows: {shown}",
+            f"the first dimensions of the inputs differ, and none is that of rows: {shapes}",
             code="not-scorable",
             hint="constants= names inputs that are no rows",
         )
-    (found,) = firsts
-    if (isinstance(found, str) and not found.isidentifier()) or found == 0:
-        raise UserError(f"the first dimension is {found}, not one of rows", code="not-scorable")
-    return found
+    (dim,) = firsts
+    if (isinstance(dim, str) and not dim.isidentifier()) or dim == 0:
+        raise UserError(f"the first dimension is {dim}, not one of rows", code="not-scorable")
+    return dim
 
 
-def rows_of_a_call(info: FunctionInfo, batch: Dim, asked: int | None, fits: int) -> tuple[int, int]:
-    """The most rows of a call, and the least: what was `asked` for, else `fits`, within what the
+def rows_of_a_call(
+    info: FunctionInfo, batch: Dim, batch_size: int | None, fits: int
+) -> tuple[int, int]:
+    """The most rows of a call, and the least: `batch_size`, else `fits`, within what the
     library takes. Raises UserError (code `batch-size`) for a number that it does not take."""
     if isinstance(batch, int):
-        if asked not in (None, batch):
+        if batch_size not in (None, batch):
             raise UserError(
                 f"the library takes {batch} rows at a time",
                 code="batch-size",
-                where=f"batch_size={asked}",
+                where=f"batch_size={batch_size}",
                 hint="leave it out, or compile the model with a symbolic batch dimension",
             )
         return batch, batch
-    least = max(1, int(info.symbols.get(batch, 1)))
-    most = most_of(batch, info.requires)
-    if asked is not None:
-        if asked < least or (most is not None and asked > most):
-            span = f"{least} or more" if most is None else f"{least} to {most}"
+    lower = max(1, int(info.symbols.get(batch, 1)))
+    upper = most_of(batch, info.requires)
+    if batch_size is not None:
+        if batch_size < lower or (upper is not None and batch_size > upper):
+            span = f"{lower} or more" if upper is None else f"{lower} to {upper}"
             raise UserError(
                 f"the library takes {span} rows at a time",
                 code="batch-size",
-                where=f"batch_size={asked}",
+                where=f"batch_size={batch_size}",
             )
-        return asked, least
-    fits = max(least, min(MOST_ROWS, fits))
-    return fits if most is None else min(fits, most), least
+        return batch_size, lower
+    fits = max(lower, min(MOST_ROWS, fits))
+    return fits if upper is None else min(fits, upper), lower
 
 
 def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> int:
@@ -84,8 +86,8 @@ def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> 
 def most_of(symbol: str, requires: Sequence[str]) -> int | None:
     """The most that conditions such as `batch <= 512` leave a symbolic dimension; None: any."""
     limit = re.compile(rf"{re.escape(symbol)} (<=?) (\d+)(?: \(.*\))?")
-    found = map(limit.fullmatch, requires)
-    limits = [int(m[2]) - (m[1] == "<") for m in found if m]
+    matches = map(limit.fullmatch, requires)
+    limits = [int(m[2]) - (m[1] == "<") for m in matches if m]
     return min(limits) if limits else None
 
 

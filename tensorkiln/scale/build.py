@@ -46,17 +46,17 @@ _PLUGINS = ("tensorkiln.externals", "tensorkiln.kernel_families", "tensorkiln.on
 def compiler_identity() -> dict[str, str]:
     """What decides, besides model, target and options, which bytes a compile makes: this package,
     the packages that it computes, generates code and links with, and installed plugins."""
-    found = {"tensorkiln": VERSION, "sources": package_digest()}
+    versions = {"tensorkiln": VERSION, "sources": package_digest()}
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            versions[name] = version(name)
     with suppress(UserError):  # without a linker, archives can be made none the less
-        found["linker"] = choose_toolchain("x86_64-linux-gnu").identity
+        versions["linker"] = choose_toolchain("x86_64-linux-gnu").identity
     for group in _PLUGINS:
         for point in entry_points_of(group):
             of = point.dist.version if point.dist else "?"
-            found[f"{group}: {point.name}"] = f"{package_of(point)} {of}"
-    return found
+            versions[f"{group}: {point.name}"] = f"{package_of(point)} {of}"
+    return versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,12 @@ def _path(folder: Path, name: str) -> Path:
 def _found(work: Work, results: Results, folder: Path) -> tuple[File, ...] | None:
     """The files of a result that a cache has, written to a folder. Equal rows of other targets and
     models have the same result, so their names are of this row."""
-    found = results.find(work.key)
-    if found is None or len(found) != len(work.names):
+    cached_files = results.find(work.key)
+    if cached_files is None or len(cached_files) != len(work.names):
         return None
-    files = tuple(File(name, f.sha256, f.bytes) for name, f in zip(work.names, found, strict=True))
+    files = tuple(
+        File(name, f.sha256, f.bytes) for name, f in zip(work.names, cached_files, strict=True)
+    )
     return files if all(results.fetch(f, _path(folder, f.name)) for f in files) else None
 
 
@@ -196,22 +198,22 @@ def _made(work: Work, results: Results, folder: Path) -> tuple[str, ...]:
 
 
 def _require_compiler(expected: Mapping[str, str]) -> None:
-    own = compiler_identity()
-    differs = [k for k in sorted({*own, *expected}) if own.get(k) != expected.get(k)]
+    identity = compiler_identity()
+    differs = [k for k in sorted({*identity, *expected}) if identity.get(k) != expected.get(k)]
     if differs:
         name = differs[0]
         raise UserError(
-            f"this worker has another compiler: {name} is {own.get(name)!r}, expected "
+            f"this worker has another compiler: {name} is {identity.get(name)!r}, expected "
             f"{expected.get(name)!r}",
             code="other-compiler",
             hint="install the same packages there, and set CC to the same",
         )
 
 
-def _require_same(model: ModelFile, found: ModelSource | None) -> None:
-    assert found is not None
+def _require_same(model: ModelFile, source: ModelSource | None) -> None:
+    assert source is not None
     weights = dict(model.source.weights)
-    if found.sha256 != model.source.sha256 or any(weights.get(n) != h for n, h in found.weights):
+    if source.sha256 != model.source.sha256 or any(weights.get(n) != h for n, h in source.weights):
         raise UserError(
             "the model has changed since the farm began", code="changed", where=model.path
         )
@@ -231,11 +233,11 @@ def _at_hand(model: ModelFile, results: Results) -> Iterator[Path]:
 def _fetched(model: ModelFile, results: Results, folder: Path) -> Path:
     """The path of a model in a folder, to which its files are copied. UserError (code
     `missing-file`) if no cache and no URL has them."""
-    own = model.files[0][0]
+    model_name = model.files[0][0]
     for name, sha256 in model.files:
         to = resolve_inside(folder, name)
         to.parent.mkdir(parents=True, exist_ok=True)
-        if name == own and model.data is not None:
+        if name == model_name and model.data is not None:
             to.write_bytes(model.data)
         elif not results.fetch(File(name, sha256, 0), to) and not _downloaded(model, name, to):
             raise UserError(
@@ -244,7 +246,7 @@ def _fetched(model: ModelFile, results: Results, folder: Path) -> Path:
                 where=model.path,
                 hint="keep models where all machines find them, or give them a cache: --cache URL",
             )
-    return folder / own
+    return folder / model_name
 
 
 def _downloaded(model: ModelFile, name: str, to: Path) -> bool:
@@ -257,13 +259,13 @@ def _downloaded(model: ModelFile, name: str, to: Path) -> bool:
 def download_model(url: str, folder: Path) -> Path:
     """The path of a model in a folder, to which it and its files of weights are copied from where
     the URL says. UserError (code `missing-file`) if one is not there."""
-    parent, _, own = url.rpartition("/")
-    names = [own]
+    parent, _, model_name = url.rpartition("/")
+    names = [model_name]
     for name in names:  # which grow when the model is there
         to = resolve_inside(folder, name)
         to.parent.mkdir(parents=True, exist_ok=True)
         if not download(f"{parent}/{name}", to):
             raise UserError("no such file", code="missing-file", where=f"{parent}/{name}")
-        if name == own and to.suffix.lower() == ".onnx":
+        if name == model_name and to.suffix.lower() == ".onnx":
             names += file_names(to)
-    return folder / own
+    return folder / model_name

@@ -95,21 +95,21 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
     """Raise UserError (codes `column-type`, `column-shape`) for a column of which no row can be
     rows of the input: its elements would change their values, or their number is another."""
     row = (param.shape or ())[1:]
-    what, row_text = f"input {param.name!r}", shown_dims(row)
+    subject, row_text = f"input {param.name!r}", shown_dims(row)
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if is_bytes(kind):
         size = static_size(row)
         if size is None:
             raise UserError(
-                f"{what} has rows of {shown_dims(row)}, and bytes do not say which",
+                f"{subject} has rows of {shown_dims(row)}, and bytes do not say which",
                 code="column-shape",
                 where=f"column {name!r} ({kind})",
                 hint=_HINT,
             )
         if pa.types.is_fixed_size_binary(kind) and kind.byte_width != size * dtype.itemsize:
             raise UserError(
-                f"a row of {what} has {size * dtype.itemsize} bytes ({param.dtype} {row_text})",
+                f"a row of {subject} has {size * dtype.itemsize} bytes ({param.dtype} {row_text})",
                 code="column-shape",
                 where=f"column {name!r} ({kind})",
                 hint=_HINT,
@@ -118,7 +118,7 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
     leaf = leaf_of(kind)
     if leaf is None or not np.can_cast(_numpy_type(leaf.element), dtype, "safe"):
         raise UserError(
-            f"{what} is {param.dtype}, which cannot hold every value of a column of {kind}",
+            f"{subject} is {param.dtype}, which cannot hold every value of a column of {kind}",
             code="column-type",
             where=f"column {name!r}",
             hint=_HINT + ", or cast the column",
@@ -127,14 +127,14 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
         sizes = tuple(d for d in leaf.dims if d is not None)
         if _fitted(sizes, row, leaf.says_shape) is None:
             raise UserError(
-                f"a row of {what} is {row_text}, one of the column {shown_dims(leaf.dims)}",
+                f"a row of {subject} is {row_text}, one of the column {shown_dims(leaf.dims)}",
                 code="column-shape",
                 where=f"column {name!r} ({kind})",
                 hint=_HINT,
             )
     elif len(leaf.dims) == 1 and sum(isinstance(d, str) for d in row) > 1:
         raise UserError(
-            f"a row of {what} is {shown_dims(row)}: a flat list does not say which of these it is",
+            f"a row of {subject} is {row_text}: a flat list does not say which of these it is",
             code="column-shape",
             where=f"column {name!r} ({kind})",
             hint="nest lists, or " + _HINT,
@@ -142,8 +142,8 @@ def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any])
 
 
 def _numpy_type(kind: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return found
+    numpy_type: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return numpy_type
 
 
 def shown_dims(dims: Sequence[Dim | None]) -> str:
@@ -157,22 +157,22 @@ def static_size(dims: Sequence[Dim]) -> int | None:
     return math.prod(sizes) if len(sizes) == len(dims) else None
 
 
-def _fitted(found: Shape, wanted: Sequence[Dim], says_shape: bool) -> Shape | None:
-    """The shape that a row of `found` elements has as `wanted`; None if it is no such row. A flat
+def _fitted(sizes: Shape, row_dims: Sequence[Dim], says_shape: bool) -> Shape | None:
+    """The shape that a row of these sizes has for `row_dims`; None if it is no such row. A flat
     list is taken in the order of C; one that says its shape must have that one."""
-    if len(found) == len(wanted) and all(
-        isinstance(w, str) or f == w for f, w in zip(found, wanted, strict=True)
+    if len(sizes) == len(row_dims) and all(
+        isinstance(dim, str) or size == dim for size, dim in zip(sizes, row_dims, strict=True)
     ):
-        return found
+        return sizes
     if says_shape:
         return None
-    count, known = math.prod(found), math.prod(d for d in wanted if isinstance(d, int))
-    symbols = [d for d in wanted if isinstance(d, str)]
+    count, fixed_count = math.prod(sizes), math.prod(d for d in row_dims if isinstance(d, int))
+    symbols = [d for d in row_dims if isinstance(d, str)]
     if not symbols:
-        return tuple(d for d in wanted if isinstance(d, int)) if count == known else None
-    if len(symbols) > 1 or known == 0 or count % known:
+        return tuple(d for d in row_dims if isinstance(d, int)) if count == fixed_count else None
+    if len(symbols) > 1 or fixed_count == 0 or count % fixed_count:
         return None
-    return tuple(d if isinstance(d, int) else count // known for d in wanted)
+    return tuple(d if isinstance(d, int) else count // fixed_count for d in row_dims)
 
 
 def tensors_of(
@@ -188,41 +188,41 @@ def tensors_of(
         column = column.dictionary_decode()
     for row in _null_rows(column):
         refused.setdefault(row, f"column {name!r} is null")
-    wanted = (param.shape or ())[1:]
+    row_dims = (param.shape or ())[1:]
     if is_bytes(column.type):
-        return _of_bytes(column, wanted, dtype, name, refused)
+        return _of_bytes(column, row_dims, dtype, name, refused)
     leaf = leaf_of(column.type)
     assert leaf is not None  # by require_column
     values, ends = _elements(column, len(column))
-    lost = _null_rows(values)
-    if len(lost):
+    nulls = _null_rows(values)
+    if len(nulls):
         starts = np.arange(len(column)) * _each(leaf) if ends is None else ends[:-1]
-        for row in np.unique(np.searchsorted(starts, lost, side="right") - 1):
+        for row in np.unique(np.searchsorted(starts, nulls, side="right") - 1):
             refused.setdefault(int(row), f"column {name!r} has a null in it")
         data = values.buffers()[1]  # whatever is where nothing is valid
         values = pa.Array.from_buffers(values.type, len(values), [None, data], offset=values.offset)
     flat = _as_numpy(values, dtype)
     if ends is None:
         sizes = tuple(d for d in leaf.dims if d is not None)
-        shape = _fitted(sizes, wanted, leaf.says_shape)
+        shape = _fitted(sizes, row_dims, leaf.says_shape)
         assert shape is not None
         return Rows(flat.reshape(len(column), *shape))
     if len(leaf.dims) > 1 and leaf.dims.count(None) + (leaf.dims[0] is not None) > 1:
-        return _of_nested(column, leaf, wanted, dtype, name, refused)
+        return _of_nested(column, leaf, row_dims, dtype, name, refused)
     inner = tuple(d for d in leaf.dims[1:] if d is not None)
     counts = np.diff(ends) // max(1, math.prod(inner))
     shapes: list[Shape] = []
-    known: dict[int, Shape | None] = {}
+    shape_of_count: dict[int, Shape | None] = {}
     for row, count in enumerate(counts.tolist()):
-        if count not in known:
-            known[count] = _fitted((count, *inner), wanted, leaf.says_shape)
-        shape = known[count]
+        if count not in shape_of_count:
+            shape_of_count[count] = _fitted((count, *inner), row_dims, leaf.says_shape)
+        shape = shape_of_count[count]
         if shape is None:
-            found = shown_dims((count, *inner))
-            text = f"column {name!r} has a row of {found}, expected {shown_dims(wanted)}"
+            row_text = shown_dims((count, *inner))
+            text = f"column {name!r} has a row of {row_text}, expected {shown_dims(row_dims)}"
             refused.setdefault(row, text)
         shapes.append(shape or (0,))
-    if not refused and len(known) == 1 and len(shapes) * math.prod(shapes[0]) == len(flat):
+    if not refused and len(shape_of_count) == 1 and len(shapes) * math.prod(shapes[0]) == len(flat):
         return Rows(flat.reshape(len(column), *shapes[0]))
     return Rows(flat, ends[:-1], shapes)
 
@@ -265,15 +265,15 @@ def _elements(column: Any, count: int) -> tuple[Any, npt.NDArray[np.int64] | Non
 
 
 def _as_numpy(values: Any, dtype: np.dtype[Any]) -> Array:
-    found: Array = values.to_numpy(zero_copy_only=False)
-    return found if found.dtype == dtype else found.astype(dtype)
+    array: Array = values.to_numpy(zero_copy_only=False)
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def _of_bytes(
-    column: Any, wanted: Sequence[Dim], dtype: np.dtype[Any], name: str, refused: Refusals
+    column: Any, row_dims: Sequence[Dim], dtype: np.dtype[Any], name: str, refused: Refusals
 ) -> Rows:
     """Tensors whose bytes, in the order of C and of this machine, are the column's values."""
-    shape = tuple(d for d in wanted if isinstance(d, int))
+    shape = tuple(d for d in row_dims if isinstance(d, int))
     size = math.prod(shape) * dtype.itemsize
     if pa.types.is_fixed_size_binary(column.type) and column.null_count == 0:
         data = column.buffers()[1]
@@ -281,26 +281,25 @@ def _of_bytes(
         flat = np.frombuffer(data, np.uint8)[begin : begin + len(column) * size]
         if flat.ctypes.data % dtype.alignment == 0:
             return Rows(flat.view(dtype).reshape(len(column), *shape))
-    made = np.zeros((len(column), *shape), dtype)
-    rows = made.reshape(len(column), -1).view(np.uint8)
+    tensors = np.zeros((len(column), *shape), dtype)
+    rows = tensors.reshape(len(column), -1).view(np.uint8)
     for row, value in enumerate(column):
         if not value.is_valid:
             continue
         buffer = value.as_buffer()
         if buffer.size != size:
-            text = (
-                f"column {name!r} has {buffer.size} bytes, expected {size} of {shown_dims(wanted)}"
-            )
+            row_text = shown_dims(row_dims)
+            text = f"column {name!r} has {buffer.size} bytes, expected {size} of {row_text}"
             refused.setdefault(row, text)
             continue
         rows[row] = np.frombuffer(buffer, np.uint8)
-    return Rows(made)
+    return Rows(tensors)
 
 
 def _of_nested(
     column: Any,
     leaf: Leaf,
-    wanted: Sequence[Dim],
+    row_dims: Sequence[Dim],
     dtype: np.dtype[Any],
     name: str,
     refused: Refusals,
@@ -314,8 +313,8 @@ def _of_nested(
         if row not in refused:
             try:
                 part = np.asarray(value.as_py(), dtype)
-                shape = _fitted(part.shape, wanted, True)
-                text = f"a row of {shown_dims(part.shape)}, expected {shown_dims(wanted)}"
+                shape = _fitted(part.shape, row_dims, True)
+                text = f"a row of {shown_dims(part.shape)}, expected {shown_dims(row_dims)}"
             except ValueError:
                 text = "a list whose parts are of several lengths"
             if shape is None:

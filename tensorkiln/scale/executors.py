@@ -33,12 +33,12 @@ def executor_of(text: str, *, cpus: int = 1) -> Executor:
     `no-cluster` where none answers.
     """
     engine, colon, address = text.partition(":") if isinstance(text, str) else ("", "", "")
-    made = _ENGINES.get(engine)
-    if made is None or (colon and not address):
+    factory = _ENGINES.get(engine)
+    if factory is None or (colon and not address):
         raise _wrong(text, nearest(engine, _ENGINES))
     require_count("cpus", cpus)
     try:
-        return made(text, address, cpus)
+        return factory(text, address, cpus)
     except (TensorkilnError, MemoryError):
         raise
     except Exception as error:  # engines have no class for it in common
@@ -54,16 +54,16 @@ Given = Executor | str | None
 
 
 @contextmanager
-def given_executor(given: Given, where: str = "executor") -> Iterator[Executor | None]:
+def given_executor(argument: Given, argument_name: str = "executor") -> Iterator[Executor | None]:
     """What an argument says: an executor as it is; of text that of `executor_of`, which ends with
     the block; None. UserError (code `bad-executor`) for anything else."""
-    if isinstance(given, str):
-        with executor_of(given) as made:
-            yield made
+    if isinstance(argument, str):
+        with executor_of(argument) as executor:
+            yield executor
         return
-    if given is not None:
-        require_executor(given, where)
-    yield given
+    if argument is not None:
+        require_executor(argument, argument_name)
+    yield argument
 
 
 def _wrong(text: object, hint: str) -> UserError:

@@ -68,11 +68,11 @@ def farm(
     shared = None if cache is None else storage_of(cache).url
     if not dry_run:
         results_of(shared).require()
-    shown = watched(progress)
+    monitor = watched(progress)
     with ExitStack() as stack:
-        asked = stack.enter_context(given_executor(executor))
-        runs = stack.enter_context(local_executor()) if asked is None else asked
-        run = _Run(out, rows, shared, shown)
+        users_executor = stack.enter_context(given_executor(executor))
+        runs = stack.enter_context(local_executor()) if users_executor is None else users_executor
+        run = _Run(out, rows, shared, monitor)
         run.look(stack, getattr(runs, "cpus", 1))
         if dry_run:
             return run.report()
@@ -105,8 +105,8 @@ def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
 class _Run:
     """One run: what is known of each row, by name."""
 
-    def __init__(self, out: Storage, rows: Sequence[Row], cache: str | None, shown: Progress):
-        self._out, self._rows, self._cache, self._shown = out, rows, cache, shown
+    def __init__(self, out: Storage, rows: Sequence[Row], cache: str | None, progress: Progress):
+        self._out, self._rows, self._cache, self._progress = out, rows, cache, progress
         self._former = read_report(out)
         self._made: dict[str, Made] = {}
         self._work: dict[str, Work] = {}
@@ -116,19 +116,19 @@ class _Run:
         """Find the key of each row, and those that are there. Models that are downloaded go with
         `stack`."""
         models = {row.model.path: row.model for row in self._rows}
-        self._shown.phase("read models", len(models))
+        self._progress.phase("read models", len(models))
         files: dict[str, ModelFile | Failure] = {}
         for path, model in models.items():
             files[path] = _model_file(path, stack)
-            self._shown.advance(1, model.name)
-        self._shown.phase("look at outputs", len(self._rows))
+            self._progress.advance(1, model.name)
+        self._progress.phase("look at outputs", len(self._rows))
         for row in self._rows:
             try:
-                made = self._looked(row, files[row.model.path], cpus)
+                entry = self._looked(row, files[row.model.path], cpus)
             except TensorkilnError as error:  # of its place in the output
-                made = Made.of(row).failed(failure_of(error))
-            self._made[row.name] = made
-            self._shown.advance(1, row.name)
+                entry = Made.of(row).failed(failure_of(error))
+            self._made[row.name] = entry
+            self._progress.advance(1, row.name)
 
     def _looked(self, row: Row, file: ModelFile | Failure, cpus: int) -> Made:
         about = Made.of(row)
@@ -165,40 +165,40 @@ class _Run:
         results = results_of(self._cache)
         models = list({work.model.path: work.model for work in self._work.values()}.values())
         models = [m for m in models if m.data is None and not is_url(m.path)]
-        self._shown.phase("share models", len(models))
+        self._progress.phase("share models", len(models))
         for model in models:
             parent = Path(model.local).parent
             for name, sha256 in model.files:
                 results.share(sha256, parent / name)
-            self._shown.advance(1, model.path)
+            self._progress.advance(1, model.path)
 
     def make(self, executor: Executor, fail_fast: bool) -> None:
         """Make the rows that are left."""
-        failed = any(made.state is State.FAILED for made in self._made.values())
+        failed = any(entry.state is State.FAILED for entry in self._made.values())
         if not self._work or (fail_fast and failed):
             return
         jobs = [
             Job(f"{work.key} {name}", build, (work,), name) for name, work in self._work.items()
         ]
-        for outcome in run_jobs(jobs, executor, progress=self._shown, title="compile"):
-            made = self._collected(outcome)
-            self._made[outcome.job.what] = made
+        for outcome in run_jobs(jobs, executor, progress=self._progress, title="compile"):
+            entry = self._collected(outcome)
+            self._made[outcome.job.what] = entry
             if time.monotonic() - self._written > _REPORT_EVERY:
                 self.write()
-            if fail_fast and made.state is State.FAILED:
+            if fail_fast and entry.state is State.FAILED:
                 return
 
     def _collected(self, outcome: Outcome) -> Made:
-        made = self._made[outcome.job.what].timed(outcome.seconds, outcome.tries)
+        entry = self._made[outcome.job.what].timed(outcome.seconds, outcome.tries)
         if outcome.failure is not None:
-            return made.failed(outcome.failure)
-        built: Built = outcome.result
-        stamps = [self._out.stamp(file.name) for file in built.files]
-        missing = next((f.name for f, s in zip(built.files, stamps, strict=True) if s is None), "")
+            return entry.failed(outcome.failure)
+        build: Built = outcome.result
+        stamps = [self._out.stamp(file.name) for file in build.files]
+        missing = next((f.name for f, s in zip(build.files, stamps, strict=True) if s is None), "")
         if missing:
-            return made.failed(_elsewhere(self._out, missing))
-        state = State.CACHED if built.cached else State.MADE
-        return made.noted(built.notes).done(state, built.files, [s or "" for s in stamps])
+            return entry.failed(_elsewhere(self._out, missing))
+        state = State.CACHED if build.cached else State.MADE
+        return entry.noted(build.notes).done(state, build.files, [s or "" for s in stamps])
 
     def write(self) -> None:
         """Write the report as far as it is known."""
@@ -241,5 +241,5 @@ def _elsewhere(out: Storage, name: str) -> Failure:
 
 def counts(rows: Iterable[Made]) -> dict[str, int]:
     """How many rows are in each state."""
-    found = [row.state for row in rows]
-    return {state.value: found.count(state) for state in State}
+    states = [row.state for row in rows]
+    return {state.value: states.count(state) for state in State}

@@ -139,17 +139,17 @@ def run_jobs(
         require_executor(executor)
         yield from _run(jobs, executor, tries, progress, title)
         return
-    with local_executor() as own:
-        yield from _run(jobs, own, tries, progress, title)
+    with local_executor() as local:
+        yield from _run(jobs, local, tries, progress, title)
 
 
-def require_executor(given: object, where: str = "executor") -> None:
+def require_executor(executor: object, argument: str = "executor") -> None:
     """Raise UserError (code `bad-executor`) for what takes no jobs."""
-    if isinstance(given, type) or not callable(getattr(given, "submit", None)):
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
         raise UserError(
-            f"{where} is {given!r}, expected one of concurrent.futures",
+            f"{argument} is {executor!r}, expected one of concurrent.futures",
             code="bad-executor",
-            where=where,
+            where=argument,
             hint="ProcessPoolExecutor, tk.scale.ray_executor(), or get_executor() of Dask's client",
         )
 
@@ -157,39 +157,41 @@ def require_executor(given: object, where: str = "executor") -> None:
 def _run(
     jobs: Iterable[Job], executor: Executor, tries: int, progress: Progress | None, title: str
 ) -> Iterator[Outcome]:
-    shown, left, seen = watched(progress), iter(jobs), set[str]()
-    held: dict[Future[_Answer], tuple[Job, int]] = {}
+    monitor, queue, submitted_keys = watched(progress), iter(jobs), set[str]()
+    pending: dict[Future[_Answer], tuple[Job, int]] = {}
     again: list[tuple[Job, int]] = []
 
     def fill() -> None:
-        while len(held) < IN_FLIGHT:
+        while len(pending) < IN_FLIGHT:
             if again:
                 job, count = again.pop()
-            elif (fresh := next((j for j in left if j.key not in seen), None)) is not None:
+            elif (
+                fresh := next((j for j in queue if j.key not in submitted_keys), None)
+            ) is not None:
                 job, count = fresh, 0
-                seen.add(job.key)
+                submitted_keys.add(job.key)
             else:
                 return
-            held[_submitted(executor, job)] = (job, count + 1)
+            pending[_submitted(executor, job)] = (job, count + 1)
 
     total = len(jobs) if isinstance(jobs, list | tuple) else 0
-    shown.phase(title, len({j.key for j in jobs}) if total else 0)
+    monitor.phase(title, len({j.key for j in jobs}) if total else 0)
     try:
         fill()
-        while held:
-            done, _ = wait(held, return_when=FIRST_COMPLETED)
-            for future in done:
-                job, count = held.pop(future)
-                found, lost = _collected(future)
-                if lost is not None and count < tries:
-                    shown.note(f"{job.what or job.key}: {lost}; once more")
+        while pending:
+            finished, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                job, count = pending.pop(future)
+                answer, loss = _collected(future)
+                if loss is not None and count < tries:
+                    monitor.note(f"{job.what or job.key}: {loss}; once more")
                     again.append((job, count))
                     continue
-                shown.advance(1, job.what)
-                yield Outcome(job, found.result, found.failure, count, found.seconds)
+                monitor.advance(1, job.what)
+                yield Outcome(job, answer.result, answer.failure, count, answer.seconds)
             fill()
     finally:
-        for future in held:
+        for future in pending:
             future.cancel()
 
 
@@ -229,9 +231,9 @@ def _collected(future: Future[_Answer]) -> tuple[_Answer, Failure | None]:
         return future.result(), None
     if not isinstance(error, Exception):
         raise error
-    lost = _is_lost(error)
-    failure = failure_of(error, lost)
-    return _Answer(None, failure, 0.0), failure if lost else None
+    worker_died = _is_lost(error)
+    failure = failure_of(error, worker_died)
+    return _Answer(None, failure, 0.0), failure if worker_died else None
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -243,9 +245,9 @@ def _is_lost(error: BaseException) -> bool:
     )
 
 
-def failure_of(error: BaseException, lost: bool = False) -> Failure:
+def failure_of(error: BaseException, worker_died: bool = False) -> Failure:
     """An exception as plain data."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, TensorkilnError):
-        return Failure(kind, text, error.code, lost=lost)
-    return Failure(kind, text, trace="".join(traceback.format_exception(error)), lost=lost)
+        return Failure(kind, text, error.code, lost=worker_died)
+    return Failure(kind, text, trace="".join(traceback.format_exception(error)), lost=worker_died)

@@ -89,23 +89,29 @@ class LocalExecutor(Executor):
                     inner.set_exception(error)
             inner.add_done_callback(partial(self._finish, future, pool))
 
-    def _finish(self, future: Future[Any], pool: ProcessPoolExecutor, done: Future[Any]) -> None:
-        error = done.exception() if not done.cancelled() else WorkerLost("the executor was closed")
-        lost = isinstance(error, BrokenExecutor)
+    def _finish(
+        self, future: Future[Any], pool: ProcessPoolExecutor, pool_future: Future[Any]
+    ) -> None:
+        error = (
+            pool_future.exception()
+            if not pool_future.cancelled()
+            else WorkerLost("the executor was closed")
+        )
+        broken = isinstance(error, BrokenExecutor)
         with self._idle:
             self._busy.discard(pool)
             if not self._closed or self._waiting:
-                self._free.append(None if lost else pool)
-            elif not lost:
+                self._free.append(None if broken else pool)
+            elif not broken:
                 self._free.append(pool)
             self._idle.notify_all()
-        if lost:
+        if broken:
             pool.shutdown(wait=False)
             future.set_exception(WorkerLost("its process died"))
         elif error is not None:
             future.set_exception(error)
         else:
-            future.set_result(done.result())
+            future.set_result(pool_future.result())
         self._start()
 
 

@@ -59,7 +59,7 @@ class Model:
     name: str
     path: str
     place: str = field(compare=False)
-    said: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Row:
 class Manifest:
     """The rows in the order of the manifest: by model, target, and the lists of options."""
 
-    where: str
+    source: str
     rows: tuple[Row, ...]
 
 
@@ -120,7 +120,7 @@ class _Rule:
 
     patterns: Mapping[str, tuple[str, ...]]
     place: str
-    said: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def holds(self, **values: str) -> bool:
         """Whether each pattern matches the value of its name."""
@@ -132,14 +132,14 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    where: str
+    source: str
     folder: Path
 
     def wrong(self, message: str, place: str, hint: str = "") -> UserError:
-        return UserError(message, code=CODE, where=f"{self.where}: {place}", hint=hint)
+        return UserError(message, code=CODE, where=f"{self.source}: {place}", hint=hint)
 
     def manifest(self, parsed: dict[str, Any]) -> Manifest:
-        whole = Reader(parsed, f"{self.where}: manifest", CODE)
+        whole = Reader(parsed, f"{self.source}: manifest", CODE)
         whole.only(_KEYS)
         for key in ("models", "targets"):
             if not whole.get(key, dict, {}):
@@ -150,45 +150,53 @@ class _Reading:
         overrides = [self._rule(r, i, "override") for i, r in enumerate(whole.rows("override"))]
         excludes = [self._rule(r, i, "exclude") for i, r in enumerate(whole.rows("exclude"))]
         rows: dict[str, Row] = {}
-        used = set[str]()
-        for model, (target_name, target, own, place) in itertools.product(models, targets):
+        matching_places = set[str]()
+        for model, (target_name, target, target_settings, place) in itertools.product(
+            models, targets
+        ):
             over = [r for r in overrides if r.holds(model=model.name, target=target_name)]
-            used |= {r.place for r in over}
-            said = _merged(defaults, model.said, own, *(r.said for r in over))
-            for axes in itertools.product(*(said.get(axis) or (None,) for axis in AXES)):
+            matching_places |= {r.place for r in over}
+            settings = _merged(
+                defaults, model.settings, target_settings, *(r.settings for r in over)
+            )
+            for axes in itertools.product(*(settings.get(axis) or (None,) for axis in AXES)):
                 chosen = dict(zip(AXES, axes, strict=True))
-                asked = {axis: value or AXES[axis][0] for axis, value in chosen.items()}
+                axis_values = {axis: value or AXES[axis][0] for axis, value in chosen.items()}
                 out = [
-                    r for r in excludes if r.holds(model=model.name, target=target_name, **asked)
+                    r
+                    for r in excludes
+                    if r.holds(model=model.name, target=target_name, **axis_values)
                 ]
-                used |= {r.place for r in out}
+                matching_places |= {r.place for r in out}
                 if out:
                     continue
-                row = self._row(model, target_name, target, {**said, **chosen}, place)
+                row = self._row(model, target_name, target, {**settings, **chosen}, place)
                 for name in row.names:
                     self._require_new(rows, name, row)
                 rows[row.name] = row
                 if len(rows) > MOST_ROWS:
                     raise self.wrong(f"it has more than {MOST_ROWS} rows", "manifest")
         for rule in (*overrides, *excludes):
-            if rule.place not in used:
+            if rule.place not in matching_places:
                 self._refuse_unused(rule, models, [name for name, *_ in targets])
         if not rows:
             raise self.wrong("everything is excluded", "manifest.exclude")
-        return Manifest(self.where, tuple(rows.values()))
+        return Manifest(self.source, tuple(rows.values()))
 
     def _require_new(self, rows: Mapping[str, Row], name: str, row: Row) -> None:
-        other = next((r for r in rows.values() if name in r.names), None) if name in rows else None
-        if other is not None:
+        former_row = (
+            next((r for r in rows.values() if name in r.names), None) if name in rows else None
+        )
+        if former_row is not None:
             raise self.wrong(
-                f"{name!r} would be the file of two rows, this and {other.model.place}",
+                f"{name!r} would be the file of two rows, this and {former_row.model.place}",
                 row.model.place,
                 "give one of the models another name",
             )
 
     def _refuse_unused(self, rule: _Rule, models: Sequence[Model], targets: list[str]) -> None:
-        known = {"model": [m.name for m in models], "target": targets}
-        for key, names in known.items():
+        names_of_kind = {"model": [m.name for m in models], "target": targets}
+        for key, names in names_of_kind.items():
             for pattern in rule.patterns.get(key, ()):
                 if not any(fnmatchcase(name, pattern) for name in names):
                     message = f"no {key} is called {pattern!r}"
@@ -198,24 +206,24 @@ class _Reading:
     # -- models ------------------------------------------------------------------------------------
 
     def _models(self, whole: Reader) -> Iterator[Model]:
-        seen: dict[str, str] = {}
+        place_of_name: dict[str, str] = {}
         for key, value in whole.items("models"):
             place = f"manifest.models.{key}"
             entry = {"path": value} if isinstance(value, str) else value
-            reader = Reader(entry, f"{self.where}: {place}", CODE)
-            said = read_options(reader, ("path",), model=True)
+            reader = Reader(entry, f"{self.source}: {place}", CODE)
+            settings = read_options(reader, ("path",), model=True)
             files = list(self._files(key, reader.get("path", str), place))
-            if len(files) > 1 and "name" in said:
+            if len(files) > 1 and "name" in settings:
                 raise self.wrong("several models cannot have one name", f"{place}.name")
             for name, path in files:
-                if name in seen:
-                    message = f"two models are called {name!r}: this and {seen[name]}"
+                if name in place_of_name:
+                    message = f"two models are called {name!r}: this and {place_of_name[name]}"
                     raise self.wrong(message, place)
                 if not _NAME.fullmatch(name):
                     hint = "give it a name of its own: [models] NAME = PATH"
                     raise self.wrong(f"{name!r} is not {_NAME_TEXT}", place, hint)
-                seen[name] = place
-                yield Model(name, path, place, said)
+                place_of_name[name] = place
+                yield Model(name, path, place, settings)
 
     def _files(self, key: str, path: str, place: str) -> Iterator[tuple[str, str]]:
         """The names and places of an entry's models."""
@@ -225,11 +233,11 @@ class _Reading:
         if not any(c in path for c in "*?["):
             yield key, local_path(whole) or whole
             return
-        found = matches_of(whole)
-        if not found:
+        matches = matches_of(whole)
+        if not matches:
             raise self.wrong(f"no file matches {path!r}", f"{place}.path")
-        for one in found:
-            yield PurePosixPath(one).stem, one
+        for file in matches:
+            yield PurePosixPath(file).stem, file
 
     # -- targets -----------------------------------------------------------------------------------
 
@@ -239,11 +247,11 @@ class _Reading:
             if not _NAME.fullmatch(key):
                 raise self.wrong(f"{key!r} is not {_NAME_TEXT}", place)
             entry = {"target": value} if isinstance(value, str) else value
-            reader = Reader(entry, f"{self.where}: {place}", CODE)
-            said = read_options(reader, ("target",))
+            reader = Reader(entry, f"{self.source}: {place}", CODE)
+            settings = read_options(reader, ("target",))
             reader.require("target")
             spec = reader.get("target", object)
-            yield key, self._target(spec, f"{place}.target"), said, place
+            yield key, self._target(spec, f"{place}.target"), settings, place
 
     def _target(self, spec: object, place: str) -> Target:
         if isinstance(spec, str) and spec.endswith(".json"):
@@ -280,38 +288,43 @@ class _Reading:
         place = f"manifest.{kind}[{index}]"
         keys = ("model", "target") if kind == "override" else ("model", "target", *AXES)
         if kind == "override":
-            said = read_options(reader, keys)
-            if not said:
+            settings = read_options(reader, keys)
+            if not settings:
                 raise self.wrong("it says nothing", place, f"one of {', '.join(KEYS)}")
         else:
             reader.only(keys)
-            said = {}
-        given = {key: value for key in keys if (value := _patterns(reader, key))}
-        if not given:
+            settings = {}
+        patterns = {key: value for key in keys if (value := _patterns(reader, key))}
+        if not patterns:
             raise self.wrong("it matches everything", place, f"one of {', '.join(keys)}")
-        return _Rule(given, place, said)
+        return _Rule(patterns, place, settings)
 
     def _row(
-        self, model: Model, target_name: str, target: Target, said: Mapping[str, Any], place: str
+        self,
+        model: Model,
+        target_name: str,
+        target: Target,
+        settings: Mapping[str, Any],
+        place: str,
     ) -> Row:
-        records = self._records(said.get("records") or (), place)
-        options = Options.of({"name": c_name(model.name), **said, "records": records})
-        asked = target
+        records = self._records(settings.get("records") or (), place)
+        options = Options.of({"name": c_name(model.name), **settings, "records": records})
+        row_target = target
         try:
             for option in ("precision", "optimize"):
-                asked = asked_option(asked, option, said.get(option))
+                row_target = asked_option(row_target, option, settings.get(option))
         except TensorkilnError as error:
             hint = "leave it out of these rows: [[exclude]]"
             raise self.wrong(f"{model.name}: {error}", place, hint) from None
         parts = [model.name]
         for option in ("precision", "optimize"):
-            if said.get(option) not in (None, AXES[option][0]):
-                parts.append(str(said[option]))
+            if settings.get(option) not in (None, AXES[option][0]):
+                parts.append(str(settings[option]))
         name = f"{target_name}/{'-'.join(parts)}{SUFFIXES[options.format]}"
         if options.weights == "beside" and options.format != "so":
             message = f"weights lie beside shared libraries, not beside {name!r}"
             raise self.wrong(message, model.place)
-        return Row(name, model, target_name, asked, options)
+        return Row(name, model, target_name, row_target, options)
 
 
 def _patterns(reader: Reader, key: str) -> tuple[str, ...]:
@@ -319,10 +332,10 @@ def _patterns(reader: Reader, key: str) -> tuple[str, ...]:
     if reader.is_null(key):
         return ()
     value = reader.get(key, object)
-    found = (value,) if isinstance(value, str) else reader.texts(key)
-    if not all(found) or not found:
+    patterns = (value,) if isinstance(value, str) else reader.texts(key)
+    if not all(patterns) or not patterns:
         raise reader.wrong("expected the name, or a pattern of names", key)
-    return found
+    return patterns
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,31 +41,31 @@ class Options:
     records: str = ""  # measured choices of schedules, as the text of their file
 
     @staticmethod
-    def of(said: Mapping[str, Any]) -> Options:
+    def of(settings: Mapping[str, Any]) -> Options:
         """The options that are said; those of the target are left out."""
-        own = {f.name for f in fields(Options)}
-        return Options(**{k: v for k, v in said.items() if k in own and v is not None})
+        names = {f.name for f in fields(Options)}
+        return Options(**{k: v for k, v in settings.items() if k in names and v is not None})
 
     def to_json(self) -> dict[str, object]:
         """The options that are not their defaults, and the name."""
         plain = Options(self.name)
-        found = {k: v for k, v in asdict(self).items() if v != getattr(plain, k)}
-        return {"name": self.name, **found}
+        changes = {k: v for k, v in asdict(self).items() if v != getattr(plain, k)}
+        return {"name": self.name, **changes}
 
 
 def _axis(values: Sequence[str]) -> Callable[[Reader, str], tuple[str, ...]]:
     def read(reader: Reader, key: str) -> tuple[str, ...]:
         value = reader.get(key, object)
-        found = (value,) if isinstance(value, str) else reader.texts(key)
-        for one in found:
-            if one not in values:
-                message = f"{one!r} is not one of {', '.join(values)}"
-                raise _wrong(reader, message, key, nearest(one, values))
-        if not found:
+        choices = (value,) if isinstance(value, str) else reader.texts(key)
+        for choice in choices:
+            if choice not in values:
+                message = f"{choice!r} is not one of {', '.join(values)}"
+                raise _wrong(reader, message, key, nearest(choice, values))
+        if not choices:
             raise reader.wrong("expected a value at least", key)
-        if len(set(found)) < len(found):
+        if len(set(choices)) < len(choices):
             raise reader.wrong("a value stands there twice", key)
-        return found
+        return choices
 
     return read
 
@@ -83,21 +83,21 @@ def _one_of(*values: str) -> Callable[[Reader, str], str]:
 
 def _sizes(reader: Reader, key: str) -> dict[str, int]:
     sizes = reader.child(key)
-    found = {}
+    dims = {}
     for name, _ in reader.items(key):
-        found[name] = sizes.number(name)
-        if not found[name]:
+        dims[name] = sizes.number(name)
+        if not dims[name]:
             raise sizes.wrong("expected a size of at least 1", name)
-    if not found:
+    if not dims:
         raise reader.wrong("expected sizes by dimension, such as { batch = 1 }", key)
-    return found
+    return dims
 
 
 def _names(reader: Reader, key: str) -> tuple[str, ...]:
-    found = reader.texts(key)
-    if not all(found):
+    names = reader.texts(key)
+    if not all(names):
         raise reader.wrong("a name in it is empty", key)
-    return found
+    return names
 
 
 def _paths(reader: Reader, key: str) -> tuple[str, ...]:
@@ -141,12 +141,14 @@ _OF_MODELS = {"name": _name}  # which are of one model alone
 KEYS = tuple(_READERS)
 
 
-def read_options(reader: Reader, others: Sequence[str], *, model: bool = False) -> dict[str, Any]:
-    """The options that a table says, of which those of AXES are tuples; `others` are the keys that
+def read_options(
+    reader: Reader, extra_keys: Sequence[str], *, model: bool = False
+) -> dict[str, Any]:
+    """The options that a table says, of which those of AXES are tuples; `extra_keys` are those that
     it may have besides, and a table of a `model` may have a name. UserError for any other key, and
     for values that are not as they should be."""
     readers = _READERS | (_OF_MODELS if model else {})
-    reader.only([*others, *readers])
+    reader.only([*extra_keys, *readers])
     return {key: read(reader, key) for key, read in readers.items() if not reader.is_null(key)}
 
 

@@ -78,13 +78,13 @@ class _TaskFuture(Future[Any]):
         ray.cancel(self._ref, force=True)
         return True
 
-    def _arrive(self, done: Future[Any]) -> None:
-        error = done.exception()
+    def _arrive(self, ray_future: Future[Any]) -> None:
+        error = ray_future.exception()
         with suppress(InvalidStateError):  # it was cancelled
             if error is not None:
                 self.set_exception(error)
             else:
-                self.set_result(done.result())
+                self.set_result(ray_future.result())
 
 
 def ray_executor(

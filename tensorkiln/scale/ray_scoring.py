@@ -42,18 +42,18 @@ def scored(scoring: Scoring, data: Any, concurrency: int | tuple[int, int] | Non
     dataset, schema = _dataset(data)
     scorer = Scorer(scoring, schema)  # what does not fit is said here
     pool, share = _actors()
-    least, most = _span(concurrency or pool)
-    made = dataset.map_batches(
+    smallest, largest = _span(concurrency or pool)
+    scored_dataset = dataset.map_batches(
         _Actor,
         fn_constructor_args=(scoring,),
         batch_format="pyarrow",
         batch_size=scorer.read_rows,
         zero_copy_batch=True,
-        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        compute=ActorPoolStrategy(min_size=smallest, max_size=largest),
         num_cpus=share,
     )
-    made.context.execution_options.preserve_order = True
-    return made
+    scored_dataset.context.execution_options.preserve_order = True
+    return scored_dataset
 
 
 def _span(count: int | tuple[int, int]) -> tuple[int, int]:
@@ -107,10 +107,10 @@ def _dataset(data: Any) -> tuple[Any, Any]:
 
 def _schema(dataset: Any) -> Any:
     """The columns in Arrow. A Dataset that does not know them computes its first row."""
-    found = dataset.schema()
-    base = getattr(found, "base_schema", None)
+    schema = dataset.schema()
+    base = getattr(schema, "base_schema", None)
     if isinstance(base, pa.Schema):
         return base
-    if found is None:
+    if schema is None:
         raise UserError("the Dataset has no rows, and no columns", code="no-rows", where="data")
     return dataset.take_batch(1, batch_format="pyarrow").schema

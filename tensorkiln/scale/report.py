@@ -149,23 +149,23 @@ class FarmReport:
     def is_good(self, policy: str = "all") -> bool:
         """Whether this is a success: `all`: every row is there; `supported`: every row but those
         whose models are not supported; `any`: one row is there; `none`: always."""
-        there = len(self.made) + len(self.cached)
+        successes = len(self.made) + len(self.cached)
         if policy == "any":
-            return there > 0
+            return successes > 0
         refused = sum(
             row.failure is not None and row.failure.kind == "UnsupportedError"
             for row in self.failed
         )
-        missing = len(self.rows) - there - (refused if policy == "supported" else 0)
+        missing = len(self.rows) - successes - (refused if policy == "supported" else 0)
         return policy == "none" or missing == 0
 
     def to_bytes(self, former: FormerReport) -> bytes:
         """`farm.json`: these rows, and those of former runs that this one was not asked for; all
         files that a farm wrote, or was about to write, are its `names`."""
-        own = {row.name for row in self.rows}
+        row_names = {row.name for row in self.rows}
         names = former.names.union(n for row in self.rows if row.is_ours for n in row.names)
         rows = [{**row.to_json(), "stamps": list(row.stamps)} for row in self.rows]
-        rows += [dict(raw) for name, raw in former.raw.items() if name not in own]
+        rows += [dict(raw) for name, raw in former.raw.items() if name not in row_names]
         whole = {
             "version": _VERSION,
             "compiler": dict(self.compiler),
@@ -200,11 +200,11 @@ def read_report(out: Storage) -> FormerReport:
     text = out.read(REPORT)
     if text is None:
         return FormerReport()
-    where = f"{out.url}/{REPORT}"
+    place = f"{out.url}/{REPORT}"
     try:
-        reader = Reader(_parsed(text), where, "bad-report")
-        if (found := reader.get("version", int)) != _VERSION:
-            raise reader.wrong(f"version {found} of another Tensorkiln, expected {_VERSION}")
+        reader = Reader(_parsed(text), place, "bad-report")
+        if (version := reader.get("version", int)) != _VERSION:
+            raise reader.wrong(f"version {version} of another Tensorkiln, expected {_VERSION}")
         rows, raw = {}, {}
         for row, value in zip(reader.rows("rows"), reader.get("rows", list), strict=True):
             name = row.get("name", str)

@@ -73,14 +73,14 @@ def column_of(
         return _ragged(pieces, count, kind, dtype, row, mask)
     shape = tuple(d for d in row if isinstance(d, int))
     if len(pieces) == 1 and len(pieces[0][0]) == count:
-        made = np.ascontiguousarray(pieces[0][1], dtype)
+        stacked = np.ascontiguousarray(pieces[0][1], dtype)
     else:
-        made = np.zeros((count, *shape), dtype)
+        stacked = np.zeros((count, *shape), dtype)
         for rows, tensors in pieces:
-            made[np.asarray(rows)] = tensors
+            stacked[np.asarray(rows)] = tensors
     if not shape:
-        return pa.array(made, type=kind, mask=mask)
-    storage = pa.array(made.reshape(-1))
+        return pa.array(stacked, type=kind, mask=mask)
+    storage = pa.array(stacked.reshape(-1))
     arrow_mask = None if mask is None else pa.array(mask)
     if isinstance(kind, pa.FixedShapeTensorType):
         return pa.ExtensionArray.from_storage(kind, _fixed(storage, kind.storage_type, arrow_mask))
@@ -100,24 +100,26 @@ def _ragged(
     mask: npt.NDArray[np.bool_] | None,
 ) -> Any:
     """Nested lists, with the sizes that each row's tensor has."""
-    least = tuple(d if isinstance(d, int) else 0 for d in row)
-    found: list[Array] = [np.zeros(least, dtype)] * count
+    empty_shape = tuple(d if isinstance(d, int) else 0 for d in row)
+    row_tensors: list[Array] = [np.zeros(empty_shape, dtype)] * count
     for rows, tensors in pieces:
         for r, tensor in zip(rows, tensors, strict=True):
-            found[r] = np.ascontiguousarray(tensor, dtype)
-    values = pa.array(np.concatenate([t.reshape(-1) for t in found] or [np.empty(0, dtype)]))
+            row_tensors[r] = np.ascontiguousarray(tensor, dtype)
+    values = pa.array(np.concatenate([t.reshape(-1) for t in row_tensors] or [np.empty(0, dtype)]))
     kinds = [kind]
     for _ in row[1:]:
         kinds.append(kinds[-1].value_type)
     for level in reversed(range(len(row))):
-        here = None if mask is None or level else pa.array(mask)
+        level_mask = None if mask is None or level else pa.array(mask)
         if pa.types.is_fixed_size_list(kinds[level]):
-            values = _fixed(values, kinds[level], here)
+            values = _fixed(values, kinds[level], level_mask)
             continue
-        sizes = [n for t in found for n in [t.shape[level]] * math.prod(t.shape[:level])]
+        sizes = [n for t in row_tensors for n in [t.shape[level]] * math.prod(t.shape[:level])]
         ends = np.cumsum([0, *sizes], dtype=np.int32)
-        if here is None:
+        if level_mask is None:
             values = pa.ListArray.from_arrays(pa.array(ends), values, type=kinds[level])
         else:
-            values = pa.ListArray.from_arrays(pa.array(ends), values, type=kinds[level], mask=here)
+            values = pa.ListArray.from_arrays(
+                pa.array(ends), values, type=kinds[level], mask=level_mask
+            )
     return values

@@ -67,12 +67,12 @@ class Results:
         if self.shared is None:
             return
         text = json.dumps({"version": _VERSION}).encode()
-        found = self.shared.read(_MARK)
-        if found is None:
+        mark = self.shared.read(_MARK)
+        if mark is None:
             self.shared.put(_MARK, text)
-        elif found != text:
+        elif mark != text:
             raise UserError(
-                f"it is no cache of this version: {_MARK} has {found[:80]!r}",
+                f"it is no cache of this version: {_MARK} has {mark[:80]!r}",
                 code="bad-cache",
                 where=self.shared.url,
                 hint="name another",
@@ -94,9 +94,9 @@ class Results:
 
     def fetch(self, file: File, to: Path) -> bool:
         """Write the content of a file to a path; False if it is not there, or damaged."""
-        found = self._local(_blob(file.sha256))
-        if found is not None:
-            atomic_write(to, found)
+        content = self._local(_blob(file.sha256))
+        if content is not None:
+            atomic_write(to, content)
             return file_hash(to) == file.sha256
         try:
             if self.shared is None or not self.shared.fetch(_blob_name(file.sha256), to):

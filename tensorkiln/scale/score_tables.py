@@ -47,7 +47,7 @@ def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
     A function is told by its name and its code, not by what it calls."""
     function = scoring.preprocess
     code = getattr(function, "__code__", None)
-    told = [
+    identity = [
         file_hash(library_file(scoring.library)),
         scoring.function,
         scoring.inputs,
@@ -60,7 +60,7 @@ def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
         source.state(),
         [[p.name, p.file, list(p.groups)] for p in parts],
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def library_file(library: str | LoadedModel) -> Path:
@@ -85,91 +85,97 @@ def _in_order(
 ) -> Iterator[tuple[_T, _R]]:
     """Each of `work` with its result, in order; a few are held at a time, whatever their number."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="kiln-score")
-    held: deque[tuple[_T, Future[_R]]] = deque()
+    pending: deque[tuple[_T, Future[_R]]] = deque()
     try:
         for item in work:
-            held.append((item, pool.submit(function, item)))
-            if len(held) > 2 * workers:
-                first, future = held.popleft()
+            pending.append((item, pool.submit(function, item)))
+            if len(pending) > 2 * workers:
+                first, future = pending.popleft()
                 yield first, future.result()
-        while held:
-            first, future = held.popleft()
+        while pending:
+            first, future = pending.popleft()
             yield first, future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _scored_stream(
-    made: Scorer, source: Stream, workers: int, shown: Progress
+    scorer: Scorer, source: Stream, workers: int, monitor: Progress
 ) -> Generator[tuple[int, Scored]]:
     """Each batch of a stream with the number of its first row."""
-    shown.phase("rows", source.rows)
+    monitor.phase("rows", source.rows)
     first = 0
-    for _, scored in _in_order(made.score, source.batches(made.read, made.read_rows), workers):
-        _require(made, scored, "", first)
+    for _, scored in _in_order(
+        scorer.score, source.batches(scorer.read, scorer.read_rows), workers
+    ):
+        _require(scorer, scored, "", first)
         yield first, scored
         first += scored.batch.num_rows
-        shown.advance(scored.batch.num_rows)
+        monitor.advance(scored.batch.num_rows)
 
 
 def _scored_parts(
-    made: Scorer, parts: Sequence[Part], workers: int, shown: Progress
+    scorer: Scorer, parts: Sequence[Part], workers: int, monitor: Progress
 ) -> Generator[tuple[Part, int, Scored | None]]:
     """The batches of each part, with the number of their first row in the file; then None."""
-    shown.phase("rows", sum(part.rows for part in parts))
+    monitor.phase("rows", sum(part.rows for part in parts))
 
     def read() -> Iterator[tuple[Part, int, Any]]:
         for part in parts:
             first = part.first
-            for batch in read_part(part, made.read, made.read_rows):
+            for batch in read_part(part, scorer.read, scorer.read_rows):
                 yield part, first, batch
                 first += batch.num_rows
             yield part, first, None
 
     def score(item: tuple[Part, int, Any]) -> Scored | None:
-        return None if item[2] is None else made.score(item[2])
+        return None if item[2] is None else scorer.score(item[2])
 
     for (part, first, _), scored in _in_order(score, read(), workers):
         if scored is not None:
-            _require(made, scored, part.file, first)
-            shown.advance(scored.batch.num_rows)
+            _require(scorer, scored, part.file, first)
+            monitor.advance(scored.batch.num_rows)
         yield part, first, scored
 
 
-def _require(made: Scorer, scored: Scored, file: str, first: int) -> None:
+def _require(scorer: Scorer, scored: Scored, file: str, first: int) -> None:
     """Raise for the first row that failed, unless failures are reported."""
-    if scored.refused and made.scoring.on_error == "raise":
+    if scored.refused and scorer.scoring.on_error == "raise":
         row = min(scored.refused)
         raise bad_row(RowFailure(file, first + row, scored.refused[row]))
 
 
-def iterated(made: Scorer, source: Files | Stream, workers: int, shown: Progress) -> ScoredBatches:
+def iterated(
+    scorer: Scorer, source: Files | Stream, workers: int, monitor: Progress
+) -> ScoredBatches:
     """The batches, made while they are read."""
     failures: list[RowFailure] = []
 
     def batches() -> Iterator[Any]:
         if isinstance(source, Stream):
-            found = (("", first, s) for first, s in _scored_stream(made, source, workers, shown))
+            scored_batches = (
+                ("", first, s) for first, s in _scored_stream(scorer, source, workers, monitor)
+            )
         else:
             parts = source.parts(PART_BYTES)
-            steps = _scored_parts(made, parts, workers, shown)
-            found = ((p.file, first, s) for p, first, s in steps if s is not None)
-        for file, first, scored in found:
+            steps = _scored_parts(scorer, parts, workers, monitor)
+            scored_batches = ((p.file, first, s) for p, first, s in steps if s is not None)
+        for file, first, scored in scored_batches:
             rows = sorted(scored.refused.items())
-            failures.extend(RowFailure(file, first + row, why) for row, why in rows)
+            failures.extend(RowFailure(file, first + row, reason) for row, reason in rows)
             yield scored.batch
 
-    return ScoredBatches(made.result_schema, batches(), failures)
+    return ScoredBatches(scorer.result_schema, batches(), failures)
 
 
 def by_threads(
-    made: Scorer, parts: Sequence[Part], folder: Path, key: str, workers: int, shown: Progress
+    scorer: Scorer, parts: Sequence[Part], folder: Path, key: str, workers: int, monitor: Progress
 ) -> None:
     """Write the parts, one after the other."""
-    steps = _scored_parts(made, parts, workers, shown)
+    steps = _scored_parts(scorer, parts, workers, monitor)
     try:
         for part in parts:
-            with _writer(made, part, folder, key) as writer:
+            with _writer(scorer, part, folder, key) as writer:
                 for _, _, scored in steps:
                     if scored is None:
                         break
@@ -178,17 +184,17 @@ def by_threads(
         steps.close()
 
 
-def _writer(made: Scorer, part: Part, folder: Path, key: str) -> PartWriter:
-    return PartWriter(folder / part.name, made.result_schema, key, part.file, part.first)
+def _writer(scorer: Scorer, part: Part, folder: Path, key: str) -> PartWriter:
+    return PartWriter(folder / part.name, scorer.result_schema, key, part.file, part.first)
 
 
 def streamed_to(
-    made: Scorer, source: Stream, workers: int, out: Path, part_bytes: int, shown: Progress
+    scorer: Scorer, source: Stream, workers: int, out: Path, part_bytes: int, monitor: Progress
 ) -> Scores:
     """Write the rows of a stream as parts of a folder, which is there as a whole or not at all."""
     names: list[str] = []
     made_folder(out.parent)
-    steps = _scored_stream(made, source, workers, shown)
+    steps = _scored_stream(scorer, source, workers, monitor)
     try:
         with atomic_dir(out, parts_in) as folder:
             step = next(steps, None)
@@ -196,19 +202,19 @@ def streamed_to(
                 names.append(part_name(len(names)))
                 first = step[0] if step else 0
                 path = folder / names[-1]
-                with PartWriter(path, made.result_schema, "", "", first) as writer:
+                with PartWriter(path, scorer.result_schema, "", "", first) as writer:
                     while step is not None and writer.bytes < part_bytes:
                         writer.write(step[1].batch, len(step[1].refused))
                         step = next(steps, None)
     finally:
         steps.close()
-    return scores(out, [out / name for name in names], 0, made.scoring.error_column)
+    return scores(out, [out / name for name in names], 0, scorer.scoring.error_column)
 
 
 def scores(folder: Path, files: Sequence[Path], before: int, column: str) -> Scores:
     """What is in these files, by what they say of themselves."""
-    found = [about(path) or {} for path in files]
-    rows, failed = (sum(int(f.get(name, 0)) for f in found) for name in ("rows", "failed"))
+    summaries = [about(path) or {} for path in files]
+    rows, failed = (sum(int(f.get(name, 0)) for f in summaries) for name in ("rows", "failed"))
     return Scores(folder, tuple(files), rows, failed, before, column)
 
 
@@ -231,8 +237,10 @@ def by_jobs(
     ]
     for outcome in run_jobs(jobs, executor, progress=progress, title="parts"):
         if outcome.failure is not None:
-            why = outcome.failure
-            raise UserError(why.message, code=why.code or "worker-failed", where=outcome.job.what)
+            failure = outcome.failure
+            raise UserError(
+                failure.message, code=failure.code or "worker-failed", where=outcome.job.what
+            )
         if isinstance(outcome.result, RowFailure):
             raise bad_row(outcome.result)
 
@@ -240,13 +248,13 @@ def by_jobs(
 def score_part(scoring: Scoring, part: Part, folder: str, key: str) -> RowFailure | None:
     """The job of a worker: score a part, and write its file. Returns the row that failed, where
     failures are not reported, and then nothing is written."""
-    made = Scorer(scoring, schema_of(part.file))
+    scorer = Scorer(scoring, schema_of(part.file))
     try:
-        with _writer(made, part, Path(folder), key) as writer:
+        with _writer(scorer, part, Path(folder), key) as writer:
             first = part.first
-            for batch in read_part(part, made.read, made.read_rows):
-                scored = made.score(batch)
-                _require(made, scored, part.file, first)
+            for batch in read_part(part, scorer.read, scorer.read_rows):
+                scored = scorer.score(batch)
+                _require(scorer, scored, part.file, first)
                 writer.write(scored.batch, len(scored.refused))
                 first += batch.num_rows
     except BadRow as error:

@@ -105,12 +105,15 @@ class Scorer:
 
     def _check_inputs(self) -> None:
         names = [p.name for p in self.info.inputs]
-        given = [name for name, _ in self.scoring.inputs or ()]
-        for where, found in (("inputs", given), ("constants", list(self.constants))):
-            for name in found:
+        input_names = [name for name, _ in self.scoring.inputs or ()]
+        for argument, argument_names in (
+            ("inputs", input_names),
+            ("constants", list(self.constants)),
+        ):
+            for name in argument_names:
                 if name not in names:
-                    raise _unknown(f"{self.info.name} has no input {name!r}", where, name, names)
-        for name in given:
+                    raise _unknown(f"{self.info.name} has no input {name!r}", argument, name, names)
+        for name in input_names:
             if name in self.constants:
                 raise UserError(
                     f"input {name!r} is among the constants, too",
@@ -124,27 +127,27 @@ class Scorer:
         """The columns of each input; UserError for one that is missing or of a wrong type."""
         if self.scoring.preprocess is not None:
             return {}
-        given = dict(self.scoring.inputs or ())
-        bound = {p.name: given.get(p.name, (p.name,)) for p in self._fed}
+        chosen_columns = dict(self.scoring.inputs or ())
+        columns_of_input = {p.name: chosen_columns.get(p.name, (p.name,)) for p in self._fed}
         for param in self._fed:
             dtype = numpy_type(param.dtype)
-            columns = bound[param.name]
+            columns = columns_of_input[param.name]
             for column in columns:
                 kind = self._type(column, f"input {param.name!r}", "inputs")
-                if param.name in given and len(columns) > 1:
+                if param.name in chosen_columns and len(columns) > 1:
                     _require_number(column, kind, param, dtype, len(columns))
                 else:
                     require_column(column, kind, param, dtype)
-        return bound
+        return columns_of_input
 
-    def _type(self, column: str, what: str, where: str) -> Any:
-        at = self.schema.get_all_field_indices(column)
-        if len(at) == 1:
-            return self.schema.field(at[0]).type
-        if at:
-            raise UserError(f"{len(at)} columns have the name {column!r}", code="column-name")
+    def _type(self, column: str, subject: str, argument: str) -> Any:
+        indices = self.schema.get_all_field_indices(column)
+        if len(indices) == 1:
+            return self.schema.field(indices[0]).type
+        if indices:
+            raise UserError(f"{len(indices)} columns have the name {column!r}", code="column-name")
         raise _unknown(
-            f"{what}: the table has no column {column!r}", where, column, self.schema.names
+            f"{subject}: the table has no column {column!r}", argument, column, self.schema.names
         )
 
     def _chosen_outputs(self) -> list[tuple[int, ParamInfo, str]]:
@@ -152,7 +155,7 @@ class Scorer:
         chosen = self.scoring.outputs
         if chosen is None:
             chosen = tuple((name, name) for name in names)
-        found = []
+        outputs = []
         for name, column in chosen:
             if name not in names:
                 raise _unknown(f"{self.info.name} has no output {name!r}", "outputs", name, names)
@@ -165,10 +168,10 @@ class Scorer:
                     where="outputs=",
                     hint="outputs= names those that have",
                 )
-            found.append((names.index(name), param, column))
-        if not found:
+            outputs.append((names.index(name), param, column))
+        if not outputs:
             raise UserError("no output is chosen", code="no-output", where="outputs=")
-        return found
+        return outputs
 
     def _kept(self) -> list[str]:
         if self.scoring.columns is None:
@@ -198,8 +201,8 @@ class Scorer:
         """The columns that are needed, in the order of the table."""
         if self.scoring.preprocess is not None:
             return list(self.schema.names)
-        wanted = {*self.keep, *(c for columns in self._columns.values() for c in columns)}
-        return [name for name in self.schema.names if name in wanted]
+        needed_names = {*self.keep, *(c for columns in self._columns.values() for c in columns)}
+        return [name for name in self.schema.names if name in needed_names]
 
     @property
     def read_rows(self) -> int:
@@ -221,10 +224,10 @@ class Scorer:
             arrays.append(column_of(tensors, batch.num_rows, param, refused))
         if self.scoring.on_error == "report":
             reasons = [refused.get(i) for i in range(batch.num_rows)] if refused else None
-            made = (
+            error_array = (
                 pa.array(reasons, pa.string()) if reasons else pa.nulls(batch.num_rows, pa.string())
             )
-            arrays.append(made)
+            arrays.append(error_array)
         return Scored(pa.RecordBatch.from_arrays(arrays, schema=self.result_schema), refused)
 
     def score_table(self, table: Any) -> Any:
@@ -242,8 +245,8 @@ class Scorer:
         if self.scoring.preprocess is None:
             everything = range(batch.num_rows)
             return [[(everything, self._of_columns(p, batch, refused))] for p in self._fed]
-        made = list(self._preprocessed(batch, 0, batch.num_rows, refused))
-        return [[(rows, arrays[k]) for rows, arrays in made] for k in range(len(self._fed))]
+        pieces = list(self._preprocessed(batch, 0, batch.num_rows, refused))
+        return [[(rows, arrays[k]) for rows, arrays in pieces] for k in range(len(self._fed))]
 
     def _of_columns(self, param: ParamInfo, batch: Any, refused: Refusals) -> Rows:
         dtype = numpy_type(param.dtype)
@@ -252,11 +255,11 @@ class Scorer:
         if len(names) == 1:
             return tensors_of(columns[0], param, dtype, names[0], refused)
         number = replace(param, shape=(self.batch,))
-        found = [
+        tensors = [
             tensors_of(column, number, dtype, name, refused).values
             for column, name in zip(columns, names, strict=True)
         ]
-        return Rows(np.stack(found, axis=1))
+        return Rows(np.stack(tensors, axis=1))
 
     def _preprocessed(
         self, batch: Any, begin: int, end: int, refused: Refusals
@@ -279,21 +282,23 @@ class Scorer:
     def _preprocess(self, batch: Any) -> list[Rows]:
         function = self.scoring.preprocess
         assert function is not None
-        made = function(batch)
+        arrays = function(batch)
         names = [p.name for p in self._fed]
-        if not isinstance(made, Mapping) or set(made) != set(names):
-            what = sorted(map(str, made)) if isinstance(made, Mapping) else type(made).__name__
+        if not isinstance(arrays, Mapping) or set(arrays) != set(names):
+            description = (
+                sorted(map(str, arrays)) if isinstance(arrays, Mapping) else type(arrays).__name__
+            )
             raise _Interface(
-                f"preprocess returned {what}, expected a dictionary of arrays for {names}",
+                f"preprocess returned {description}, expected a dictionary of arrays for {names}",
                 code="bad-preprocess",
                 where="preprocess=",
             )
-        found = []
+        rows = []
         for param in self._fed:
-            array = np.asarray(made[param.name])
+            array = np.asarray(arrays[param.name])
             self._check_made(array, param, batch.num_rows)
-            found.append(Rows(array))
-        return found
+            rows.append(Rows(array))
+        return rows
 
     def _check_made(self, array: Array, param: ParamInfo, count: int) -> None:
         dtype = numpy_type(param.dtype)
@@ -312,9 +317,9 @@ class Scorer:
                 hint="the first dimension is that of the rows",
             )
         if not _fits(array.shape[1:], (param.shape or ())[1:]):
-            wanted = f"[{', '.join(map(str, (param.shape or ())[1:]))}]"
+            row_shape = f"[{', '.join(map(str, (param.shape or ())[1:]))}]"
             raise ValueError(
-                f"{param.name!r} has a row of {list(array.shape[1:])}, expected {wanted}"
+                f"{param.name!r} has a row of {list(array.shape[1:])}, expected {row_shape}"
             )
 
     def _results(
@@ -322,11 +327,11 @@ class Scorer:
     ) -> Iterator[tuple[Sequence[int], list[Array]]]:
         """Of rows whose tensors have the same shapes: their numbers, and their results."""
         for parts in zip(*inputs, strict=True):
-            numbers, rows = parts[0][0], [found for _, found in parts]
+            numbers, rows = parts[0][0], [input_rows for _, input_rows in parts]
             first = numbers[0] if len(numbers) else 0
             for group in _groups(rows, numbers, refused):
-                for at in range(0, len(group), self.call_rows):
-                    chosen = group[at : at + self.call_rows]
+                for start in range(0, len(group), self.call_rows):
+                    chosen = group[start : start + self.call_rows]
                     yield from self._called(rows, chosen, first, refused)
 
     def _called(
@@ -341,7 +346,7 @@ class Scorer:
             for p in self.info.inputs
         ]
         try:
-            made = self._call(*arguments)
+            answer = self._call(*arguments)
         except (DeviceError, MemoryError):
             if len(chosen) == 1:
                 raise
@@ -349,8 +354,8 @@ class Scorer:
         except Exception as caught:
             error = caught
         else:
-            found = made if isinstance(made, tuple) else (made,)
-            yield chosen, [found[k][: len(chosen)] for k, _, _ in self.outputs]
+            arrays = answer if isinstance(answer, tuple) else (answer,)
+            yield chosen, [arrays[k][: len(chosen)] for k, _, _ in self.outputs]
             return
         if len(chosen) == 1:
             assert error is not None
@@ -371,11 +376,11 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _unknown(message: str, where: str, name: str, names: Sequence[str]) -> UserError:
+def _unknown(message: str, argument: str, name: str, names: Sequence[str]) -> UserError:
     return UserError(
         message,
         code="no-such-name",
-        where=f"{where}=",
+        where=f"{argument}=",
         hint=nearest(name, names) or f"there are {', '.join(names[:20])}",
     )
 
@@ -401,9 +406,9 @@ def _require_number(
     require_column(column, kind, replace(param, shape=(param.shape or (1,))[:1]), dtype)
 
 
-def _fits(found: Shape, wanted: Sequence[Dim]) -> bool:
-    return len(found) == len(wanted) and all(
-        isinstance(w, str) or f == w for f, w in zip(found, wanted, strict=True)
+def _fits(shape: Shape, row_dims: Sequence[Dim]) -> bool:
+    return len(shape) == len(row_dims) and all(
+        isinstance(w, str) or f == w for f, w in zip(shape, row_dims, strict=True)
     )
 
 
@@ -415,10 +420,10 @@ def _groups(rows: list[Rows], numbers: Sequence[int], refused: Refusals) -> Iter
     if all(r.starts is None for r in rows):
         yield good
         return
-    found: dict[tuple[Shape, ...], list[int]] = {}
+    rows_of_shapes: dict[tuple[Shape, ...], list[int]] = {}
     for n in good:
-        found.setdefault(tuple(r.shape(n - numbers[0]) for r in rows), []).append(n)
-    yield from found.values()
+        rows_of_shapes.setdefault(tuple(r.shape(n - numbers[0]) for r in rows), []).append(n)
+    yield from rows_of_shapes.values()
 
 
 def _opened(scoring: Scoring) -> LoadedModel:

@@ -59,9 +59,9 @@ class Scores:
         from tensorkiln.scale import tables
 
         for path in self.files:
-            found = tables.about(path) or {}
-            if found.get("failed"):
-                first, file = int(found.get("first", 0)), str(found.get("file", ""))
+            summary = tables.about(path) or {}
+            if summary.get("failed"):
+                first, file = int(summary.get("first", 0)), str(summary.get("file", ""))
                 for row, reason in tables.reasons_in(path, self._error_column):
                     yield RowFailure(file, first + row, reason)
 

@@ -115,25 +115,25 @@ def map_batches(
     if executor is None:
         scoring = replace(scoring, threads=threads_of_a_call(workers))
     scorer = Scorer(scoring, source.schema)  # what does not fit is said before a row is read
-    shown = watched(progress)
+    monitor = watched(progress)
     if out is None:
-        return score_tables.iterated(scorer, source, workers, shown)
-    most = part_bytes or tables.PART_BYTES
+        return score_tables.iterated(scorer, source, workers, monitor)
+    part_limit = part_bytes or tables.PART_BYTES
     if isinstance(source, tables.Stream):
-        return score_tables.streamed_to(scorer, source, workers, Path(out), most, shown)
-    parts = source.parts(most)
+        return score_tables.streamed_to(scorer, source, workers, Path(out), part_limit, monitor)
+    parts = source.parts(part_limit)
     folder = made_folder(Path(out))
     key = score_tables.key_of(scoring, source, parts)
-    done = tables.require_ours(folder, parts, key)
-    left = [part for part in parts if part.name not in done]
+    finished_parts = tables.require_ours(folder, parts, key)
+    open_parts = [part for part in parts if part.name not in finished_parts]
     with given_executor(executor) as runs:
         if runs is not None:
-            score_tables.by_jobs(scoring, left, folder, key, runs, progress)
+            score_tables.by_jobs(scoring, open_parts, folder, key, runs, progress)
         else:
-            score_tables.by_threads(scorer, left, folder, key, workers, shown)
+            score_tables.by_threads(scorer, open_parts, folder, key, workers, monitor)
     tables.remove_remains(folder, parts)
     files = [folder / part.name for part in parts]
-    return score_tables.scores(folder, files, len(done), error_column)
+    return score_tables.scores(folder, files, len(finished_parts), error_column)
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
@@ -217,14 +217,16 @@ def _check_combinations(
         (executor is not None and out is None, "executor=", "name a folder: out="),
         (out is None and part_bytes is not None, "part_bytes=", "parts are files: out="),
     ]
-    for applies, where, hint in rows:
+    for applies, argument, hint in rows:
         if applies:
-            raise UserError("it has no effect here", code="contradiction", where=where, hint=hint)
+            raise UserError(
+                "it has no effect here", code="contradiction", where=argument, hint=hint
+            )
 
 
-def _text(value: Any, where: str) -> str | None:
+def _text(value: Any, argument: str) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise UserError(f"{where} is {value!r:.80}, expected a name", where=f"{where}=")
+        raise UserError(f"{argument} is {value!r:.80}, expected a name", where=f"{argument}=")
     return value
 
 
@@ -237,18 +239,20 @@ def _library_path(library: Any) -> str:
     return str(plain_path(library).absolute())
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _mapping(value: Any, argument: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise UserError(f"{where} is {value!r:.80}, expected a dictionary by names", where=where)
+        raise UserError(
+            f"{argument} is {value!r:.80}, expected a dictionary by names", where=argument
+        )
     return value
 
 
-def _texts(value: Any, where: str) -> tuple[str, ...]:
+def _texts(value: Any, argument: str) -> tuple[str, ...]:
     is_row = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if not is_row or not all(isinstance(v, str) for v in value):
-        raise UserError(f"{where} is {value!r:.80}, expected names of columns", where=where)
+        raise UserError(f"{argument} is {value!r:.80}, expected names of columns", where=argument)
     return tuple(value)
 
 
@@ -256,11 +260,11 @@ def _pairs(inputs: Any) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
     if inputs is None:
         return None
     rows = []
-    for name, given in _mapping(inputs, "inputs").items():
-        found = (given,) if isinstance(given, str) else _texts(given, f"inputs[{name!r}]")
-        if not found:
+    for name, names in _mapping(inputs, "inputs").items():
+        columns = (names,) if isinstance(names, str) else _texts(names, f"inputs[{name!r}]")
+        if not columns:
             raise UserError("no column is named", where=f"inputs[{name!r}]")
-        rows.append((name, found))
+        rows.append((name, columns))
     return tuple(rows)
 
 

@@ -169,12 +169,12 @@ class Store:
         with _explained(self.url, name):
             try:
                 with _filesystem(self.url).open(self._at(name), "rb") as stream:
-                    found: bytes = stream.read(MOST_TEXT + 1)
+                    content: bytes = stream.read(MOST_TEXT + 1)
             except FileNotFoundError:
                 return None
-            if len(found) > MOST_TEXT:
+            if len(content) > MOST_TEXT:
                 raise OSError(f"it has more than {MOST_TEXT} bytes")
-            return found
+            return content
 
     def fetch(self, name: str, to: Path) -> bool:
         """As `Storage.fetch`."""
@@ -187,10 +187,10 @@ class Store:
 
     def put(self, name: str, source: Path | bytes) -> None:
         """As `Storage.put`."""
-        at, fs = self._at(name), _filesystem(self.url)
-        parent, _, last = at.rpartition("/")
+        path, fs = self._at(name), _filesystem(self.url)
+        parent, _, last = path.rpartition("/")
         atomic = self.url.partition(":")[0].lower() in _ATOMIC
-        temporary = at if atomic else f"{parent}/.{last[:80]}.{secrets.token_hex(8)}.tmp"
+        temporary = path if atomic else f"{parent}/.{last[:80]}.{secrets.token_hex(8)}.tmp"
         with _explained(self.url, name):
             if not atomic:
                 fs.makedirs(parent, exist_ok=True)
@@ -200,7 +200,7 @@ class Store:
                 else:
                     fs.put_file(str(source), temporary)
                 if not atomic:
-                    fs.mv(temporary, at)
+                    fs.mv(temporary, path)
             finally:
                 if not atomic:
                     with suppress(Exception):
@@ -234,8 +234,8 @@ def matches_of(pattern: str) -> list[str]:
     of folders."""
     local = local_path(pattern)
     if local:
-        found = glob(local, recursive=True)  # noqa: PTH207  # leaves out hidden files
-        return sorted(name for name in found if Path(name).is_file())
+        paths = glob(local, recursive=True)  # noqa: PTH207  # leaves out hidden files
+        return sorted(name for name in paths if Path(name).is_file())
     with _explained(pattern, ""):
         fs = _filesystem(pattern)
         return sorted(fs.unstrip_protocol(name) for name in fs.glob(pattern) if fs.isfile(name))
@@ -288,5 +288,5 @@ def _explained(url: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:  # stores have exceptions of their own
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        where = f"{url}/{name}" if name else url
-        raise UserError(f"{reason}", code="storage", where=where) from error
+        place = f"{url}/{name}" if name else url
+        raise UserError(f"{reason}", code="storage", where=place) from error

@@ -50,7 +50,7 @@ class Files:
 
     def parts(self, part_bytes: int) -> list[Part]:
         """Runs of row groups of about so many bytes; of each file at least one."""
-        found: list[Part] = []
+        pieces: list[Part] = []
         for path in self.paths:
             metadata = _opened(path).metadata
             groups: list[int] = []
@@ -58,13 +58,13 @@ class Files:
             for g in range(metadata.num_row_groups):
                 group = metadata.row_group(g)
                 if groups and size + group.total_byte_size > part_bytes:
-                    found.append(Part(part_name(len(found)), path, tuple(groups), first, rows))
+                    pieces.append(Part(part_name(len(pieces)), path, tuple(groups), first, rows))
                     groups, first, rows, size = [], first + rows, 0, 0
                 groups.append(g)
                 rows += group.num_rows
                 size += group.total_byte_size
-            found.append(Part(part_name(len(found)), path, tuple(groups), first, rows))
-        return found
+            pieces.append(Part(part_name(len(pieces)), path, tuple(groups), first, rows))
+        return pieces
 
     def state(self) -> list[list[Any]]:
         """What tells that the files are the same as in a former run."""
@@ -105,20 +105,20 @@ def _chosen(batch: Any, columns: Sequence[str]) -> Any:
 
 def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
     """The same rows in batches of `size`; copied only where one is made of several."""
-    held: list[Any] = []
+    pieces: list[Any] = []
     count = 0
     for batch in batches:
-        at = 0
-        while at < batch.num_rows:
-            piece = batch.slice(at, size - count)
-            at += piece.num_rows
+        start = 0
+        while start < batch.num_rows:
+            piece = batch.slice(start, size - count)
+            start += piece.num_rows
             count += piece.num_rows
-            held.append(piece)
+            pieces.append(piece)
             if count == size:
-                yield whole(held)
-                held, count = [], 0
-    if held:
-        yield whole(held)
+                yield whole(pieces)
+                pieces, count = [], 0
+    if pieces:
+        yield whole(pieces)
 
 
 def whole(batches: Sequence[Any]) -> Any:
@@ -130,10 +130,10 @@ def whole(batches: Sequence[Any]) -> Any:
 
 def whole_table(table: Any) -> Any:
     """A table as one batch."""
-    made = table.combine_chunks().to_batches()
-    if not made:
+    batches = table.combine_chunks().to_batches()
+    if not batches:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
-    return made[0]
+    return batches[0]
 
 
 def source_of(data: Any) -> Files | Stream:
@@ -164,11 +164,15 @@ def _files(data: Sequence[str | os.PathLike[str]]) -> Files:
     paths = [path for entry in data for path in _files_of(os.fspath(entry))]
     schema = None
     for path in paths:
-        found = _opened(path).schema_arrow
-        schema = schema or found
-        if not found.equals(schema):
+        file_schema = _opened(path).schema_arrow
+        schema = schema or file_schema
+        if not file_schema.equals(schema):
             differs = next(
-                (f for f in schema if f.name not in found.names or found.field(f.name) != f),
+                (
+                    f
+                    for f in schema
+                    if f.name not in file_schema.names or file_schema.field(f.name) != f
+                ),
                 schema[0] if len(schema) else None,
             )
             raise UserError(
@@ -190,24 +194,24 @@ def _files_of(entry: str) -> list[str]:
         )
     path = Path(entry)
     if path.is_dir():
-        found = [
+        paths = [
             str(p)
             for p in sorted(path.rglob("*.parquet"))
             if not any(part[0] in "._" for part in p.relative_to(path).parts) and p.is_file()
         ]
     elif path.exists():
-        found = [entry]
+        paths = [entry]
     else:
         root = Path(path.anchor or ".")
         pattern = str(path.relative_to(path.anchor)) if path.anchor else entry
-        found = sorted(str(p) for p in root.glob(pattern) if p.is_file()) if pattern else []
-    if not found:
+        paths = sorted(str(p) for p in root.glob(pattern) if p.is_file()) if pattern else []
+    if not paths:
         raise UserError(
             f"{entry!r} is no file, no folder with files *.parquet, and no pattern of any",
             code="no-rows",
             where="data",
         )
-    return [str(Path(p).absolute()) for p in found]
+    return [str(Path(p).absolute()) for p in paths]
 
 
 def _opened(path: str) -> Any:
@@ -295,8 +299,8 @@ class PartWriter:
 def about(path: Path) -> Mapping[str, Any] | None:
     """What a part says of itself; None for a file that is not a part."""
     with suppress(OSError, ValueError, pa.ArrowException):
-        found = (pq.read_metadata(path).metadata or {}).get(_KEY)
-        parsed = json.loads(found) if found else None
+        summary = (pq.read_metadata(path).metadata or {}).get(_KEY)
+        parsed = json.loads(summary) if summary else None
         return parsed if isinstance(parsed, dict) else None
     return None
 
@@ -310,29 +314,29 @@ def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
     """The names of the parts that a former run of the same call has finished. Raises UserError
     (code `cannot-write`) if the folder holds anything else."""
     names = {part.name for part in parts}
-    done = set()
+    finished = set()
     try:
         entries = sorted(p for p in folder.iterdir() if p.name[0] not in "._")
     except OSError as error:
         raise cannot_write(folder, error) from error
     for path in entries:
-        found = about(path) if path.name in names else None
-        if found is None or found.get("key") != key:
+        summary = about(path) if path.name in names else None
+        if summary is None or summary.get("key") != key:
             raise UserError(
                 f"{str(path)!r} is no result of this call",
                 code="cannot-write",
                 where="out=",
                 hint="another library, table or argument needs a folder of its own",
             )
-        done.add(path.name)
-    return done
+        finished.add(path.name)
+    return finished
 
 
 def remove_remains(folder: Path, parts: Sequence[Part]) -> None:
     """Remove what killed workers left of these parts, which are all there."""
     for part in parts:
-        for left in folder.glob(f".{part.name}.*.tmp"):
-            left.unlink(missing_ok=True)
+        for remnant in folder.glob(f".{part.name}.*.tmp"):
+            remnant.unlink(missing_ok=True)
 
 
 def reasons_in(path: Path, column: str) -> Iterator[tuple[int, str]]:
