@@ -20,7 +20,7 @@ def shown(number: Any) -> str:
     return f"{number!r:.80}" if is_a(number, str) else f"{number!s:.80}"
 
 
-def text_bytes(text: object, what: str) -> bytes:
+def text_bytes(text: object, label: str) -> bytes:
     """A string as UTF-8. Bytes that a library returned and that are not UTF-8 are restored
     (`surrogateescape`).
 
@@ -29,28 +29,28 @@ def text_bytes(text: object, what: str) -> bytes:
     """
     if not is_a(text, str):
         raise ArgumentTypeError(
-            f"{what} must be a string, received {type(text).__name__}", code="argument-kind"
+            f"{label} must be a string, received {type(text).__name__}", code="argument-kind"
         )
     try:
         return str.encode(text, errors="surrogateescape")  # type: ignore[arg-type]
     except UnicodeEncodeError as error:
         raise ArgumentValueError(
-            f"{what} must be text that UTF-8 can encode, received {_short(text)}: "
+            f"{label} must be text that UTF-8 can encode, received {_short(text)}: "
             f"character {error.start} is an unpaired surrogate",
             code="bad-text",
         ) from None
 
 
-def name_bytes(name: object, what: str) -> bytes:
+def name_bytes(name: object, label: str) -> bytes:
     """As `text_bytes`; also raises ArgumentValueError for a name with a zero byte, which would end
     it in C."""
-    data = text_bytes(name, what)
+    data = text_bytes(name, label)
     if b"\0" in data:
-        message = f"{what} must be a name without zero bytes, received {_short(name)}"
+        message = f"{label} must be a name without zero bytes, received {_short(name)}"
         raise ArgumentValueError(message, code="bad-text")
     return data
 
 
 def _short(text: Any) -> str:
-    found = str.__repr__(text)
-    return found if len(found) <= 80 else f"{found[:76]}..."
+    quoted = str.__repr__(text)
+    return quoted if len(quoted) <= 80 else f"{quoted[:76]}..."

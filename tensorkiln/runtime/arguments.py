@@ -37,16 +37,16 @@ def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any])
 
 
 def wrong_count(
-    info: FunctionInfo, count: int, what: str = "input", missing: Sequence[str] = ()
+    info: FunctionInfo, count: int, kind: str = "input", missing: Sequence[str] = ()
 ) -> ArgumentTypeError:
     """The error for a wrong number of inputs or outputs. Hosts in other languages give the same
     message (hosts/kiln_host.h)."""
-    params = info.inputs if what == "input" else info.outputs
+    params = info.inputs if kind == "input" else info.outputs
     names = ", ".join(map(show, params)) or "none"
     tail = f"; missing {', '.join(missing)}" if missing else ""
     plural = "" if len(params) == 1 else "s"
     return ArgumentTypeError(
-        f"{info.name}: expected {len(params)} {what}{plural} ({names}), received {count}{tail}",
+        f"{info.name}: expected {len(params)} {kind}{plural} ({names}), received {count}{tail}",
         code="argument-count",
     )
 

@@ -74,13 +74,13 @@ def remove_library(library: NativeLibrary) -> int:
 
 def _take_names(dll: Any, handle: int) -> int:
     """As `remove_library`, by handle: loads with the same handle share one C library."""
-    others = [library for library in _libraries if library.handle == handle]
+    loads = [library for library in _libraries if library.handle == handle]
     for name, function in list(_names.items()):
-        if others:
-            _set_function(others[0], name, function)
+        if loads:
+            _set_function(loads[0], name, function)
         else:
             dll.kiln_register_function(name_bytes(name, "a name"), None)
-    return len(_names) if others else 0
+    return len(_names) if loads else 0
 
 
 def _set_function(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:

@@ -57,15 +57,17 @@ class _Library:
     """The functions of the driver as attributes, found by cuGetProcAddress."""
 
     def __init__(self) -> None:
-        found = opened_library(_LIBRARY, "CUDA", _HINT)
-        find = getattr(found, "cuGetProcAddress_v2", None) or getattr(
-            found, "cuGetProcAddress", None
+        driver = opened_library(_LIBRARY, "CUDA", _HINT)
+        find = getattr(driver, "cuGetProcAddress_v2", None) or getattr(
+            driver, "cuGetProcAddress", None
         )
         if find is None:
             raise unusable(_LIBRARY, "CUDA", "it has no function cuGetProcAddress", _HINT)
         for name, (version, arguments) in _PROTOTYPES.items():
-            address, none = _P(), _P()  # a fifth argument is ignored by the older form
-            error = find(name.encode(), ctypes.byref(address), version, ctypes.c_uint64(0), none)
+            address, symbol_status = _P(), _P()  # a fifth argument is ignored by the older form
+            error = find(
+                name.encode(), ctypes.byref(address), version, ctypes.c_uint64(0), symbol_status
+            )
             if error or not address.value:
                 raise unusable(_LIBRARY, "CUDA", f"it has no function {name}", _HINT)
             setattr(self, name, ctypes.CFUNCTYPE(_I, *arguments)(address.value))
@@ -87,10 +89,10 @@ def _error_name(error: int) -> str:
     return name.value.decode(errors="replace")
 
 
-def _check(error: int, what: str, code: str = "device-failed") -> None:
+def _check(error: int, operation: str, code: str = "device-failed") -> None:
     if not error:
         return
-    words = f"{what} failed with {_error_name(error)} ({error})"
+    words = f"{operation} failed with {_error_name(error)} ({error})"
     if error == _NO_MEMORY:
         raise DeviceMemoryError(f"a CUDA device is out of memory: {words}", code="device-memory")
     if error in _STICKY:
@@ -196,8 +198,8 @@ class CudaDriver(Driver):
         with context.current() as cu:
             error = cu.cuMemAlloc(ctypes.byref(address), nbytes)
             _check(error, f"cuMemAlloc of {nbytes} bytes", "device-memory")
-        at = address.value or 0
-        return Memory(context, at, lambda: context.free(at))
+        pointer = address.value or 0
+        return Memory(context, pointer, lambda: context.free(pointer))
 
     def memory_of(self, handle: int, index: int, free: Free) -> Memory:
         """Memory at an address that somebody else has made; its context is the primary one."""

@@ -67,8 +67,8 @@ _MAKERS = {"cpu": cpu, "opencl": opencl, "cuda": cuda, EXT_DEV: ext_dev}
 def example_devices(rows: Sequence[DeviceInfo]) -> str:
     """Devices that run a library, as Python text for a hint: `tk.cuda(0)`."""
     kinds = [row.kind for row in rows if row.number]
-    made = [f"tk.{kind}({kinds[:i].count(kind)})" for i, kind in enumerate(kinds)]
-    return f"[{', '.join(made)}]" if len(made) > 1 else "".join(made) or "tk.cpu()"
+    examples = [f"tk.{kind}({kinds[:i].count(kind)})" for i, kind in enumerate(kinds)]
+    return f"[{', '.join(examples)}]" if len(examples) > 1 else "".join(examples) or "tk.cpu()"
 
 
 def _checked(index: object, kind: str) -> int:
@@ -84,24 +84,24 @@ def device_list(devices: object) -> tuple[Device, ...]:
     for anything else, and UserError for an empty one."""
     if devices is None:
         return (cpu(),)
-    given: Any = devices
-    found = tuple(given) if is_a(given, list, tuple) else (given,)
-    for device in found:
+    argument: Any = devices
+    members = tuple(argument) if is_a(argument, list, tuple) else (argument,)
+    for device in members:
         if not is_a(device, Device):
             raise ArgumentTypeError(
                 f"devices are made by {_MADE_BY}, received {type(device).__name__}", code="device"
             )
-    if not found:
+    if not members:
         raise UserError(
             "expected at least one device, received none", code="device", hint="tk.cpu()"
         )
-    return found
+    return members
 
 
 # ---- which device runs which code of a library -------------------------------------------------
 
 
-def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> tuple[Device, ...]:
+def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, label: str) -> tuple[Device, ...]:
     """The device that runs each row of a library's table of devices, in that order.
 
     Without `devices` that is the first one of the row's kind. A list has a device for each row:
@@ -110,20 +110,20 @@ def assign_devices(rows: Sequence[DeviceInfo], devices: Devices, where: str) -> 
     not be named in either. An empty table stands for the host.
 
     Raises ArgumentTypeError for what is not a device, and UserError (code
-    `device`) for an unknown key, a row without a device, and a device without a row; `where` names
+    `device`) for an unknown key, a row without a device, and a device without a row; `label` names
     the library.
     """
     table = tuple(rows) or (DeviceInfo("", "cpu", 0),)
     if devices is None:
-        return tuple(_first(row, where) for row in table)
+        return tuple(_first(row, label) for row in table)
     if is_a(devices, dict) or isinstance(devices, Mapping):
-        return _by_key(table, devices, where)  # type: ignore[arg-type]
-    return _in_order(table, device_list(devices), where)
+        return _by_key(table, devices, label)  # type: ignore[arg-type]
+    return _in_order(table, device_list(devices), label)
 
 
-def _first(row: DeviceInfo, where: str) -> Device:
+def _first(row: DeviceInfo, label: str) -> Device:
     if row.kind not in _MAKERS:
-        raise UnsupportedError(f"{where} has code for {_named(row)}, of which there are none yet")
+        raise UnsupportedError(f"{label} has code for {_named(row)}, of which there are none yet")
     return _MAKERS[row.kind](0)
 
 
@@ -136,77 +136,77 @@ def _table_text(table: Sequence[DeviceInfo]) -> str:
 
 
 def _in_order(
-    table: Sequence[DeviceInfo], given: Sequence[Device], where: str
+    table: Sequence[DeviceInfo], devices: Sequence[Device], label: str
 ) -> tuple[Device, ...]:
-    left, found = list(given), list[Device]()
+    unused, chosen = list(devices), list[Device]()
     for row in table:
-        device = next((d for d in left if d.kind == row.kind), None)
+        device = next((d for d in unused if d.kind == row.kind), None)
         if device is not None:
-            left.remove(device)
+            unused.remove(device)
         elif row.kind in ("cpu", EXT_DEV):
-            device = _first(row, where)
+            device = _first(row, label)
         else:
-            received = ", ".join(map(str, given))
-            one = f"tk.{row.kind}(0); " if row.kind in _MAKERS else ""
+            received = ", ".join(map(str, devices))
+            example = f"tk.{row.kind}(0); " if row.kind in _MAKERS else ""
             raise UserError(
-                f"{where} needs a device for {_named(row)}, received {received}",
+                f"{label} needs a device for {_named(row)}, received {received}",
                 code="device",
-                hint=f"{one}it has code for {_table_text(table)}",
+                hint=f"{example}it has code for {_table_text(table)}",
             )
-        found.append(device)
-    if not any(row.kind == "cpu" for row in table) and cpu() in left:
-        left.remove(cpu())  # any program may name the host
-    if left:
+        chosen.append(device)
+    if not any(row.kind == "cpu" for row in table) and cpu() in unused:
+        unused.remove(cpu())  # any program may name the host
+    if unused:
         raise UserError(
-            f"{where} has no code for {', '.join(map(str, left))}",
+            f"{label} has no code for {', '.join(map(str, unused))}",
             code="device",
             hint=f"it has code for {_table_text(table)}",
         )
-    return tuple(found)
+    return tuple(chosen)
 
 
 def _by_key(
     table: Sequence[DeviceInfo],
-    given: Mapping[str, Device | Sequence[Device]],
-    where: str,
+    devices_of_key: Mapping[str, Device | Sequence[Device]],
+    label: str,
 ) -> tuple[Device, ...]:
     keys = list(dict.fromkeys(row.target_key for row in table))
-    if not given:
+    if not devices_of_key:
         device_list(())
-    for key in given:
+    for key in devices_of_key:
         if not is_a(key, str):
             raise ArgumentTypeError(
                 f"devices by target key: expected a string, received {type(key).__name__}",
                 code="device",
             )
         if key not in keys:
-            known = ", ".join(map(repr, keys))
+            key_names = ", ".join(map(repr, keys))
             raise UserError(
-                f"{where} has no code of target key {key!r}; it has {known}",
+                f"{label} has no code of target key {key!r}; it has {key_names}",
                 code="device",
                 hint=nearest(key, keys),
             )
-    left = {key: list(device_list(devices)) for key, devices in given.items()}
-    found = []
+    unused = {key: list(device_list(devices)) for key, devices in devices_of_key.items()}
+    chosen = []
     for row in table:
-        if row.target_key not in left:
-            found.append(_first(row, where))
+        if row.target_key not in unused:
+            chosen.append(_first(row, label))
             continue
-        if not left[row.target_key]:
-            raise UserError(f"{where} needs one more device for {_named(row)}", code="device")
-        device = left[row.target_key].pop(0)
+        if not unused[row.target_key]:
+            raise UserError(f"{label} needs one more device for {_named(row)}", code="device")
+        device = unused[row.target_key].pop(0)
         if device.kind != row.kind:
             raise UserError(
-                f"{where} has code of {_named(row)}, which {device} does not run",
+                f"{label} has code of {_named(row)}, which {device} does not run",
                 code="device",
                 hint=f"tk.{row.kind}(0)",
             )
-        found.append(device)
-    for key, devices in left.items():
+        chosen.append(device)
+    for key, devices in unused.items():
         if devices:
             raise UserError(
-                f"{where} has no use for {', '.join(map(str, devices))}: too many devices for "
+                f"{label} has no use for {', '.join(map(str, devices))}: too many devices for "
                 f"target key {key!r}",
                 code="device",
             )
-    return tuple(found)
+    return tuple(chosen)

@@ -112,9 +112,9 @@ class Driver(ABC):
         """The context of a device, which lives as long as the process. Raises DeviceError (code
         `no-device`) without a device of that index."""
         with self._lock:
-            if (found := self._contexts.get(index)) is not None:
+            if (open_context := self._contexts.get(index)) is not None:
                 self.require_process()
-                return found
+                return open_context
             count = self.count_devices()
             if index >= count:
                 plural = "" if count == 1 else "s"
@@ -123,8 +123,8 @@ class Driver(ABC):
                     f"device{plural}",
                     code="no-device",
                 )
-            made = self._contexts[index] = self._open(index)
-            return made
+            context = self._contexts[index] = self._open(index)
+            return context
 
     @abstractmethod
     def count_devices(self) -> int:

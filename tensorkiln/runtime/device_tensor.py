@@ -80,9 +80,9 @@ class DeviceTensor:
     def numpy(self) -> Array:
         """A copy in host memory."""
         self.wait()
-        made = np.empty(self.shape, self.dtype)
-        self._memory.context.read(self._memory, self._offset, made.ctypes.data, made.nbytes)
-        return made
+        copy = np.empty(self.shape, self.dtype)
+        self._memory.context.read(self._memory, self._offset, copy.ctypes.data, copy.nbytes)
+        return copy
 
     def copyto(self, target: Any) -> Any:
         """Copy the elements to `target`, and return it: a tensor of the same shape and type, on any

@@ -51,25 +51,25 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
     path = file.sealed or file.path.resolve()
     with _lock:
         handle = _handle(path, file)
-        known = _open_files.setdefault(handle, _OpenFile(file.state))
-        error = _written_into(file.path) if known.state != file.state else None
+        entry = _open_files.setdefault(handle, _OpenFile(file.state))
+        error = _written_into(file.path) if entry.state != file.state else None
         if file.is_replaced():
             error = _replaced(file.path)
         if error is not None:
             _ctypes.dlclose(handle)
-            if not known.count:
+            if not entry.count:
                 del _open_files[handle]
             raise error
-        known.count += 1
+        entry.count += 1
         return ctypes.CDLL(os.fspath(path), handle=handle)
 
 
 def unload_file(handle: int) -> None:
     """Undo one `load_file`; the last one unloads the library."""
     with _lock:
-        known = _open_files[handle]
-        known.count -= 1
-        if not known.count:
+        entry = _open_files[handle]
+        entry.count -= 1
+        if not entry.count:
             del _open_files[handle]
         _ctypes.dlclose(handle)
 
@@ -129,20 +129,20 @@ def _open_beside(file: LibraryFile) -> list[int]:
 _NOT_FOUND = ": cannot open shared object file: No such file"
 
 
-def _not_loaded(file: LibraryFile, name: str, why: str) -> UserError:
-    """The error for a file that dlopen() refused with the words `why`: if it did not find a library
-    that the file needs, with the dependency that this comes with. The same sentence in
+def _not_loaded(file: LibraryFile, name: str, reason: str) -> UserError:
+    """The error for a file that dlopen() refused with the words `reason`: if it did not find a
+    library that the file needs, with the dependency that this comes with. The same sentence in
     `hosts/kiln_dlopen.h`."""
-    missing, found, _ = why.partition(_NOT_FOUND)
-    if not found or missing == name:
-        return UserError(f"cannot load {str(file.path)!r}: {why}", code="cannot-load")
-    said = f"cannot load {str(file.path)!r}: it needs {missing!r}, which is not there"
+    missing, marker, _ = reason.partition(_NOT_FOUND)
+    if not marker or missing == name:
+        return UserError(f"cannot load {str(file.path)!r}: {reason}", code="cannot-load")
+    message = f"cannot load {str(file.path)!r}: it needs {missing!r}, which is not there"
     last = missing.rpartition("/")[2]
     for d in read_dependencies(file.metadata, str(file.path)):
         if last in d.libraries:
-            said += f": dependency {d}"
+            message += f": dependency {d}"
             break
-    return UserError(said, code="cannot-load", hint="`kiln inspect` lists what it needs")
+    return UserError(message, code="cannot-load", hint="`kiln inspect` lists what it needs")
 
 
 def respelled(name: str, device: int, inode: int) -> str:

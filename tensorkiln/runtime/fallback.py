@@ -20,7 +20,7 @@ _LACKING = ("no-driver", "no-device", "device-capability")
 
 
 def candidates(
-    rows: Sequence[DeviceInfo], devices: Sequence[Device], fallback: Devices, where: str
+    rows: Sequence[DeviceInfo], devices: Sequence[Device], fallback: Devices, label: str
 ) -> dict[int, tuple[Device, ...]]:
     """The devices to try for each row of a library's table that has a number, in order: that of
     `devices`, then those of its kind in `fallback`, or of its target key in a mapping.
@@ -31,44 +31,44 @@ def candidates(
     table = [(r, d) for r, d in zip(rows, devices, strict=False) if r.number]
     by_key = is_a(fallback, dict) or isinstance(fallback, Mapping)
     keys = [r.target_key for r, _ in table]
-    given: Mapping[str, Sequence[Device]] = {}
+    devices_of_key: Mapping[str, Sequence[Device]] = {}
     if by_key:
         named: Any = fallback
         for key in named:
             if key not in keys:
                 raise UserError(
-                    f"fallback: {where} has no device of target key {key!r}",
+                    f"fallback: {label} has no device of target key {key!r}",
                     code="device",
                     hint=nearest(str(key), keys) or f"it has {listed(map(repr, keys)) or 'none'}",
                 )
-        given = {key: _listed(named[key], where) for key in named}
+        devices_of_key = {key: _listed(named[key], label) for key in named}
     elif fallback is not None:
-        given = dict.fromkeys(keys, _listed(fallback, where))
-    found = {}
+        devices_of_key = dict.fromkeys(keys, _listed(fallback, label))
+    devices_of_number = {}
     for row, device in table:
-        asked = given.get(row.target_key, ())
-        wrong = next((d for d in asked if by_key and d.kind != row.kind), None)
+        choices = devices_of_key.get(row.target_key, ())
+        wrong = next((d for d in choices if by_key and d.kind != row.kind), None)
         if wrong is not None:
-            raise _no_code(wrong, where)
-        found[row.number] = (device, *(d for d in asked if d.kind == row.kind))
+            raise _no_code(wrong, label)
+        devices_of_number[row.number] = (device, *(d for d in choices if d.kind == row.kind))
     kinds = {row.kind for row, _ in table}
-    for device in (d for asked in given.values() for d in asked):
+    for device in (d for choices in devices_of_key.values() for d in choices):
         if device.kind not in kinds:
-            raise _no_code(device, where)
+            raise _no_code(device, label)
     if fallback is not None and not table:
-        raise UserError(f"fallback: {where} has code for the host alone", code="device")
-    return found
+        raise UserError(f"fallback: {label} has code for the host alone", code="device")
+    return devices_of_number
 
 
-def _listed(fallback: Any, where: str) -> tuple[Device, ...]:
+def _listed(fallback: Any, label: str) -> tuple[Device, ...]:
     if is_a(fallback, str) and fallback == "host":
-        raise _no_code(Device("cpu"), where)
+        raise _no_code(Device("cpu"), label)
     return device_list(fallback)
 
 
-def _no_code(device: Device, where: str) -> UserError:
+def _no_code(device: Device, label: str) -> UserError:
     return UserError(
-        f"fallback: {where} has no code for {device} in the place of a device",
+        f"fallback: {label} has no code for {device} in the place of a device",
         code="device",
         hint="compile the model for it, too, and load that library on DeviceError",
     )
@@ -79,12 +79,14 @@ def open_first(library: Any, executor: Any, devices: Candidates) -> dict[int, De
     all calls without one. Of those for a number it is the first that can be had. They share our
     contexts with tensors. Raises DeviceError (codes `no-driver`, `no-device`, `device-capability`,
     `device-memory`, `device-build`)."""
-    return {number: _open(library, executor, number, asked) for number, asked in devices.items()}
+    return {
+        number: _open(library, executor, number, choices) for number, choices in devices.items()
+    }
 
 
-def _open(library: Any, executor: Any, number: int, asked: Sequence[Device]) -> Device:
+def _open(library: Any, executor: Any, number: int, choices: Sequence[Device]) -> Device:
     errors = []
-    for device in asked:
+    for device in choices:
         try:
             context = driver_of(device).context_of(device.index).handle or None
             choose = library.dll.kiln_executor_set_device
@@ -96,8 +98,8 @@ def _open(library: Any, executor: Any, number: int, asked: Sequence[Device]) -> 
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
-    said = "; in its place, ".join(error.message for error in errors)
-    raise DeviceError(said, code=errors[0].code, hint=errors[0].hint) from errors[-1]
+    message = "; in its place, ".join(error.message for error in errors)
+    raise DeviceError(message, code=errors[0].code, hint=errors[0].hint) from errors[-1]
 
 
 __all__ = ["Candidates", "candidates", "open_first"]

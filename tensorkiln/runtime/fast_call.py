@@ -119,7 +119,7 @@ class _Bound(int):
     """
 
     slow: Callable[..., Any]
-    kept: object
+    owners: object
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Make the call by the slow path."""
@@ -169,9 +169,9 @@ class FastCalls:
         """Undo `close`."""
         self._method.function = self._address
 
-    def count(self, *, here: bool) -> int:
-        """How many calls are running: in this thread if `here`, else in all threads."""
-        return int(self._count(self._number, here))
+    def count(self, *, this_thread: bool) -> int:
+        """How many calls are running: in this thread if `this_thread`, else in all threads."""
+        return int(self._count(self._number, this_thread))
 
     def bind(
         self,
@@ -201,12 +201,12 @@ class FastCalls:
             len(results or ()),
             self._number,
         )
-        bound = _Bound(ctypes.addressof(target))
-        bound.slow = slow
-        # A function object reads its PyMethodDef for the last time before it lets go of `bound`.
-        bound.kept = (self._method, target, names, rows, results, failed, memory)
-        made: Callable[..., Any] = _new_function(ctypes.addressof(self._method), bound, None)
-        return made
+        binding = _Bound(ctypes.addressof(target))
+        binding.slow = slow
+        # A function object reads its PyMethodDef for the last time before it lets go of `binding`.
+        binding.owners = (self._method, target, names, rows, results, failed, memory)
+        function: Callable[..., Any] = _new_function(ctypes.addressof(self._method), binding, None)
+        return function
 
 
 # One class for all functions: one for each would double the time of loading.
@@ -219,11 +219,11 @@ def python_function(
     """A C function that is called without releasing the interpreter lock; AttributeError if `dll`
     has no such function."""
     if isinstance(dll, ctypes.CDLL):
-        made = _PythonFunction((name, dll))
+        function = _PythonFunction((name, dll))
     else:
-        made = _PythonFunction(ctypes.cast(getattr(dll, name), ctypes.c_void_p).value or 0)
-    made.restype, made.argtypes = result, arguments
-    return made
+        function = _PythonFunction(ctypes.cast(getattr(dll, name), ctypes.c_void_p).value or 0)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 def _counter(dll: Any) -> Callable[[int, bool], int]:
@@ -231,7 +231,7 @@ def _counter(dll: Any) -> Callable[[int, bool], int]:
     try:
         return python_function(dll, "kiln_python_calls", ctypes.c_int, (ctypes.c_int, ctypes.c_int))
     except AttributeError:
-        return lambda number, here: 0
+        return lambda number, this_thread: 0
 
 
 def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:
@@ -241,6 +241,6 @@ def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:
     """
     if names is None:
         return None
-    kept = [sys.intern(name) for name in (*names, "out")]
-    addresses = [None if name == "out" else id(name) for name in kept[:-1]]
-    return (ctypes.c_void_p * len(kept))(*addresses, id(kept[-1])), kept
+    strings = [sys.intern(name) for name in (*names, "out")]
+    addresses = [None if name == "out" else id(name) for name in strings[:-1]]
+    return (ctypes.c_void_p * len(strings))(*addresses, id(strings[-1])), strings

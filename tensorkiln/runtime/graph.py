@@ -48,14 +48,14 @@ class _SlowFill:
         """Describe the tensors and run; errors name the tensor."""
         inputs = len(self.info.inputs)
         stream = self.stream_of_call(tensors)
-        addresses, kept = self.views(tensors[:inputs], stream)
+        addresses, owners = self.views(tensors[:inputs], stream)
         for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
-            what = f"{self.info.name}: output {param.name!r}"
-            used = self._used_in(param, stream)
-            place = as_passed(value, param.dtype, what)
-            address, owner = view_of(place, what, writable=True, stream=used)
+            label = f"{self.info.name}: output {param.name!r}"
+            param_stream = self._used_in(param, stream)
+            place = as_passed(value, param.dtype, label)
+            address, owner = view_of(place, label, writable=True, stream=param_stream)
             addresses.append(address)
-            kept.append(owner)
+            owners.append(owner)
         self.run(addresses, stream)
         self.queued(tensors[inputs:], stream)
 
@@ -64,10 +64,10 @@ class _SlowFill:
         that of the call."""
         pairs = []
         for value, param in zip(inputs, self.info.inputs, strict=True):
-            what = f"{self.info.name}: input {param.name!r}"
-            passed = as_passed(value, param.dtype, what)
-            pairs.append(view_of(passed, what, stream=self._used_in(param, stream)))
-        return [address for address, _ in pairs], [kept for _, kept in pairs]
+            label = f"{self.info.name}: input {param.name!r}"
+            passed = as_passed(value, param.dtype, label)
+            pairs.append(view_of(passed, label, stream=self._used_in(param, stream)))
+        return [address for address, _ in pairs], [owner for _, owner in pairs]
 
     def stream_of_call(self, tensors: Sequence[object]) -> int:
         """The stream that the caller of this function uses; 0: the executor has one, the caller
@@ -75,10 +75,12 @@ class _SlowFill:
         if not self.on_device or any(self._memory.streams.values()):
             return 0
         cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
-        own = {cuda[p.device] for p in (*self.info.inputs, *self.info.outputs) if p.device in cuda}
-        if len(own) != 1 or own != set(cuda.values()):
+        devices = {
+            cuda[p.device] for p in (*self.info.inputs, *self.info.outputs) if p.device in cuda
+        }
+        if len(devices) != 1 or devices != set(cuda.values()):
             return 0
-        return current_stream(own.pop(), tensors)
+        return current_stream(devices.pop(), tensors)
 
     def _used_in(self, param: ParamInfo, stream: int) -> int | None:
         """Where a parameter on a device is used; None for one on the host."""
@@ -149,47 +151,47 @@ class _SlowGraphCall:
 
     def _new(self, inputs: Sequence[Any]) -> Result:
         stream = self._slow.stream_of_call(inputs)
-        addresses, kept = self._slow.views(inputs, stream)
-        made = self.tensors(addresses)
-        for tensor, param in zip(made, self.info.outputs, strict=True):
+        addresses, owners = self._slow.views(inputs, stream)
+        outputs = self.tensors(addresses)
+        for tensor, param in zip(outputs, self.info.outputs, strict=True):
             address, owner = view_of(as_passed(tensor, param.dtype, "output"), "output")
             addresses.append(address)
-            kept.append(owner)
+            owners.append(owner)
         self._slow.run(addresses, stream)
-        self._slow.queued(made, stream)
-        return made[0] if len(made) == 1 else tuple(made)
+        self._slow.queued(outputs, stream)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def tensors(self, addresses: Sequence[int]) -> list[AnyTensor]:
         """New tensors for all outputs, given the DLTensors of the inputs."""
-        made = list[AnyTensor]()
+        outputs = list[AnyTensor]()
         for i, r in enumerate(self.results):
             shape = self._slow.ask_shape(addresses, i) if r.shape is None else r.shape
             try:
                 if place := self.places[i]:
-                    made.append(empty(shape, r.dtype, self._slow.device(place)))
+                    outputs.append(empty(shape, r.dtype, self._slow.device(place)))
                 else:
-                    made.append(Tensor(r.array(shape)))
+                    outputs.append(Tensor(r.array(shape)))
             except (MemoryError, ValueError) as error:
-                what = f"{self.info.name}: output {self.info.outputs[i].name!r}"
-                message = f"out of memory for {what}, {r.dtype} {list(shape)}"
+                label = f"{self.info.name}: output {self.info.outputs[i].name!r}"
+                message = f"out of memory for {label}, {r.dtype} {list(shape)}"
                 raise WorkspaceMemoryError(message, code="out-of-memory") from error
-        return made
+        return outputs
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[AnyTensor]:
         """As GraphFunction's `new_outputs`."""
-        addresses, kept = self._slow.views(inputs, self._slow.stream_of_call(inputs))
-        made = self.tensors(addresses)
-        del kept  # it kept the DLTensors at `addresses` alive
-        return made
+        addresses, owners = self._slow.views(inputs, self._slow.stream_of_call(inputs))
+        outputs = self.tensors(addresses)
+        del owners  # they kept the DLTensors at `addresses` alive
+        return outputs
 
 
 def _new_result(param: ParamInfo) -> NewResult:
     shape = param.shape or ()
-    known = all(isinstance(size, int) for size in shape)
+    is_static = all(isinstance(size, int) for size in shape)
     dtype = param.dtype
     if param.device and is_byte_wise(dtype):
         dtype = NARROW_TYPES[dtype].storage  # what DLPack has for it; NumPy never sees the memory
-    return NewResult(cast("tuple[int, ...]", shape) if known else None, dtype_named(dtype))
+    return NewResult(cast("tuple[int, ...]", shape) if is_static else None, dtype_named(dtype))
 
 
 class GraphFunction:

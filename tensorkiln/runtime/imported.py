@@ -68,20 +68,20 @@ class ImportedModule(ABC):
 
     def below(self) -> Iterator[ImportedModule]:
         """This module and its direct and indirect imports, breadth-first, each once."""
-        queue, seen = [self], {id(self)}
+        queue, visited_ids = [self], {id(self)}
         for module in queue:
             yield module
-            new = [m for m in module.imports if id(m) not in seen]
-            seen.update(map(id, new))
+            new = [m for m in module.imports if id(m) not in visited_ids]
+            visited_ids.update(map(id, new))
             queue.extend(new)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function of this module, else of its imports; FunctionLookupError if there is none."""
         name_bytes(name, "the name of a function")
         for module in self.below():
-            found = module.own(name)
-            if found is not None:
-                return found
+            function = module.own(name)
+            if function is not None:
+                return function
         names = [n for module in self.below() for n in module.names()]
         raise FunctionLookupError(
             f"no function {name!r} in the module of loader {self.group}",
@@ -97,26 +97,26 @@ class ImportedModule(ABC):
 class PythonModule(ImportedModule):
     """A module made by a Python loader."""
 
-    def __init__(self, group: LoaderGroup, made: Any, file_name: str):
+    def __init__(self, group: LoaderGroup, answer: Any, file_name: str):
         super().__init__(group)
-        self._made = made
-        if callable(made) and not hasattr(made, "__getitem__"):
-            self._made = {Path(file_name).stem: made}
-        no_names = isinstance(made, str | bytes | list | tuple)
+        self._made = answer
+        if callable(answer) and not hasattr(answer, "__getitem__"):
+            self._made = {Path(file_name).stem: answer}
+        no_names = isinstance(answer, str | bytes | list | tuple)
         if no_names or not hasattr(self._made, "__getitem__"):
             expected = "functions by name, as a dict, or one function"
-            raise bad_answer(f"loader {group}", made, expected, "bad-loader")
+            raise bad_answer(f"loader {group}", answer, expected, "bad-loader")
 
     def own(self, name: str) -> Callable[..., Any] | None:
         """The function of that name, or None; UserError if it is not callable."""
         with plugin(f"module of loader {self.group}: looking for {name!r}"):
             try:
-                found = self._made[name]
+                function = self._made[name]
             except LookupError:
                 return None
-        if not callable(found):
+        if not callable(function):
             raise UserError(f"{name!r} of loader {self.group} is not callable", code="bad-loader")
-        return found  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]
 
     def own_dependencies(self) -> tuple[ExternalDependency, ...]:
         """What a function `get_external_dependencies` of the module returns, be it an attribute or
@@ -124,10 +124,10 @@ class PythonModule(ImportedModule):
         ask = getattr(self._made, _ASKED, None) or self.own(_ASKED)
         if ask is None:
             return ()
-        what = f"{_ASKED} of loader {self.group}"
-        with plugin(what):
+        label = f"{_ASKED} of loader {self.group}"
+        with plugin(label):
             answer: object = ask()
-        return checked_dependencies(answer, what, "bad-loader")
+        return checked_dependencies(answer, label, "bad-loader")
 
     def names(self) -> tuple[str, ...]:
         """The keys of a mapping; empty for other objects."""
@@ -147,16 +147,16 @@ class NativeModule(ImportedModule):
         return lambda *arguments: self._call(name, arguments)
 
     def _call(self, name: str, arguments: Sequence[object]) -> None:
-        values, kept = (Value * max(1, len(arguments)))(), []
+        values, owners = (Value * max(1, len(arguments)))(), []
         for i, argument in enumerate(arguments):
-            what = f"{name}: argument {i}"
-            if put_number(values[i], argument, what):
+            label = f"{name}: argument {i}"
+            if put_number(values[i], argument, label):
                 if values[i].kind == UINT:
-                    raise out_of_range(what, "int64", argument)
+                    raise out_of_range(label, "int64", argument)
             else:
-                address, owner = view_of(argument, what, writable=False)
+                address, owner = view_of(argument, label, writable=False)
                 values[i].kind, values[i].payload.pointer = TENSOR, address
-                kept.append(owner)
+                owners.append(owner)
         result, library = Value(), self._library
         loader, key = self.group.loader.encode(), self.group.target_key.encode()
         with library.using:

@@ -70,8 +70,8 @@ _OTHERS = {
 }
 
 
-def _damaged(path: Path, what: str) -> UserError:
-    message = f"{str(path)!r} is not a Tensorkiln library: {what}"
+def _damaged(path: Path, problem: str) -> UserError:
+    message = f"{str(path)!r} is not a Tensorkiln library: {problem}"
     return UserError(message, code="not-a-library", hint=_OTHERS.get(path.suffix, ""))
 
 
@@ -89,16 +89,16 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
         raise _damaged(path, "its section names are damaged")
     rows = list(struct.iter_unpack("<IIQQQQ24x", raw[table : table + 64 * count]))
     start, length = rows[names][4:]
-    texts, found = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
+    texts, extents = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
     for name, kind, _flags, _address, offset, size in rows:
         if kind == 8 or not texts.startswith(b".kiln.", name):
             continue
-        for wanted in (_METADATA, _ARTIFACTS):
-            if texts.startswith(wanted + b"\0", name):
+        for section in (_METADATA, _ARTIFACTS):
+            if texts.startswith(section + b"\0", name):
                 if offset + size > len(raw):
-                    raise _damaged(path, f"its section {wanted.decode()} is cut off")
-                found.setdefault(wanted, (offset, size))
-    return found
+                    raise _damaged(path, f"its section {section.decode()} is cut off")
+                extents.setdefault(section, (offset, size))
+    return extents
 
 
 def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[int, int]]) -> bytes:
@@ -151,8 +151,8 @@ def read_library_file(path: str | Path, sealed: Path | None = None) -> LibraryFi
             f"this Tensorkiln reads versions 1 to {FORMAT}",
             code="library-version",
         )
-    known = _MACHINES.get(machine, f"ELF machine {machine}")
-    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS), state, sealed)
+    machine_name = _MACHINES.get(machine, f"ELF machine {machine}")
+    return LibraryFile(file, machine_name, metadata, sections.get(_ARTIFACTS), state, sealed)
 
 
 def read_metadata(path: str | Path) -> Metadata:

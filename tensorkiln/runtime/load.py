@@ -141,31 +141,31 @@ def load_module(
         library, artifacts = _load_sealed(plain_path(path), _hash_bytes(sha256))
     else:
         library, artifacts = _load_named(path, verify)
-    made = _attach_new(Module(library), artifacts, devices)
-    made.fallback = fallback
+    module = _attach_new(Module(library), artifacts, devices)
+    module.fallback = fallback
     if fallback is not None:
         try:
-            made.by_number(made.assigned(None), None)
+            module.by_number(module.assigned(None), None)
         except UserError:
-            made.close()
+            module.close()
             raise
-    return made
+    return module
 
 
 def _hash_bytes(text: object) -> bytes:
     """A SHA-256 of hexadecimal digits. Raises ArgumentTypeError, ArgumentValueError for others."""
     data = text_bytes(text, "sha256")
     try:
-        found = bytes.fromhex(data.decode())
+        digest = bytes.fromhex(data.decode())
     except ValueError:
-        found = b""
-    if len(found) != hashlib.sha256().digest_size:
+        digest = b""
+    if len(digest) != hashlib.sha256().digest_size:
         raise ArgumentValueError(
             f"sha256={text!r:.80}: expected 64 hexadecimal digits",
             code="bad-text",
             hint="sha256sum prints them",
         )
-    return found
+    return digest
 
 
 def _load_named(path: str | Path, verify: bool) -> tuple[NativeLibrary, ArtifactSet]:
@@ -259,24 +259,24 @@ def _attach(
     library = root.library
     if library.has_values:
         add_library(library)
-    found = root.assigned(devices)
+    row_devices = root.assigned(devices)
     if devices is not None:
-        root.devices = found
+        root.devices = row_devices
     groups = {g: a for g, a in artifacts.groups().items() if g.loader not in _NOT_LOADED}
     if replacing:
         _require_loaders(groups)
-    made = {
-        group: _module_of(library, group, files, _of_key(root, group.target_key, found))
+    modules = {
+        group: _module_of(library, group, files, _of_key(root, group.target_key, row_devices))
         for group, files in groups.items()
     }
     for above, below in artifacts.imports:
-        made[above].imports.append(made[below])
+        modules[above].imports.append(modules[below])
     imported = {below for _, below in artifacts.imports}
-    for module in made.values():
+    for module in modules.values():
         module.root = weakref.ref(root)
-    set_modules(library, [m for m in made.values() if isinstance(m, PythonModule)])
-    stays = [m for m in root.imports if m.group not in made]
-    root.imports[:] = stays + [module for group, module in made.items() if group not in imported]
+    set_modules(library, [m for m in modules.values() if isinstance(m, PythonModule)])
+    stays = [m for m in root.imports if m.group not in modules]
+    root.imports[:] = stays + [module for group, module in modules.items() if group not in imported]
     return root
 
 
@@ -310,12 +310,12 @@ def _module_of(
     first = files[0]
     if isinstance(first, InMemoryArtifact):
         with plugin(f"load of {first.name}"):
-            made = first.load()
-        return PythonModule(group, made, first.file_name)
+            answer = first.load()
+        return PythonModule(group, answer, first.file_name)
     function = _loaders.get(group.loader)
     if function is None:
         return NativeModule(group, library)
     plain = tuple(a for a in files if isinstance(a, Artifact))
     with plugin(f"loader {group}"):
-        made = function(plain, devices)
-    return PythonModule(group, made, first.file_name)
+        answer = function(plain, devices)
+    return PythonModule(group, answer, first.file_name)

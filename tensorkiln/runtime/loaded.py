@@ -45,9 +45,9 @@ class Outputs(tuple):  # type: ignore[type-arg]
 
     def __new__(cls, values: Sequence[Any], names: Sequence[str]) -> Outputs:
         """Results and their names, one for each."""
-        made = super().__new__(cls, values)
-        made.names = tuple(names)
-        return made
+        outputs = super().__new__(cls, values)
+        outputs.names = tuple(names)
+        return outputs
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         """What copies and pickles are made from."""
@@ -74,7 +74,7 @@ class Outputs(tuple):  # type: ignore[type-arg]
 # ---- arguments -----------------------------------------------------------------------------------
 
 
-def given_value(value: Any, param: ParamInfo, what: str) -> Any:
+def given_value(value: Any, param: ParamInfo, label: str) -> Any:
     """`value` as something that a function of a library takes: what has an element type as it is;
     numbers and lists as an array of the parameter's type; images, data frames, buffers and other
     things that NumPy reads as the array that NumPy makes of them.
@@ -91,35 +91,35 @@ def given_value(value: Any, param: ParamInfo, what: str) -> Any:
         array = np.asarray(value)
     except ValueError as error:
         raise ArgumentValueError(
-            f"{what}: NumPy makes no array of this {type(value).__name__}: {error}",
+            f"{label}: NumPy makes no array of this {type(value).__name__}: {error}",
             code="shape-mismatch",
         ) from error
     if not is_a(value, list, tuple, bool, int, float):
         return value if array.dtype == object else array
-    return _typed(array, param, f"{what}, a {type(value).__name__}")
+    return _typed(array, param, f"{label}, a {type(value).__name__}")
 
 
-def _typed(array: Array, param: ParamInfo, what: str) -> Array:
+def _typed(array: Array, param: ParamInfo, label: str) -> Array:
     """Numbers of Python as an array of the parameter's type; see `given_value`."""
-    wanted = dtype_named(param.dtype)
-    if array.dtype == wanted:
+    dtype = dtype_named(param.dtype)
+    if array.dtype == dtype:
         return array
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2}
     have = ranks.get(array.dtype.kind, 3)
     narrow = NARROW_TYPES.get(param.dtype)
-    whole = wanted.kind in "iu" if narrow is None else narrow.is_integer
-    if array.size and have > (1 if whole else ranks.get(wanted.kind, 2)):
+    whole = dtype.kind in "iu" if narrow is None else narrow.is_integer
+    if array.size and have > (1 if whole else ranks.get(dtype.kind, 2)):
         raise ArgumentTypeError(
-            f"{what}, holds {array.dtype.name} and must hold {param.dtype}", code="dtype-mismatch"
+            f"{label}, holds {array.dtype.name} and must hold {param.dtype}", code="dtype-mismatch"
         )
     if have == 1 and whole and array.size:
-        least, most = narrow.limits if narrow else _limits(wanted)
-        if int(array.min()) < least or int(array.max()) > most:
+        lower, upper = narrow.limits if narrow else _limits(dtype)
+        if int(array.min()) < lower or int(array.max()) > upper:
             raise ArgumentValueError(
-                f"{what}, holds numbers beyond {param.dtype}, {least} to {most}",
+                f"{label}, holds numbers beyond {param.dtype}, {lower} to {upper}",
                 code="out-of-range",
             )
-    return array.astype(wanted)
+    return array.astype(dtype)
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -249,10 +249,10 @@ class LoadedFunction:
         if out is not None:
             return self._function(*values, out=out)
         result = self._function(*values)
-        made: Any = as_torch(result) if _holds_torch(arguments) else as_numpy(result)
-        if type(made) is tuple and len(made) == len(self._names):
-            return Outputs(made, self._names)
-        return made
+        outputs: Any = as_torch(result) if _holds_torch(arguments) else as_numpy(result)
+        if type(outputs) is tuple and len(outputs) == len(self._names):
+            return Outputs(outputs, self._names)
+        return outputs
 
     def with_threads(self, threads: int) -> LoadedFunction:
         """This function with at most so many threads for a call, the calling one included, 0 being
@@ -264,10 +264,10 @@ class LoadedFunction:
         _require_executor(self.info)
         executor = self.executor.with_threads(threads)
         count = int(threads)
-        found = self._limited.get(count)
-        if found is None:
-            found = self._limited.setdefault(count, LoadedFunction(executor, self.info))
-        return found
+        function = self._limited.get(count)
+        if function is None:
+            function = self._limited.setdefault(count, LoadedFunction(executor, self.info))
+        return function
 
     def __repr__(self) -> str:
         """Name, inputs and outputs."""
@@ -283,19 +283,21 @@ def _require_executor(info: FunctionInfo) -> None:
         )
 
 
-def _merged(info: FunctionInfo, given: Mapping[Any, Any], named: dict[str, Any]) -> dict[str, Any]:
-    twice = [name for name in given if name in named]
+def _merged(
+    info: FunctionInfo, mapping: Mapping[Any, Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    twice = [name for name in mapping if name in named]
     if twice:
         raise ArgumentTypeError(
             f"{info.name}: input {twice[0]!r} is given twice", code="argument-count"
         )
-    wrong = [key for key in given if not is_a(key, str)]
+    wrong = [key for key in mapping if not is_a(key, str)]
     if wrong:
         raise ArgumentTypeError(
             f"{info.name}: the names of inputs are strings, received {wrong[0]!r:.80}",
             code="argument-kind",
         )
-    return {**given, **named}
+    return {**mapping, **named}
 
 
 # ---- how functions are shown ---------------------------------------------------------------------
@@ -326,16 +328,16 @@ def signature_of(info: FunctionInfo) -> inspect.Signature:
         name.isidentifier() and not keyword.iskeyword(name) and name != "out" for name in names
     )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if plain else inspect.Parameter.POSITIONAL_ONLY
-    made = [
+    parameters = [
         inspect.Parameter(p.name if plain else f"input{i}", kind, annotation=_type_text(p))
         for i, p in enumerate(info.inputs)
     ]
     if info.kind == "tensor":
-        return inspect.Signature(made, return_annotation=None)
-    made.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
+        return inspect.Signature(parameters, return_annotation=None)
+    parameters.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
     results = [_type_text(p) for p in info.outputs]
     returned = results[0] if len(results) == 1 else f"Outputs({', '.join(results)})"
-    return inspect.Signature(made, return_annotation=returned)
+    return inspect.Signature(parameters, return_annotation=returned)
 
 
 def _type_text(param: ParamInfo) -> str:
@@ -414,24 +416,24 @@ class LoadedModel:
         """
         executor = self.executor.with_threads(threads)
         count = int(threads)
-        found = self._limited.get(count)
-        if found is None:
+        model = self._limited.get(count)
+        if model is None:
             options = None if self._options is None else {**self._options, "num_threads": count}
-            made = LoadedModel(self.module, executor, options)
-            made._is_limited = True
-            found = self._limited.setdefault(count, made)
-        found._num_threads = count
-        return found
+            limited_model = LoadedModel(self.module, executor, options)
+            limited_model._is_limited = True
+            model = self._limited.setdefault(count, limited_model)
+        model._num_threads = count
+        return model
 
     def __getitem__(self, name: str) -> LoadedFunction:
         """A function by name; FunctionLookupError with the nearest name for an unknown one."""
-        found = self._functions.get(name) if is_a(name, str) else None
-        if found is None:
+        function = self._functions.get(name) if is_a(name, str) else None
+        if function is None:
             if self._is_limited:
                 _require_executor(self.module.info(name))
-            found = LoadedFunction(self.executor, self.module.info(name))
-            self._functions[name] = found
-        return found
+            function = LoadedFunction(self.executor, self.module.info(name))
+            self._functions[name] = function
+        return function
 
     def __contains__(self, name: object) -> bool:
         """Whether the library has a function of that name."""
@@ -464,8 +466,8 @@ class LoadedModel:
     def __repr__(self) -> str:
         """File and signature."""
         name = entry_of(self.functions)
-        what = signature_text(self.functions[name]) if name else listed(self.functions, 8)
-        return f"<LoadedModel {self.module.path.name!r}: {what}>"
+        summary = signature_text(self.functions[name]) if name else listed(self.functions, 8)
+        return f"<LoadedModel {self.module.path.name!r}: {summary}>"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -492,15 +494,15 @@ def entry_of(functions: Mapping[str, FunctionInfo]) -> str | None:
 def required_entry(functions: Mapping[str, FunctionInfo], name: str) -> str:
     """As `entry_of`, but raises UserError (code `no-entry`) if there is no entry. The hint shows a
     call of a function of `name`."""
-    found = entry_of(functions)
-    if found is None:
+    entry = entry_of(functions)
+    if entry is None:
         names = list(functions)
         raise UserError(
             f"expected a function 'main' or only one function, received {', '.join(names)}",
             code="no-entry",
             hint=f"call one of them: {name}[{names[0]!r}](...)" if names else "",
         )
-    return found
+    return entry
 
 
 _MOST_ROWS, _MOST_WHOLE = (
@@ -530,7 +532,7 @@ def html_table(
         cells.append((f"{f.name}: workspace", _bytes_text(f.workspace_bytes)))
     if len(functions) > _MOST_ROWS:
         cells.append(("...", f"{len(functions) - _MOST_ROWS} more functions"))
-    cells += [(name, what) for name, what in rows if what]
+    cells += [(name, text) for name, text in rows if text]
     body = "".join(f"<tr><th>{escape(n)}</th><td>{escape(w)}</td></tr>" for n, w in cells)
     return f"<table><caption>{escape(title)}</caption>{body}</table>"
 
@@ -572,7 +574,7 @@ def load(
         "verify": verify,
         "sha256": sha256,
     }
-    made = LoadedModel(module, module.create_executor(), options)
+    model = LoadedModel(module, module.create_executor(), options)
     if num_threads is not None:
-        made.num_threads = num_threads
-    return made
+        model.num_threads = num_threads
+    return model

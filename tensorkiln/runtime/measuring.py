@@ -46,11 +46,11 @@ def measure_kernel(trial: Trial, library: bytes, measure: Measure) -> Verdict:
     with private_temporary("kiln-measure-") as folder:
         path = Path(folder) / "kernel.so"
         path.write_bytes(library)
-        most = 2 * trial.limit + 10 * trial.seconds
+        time_limit = 2 * trial.limit + 10 * trial.seconds
         try:
-            number = float(within(most, measure, path, trial))
+            number = float(within(time_limit, measure, path, trial))
         except TookTooLongError:
-            return Verdict(HANG, f"measuring it takes more than {most:g} s")
+            return Verdict(HANG, f"measuring it takes more than {time_limit:g} s")
         except WrongResult as error:
             return Verdict(WRONG, error.message)
         except Exception as error:
@@ -79,8 +79,8 @@ def within(seconds: float, f: Callable[..., T], *arguments: Any) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        told = ctypes.py_object(TookTooLongError)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), told)
+        exception = ctypes.py_object(TookTooLongError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
         raise TookTooLongError
     if raised:
         raise raised[0]

@@ -86,8 +86,8 @@ class Module:
         """The software that the library and all modules imported into it need, each once, sorted by
         name. Raises UserError (code `dependency-clash`) if two of one name differ, and those of
         the modules' own `get_external_dependencies`."""
-        where = f"library {str(self.path)!r}"
-        declared = [(where, d) for d in read_dependencies(self.metadata, where)]
+        label = f"library {str(self.path)!r}"
+        declared = [(label, d) for d in read_dependencies(self.metadata, label)]
         for module in self.imports:
             declared += [(repr(m), d) for m in module.below() for d in m.own_dependencies()]
         return merge_dependencies(declared)
@@ -95,8 +95,8 @@ class Module:
     def info(self, name: str) -> FunctionInfo:
         """A function's parameters; FunctionLookupError with the nearest name for an unknown one."""
         data = text_bytes(name, "the name of a function")
-        found = self.library.functions.get(name)
-        if found is None:
+        function = self.library.functions.get(name)
+        if function is None:
             # In C a zero byte would end the name, and the rest of it would be ignored.
             if self.library.index(data.replace(b"\0", b"\\0")) >= 0:
                 raise UserError(
@@ -108,12 +108,12 @@ class Module:
                 code="no-function",
                 hint=nearest(name, self.library.functions),
             )
-        return found
+        return function
 
     def __getitem__(self, name: str) -> TensorFunction:
         """A tensor function by name; FunctionLookupError for one that needs an Executor."""
-        if type(name) is str and (known := self._callables.get(name)) is not None:
-            return known
+        if type(name) is str and (function := self._callables.get(name)) is not None:
+            return function
         info = self.info(name)
         if info.kind in ("graph", "outer"):
             raise FunctionLookupError(
@@ -125,8 +125,8 @@ class Module:
             with self.library.using:
                 open_first(self.library, None, self.by_number(self.assigned(None), None))
             self._opened = True
-        made = self._callables[name] = TensorFunction(self.library, info)
-        return made
+        tensor_function = self._callables[name] = TensorFunction(self.library, info)
+        return tensor_function
 
     def assigned(self, devices: Devices) -> tuple[Device, ...]:
         """The device of each row of the library's table of devices; errors of `assign_devices`."""
@@ -227,15 +227,15 @@ class Executor:
         graphs: bool = False,
     ):
         self.module = _module_of(lib)
-        asked = self.module.assigned(devices)
-        numbered = self.module.by_number(asked, fallback)
-        self._require_loaded_with(asked)
+        row_devices = self.module.assigned(devices)
+        numbered = self.module.by_number(row_devices, fallback)
+        self._require_loaded_with(row_devices)
         self._asked, self._fallback = devices, fallback
         self._memory = ExecutorMemory(self.module.library, numbered)
-        rows, used = self.module.library.devices or (None,), self._memory.devices
+        rows, device_of_number = self.module.library.devices or (None,), self._memory.devices
         self.devices = tuple(
-            used.get(row.number, device) if row else device
-            for row, device in zip(rows, asked, strict=True)
+            device_of_number.get(row.number, device) if row else device
+            for row, device in zip(rows, row_devices, strict=True)
         )
         self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
         self._states: dict[str, FunctionState] = {}
@@ -247,30 +247,32 @@ class Executor:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name; FunctionLookupError with the nearest name for an unknown one."""
         try:
-            found = self._functions.get(name)
+            function = self._functions.get(name)
         except TypeError:  # not hashable, so not a name: info() raises
-            found = None
-        if found is None:
+            function = None
+        if function is None:
             info = self.module.info(name)
             if info.kind == "graph":
-                found = GraphFunction(self._memory, info)
+                function = GraphFunction(self._memory, info)
             elif info.kind == "outer":
-                found = OuterFunction(self._memory, info)
+                function = OuterFunction(self._memory, info)
             else:
                 if any(p.device for p in info.inputs):
                     self._require_default(name)
-                found = self.module[name]
-            self._functions[name] = found
-        return found
+                function = self.module[name]
+            self._functions[name] = function
+        return function
 
     def _require_loaded_with(self, devices: tuple[Device, ...]) -> None:
         """Raise UnsupportedError for another device of a loader than it has made its module for."""
         loaded = self.module.assigned(None)
-        for row, device, other in zip(self.module.library.devices, devices, loaded, strict=False):
-            if row.kind == EXT_DEV and device != other:
+        for row, device, loader_device in zip(
+            self.module.library.devices, devices, loaded, strict=False
+        ):
+            if row.kind == EXT_DEV and device != loader_device:
                 raise UnsupportedError(
-                    f"the loader of target key {row.target_key!r} was called for {other}, not for "
-                    f"{device}",
+                    f"the loader of target key {row.target_key!r} was called for "
+                    f"{loader_device}, not for {device}",
                     hint="choose its device in load_module(path, devices), or jit(devices=...)",
                 )
 
@@ -304,10 +306,10 @@ class Executor:
 
     def _state(self, name: str) -> FunctionState:
         try:
-            found = self._states.get(name)
+            state = self._states.get(name)
         except TypeError:  # as in __getitem__
-            found = None
-        if found is None:
+            state = None
+        if state is None:
             function = self[name]
             if isinstance(function, TensorFunction):
                 raise ArgumentTypeError(
@@ -315,8 +317,8 @@ class Executor:
                     code="no-state",
                     hint=f'executor["{name}"](...)',
                 )
-            found = self._states[name] = FunctionState(function)
-        return found
+            state = self._states[name] = FunctionState(function)
+        return state
 
     def set_stream(self, stream: Any, device: Device | None = None) -> None:
         """Let calls queue what they do on a CUDA device in a stream: its address as an int, an
@@ -339,24 +341,27 @@ class Executor:
                 code="argument-kind",
             )
         cuda = {n: d for n, d in self._memory.devices.items() if d.kind == "cuda"}
-        used = sorted({str(d) for d in cuda.values()})
-        if stream is not None and device is None and len(used) != 1:
+        cuda_names = sorted({str(d) for d in cuda.values()})
+        if stream is not None and device is None and len(cuda_names) != 1:
             raise UserError(
-                f"a stream is of one CUDA device; this executor uses {', '.join(used) or 'none'}",
+                f"a stream is of one CUDA device; this executor uses "
+                f"{', '.join(cuda_names) or 'none'}",
                 code="device",
-                hint=f"set_stream(stream, tk.{used[0].replace(':', '(')}))" if used else "",
+                hint=f"set_stream(stream, tk.{cuda_names[0].replace(':', '(')}))"
+                if cuda_names
+                else "",
             )
-        if device is not None and str(device) not in used:
+        if device is not None and str(device) not in cuda_names:
             raise UserError(
                 f"a stream is of a CUDA device of the executor, which uses "
-                f"{', '.join(used) or 'none'}, received {device}",
+                f"{', '.join(cuda_names) or 'none'}, received {device}",
                 code="device",
             )
         if stream is not None:
             address = address or DEFAULT_STREAM  # torch calls the default stream 0
         with self.module.library.using:
-            for number, own in cuda.items():
-                if device is None or own == device:
+            for number, cuda_device in cuda.items():
+                if device is None or cuda_device == device:
                     self._memory.set_stream(number, address)
 
     def set_graphs(self, on: bool) -> None:
@@ -404,14 +409,14 @@ class Executor:
         Raises ArgumentTypeError, ArgumentValueError for what is not a number of threads.
         """
         count = thread_count(threads)
-        found = self._limited.get(count)
-        if found is None:
-            made = self.module.create_executor(
+        executor = self._limited.get(count)
+        if executor is None:
+            limited_executor = self.module.create_executor(
                 self._asked, fallback=self._fallback, graphs=self._graphs
             )
-            found = self._limited.setdefault(count, made)
-        found.set_num_threads(count)  # again, since it could have been changed meanwhile
-        return found
+            executor = self._limited.setdefault(count, limited_executor)
+        executor.set_num_threads(count)  # again, since it could have been changed meanwhile
+        return executor
 
     @property
     def workspace_bytes(self) -> int:
@@ -432,7 +437,7 @@ def _module_of(lib: Module | Jittable) -> Module:
             f"an Executor takes a Module or what compile() returns, received {type(lib).__name__}",
             code="argument-kind",
         )
-    made = jit()
-    if not isinstance(made, Module):
-        raise ArgumentTypeError(f".jit() returned {type(made).__name__}, expected a Module")
-    return made
+    module = jit()
+    if not isinstance(module, Module):
+        raise ArgumentTypeError(f".jit() returned {type(module).__name__}, expected a Module")
+    return module

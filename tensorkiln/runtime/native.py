@@ -180,9 +180,9 @@ class _Addresses:
         """A ctypes function, created on first access."""
         if name not in self._addresses:
             raise AttributeError(name)
-        made = _Function(self._addresses[name])
-        setattr(self, name, made)
-        return made
+        function = _Function(self._addresses[name])
+        setattr(self, name, function)
+        return function
 
 
 class _Function(_ctypes.CFuncPtr):
@@ -268,9 +268,9 @@ class Using:
     def __exit__(self, *raised: object) -> None:
         self._threads.remove(threading.get_ident())
 
-    def count(self, *, here: bool) -> int:
-        """How many calls are running: in this thread if `here`, else in all threads."""
-        return self._threads.count(threading.get_ident()) if here else len(self._threads)
+    def count(self, *, this_thread: bool) -> int:
+        """How many calls are running: in this thread if `this_thread`, else in all threads."""
+        return self._threads.count(threading.get_ident()) if this_thread else len(self._threads)
 
     def claim(self) -> bool:
         """Refuse new calls until `give_up`; return whether this is the only claim."""
@@ -287,17 +287,17 @@ class Using:
 
     def only_this_thread(self) -> None:
         """Forget the other threads, in a child of fork(), where they do not exist."""
-        here = threading.get_ident()
+        this_thread = threading.get_ident()
         for entries in (self._threads, self._closers):
-            entries[:] = [thread for thread in entries if thread == here]
+            entries[:] = [thread for thread in entries if thread == this_thread]
 
 
 _counted: weakref.WeakSet[Using] = weakref.WeakSet()
 
 
 def _only_this_thread() -> None:
-    here = threading.get_ident()
-    calling_back[:] = [entry for entry in calling_back if entry[1] == here]
+    this_thread = threading.get_ident()
+    calling_back[:] = [entry for entry in calling_back if entry[1] == this_thread]
     for using in _counted:
         using.only_this_thread()
 
@@ -347,8 +347,8 @@ def unload_lingering() -> None:
             continue
         lingering.remove(loaded)
         loaded.unload()
-        for done in loaded.after:
-            done()
+        for callback in loaded.after:
+            callback()
 
 
 class NativeLibrary:
@@ -370,11 +370,11 @@ class NativeLibrary:
         self.closed = False
         self.using = Using(self.path)
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
-        more = dict(_VALUE_PROTOTYPES) if self.has_values else {}
+        extra_prototypes = dict(_VALUE_PROTOTYPES) if self.has_values else {}
         if any(row.number for row in self.devices):
-            more |= _DEVICE_PROTOTYPES
+            extra_prototypes |= _DEVICE_PROTOTYPES
         if any(row.kind == "cuda" for row in self.devices):
-            more |= _STREAM_PROTOTYPES
+            extra_prototypes |= _STREAM_PROTOTYPES
         self.dll: Any
         if isinstance(source, Image):
             self.dll, unload = _Addresses(source.addresses), source.unload
@@ -385,7 +385,9 @@ class NativeLibrary:
             unload = functools.partial(unload_file, self.handle)
         self.unloading = _Unloading(self.dll, unload, self.has_values)
         try:
-            self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}), weights)
+            self._open(
+                file, extra_prototypes | (_LOADER_PROTOTYPES if file.carries else {}), weights
+            )
         except BaseException:
             unload()  # the caller never gets this object
             raise
@@ -398,14 +400,14 @@ class NativeLibrary:
     def _open(
         self,
         file: LibraryFile,
-        more: Mapping[str, tuple[Any, tuple[Any, ...]]],
+        extra_prototypes: Mapping[str, tuple[Any, tuple[Any, ...]]],
         weights: int | None,
     ) -> None:
         """Declare the C functions, and raise unless this processor can run the library and its
         code has the functions that its metadata describes."""
         _declare(self.dll, file.path, _VERSION)
         self._check_version()  # first: another version may lack functions
-        _declare(self.dll, file.path, {**_PROTOTYPES, **more})
+        _declare(self.dll, file.path, {**_PROTOTYPES, **extra_prototypes})
         check_functions(self.dll, self.functions.values(), str(file.path))
         if weights is not None:
             self._use_weights(weights)
@@ -473,7 +475,7 @@ class NativeLibrary:
         same file; `recall` restores them if closing fails.
         """
         while not self.closed and not self.using.is_closing():
-            self._refuse_calls(here=wait)
+            self._refuse_calls(this_thread=wait)
             try:
                 if self.using.claim():
                     self._close(wait, forget, recall)
@@ -487,43 +489,47 @@ class NativeLibrary:
     def _close(self, wait: bool, forget: Callable[[], int], recall: Callable[[], object]) -> None:
         self.calls.close()
         try:
-            while self._count_calls(here=False):
-                self._refuse_calls(here=wait)
+            while self._count_calls(this_thread=False):
+                self._refuse_calls(this_thread=wait)
                 time.sleep(_POLL_SECONDS)
             self._unload(forget, recall)
         except BaseException:
             self.calls.open()
             raise
 
-    def _count_calls(self, *, here: bool) -> int:
-        """How many calls and callbacks are running, in this thread if `here`, else in all.
+    def _count_calls(self, *, this_thread: bool) -> int:
+        """How many calls and callbacks are running, in this thread if `this_thread`, else in all.
 
         A callback does not tell which load of a file was called. Where another load is open, it
         keeps the file mapped, and those that this one was called for are among its calls.
         """
         thread = threading.get_ident()
-        here_only = here or any(
-            other.handle == self.handle and other is not self and not other.closed
-            for other in list(_libraries)
+        here_only = this_thread or any(
+            library.handle == self.handle and library is not self and not library.closed
+            for library in list(_libraries)
         )
         back = sum(h == self.handle and (t == thread or not here_only) for h, t in calling_back)
-        return back + self.using.count(here=here) + self.calls.count(here=here)
+        return (
+            back
+            + self.using.count(this_thread=this_thread)
+            + self.calls.count(this_thread=this_thread)
+        )
 
-    def _refuse_calls(self, *, here: bool) -> None:
-        """Raise UserError (code `in-use`) if calls run in this thread or, unless `here`, in any."""
+    def _refuse_calls(self, *, this_thread: bool) -> None:
+        """Raise UserError (code `in-use`) if calls run, in any thread unless `this_thread`."""
         thread = threading.get_ident()
         if (self.handle, thread) in calling_back:
             raise self._in_use("it has called a Python function that has not returned")
-        if self._count_calls(here=True):
+        if self._count_calls(this_thread=True):
             raise self._in_use("this thread is in a call of it")
-        if not here and (count := self._count_calls(here=False)):
+        if not this_thread and (count := self._count_calls(this_thread=False)):
             calls = "a call of it is" if count == 1 else f"{count} calls of it are"
             raise self._in_use(
                 f"{calls} under way", "close(wait=True) waits for the calls of others"
             )
 
-    def _in_use(self, why: str, hint: str = "close it when the call is over") -> UserError:
-        message = f"library {str(self.path)!r} cannot be closed: {why}"
+    def _in_use(self, reason: str, hint: str = "close it when the call is over") -> UserError:
+        message = f"library {str(self.path)!r} cannot be closed: {reason}"
         return UserError(message, code="in-use", hint=hint)
 
     def _unload(self, forget: Callable[[], int], recall: Callable[[], object]) -> None:
@@ -532,8 +538,8 @@ class NativeLibrary:
         for executor in executors:
             executor.destroy()
         try:
-            kept = forget()
-            live = self.dll.kiln_live_objects() - kept if self.has_values else 0
+            dormant = forget()
+            live = self.dll.kiln_live_objects() - dormant if self.has_values else 0
             if live > 0:
                 hint = "drop the tensors and functions that it returned"
                 raise self._in_use(f"{live} of its values are in use", hint)
@@ -571,13 +577,13 @@ def devices_of(file: LibraryFile, functions: Mapping[str, FunctionInfo]) -> tupl
     """The devices in a library's metadata; UserError if it is damaged, or if a parameter of one of
     the functions is on a device that it does not list."""
     try:
-        found = read_devices(file.metadata, str(file.path))
+        devices = read_devices(file.metadata, str(file.path))
     except UserError as error:
         raise _damaged(file) from error
-    known = {0, *(row.number for row in found)}
-    if any(p.device not in known for f in functions.values() for p in (*f.inputs, *f.outputs)):
+    numbers = {0, *(row.number for row in devices)}
+    if any(p.device not in numbers for f in functions.values() for p in (*f.inputs, *f.outputs)):
         raise _damaged(file)
-    return found
+    return devices
 
 
 def _damaged(file: LibraryFile) -> UserError:
@@ -586,10 +592,10 @@ def _damaged(file: LibraryFile) -> UserError:
 
 
 def _check_machine(file: LibraryFile) -> None:
-    here = architecture()
-    if file.machine != here:
+    machine = architecture()
+    if file.machine != machine:
         raise UserError(
-            f"{str(file.path)!r} is compiled for {file.machine}, this machine is {here}",
+            f"{str(file.path)!r} is compiled for {file.machine}, this machine is {machine}",
             code="wrong-machine",
         )
 

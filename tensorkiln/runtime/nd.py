@@ -22,11 +22,11 @@ def array(
     Row-major; 64-byte aligned on the host. Raises ArgumentTypeError for an unknown `dtype`, and
     DeviceError if there is no such device, or it is out of memory.
     """
-    found = _host_array(source, dtype)
+    host_array = _host_array(source, dtype)
     if device is not None and device.dlpack_type != CPU:
-        return device_tensor.copied(found, device)
-    out = aligned_empty(found.shape, found.dtype)
-    np.copyto(out, found)
+        return device_tensor.copied(host_array, device)
+    out = aligned_empty(host_array.shape, host_array.dtype)
+    np.copyto(out, host_array)
     return Tensor(out, device)
 
 
@@ -53,18 +53,18 @@ def zeros(
     shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | None = None
 ) -> Tensor | DeviceTensor:
     """A tensor of zeros; as `empty`."""
-    made = empty(shape, dtype, device)
-    if isinstance(made, DeviceTensor):
-        return made.copyfrom(np.zeros(made.shape, made.dtype))
-    made.numpy().fill(0)
-    return made
+    tensor = empty(shape, dtype, device)
+    if isinstance(tensor, DeviceTensor):
+        return tensor.copyfrom(np.zeros(tensor.shape, tensor.dtype))
+    tensor.numpy().fill(0)
+    return tensor
 
 
 def from_dlpack(source: Any) -> Tensor | DeviceTensor:
     """A tensor that shares the memory of `source`, any tensor with `__dlpack__` on the host or on
     an OpenCL or CUDA device. Raises ArgumentValueError (codes `dlpack`, `strides`) for a tensor on
     a device that cannot be taken."""
-    where = getattr(source, "__dlpack_device__", None)
-    if where is not None and int(where()[0]) in (CUDA, OPENCL):
+    dlpack_device = getattr(source, "__dlpack_device__", None)
+    if dlpack_device is not None and int(dlpack_device()[0]) in (CUDA, OPENCL):
         return device_tensor.imported(source)
     return Tensor(np.from_dlpack(source))

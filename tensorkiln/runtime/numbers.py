@@ -18,27 +18,27 @@ from tensorkiln.runtime.native import Value
 INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
 
 
-def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bool:
+def put_number(value: Value, number: Any, label: str, dtype: str = "int64") -> bool:
     """Write a number into `value` and return True; return False for anything else, including
     zero-dimensional tensors.
 
-    `what` names the parameter in errors, `dtype` is its element type. Raises ArgumentValueError for
-    numbers that no value holds: finite ones beyond float64 if `dtype` is a float, else integers
-    beyond 64 bits.
+    `label` names the parameter in errors, `dtype` is its element type. Raises ArgumentValueError
+    for numbers that no value holds: finite ones beyond float64 if `dtype` is a float, else
+    integers beyond 64 bits.
     """
     if is_a(number, bool, np.bool_):
         value.kind, value.payload.integer = BOOL, int(number)
     elif is_a(number, int):  # int.__index__: a subclass may override its own
-        _put_integer(value, int.__index__(number), what, dtype)
+        _put_integer(value, int.__index__(number), label, dtype)
     elif is_a(number, np.generic) and number.dtype.kind in "iu":
-        _put_integer(value, int(number), what, dtype)
+        _put_integer(value, int(number), label, dtype)
     elif is_a(number, float):
         value.kind, value.payload.real = FLOAT, float.__float__(number)
     elif _is_real(number):
         value.kind, value.payload.real = FLOAT, float(number)
         if "float" in dtype and math.isinf(value.payload.real) and not np.isinf(number):
             # A finite long double beyond float64.
-            raise out_of_range(what, dtype, number)
+            raise out_of_range(label, dtype, number)
     else:
         return False
     return True
@@ -50,7 +50,7 @@ def _is_real(number: Any) -> bool:
     )
 
 
-def _put_integer(value: Value, number: int, what: str, dtype: str) -> None:
+def _put_integer(value: Value, number: int, label: str, dtype: str) -> None:
     if -(1 << 63) <= number < 1 << 63:
         value.kind, value.payload.integer = INT, number
     elif 0 < number < 1 << 64:
@@ -59,12 +59,12 @@ def _put_integer(value: Value, number: int, what: str, dtype: str) -> None:
         try:
             value.kind, value.payload.real = FLOAT, float(number)
         except OverflowError:
-            raise out_of_range(what, dtype, number) from None
+            raise out_of_range(label, dtype, number) from None
         if "float" not in dtype:
-            raise out_of_range(what, dtype, number)
+            raise out_of_range(label, dtype, number)
 
 
-def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
+def out_of_range(label: str, dtype: str, number: object) -> ArgumentValueError:
     """The error for a number out of range, with the message of crt/scalar.c."""
     bits = int("".join(filter(str.isdigit, dtype)) or 0)
     if "float" in dtype:
@@ -74,18 +74,18 @@ def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
     else:
         low, high = (0, 1 << bits) if dtype[0] == "u" else (-1 << (bits - 1), 1 << (bits - 1))
         expected = f"an integer from {low} to {high - 1} ({dtype})"
-    message = f"{what} must be {expected}, received {shown(number)}"
+    message = f"{label} must be {expected}, received {shown(number)}"
     return ArgumentValueError(message, code="out-of-range")
 
 
-def not_a_number(what: str, dtype: str, given: object) -> ArgumentTypeError:
+def not_a_number(label: str, dtype: str, argument: object) -> ArgumentTypeError:
     """The error for an argument that is not a number, for a parameter that takes one."""
     expected = "a number" if "float" in dtype else "an integer"
-    has_data = hasattr(given, "__dlpack__") or hasattr(given, "__array__")
-    is_tensor = has_data and not is_a(given, np.generic)
-    received = "a tensor" if is_tensor else type(given).__name__
+    has_data = hasattr(argument, "__dlpack__") or hasattr(argument, "__array__")
+    is_tensor = has_data and not is_a(argument, np.generic)
+    received = "a tensor" if is_tensor else type(argument).__name__
     return ArgumentTypeError(
-        f"{what} must be {expected}, received {received}",
+        f"{label} must be {expected}, received {received}",
         code="argument-kind",
         hint=".item() of a tensor of one element is a number" if is_tensor else "",
     )

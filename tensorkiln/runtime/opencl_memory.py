@@ -52,22 +52,22 @@ _BLOCKING = 1
 @functools.cache
 def _library() -> Any:
     """The loader of drivers. Raises DeviceError (code `no-driver`) if it is not there."""
-    found = opened_library(_LIBRARY, "OpenCL", _HINT)
+    loader = opened_library(_LIBRARY, "OpenCL", _HINT)
     try:
         for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(found, name)
+            function = getattr(loader, name)
             function.restype, function.argtypes = result, arguments
     except AttributeError as error:
         raise unusable(_LIBRARY, "OpenCL", error, _HINT) from None
-    return found
+    return loader
 
 
-def _check(error: int, what: str, code: str = "device-failed") -> None:
+def _check(error: int, operation: str, code: str = "device-failed") -> None:
     if error in _NO_MEMORY and code == "device-memory":
-        message = f"an OpenCL device is out of memory: {what} failed with error {error}"
+        message = f"an OpenCL device is out of memory: {operation} failed with error {error}"
         raise DeviceMemoryError(message, code=code)
     if error != 0:
-        raise DeviceError(f"{what} failed with OpenCL error {error}", code=code)
+        raise DeviceError(f"{operation} failed with OpenCL error {error}", code=code)
 
 
 class OpenCLContext(Context):
@@ -125,29 +125,34 @@ class OpenCLDriver(Driver):
                 f"{_LIBRARY} finds no platform: no driver of OpenCL is installed", code="no-driver"
             )
         _check(error, "clGetPlatformIDs", "no-driver")
-        found: list[int] = []
+        devices: list[int] = []
         for platform in platforms[: min(count.value, len(platforms))]:
-            here = (_P * 64)()
-            error = cl.clGetDeviceIDs(platform, _ALL_DEVICES, len(here), here, ctypes.byref(count))
+            platform_devices = (_P * 64)()
+            error = cl.clGetDeviceIDs(
+                platform, _ALL_DEVICES, len(platform_devices), platform_devices, ctypes.byref(count)
+            )
             if error == _NOT_FOUND:
                 continue
             _check(error, "clGetDeviceIDs", "no-driver")
-            found += [device or 0 for device in here[: min(count.value, len(here))]]
-        return found
+            devices += [
+                device or 0
+                for device in platform_devices[: min(count.value, len(platform_devices))]
+            ]
+        return devices
 
     def count_devices(self) -> int:
         """How many OpenCL devices the system has."""
         return len(self._device_ids())
 
     def _open(self, index: int) -> OpenCLContext:
-        found = self._device_ids()[index]
-        error, device = _I(), _P(found)
+        device_id = self._device_ids()[index]
+        error, device = _I(), _P(device_id)
         handle = _library().clCreateContext(
             None, 1, ctypes.byref(device), None, None, ctypes.byref(error)
         )
         _check(error.value, "clCreateContext", "no-driver")
-        made = self._by_handle[handle] = OpenCLContext(self, handle, found, index)
-        return made
+        context = self._by_handle[handle] = OpenCLContext(self, handle, device_id, index)
+        return context
 
     def new_memory(self, context: Context, nbytes: int) -> Memory:
         """Uninitialised memory. Raises DeviceMemoryError (code `device-memory`)."""
@@ -169,15 +174,17 @@ class OpenCLDriver(Driver):
         error = cl.clGetMemObjectInfo(handle, _MEM_CONTEXT, size, ctypes.byref(context), None)
         _check(error, "clGetMemObjectInfo")
         with self._lock:
-            at = context.value or 0
-            found = self._by_handle.get(at)
-            if found is None:
-                error = cl.clGetContextInfo(at, _CONTEXT_DEVICES, size, ctypes.byref(device), None)
+            context_handle = context.value or 0
+            owner = self._by_handle.get(context_handle)
+            if owner is None:
+                error = cl.clGetContextInfo(
+                    context_handle, _CONTEXT_DEVICES, size, ctypes.byref(device), None
+                )
                 _check(error, "clGetContextInfo")
-                _check(cl.clRetainContext(at), "clRetainContext")
-                found = OpenCLContext(self, at, device.value or 0, index)
-                self._by_handle[at] = found
-        return Memory(found, handle, free)
+                _check(cl.clRetainContext(context_handle), "clRetainContext")
+                owner = OpenCLContext(self, context_handle, device.value or 0, index)
+                self._by_handle[context_handle] = owner
+        return Memory(owner, handle, free)
 
 
 OPENCL_DRIVER = OpenCLDriver()

@@ -49,7 +49,7 @@ class OuterFunction:
         return f"<outer function {self.name}({inputs}) -> {show(self.info.outputs[0])}>"
 
 
-def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
+def fill_outputs(result: object, places: Mapping[int, Any], label: str) -> Any:
     """Copy outputs into the tensors of `places`; return the result with these in their place.
 
     Output k is item k of a tuple; a result that is not a tuple is output 0. Raises
@@ -59,14 +59,14 @@ def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
     for k, place in places.items():
         if k >= len(items):
             count = f"{len(items)} output{'' if len(items) == 1 else 's'}"
-            message = f"{what} has {count}, there is no output {shown(k)}"
+            message = f"{label} has {count}, there is no output {shown(k)}"
             raise ArgumentTypeError(message, code="no-output")
-        _copy_into(items[k], place, f"{what}[{k}]")
+        _copy_into(items[k], place, f"{label}[{k}]")
         items[k] = place
     return tuple(items) if isinstance(result, tuple) else items[0]
 
 
-def _copy_into(result: object, out: Any, what: str) -> None:
+def _copy_into(result: object, out: Any, label: str) -> None:
     """Copy a result into `out`, item by item if both are sequences of the same length.
 
     Raises ArgumentTypeError where structure, shape or dtype differ, ArgumentValueError where `out`
@@ -75,27 +75,27 @@ def _copy_into(result: object, out: Any, what: str) -> None:
     places = tuple(out) if isinstance(result, tuple) and is_a(out, list, tuple) else ()
     if isinstance(result, tuple) and len(result) == len(places) and is_a(out, list, tuple):
         for i, (item, place) in enumerate(zip(result, places, strict=True)):
-            _copy_into(item, place, f"{what}[{i}]")
+            _copy_into(item, place, f"{label}[{i}]")
         return
     if not isinstance(result, Tensor):
         raise ArgumentTypeError(
-            f"{what}: out= for a result that is {type(result).__name__}", code="argument-kind"
+            f"{label}: out= for a result that is {type(result).__name__}", code="argument-kind"
         )
-    target, kept = as_array(out, numbers=False), None
+    target, owner = as_array(out, numbers=False), None
     if target is None:
-        address, kept = view_of(out, f"{what}: out=", writable=True)
+        address, owner = view_of(out, f"{label}: out=", writable=True)
         target = array_at(address)
     elif not target.flags.writeable:
-        message = f"{what}: out= is read-only and cannot be filled"
+        message = f"{label}: out= is read-only and cannot be filled"
         raise ArgumentValueError(message, code="read-only")
     if target.shape != result.shape or target.dtype != result.numpy().dtype:
         raise ArgumentTypeError(
-            f"{what}: out= is {target.dtype} {list(target.shape)}, "
+            f"{label}: out= is {target.dtype} {list(target.shape)}, "
             f"the result {result.dtype} {list(result.shape)}",
             code="shape-mismatch",
         )
     np.copyto(target, result.numpy())
-    del kept  # it kept the memory of `target` alive
+    del owner  # it kept the memory of `target` alive
 
 
 __all__ = ["OuterFunction", "fill_outputs"]

@@ -67,10 +67,10 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     except RecursionError as error:
         passing.error, passing.sentence = error, b""
         return CALLBACK_FAILED
-    found = _modules.get(number)
-    if found is None:  # closed while it was called
+    registration = _modules.get(number)
+    if registration is None:  # closed while it was called
         return _NAME_ERROR
-    library, module = _open_library(found[0]), found[1]
+    library, module = _open_library(registration[0]), registration[1]
     if library is None:
         return _NAME_ERROR
     dll, entry = library.dll, (library.handle, threading.get_ident())
@@ -83,8 +83,10 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         if any(value.kind == TENSOR for value in values):  # a kernel: it writes its results
             function(*[lent_value(value) for value in values])
         else:
-            given = [from_value(library, value) for value in values]
-            to_value(library, function(*given), result[0], f"the result of {name.decode()!r}")
+            call_arguments = [from_value(library, value) for value in values]
+            to_value(
+                library, function(*call_arguments), result[0], f"the result of {name.decode()!r}"
+            )
         return 0
     except BaseException as error:
         error.add_note(f"in function {name.decode()!r} of loader {module.group}")
@@ -97,24 +99,26 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
 def _open_library(handle: int) -> NativeLibrary | None:
     """An open NativeLibrary of the handle, None if all are closed. C does not tell which load of
     the file makes the call; all share one C library, so any will do."""
-    found = (load() for load in tuple(_loads.get(handle, ())))
-    return next((library for library in found if library is not None and not library.closed), None)
+    libraries = (load() for load in tuple(_loads.get(handle, ())))
+    return next(
+        (library for library in libraries if library is not None and not library.closed), None
+    )
 
 
 _call_module_c = _CallType(_call_module)
 _C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _LoadType(), _call_module_c, None)
 
 
-def set_modules(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
+def set_modules(library: NativeLibrary, modules: Sequence[PythonModule]) -> None:
     """Set the modules of Python loaders in the C library, so that compiled code can call them."""
-    if not made:
+    if not modules:
         return
     dll, handle = library.dll, library.handle
     with _lock:
         _in_use.setdefault(handle, []).append(0)
         _loads.setdefault(handle, []).append(weakref.ref(library))
     library.on_close(lambda: _forget(handle))
-    for module in made:
+    for module in modules:
         number = next(_numbers)
         _modules[number] = handle, module
         with _lock:

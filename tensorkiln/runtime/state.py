@@ -36,8 +36,8 @@ class FunctionState:
         functions `invoke` does, as only the result shows how many there are.
         """
         function = self.function
-        known = isinstance(function, GraphFunction)  # outer: known from the result
-        if not is_a(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
+        is_graph = isinstance(function, GraphFunction)  # outer: its result says how many
+        if not is_a(index, int) or index < 0 or (is_graph and index >= len(function.info.outputs)):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
                 f"there is no output {shown(index)}",
@@ -47,7 +47,7 @@ class FunctionState:
             self._bound.pop(index, None)
         else:
             self._bound[index] = place
-        all_bound = known and len(self._bound) == len(function.info.outputs)
+        all_bound = is_graph and len(self._bound) == len(function.info.outputs)
         self._all_bound = _out_of(self._bound) if all_bound else None
 
     def invoke(self) -> None:
@@ -75,8 +75,8 @@ class FunctionState:
 
     def _new_places(self) -> tuple[Any, Any]:
         """Bound tensors, and new ones for the other outputs."""
-        made = dict(enumerate(self.function.new_outputs(self._inputs)))
-        return _out_of(made | self._bound)
+        tensors = dict(enumerate(self.function.new_outputs(self._inputs)))
+        return _out_of(tensors | self._bound)
 
     def outputs(self) -> Any:
         """The result of the last `invoke`; UserError (code `no-outputs`) if it has none."""

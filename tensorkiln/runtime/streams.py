@@ -66,10 +66,10 @@ def _work_stream(capsule: object, device: Device) -> int:
         if table.header.major == _MAJOR and not table.current_work_stream:
             return 0  # a library without streams of its own
         if table.header.major == _MAJOR:
-            found = ctypes.c_void_p()
+            stream = ctypes.c_void_p()
             ask = _WorkStream(table.current_work_stream)
-            ask(CUDA, device.index, ctypes.addressof(found))
-            return found.value or DEFAULT_STREAM
+            ask(CUDA, device.index, ctypes.addressof(stream))
+            return stream.value or DEFAULT_STREAM
         address = table.header.older
     return 0
 

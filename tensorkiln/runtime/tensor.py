@@ -40,8 +40,8 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
     try:
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
+        return dtype
     except ImportError:
         if str(name) == "bfloat16" or str(name) in NARROW_TYPES:
             missing = missing_package("ml_dtypes", f"element type {name!s:.80}")
@@ -149,10 +149,14 @@ class Tensor(NDArrayOperatorsMixin):
         """Apply a ufunc or operator to the arrays; with `out`, return the objects given there."""
         if out:
             options["out"] = _arrays(out)
-        made = getattr(ufunc, method)(*_arrays(inputs), **_arrays(options))
+        arrays = getattr(ufunc, method)(*_arrays(inputs), **_arrays(options))
         if len(out) == 1:
             return out[0]
-        return tuple(m if o is None else o for o, m in zip(out, made, strict=True)) if out else made
+        return (
+            tuple(m if o is None else o for o, m in zip(out, arrays, strict=True))
+            if out
+            else arrays
+        )
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]
@@ -168,9 +172,9 @@ class Tensor(NDArrayOperatorsMixin):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return getattr(self.numpy(), name)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, exponent: Any) -> Any:
         """The array's own `**`, which for some exponents is not np.power: `x ** 2` is np.square."""
-        return self.numpy() ** _arrays(other)
+        return self.numpy() ** _arrays(exponent)
 
     def __getitem__(self, key: Any) -> Any:
         """Index the array: a view of the memory, or an element."""
@@ -258,8 +262,8 @@ def dtype_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     narrow = NARROW_TYPES.get(dtype.name)
     if narrow is not None and narrow.bits == 8:
         return narrow.code, 8
-    other = dtype.kind not in _CODES and dtype.name != "bfloat16"
-    if narrow is not None or other or not dtype.isnative:
+    is_foreign = dtype.kind not in _CODES and dtype.name != "bfloat16"
+    if narrow is not None or is_foreign or not dtype.isnative:
         hint = f"as bytes: x.view({narrow.storage!r})" if narrow is not None else ""
         raise ArgumentTypeError(
             f"arrays of {dtype} cannot be passed", code="dtype-mismatch", hint=hint
@@ -336,12 +340,12 @@ def is_byte_wise(dtype: str) -> bool:
     return dtype in NARROW_TYPES and NARROW_TYPES[dtype].bits < 8
 
 
-def as_passed(value: Any, dtype: str, what: str) -> Any:
+def as_passed(value: Any, dtype: str, label: str) -> Any:
     """`value` as what a parameter of element type `dtype` takes: an array of fewer than 8 bits as
     the array of its bytes, which shares its memory; others as they are.
 
     Raises ArgumentTypeError (code `dtype-mismatch`) for an array of another type, if either has
-    fewer bits. `what` names the argument.
+    fewer bits. `label` names the argument.
     """
     array = as_array(value)
     if array is None or not (is_byte_wise(dtype) or is_byte_wise(array.dtype.name)):
@@ -353,7 +357,7 @@ def as_passed(value: Any, dtype: str, what: str) -> Any:
         return value
     bytes_too = f" or bytes of {stored}" if stored else ""
     raise ArgumentTypeError(
-        f"{what} must be {dtype}{bytes_too}, received {array.dtype}", code="dtype-mismatch"
+        f"{label} must be {dtype}{bytes_too}, received {array.dtype}", code="dtype-mismatch"
     )
 
 
@@ -363,19 +367,19 @@ DEFAULT_STREAM = 1  # of DLPack: CUDA's default stream, for which streams of our
 def exported(value: Any, stream: int = DEFAULT_STREAM) -> object:
     """The DLPack capsule of an object. Work on a CUDA tensor that is queued in whatever stream is
     done before what `stream` does next."""
-    where = getattr(value, "__dlpack_device__", None)
-    if where is not None and int(where()[0]) == CUDA:
+    dlpack_device = getattr(value, "__dlpack_device__", None)
+    if dlpack_device is not None and int(dlpack_device()[0]) == CUDA:
         return value.__dlpack__(stream=stream)
     return value.__dlpack__()
 
 
 def view_of(
-    value: object, what: str, *, writable: bool = False, stream: int | None = None
+    value: object, label: str, *, writable: bool = False, stream: int | None = None
 ) -> tuple[int, object]:
     """The address of a DLTensor for `value`, and an object that keeps it alive during the call.
     `stream`, for a parameter that lies on a device: where it is used.
 
-    `what` names the argument in errors: `"main: input 'x'"`. Accepts anything with `__dlpack__`,
+    `label` names the argument in errors: `"main: input 'x'"`. Accepts anything with `__dlpack__`,
     NumPy arrays that NumPy does not export and, unless `writable`, NumPy's scalars. Raises
     ArgumentTypeError for other objects, ArgumentValueError for a read-only array if `writable` and
     for an export that fails (code `dlpack`).
@@ -383,13 +387,13 @@ def view_of(
     array = as_array(value, numbers=not writable)
     if array is not None:
         if writable and not array.flags.writeable:
-            raise ArgumentValueError(f"{what} is read-only and cannot be filled", code="read-only")
-        view, kept = describe_array(array, writable=writable)
-        return ctypes.addressof(view), (view, kept)
+            raise ArgumentValueError(f"{label} is read-only and cannot be filled", code="read-only")
+        view, owner = describe_array(array, writable=writable)
+        return ctypes.addressof(view), (view, owner)
     export = getattr(value, "__dlpack__", None)
     if export is None:
         raise ArgumentTypeError(
-            f"{what} must be a tensor (NumPy, torch, or anything with DLPack), "
+            f"{label} must be a tensor (NumPy, torch, or anything with DLPack), "
             f"received {type(value).__name__}",
             code="argument-kind",
             hint=tensor_hint(value),
@@ -399,7 +403,7 @@ def view_of(
         return capsule_pointer(capsule, b"dltensor"), capsule
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise ArgumentValueError(
-            f"{what} ({type(value).__name__}) cannot be exported by DLPack: {error}", code="dlpack"
+            f"{label} ({type(value).__name__}) cannot be exported by DLPack: {error}", code="dlpack"
         ) from error
 
 
@@ -412,23 +416,23 @@ def tensor_hint(value: object) -> str:
     return 'np.array(..., "float32")' if is_a(value, list, tuple) else ""
 
 
-def view_of_set(items: Sequence[object], what: str) -> tuple[int, object]:
+def view_of_set(items: Sequence[object], label: str) -> tuple[int, object]:
     """As `view_of`, for a vector of the data addresses of several tensors, which are written to.
 
     Raises ArgumentValueError (code `strides`) for a tensor that is not contiguous.
     """
     addresses: list[int] = []
-    kept: list[object] = []
+    owners: list[object] = []
     for i, item in enumerate(items):
-        at, keeps = view_of(item, f"{what}, item {i},", writable=True)
-        t = DLTensor.from_address(at)
+        address, keeps = view_of(item, f"{label}, item {i},", writable=True)
+        t = DLTensor.from_address(address)
         step = 1
         for d in reversed(range(t.ndim)):
             if t.strides and t.shape[d] != 1 and t.strides[d] != step:
-                raise ArgumentValueError(f"{what}, item {i}, has gaps", code="strides")
+                raise ArgumentValueError(f"{label}, item {i}, has gaps", code="strides")
             step *= t.shape[d]
         addresses.append((t.data or 0) + t.byte_offset)
-        kept.append(keeps)
+        owners.append(keeps)
     view, array = describe_array(np.array(addresses, np.uint64))
     view.code = 3  # kDLOpaqueHandle of DLPack
-    return ctypes.addressof(view), (view, array, kept)
+    return ctypes.addressof(view), (view, array, owners)

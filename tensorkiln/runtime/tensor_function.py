@@ -31,36 +31,36 @@ class _SlowTensorCall:
         if named:
             arguments = in_order(self.info, arguments, named)
         values = (Value * len(arguments))()
-        kept = []
+        owners = []
         if len(arguments) == len(self.info.inputs):  # else kiln_call() reports the count
             for value, param, argument in zip(values, self.info.inputs, arguments, strict=True):
-                kept.append(self._fill(value, param, argument))
+                owners.append(self._fill(value, param, argument))
         library = self._library
         with library.using:
             library.check(library.dll.kiln_call(self.index, values, len(values)))
 
     def _fill(self, value: Value, param: ParamInfo, argument: object) -> object:
         """Write one argument into `value`; return what must stay alive during the call."""
-        what = f"{self.info.name}: argument {param.name!r}"
+        label = f"{self.info.name}: argument {param.name!r}"
         if param.role == "scalar":
-            if put_number(value, argument, what, param.dtype):
+            if put_number(value, argument, label, param.dtype):
                 return None
-            raise not_a_number(what, param.dtype, argument)
+            raise not_a_number(label, param.dtype, argument)
         if is_a(argument, bool, int, float) and not is_a(argument, np.generic):
             raise ArgumentTypeError(  # the same message as in crt
-                f"{what} must be a tensor of shape {param.shape_text}, "
+                f"{label} must be a tensor of shape {param.shape_text}, "
                 "received a value that is not a tensor",
                 code="argument-kind",
                 hint=tensor_hint(argument),
             )
         if param.dtype == "handle" and is_a(argument, tuple, list):
-            address, kept = view_of_set(tuple(cast("Sequence[object]", argument)), what)
+            address, owner = view_of_set(tuple(cast("Sequence[object]", argument)), label)
         else:
             writes = param.role in ("out", "inout")
             stream = DEFAULT_STREAM if param.device else None
-            address, kept = view_of(argument, what, writable=writes, stream=stream)
+            address, owner = view_of(argument, label, writable=writes, stream=stream)
         value.kind, value.payload.pointer = TENSOR, address
-        return kept
+        return owner
 
 
 class TensorFunction:

@@ -69,8 +69,8 @@ def machine_name() -> str:
     except OSError:
         text = ""
     rows = (line.partition(":") for line in text.splitlines())
-    found = {key.strip(): value.strip() for key, _, value in rows}
-    return found.get("model name") or found.get("Model") or architecture()
+    fields = {key.strip(): value.strip() for key, _, value in rows}
+    return fields.get("model name") or fields.get("Model") or architecture()
 
 
 def time_kernel(trial: Trial, untuned: bytes, candidate: bytes) -> Verdict:
@@ -91,7 +91,7 @@ def time_kernel(trial: Trial, untuned: bytes, candidate: bytes) -> Verdict:
 
 def _judged(folder: Path, trial: Trial) -> Verdict:
     """The verdict of a process that is started now."""
-    most = STARTING + 4 * trial.limit + 10 * trial.seconds
+    time_limit = STARTING + 4 * trial.limit + 10 * trial.seconds
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
             python_command("tensorkiln.runtime.timing", str(folder)),
@@ -102,7 +102,7 @@ def _judged(folder: Path, trial: Trial) -> Verdict:
             start_new_session=True,
         )
         try:
-            status = process.wait(most)
+            status = process.wait(time_limit)
             is_late = status == -signal.SIGALRM
         except subprocess.TimeoutExpired:
             is_late = True
@@ -173,13 +173,13 @@ def _timed(folder: Path, trial: Trial) -> dict[str, object]:
     inputs = memory.walk()
     calls: list[Callable[[], object]] = []
     results: list[Array] = []
-    kept = []  # libraries stay loaded until the process ends
+    libraries = []  # libraries stay loaded until the process ends
     for name in ("untuned", "candidate"):
         _say(f"loading the {name} kernel")
         signal.alarm(math.ceil(STARTING))
         library = load_module(folder / f"{name}.so")
         library.set_num_threads(trial.threads)
-        kept.append(library)
+        libraries.append(library)
         results.append(memory.result())
         calls.append(_call(library, trial, inputs, results[-1]))
         _say(f"the {name} kernel")
@@ -244,11 +244,11 @@ def _in_turns(
 
     once = [min(span(call, 1) for _ in range(2)) for call in calls]
     counts = [max(1, min(1000, round(_SAMPLE / max(t, 1e-7)))) for t in once]
-    found: list[list[float]] = [[] for _ in calls]
+    samples: list[list[float]] = [[] for _ in calls]
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < _ROUNDS or time.perf_counter() < end:
         order = range(len(calls)) if rounds % 2 == 0 else reversed(range(len(calls)))
         for i in order:
-            found[i].append(span(calls[i], counts[i]) / counts[i])
+            samples[i].append(span(calls[i], counts[i]) / counts[i])
         rounds += 1
-    return found
+    return samples

@@ -72,31 +72,31 @@ class Operand:
             return array.reshape(self.physical)
         index = self._logical()
         clipped = [np.clip(i, 0, n - 1) for i, n in zip(index, self.shape, strict=True)]
-        taken = array[tuple(np.broadcast_arrays(*clipped))]
-        return np.where(self.inside(), taken, np.zeros((), array.dtype))
+        elements = array[tuple(np.broadcast_arrays(*clipped))]
+        return np.where(self.inside(), elements, np.zeros((), array.dtype))
 
     def at(self, physical: Array, places: npt.NDArray[np.int64]) -> Array:
         """The elements at flat logical places of an array as it lies in memory."""
         index = np.unravel_index(places, self.shape) if self.shape else ()
-        where = []
+        indices = []
         for dim, divisor, modulus, halo in self.axes:
             i = (index[dim] + halo) // divisor
-            where.append(i % modulus if modulus else i)
-        return np.asarray(physical[tuple(where)]).reshape(places.shape)
+            indices.append(i % modulus if modulus else i)
+        return np.asarray(physical[tuple(indices)]).reshape(places.shape)
 
     def _is_plain(self) -> bool:
         return self.axes == tuple((d, 1, 0, 0) for d in range(len(self.shape)))
 
     def _logical(self) -> list[Array]:
         """The logical index of each element in memory, by dimension, to be broadcast."""
-        found: list[Array] = [np.zeros((), np.int64) for _ in self.shape]
+        indices: list[Array] = [np.zeros((), np.int64) for _ in self.shape]
         rank = len(self.axes)
         for k, ((dim, divisor, _, halo), n) in enumerate(
             zip(self.axes, self.physical, strict=True)
         ):
             along = np.arange(n).reshape([-1 if j == k else 1 for j in range(rank)])
-            found[dim] = found[dim] + (along * divisor - halo)
-        return found
+            indices[dim] = indices[dim] + (along * divisor - halo)
+        return indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ class Trial:
         rng = np.random.default_rng((self.seed, len(self.operands)))
         return np.sort(rng.choice(count, PLACES, replace=False))
 
-    def check(self, result: Array, other: Array | None = None) -> None:
+    def check(self, result: Array, second_result: Array | None = None) -> None:
         """Raise WrongResult unless a result, as it lies in memory, is right: at the places, in its
-        padding, and everywhere as near to `other` as two right results are."""
+        padding, and everywhere as near to `second_result` as two right results are."""
         out = self.operands[-1]
         want, may = np.frombuffer(self.want), np.frombuffer(self.may)
         places = self.places()
@@ -150,12 +150,12 @@ class Trial:
         if not out._is_plain():
             outside = ~out.inside()
             if np.any(result[outside].astype(np.float64) != 0):
-                at = np.argwhere(outside & (result.astype(np.float64) != 0))[0]
-                raise WrongResult(f"its padding in memory is not zero at {at.tolist()}")
-        if other is not None:
-            most = np.full(result.size, 2 * float(np.nanmax(may, initial=0.0)))
-            flat, reference = result.reshape(-1), other.reshape(-1).astype(np.float64)
-            _require_near(flat, reference, most, lambda k: np.unravel_index(k, result.shape))
+                place = np.argwhere(outside & (result.astype(np.float64) != 0))[0]
+                raise WrongResult(f"its padding in memory is not zero at {place.tolist()}")
+        if second_result is not None:
+            tolerance = np.full(result.size, 2 * float(np.nanmax(may, initial=0.0)))
+            flat, reference = result.reshape(-1), second_result.reshape(-1).astype(np.float64)
+            _require_near(flat, reference, tolerance, lambda k: np.unravel_index(k, result.shape))
 
     def to_json(self) -> str:
         """All but `want` and `may`."""
@@ -173,7 +173,7 @@ def trial_of(text: str, want: bytes, may: bytes) -> Trial:
     operands = tuple(
         Operand(o.get("dtype", str), _numbers(o, "shape"), _axes(o)) for o in row.rows("operands")
     )
-    made = Trial(
+    trial = Trial(
         row.get("symbol", str),
         operands,
         _numbers(row, "sizes"),
@@ -187,31 +187,33 @@ def trial_of(text: str, want: bytes, may: bytes) -> Trial:
         _numbers(row, "weights"),
         row.number("network_bytes"),
     )
-    if any(i >= len(operands) - 1 for i in made.weights):
+    if any(i >= len(operands) - 1 for i in trial.weights):
         raise row.wrong("expected places of operands", "weights")
-    if not operands or len(want) != len(may) or len(want) != 8 * len(made.places()):
+    if not operands or len(want) != len(may) or len(want) != 8 * len(trial.places()):
         raise row.wrong("its result is not known at its places")
-    return made
+    return trial
 
 
 def _numbers(row: Reader, key: str) -> tuple[int, ...]:
-    found = row.get(key, list)
-    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 48 for n in found):
+    numbers = row.get(key, list)
+    if not all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 48 for n in numbers
+    ):
         raise row.wrong("expected a list of sizes", key)
-    return tuple(found)
+    return tuple(numbers)
 
 
 def _axes(row: Reader) -> tuple[tuple[int, int, int, int], ...]:
     rank = len(row.get("shape", list))
-    found = []
+    axes = []
     for axis in row.get("axes", list):
         is_axis = isinstance(axis, list) and len(axis) == 4
         if not is_axis or not all(isinstance(n, int) and n >= 0 for n in axis):
             raise row.wrong("expected axes of four numbers", "axes")
         if axis[0] >= rank or axis[1] < 1:
             raise row.wrong("an axis is of no dimension", "axes")
-        found.append((axis[0], axis[1], axis[2], axis[3]))
-    return tuple(found)
+        axes.append((axis[0], axis[1], axis[2], axis[3]))
+    return tuple(axes)
 
 
 def _drawn(rng: np.random.Generator, operand: Operand, positive: bool) -> Array:
@@ -232,16 +234,16 @@ def _require_near(
     with np.errstate(all="ignore"):
         a = have.astype(np.float64)
         rounded = want.astype(have.dtype).astype(np.float64)
-        off = np.abs(a - want)
-        right = (off <= may) | (a == want) | (np.isnan(a) & np.isnan(want))
+        deviation = np.abs(a - want)
+        right = (deviation <= may) | (a == want) | (np.isnan(a) & np.isnan(want))
         right |= np.isinf(a) & (a == rounded)
     if right.all():
         return
-    off = np.where(right, -1.0, np.where(np.isnan(off), np.inf, off))
-    k = int(np.argmax(off))
-    at = [int(i) for i in place(k)]
+    deviation = np.where(right, -1.0, np.where(np.isnan(deviation), np.inf, deviation))
+    k = int(np.argmax(deviation))
+    index = [int(i) for i in place(k)]
     raise WrongResult(
-        f"{int(np.count_nonzero(~right))} of {right.size} elements are wrong: at {at} it is "
+        f"{int(np.count_nonzero(~right))} of {right.size} elements are wrong: at {index} it is "
         f"{a[k]:.9g}, expected {want[k]:.9g}"
     )
 
@@ -254,9 +256,9 @@ class Memory:
         self.inputs = []
         self._raw: list[tuple[Array, Array]] = []
         for operand, array in zip(trial.operands[:-1], trial.drawn(), strict=True):
-            made = self._make(operand)
-            made[...] = operand.packed(array)
-            self.inputs.append(made)
+            buffer = self._make(operand)
+            buffer[...] = operand.packed(array)
+            self.inputs.append(buffer)
         self._sums = [zlib.crc32(raw.data) for raw, _ in self._raw]
         self._inputs = len(self._raw)
 
@@ -277,9 +279,9 @@ class Memory:
 
     def result(self) -> Array:
         """An array for a result, of bytes that no result has."""
-        made = self._make(self.trial.operands[-1])
-        made.view(np.uint8).reshape(-1)[:] = _UNWRITTEN
-        return made
+        buffer = self._make(self.trial.operands[-1])
+        buffer.view(np.uint8).reshape(-1)[:] = _UNWRITTEN
+        return buffer
 
     def require_guards(self) -> None:
         """Raise WrongResult if anything was written outside of the results."""

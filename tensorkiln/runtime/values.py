@@ -94,25 +94,25 @@ def call_with_values(
     library: NativeLibrary,
     arguments: Sequence[object],
     call: Callable[[object, int, object], int],
-    what: str = "a function",
+    label: str = "a function",
 ) -> Any:
     """Convert the arguments, run `call(values, count, result)`, which returns a code of enum
-    kiln_code, and return the result as a Python object. `what` names the function in errors."""
+    kiln_code, and return the result as a Python object. `label` names the function in errors."""
     with library.using:
-        return _call_with_values(library, arguments, call, what)
+        return _call_with_values(library, arguments, call, label)
 
 
 def _call_with_values(
     library: NativeLibrary,
     arguments: Sequence[object],
     call: Callable[[object, int, object], int],
-    what: str,
+    label: str,
 ) -> Any:
     values = (Value * max(1, len(arguments)))()
     result = Value()
     try:
         for i, argument in enumerate(arguments):
-            _argument_to_value(library, argument, values[i], f"{what}: argument {i}")
+            _argument_to_value(library, argument, values[i], f"{label}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
     except ctypes.ArgumentError as error:  # how ctypes reports a RecursionError
@@ -128,21 +128,21 @@ def _call_with_values(
 # -- Python -> library ----------------------------------------------------------------------------
 
 
-def _argument_to_value(library: NativeLibrary, source: object, value: Value, what: str) -> None:
+def _argument_to_value(library: NativeLibrary, source: object, value: Value, label: str) -> None:
     """As `to_value`; CallDepthError for a list that is nested too deeply, or contains itself."""
     try:
-        to_value(library, source, value, what)
+        to_value(library, source, value, label)
     except (RecursionError, ctypes.ArgumentError) as error:
         if not is_a(source, tuple, list) or "RecursionError" not in f"{error!r}":
             raise
-        message = f"{what} is nested too deeply, or the stack is used up"
+        message = f"{label} is nested too deeply, or the stack is used up"
         raise CallDepthError(message, code="call-depth") from error
 
 
-def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
+def to_value(library: NativeLibrary, source: Any, value: Value, label: str) -> None:
     """Write a Python object into `value`, which then owns a reference to any object in it.
 
-    `what` names the argument in errors. Raises ArgumentTypeError for an object of another kind.
+    `label` names the argument in errors. Raises ArgumentTypeError for an object of another kind.
     """
     dll = library.dll
     if source is None:
@@ -150,16 +150,16 @@ def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> No
     elif is_a(source, bool):
         value.kind, value.payload.integer = BOOL, int(source)
     elif is_a(source, int):
-        put_number(value, source, what, "uint64" if source > 0 else "int64")
+        put_number(value, source, label, "uint64" if source > 0 else "int64")
     elif is_a(source, float) and not is_a(source, np.generic):
         value.kind, value.payload.real = FLOAT, float.__float__(source)
     elif is_a(source, str):
-        data = text_bytes(source, what)
+        data = text_bytes(source, label)
         library.check(dll.kiln_make_string(data, len(data), ctypes.byref(value)))
     elif is_a(source, tuple, list):
-        _tuple_to_value(library, tuple(source), value, what)
+        _tuple_to_value(library, tuple(source), value, label)
     elif is_a(source, Tensor, np.ndarray, np.generic) or hasattr(source, "__dlpack__"):
-        _tensor_to_value(library, source, value, what)
+        _tensor_to_value(library, source, value, label)
     elif is_a(source, FunctionValue):
         dll.kiln_retain(ctypes.byref(source.value))
         ctypes.pointer(value)[0] = source.value
@@ -167,26 +167,26 @@ def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> No
         make_function(library, source, value)
     else:
         raise ArgumentTypeError(
-            f"{what}: {type(source).__name__} cannot be passed to a library",
+            f"{label}: {type(source).__name__} cannot be passed to a library",
             code="argument-kind",
             hint="tensors, numbers, strings, tuples of them, and functions can",
         )
 
 
 def _tuple_to_value(
-    library: NativeLibrary, source: Sequence[object], value: Value, what: str
+    library: NativeLibrary, source: Sequence[object], value: Value, label: str
 ) -> None:
     items = (Value * max(1, len(source)))()
     try:
         for i, item in enumerate(source):
-            to_value(library, item, items[i], f"{what}[{i}]")
+            to_value(library, item, items[i], f"{label}[{i}]")
         library.check(library.dll.kiln_make_tuple(items, len(source), ctypes.byref(value)))
     finally:
         for item in items:
             library.dll.kiln_release(ctypes.byref(item))
 
 
-def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
+def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, label: str) -> None:
     """Share the memory by DLPack; copy what NumPy does not export (read-only, bfloat16)."""
     array = as_array(source)  # NumPy's scalars become arrays without dimensions
     try:
@@ -195,7 +195,7 @@ def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: st
     except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         if array is None:
             raise ArgumentTypeError(
-                f"{what} ({type(source).__name__}) cannot be exported by DLPack: {error}",
+                f"{label} ({type(source).__name__}) cannot be exported by DLPack: {error}",
                 code="dlpack",
             ) from error
         _copy_to_value(library, array, value)
@@ -244,8 +244,8 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
     if kind in (TUPLE, LIST):
         count = ctypes.c_int()
         items = library.dll.kiln_items_of(ctypes.byref(value), ctypes.byref(count))
-        found = ctypes.cast(items, ctypes.POINTER(Value))
-        return tuple(from_value(library, found[i]) for i in range(count.value))
+        elements = ctypes.cast(items, ctypes.POINTER(Value))
+        return tuple(from_value(library, elements[i]) for i in range(count.value))
     if kind == SHAPE:
         count = ctypes.c_int()
         sizes = library.dll.kiln_shape_of(ctypes.byref(value), ctypes.byref(count))
@@ -344,11 +344,11 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
     if tensor.code > max(_DTYPES) and tensor.code != 6:
         return dtype_of_code(tensor.code, tensor.bits, tensor.lanes)
     name = f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}"
-    found = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
-    if found.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # elements below a byte, or vectors
+    dtype = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
+    if dtype.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # elements below a byte, or vectors
         message = f"a tensor of {tensor.lanes} x {name} in each element"
         raise ArgumentTypeError(message, code="dtype-mismatch")
-    return found
+    return dtype
 
 
 # -- Python functions -------------------------------------------------------------------------

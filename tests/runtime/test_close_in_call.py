@@ -282,7 +282,7 @@ def test_in_a_child(lib: Module) -> None:
     for caller in callers:
         caller.start()
     assert entered.wait(60)
-    while len(lib.library.using._threads) + lib.library.calls.count(here=False) < 2:
+    while len(lib.library.using._threads) + lib.library.calls.count(this_thread=False) < 2:
         pass
     hook.clear()
     child = os.fork()
