@@ -116,7 +116,7 @@ class DeviceFunction:
                 walk.together(segment.stmt)
             elif index >= 0:
                 walk.enter_binder(sequence.stmts[index])
-        return walk.found
+        return walk.accesses
 
 
 class _Walk:
@@ -124,7 +124,7 @@ class _Walk:
 
     def __init__(self, of: DeviceFunction, around: _Walk | None = None):
         self.of, self.text = of, of.text
-        self.found: list[DeviceAccess] = []
+        self.accesses: list[DeviceAccess] = []
         self.segment: Segment | None = None
         self.dims: list[str] = [] if around is None else list(around.dims)
         self.conds: list[str] = [] if around is None else list(around.conds)
@@ -133,7 +133,7 @@ class _Walk:
         self.views: dict[Buffer, Buffer] = {}
         self.guards: list[tuple[Expr, bool]] = []
         self.around: list[For | Let] = [] if around is None else list(around.around)
-        self.at: Stmt | None = None
+        self.current: Stmt | None = None
 
     # ---- what is around ----------------------------------------------------------------------
 
@@ -169,8 +169,8 @@ class _Walk:
                 self.dims.append(self.of.rounds[s])
                 self.conds.append(f"0 <= {self.of.rounds[s]}")
                 self.exact = False
-            case If(cond, then):
-                self.enter_branch(cond, s.stmt is then)
+            case If(cond, then_body):
+                self.enter_branch(cond, s.stmt is then_body)
 
     def enter_binder(self, s: Stmt) -> None:
         """Enter a statement that binds a name, as its body does."""
@@ -185,8 +185,8 @@ class _Walk:
         self.text.env[var] = self.text.maybe(value) if var.dtype.is_int else None
 
     def enter_branch(self, cond: Expr, truth: bool) -> None:
-        known, exact = self.text.known_part(cond, truth)
-        self.conds += known
+        conds, exact = self.text.known_part(cond, truth)
+        self.conds += conds
         self.exact = self.exact and exact
         self.guards.append((cond, truth))
 
@@ -215,13 +215,13 @@ class _Walk:
                 thread = self.threads[index] = self.text.fresh()
                 self.dims.append(thread)
                 self.conds.append(f"0 <= {thread} < {size}")
-            self.at = s
+            self.current = s
             for e in stmt_exprs(s):
                 self.expr(e)
 
     def stmt(self, s: Stmt) -> None:
         """What a thread reads and writes in a statement."""
-        self.at = s
+        self.current = s
         if not isinstance(s, Block | Prefetch):
             for e in stmt_exprs(s):
                 self.expr(e)
@@ -235,9 +235,9 @@ class _Walk:
                     self.dims.append(self.text.fresh())
                     self.exact = False
                     self.stmt(body)
-            case If(cond, then, orelse):
+            case If(cond, then_body, orelse):
                 with self.branch(cond, True):
-                    self.stmt(then)
+                    self.stmt(then_body)
                 if orelse is not None:
                     with self.branch(cond, False):
                         self.stmt(orelse)
@@ -279,8 +279,8 @@ class _Walk:
                 dim = self.text.env[lane] = self.text.fresh()
                 self.dims.append(dim)
                 self.conds.append(f"0 <= {dim} < {lanes}")
-            ones = (lane_of(e, lane) for e in indices)
-            texts = tuple(None if e is None else self.text.maybe(e) for e in ones)
+            lane_indices = (lane_of(e, lane) for e in indices)
+            texts = tuple(None if e is None else self.text.maybe(e) for e in lane_indices)
             self.put(b, write, texts, indices, tuple(self.guards))
 
     def put(
@@ -298,8 +298,8 @@ class _Walk:
         if viewed or target.shape != home.shape:
             index = (None,) * len(target.shape)
         x, y, z = (self.threads.get(t, "0") for t in THREAD_INDICES)
-        assert self.segment is not None and self.at is not None
-        made = DeviceAccess(
+        assert self.segment is not None and self.current is not None
+        access = DeviceAccess(
             b,
             target,
             write,
@@ -309,12 +309,12 @@ class _Walk:
             self.exact and None not in index,
             (x, y, z),
             self.segment,
-            self.at,
+            self.current,
             indices,
             guards,
             tuple(self.around),
         )
-        self.found.append(made)
+        self.accesses.append(access)
 
 
 def line_of(s: Stmt) -> str:

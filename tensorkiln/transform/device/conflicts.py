@@ -41,8 +41,8 @@ class Meeting:
     sure: frozenset[Point]
     maybe: frozenset[Point]
     at_once: bool = False  # different threads in one run of a segment, which nothing orders
-    least: tuple[Piece, ...] = ()  # events of copies that certainly happen on it; all that may
-    most: tuple[Piece, ...] = ()
+    sure_events: tuple[Piece, ...] = ()  # of copies: those that certainly happen on the path
+    maybe_events: tuple[Piece, ...] = ()  # all that may
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class Conflicts:
         sure, maybe = self.phases.forward(a, b), self.phases.forward(a, b, False)
         if sure is not None and maybe is not None:
             events = (pieces(a, b, None, 0, sure) for sure in (True, False))
-            way = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe), False, *events)
-            yield from self._rounds(way, *self.phases.own_loops(a, b), apart)
+            path = Meeting(a, b, tuple(equal), frozenset(sure), frozenset(maybe), False, *events)
+            yield from self._rounds(path, *self.phases.own_loops(a, b), apart)
         for k, loop in enumerate(loops):
             x, y = at(dims[k], "x"), at(dims[k], "y")
             for distance in range(1, apart + 1):
@@ -123,12 +123,19 @@ class Conflicts:
                 cond = f"{y} {'>=' if last else '='} {x} + {distance}"
                 sure = self.phases.around(a, b, loop, distance > 1)
                 maybe = self.phases.around(a, b, loop, distance > 1, False)
-                least = pieces(a, b, loop, distance - 1, True)
-                most = pieces(a, b, loop, distance - 1 + _MORE * last, False)
-                way = Meeting(
-                    a, b, (*equal[:k], cond), frozenset(sure), frozenset(maybe), False, least, most
+                sure_events = pieces(a, b, loop, distance - 1, True)
+                maybe_events = pieces(a, b, loop, distance - 1 + _MORE * last, False)
+                path = Meeting(
+                    a,
+                    b,
+                    (*equal[:k], cond),
+                    frozenset(sure),
+                    frozenset(maybe),
+                    False,
+                    sure_events,
+                    maybe_events,
                 )
-                yield from self._rounds(way, *self.phases.own_loops(a, b, loop), apart)
+                yield from self._rounds(path, *self.phases.own_loops(a, b, loop), apart)
 
     def _in_ring(self, a: Segment, b: Segment, loop: Sequence) -> Iterator[Meeting]:
         """The pairs of iterations of a ring that may run at the same time, since no barrier of the
@@ -143,30 +150,34 @@ class Conflicts:
         if uses_b and not uses_a:  # threads that use copies have waited for them
             return
         last = f"{y} < {x} + {loop.ring.parts}"
-        same = a is not b and uses_a == uses_b
-        yield Meeting(a, b, (f"{y} {'>=' if same else '>'} {x}", last), nothing, nothing)
+        same_role = a is not b and uses_a == uses_b
+        yield Meeting(a, b, (f"{y} {'>=' if same_role else '>'} {x}", last), nothing, nothing)
 
     def _rounds(
-        self, way: Meeting, ends: list[Sequence], begins: list[Sequence], apart: int
+        self, path: Meeting, ends: list[Sequence], begins: list[Sequence], apart: int
     ) -> Iterator[Meeting]:
         """The variants of a path by the iterations in which it leaves the loops that end on it, and
         enters those that begin: in the last (or first) iteration, or with further ones after (or
         before) it."""
         if not ends and not begins:
-            yield way
+            yield path
             return
-        if not self.may_conflict(way):
+        if not self.may_conflict(path):
             return
         is_end, loop = bool(ends), (ends or begins)[0]
         letter = "x" if is_end else "y"
         dim, (lo, end) = at(self.of.rounds[loop], letter), self.of.bounds[loop]
         limit = end if is_end else lo
         whole, all_of = self.phases.whole(loop, True), self.phases.whole(loop, False)
-        rest = (ends[1:], begins) if is_end else (ends, begins[1:])
+        further_loops = (ends[1:], begins) if is_end else (ends, begins[1:])
         longer = self.phases.with_rounds
         if limit is None:
-            most = longer(way.most, loop, not is_end, _MORE, False)
-            yield from self._rounds(replace(way, maybe=way.maybe | all_of, most=most), *rest, apart)
+            maybe_events = longer(path.maybe_events, loop, not is_end, _MORE, False)
+            yield from self._rounds(
+                replace(path, maybe=path.maybe | all_of, maybe_events=maybe_events),
+                *further_loops,
+                apart,
+            )
             return
         limit = at(limit, letter)
         for count in range(apart):
@@ -179,23 +190,25 @@ class Conflicts:
                 cond = f"{dim} <= {limit}" if not count else cond
             yield from self._rounds(
                 replace(
-                    way,
-                    conds=(*way.conds, cond),
-                    sure=way.sure | whole if count else way.sure,
-                    maybe=way.maybe | all_of if count else way.maybe,
-                    least=longer(way.least, loop, not is_end, count, True),
-                    most=longer(way.most, loop, not is_end, count + _MORE * last, False),
+                    path,
+                    conds=(*path.conds, cond),
+                    sure=path.sure | whole if count else path.sure,
+                    maybe=path.maybe | all_of if count else path.maybe,
+                    sure_events=longer(path.sure_events, loop, not is_end, count, True),
+                    maybe_events=longer(
+                        path.maybe_events, loop, not is_end, count + _MORE * last, False
+                    ),
                 ),
-                *rest,
+                *further_loops,
                 apart,
             )
 
-    def any_conflict(self, way: Meeting, late: bool) -> bool:
+    def any_conflict(self, path: Meeting, late: bool) -> bool:
         """Whether there may be a conflict as `conflicts` finds them."""
-        return any(True for _ in self.conflicts(way, late, False))
+        return any(True for _ in self.conflicts(path, late, False))
 
     def conflicts(
-        self, way: Meeting, late: bool | None = None, sample: bool = True
+        self, path: Meeting, late: bool | None = None, sample: bool = True
     ) -> Iterator[Conflict]:
         """The conflicts between accesses of different threads on a path. `late`: only those whose
         first access is an asynchronous copy, or only the others. `sample`: whether to find values
@@ -204,22 +217,22 @@ class Conflicts:
         An asynchronous copy may also conflict with what its own thread does before and after it.
         """
         same_block = [f"{at(d, 'x')} = {at(d, 'y')}" for d in self.of.blocks.values()]
-        for m, n in self._pairs(way.a, way.b):
+        for m, n in self._pairs(path.a, path.b):
             if late is not None and m.late != late:
                 continue
-            if not self._in_rounds(m, n, way.conds):
+            if not self._in_rounds(m, n, path.conds):
                 continue
-            conds = [*way.conds, *same_block]
-            if way.at_once or not (m.late or n.late):
+            conds = [*path.conds, *same_block]
+            if path.at_once or not (m.late or n.late):
                 threads = zip(m.threads, n.threads, strict=True)
                 conds.append(" or ".join(f"{at(s, 'x')} != {at(t, 'y')}" for s, t in threads))
-            found = self._meet(m, n, conds, sample)
-            if found is not None:
-                yield found
+            conflict = self._meet(m, n, conds, sample)
+            if conflict is not None:
+                yield conflict
 
-    def may_conflict(self, way: Meeting) -> bool:
+    def may_conflict(self, path: Meeting) -> bool:
         """Whether accesses may conflict on a path, judged by the iterations of loops alone."""
-        return any(self._in_rounds(m, n, way.conds) for m, n in self._pairs(way.a, way.b))
+        return any(self._in_rounds(m, n, path.conds) for m, n in self._pairs(path.a, path.b))
 
     def _in_rounds(self, m: DeviceAccess, n: DeviceAccess, conds: tuple[str, ...]) -> bool:
         """Whether two accesses may be to the same first index. Asked before all else, because it
@@ -229,9 +242,9 @@ class Conflicts:
         first = f"{at(m.index[0], 'x')} = {at(n.index[0], 'y')}"
         texts = [f"({first})", *conds]
         domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
-        known = {d for t in texts for d in _DIM.findall(t)}
-        texts += [c for c in domain if known.issuperset(_DIM.findall(c))]
-        key = (tuple(sorted(known)), tuple(texts))
+        dims = {d for t in texts for d in _DIM.findall(t)}
+        texts += [c for c in domain if dims.issuperset(_DIM.findall(c))]
+        key = (tuple(sorted(dims)), tuple(texts))
         if key not in self._known:
             self._known[key] = self.point(list(key[0]), texts, False)[0]
         return self._known[key]
@@ -241,15 +254,15 @@ class Conflicts:
     def of_blocks(self) -> Iterator[Conflict]:
         """The conflicts between accesses of different blocks, which may run at any time."""
         segments = self.phases.segments
-        other = " or ".join(f"{at(d, 'x')} != {at(d, 'y')}" for d in self.of.blocks.values())
+        other_block = " or ".join(f"{at(d, 'x')} != {at(d, 'y')}" for d in self.of.blocks.values())
         for i, a in enumerate(segments):
             for b in segments[i:]:
                 for m, n in self._pairs(a, b):
-                    found = None
+                    conflict = None
                     if m.home.scope == "global":
-                        found = self._meet(m, n, [other])
-                    if found is not None:
-                        yield found
+                        conflict = self._meet(m, n, [other_block])
+                    if conflict is not None:
+                        yield conflict
 
     def _pairs(self, a: Segment, b: Segment) -> Iterator[tuple[DeviceAccess, DeviceAccess]]:
         """Pairs of accesses to the same shared or global memory, one of them a write."""
@@ -263,15 +276,17 @@ class Conflicts:
         self, m: DeviceAccess, n: DeviceAccess, conds: list[str], sample: bool = True
     ) -> Conflict | None:
         """The conflict of two accesses under conditions; None if there is provably none."""
-        same = [
+        same_element = [
             f"{at(i, 'x')} = {at(j, 'y')}"
             for i, j in zip_longest(m.index, n.index)
             if i is not None and j is not None
         ]
         dims = [at(d, "x") for d in m.dims] + [at(d, "y") for d in n.dims]
         domain = [at(c, "x") for c in m.conds] + [at(c, "y") for c in n.conds]
-        there, values = self.point(dims, [*domain, *same, *(c or TRUE for c in conds)], sample)
-        if not there:
+        is_possible, values = self.point(
+            dims, [*domain, *same_element, *(c or TRUE for c in conds)], sample
+        )
+        if not is_possible:
             return None
         return Conflict(m, n, values, m.exact and n.exact and values is not None)
 
@@ -281,18 +296,18 @@ class Conflicts:
         """The access as a conflict if it may be outside of its buffer; None if it is provably
         inside."""
         wrong = []
-        known = len(m.index) == len(m.home.shape)
+        is_complete = len(m.index) == len(m.home.shape)
         for index, extent in zip(m.index, m.home.shape, strict=True):
             size = self.text.maybe(extent)
             if index is None or size is None:
-                known = False
+                is_complete = False
                 continue
             wrong.append(f"{at(index, 'x')} < 0 or {at(index, 'x')} >= {size}")
         dims, domain = [at(d, "x") for d in m.dims], [at(c, "x") for c in m.conds]
         cond = " or ".join(f"({c})" for c in wrong)
-        there, values = self.point(dims, [*domain, cond]) if wrong else (False, None)
-        if not there:
-            return None if known else Conflict(m, m, None, False)
+        is_possible, values = self.point(dims, [*domain, cond]) if wrong else (False, None)
+        if not is_possible:
+            return None if is_complete else Conflict(m, m, None, False)
         return Conflict(m, m, values, m.exact and values is not None)
 
     def point(
@@ -303,10 +318,10 @@ class Conflicts:
         gave up."""
         try:
             sets = Sets(list(self.text.params.values()), self.text.param_facts)
-            found = sets.make(dims, conds)
-            if sets.empty(found):
+            point_set = sets.make(dims, conds)
+            if sets.empty(point_set):
                 return False, None
-            return True, sets.sample(found, dims) if sample else None
+            return True, sets.sample(point_set, dims) if sample else None
         except GaveUp:
             return True, None
 

@@ -35,25 +35,25 @@ class _Search(Generic[T]):
     def __init__(self, rows: list[list[T]], cost: Mapping[T, int]):
         self.rows, self.cost = rows, cost
         self.best: list[T] = []
-        self.least: int | None = None
+        self.best_cost: int | None = None
         self.steps = 0
 
     def extend(self, chosen: list[T], total: int) -> None:
-        if self.least is not None and (total >= self.least or self.steps >= _MOST_STEPS):
+        if self.best_cost is not None and (total >= self.best_cost or self.steps >= _MOST_STEPS):
             return
         self.steps += 1
-        left = [row for row in self.rows if not any(x in chosen for x in row)]
-        if not left:
-            self.best, self.least = self._needed(chosen), total
+        unhit_rows = [row for row in self.rows if not any(x in chosen for x in row)]
+        if not unhit_rows:
+            self.best, self.best_cost = self._needed(chosen), total
             return
-        for x in min(left, key=len):
+        for x in min(unhit_rows, key=len):
             self.extend([*chosen, x], total + self.cost[x])
 
     def _needed(self, chosen: list[T]) -> list[T]:
         """`chosen` without elements that the others make redundant."""
-        kept = list(chosen)
+        elements = list(chosen)
         for x in chosen:
-            rest = [y for y in kept if y != x]
-            if all(any(y in row for y in rest) for row in self.rows):
-                kept = rest
-        return kept
+            smaller = [y for y in elements if y != x]
+            if all(any(y in row for y in smaller) for row in self.rows):
+                elements = smaller
+        return elements

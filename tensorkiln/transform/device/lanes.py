@@ -42,10 +42,10 @@ class SlowAccess:
     best: int
 
     def __str__(self) -> str:
-        what = "turns of the banks" if self.kind == "bank conflict" else "sectors of 32 bytes"
+        unit = "turns of the banks" if self.kind == "bank conflict" else "sectors of 32 bytes"
         verb = "writes" if self.write else "reads"
         return (
-            f"{self.kind}: `{self.statement}` {verb} {self.buffer} in {self.count} {what} per "
+            f"{self.kind}: `{self.statement}` {verb} {self.buffer} in {self.count} {unit} per "
             f"warp, {self.best} would do"
         )
 
@@ -56,16 +56,16 @@ class _Unknown(Exception):
 
 def slow_accesses(of: DeviceFunction) -> Iterator[SlowAccess]:
     """The accesses to shared and global memory that take longer than they need, each once."""
-    seen: set[tuple[int, object, bool, tuple[Expr, ...]]] = set()
+    access_keys: set[tuple[int, object, bool, tuple[Expr, ...]]] = set()
     for accesses in of.accesses.values():
         for m in accesses:
             key = (id(m.stmt), m.buffer, m.write, m.indices)
-            if key in seen or m.home.scope not in ("shared", "global") or not m.segment.nest:
+            if key in access_keys or m.home.scope not in ("shared", "global") or not m.segment.nest:
                 continue
-            seen.add(key)
-            found = _slow(of, m)
-            if found is not None:
-                yield found
+            access_keys.add(key)
+            slow_access = _slow(of, m)
+            if slow_access is not None:
+                yield slow_access
 
 
 def _slow(of: DeviceFunction, m: DeviceAccess) -> SlowAccess | None:
@@ -95,25 +95,25 @@ def _warp(block: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
 def _bytes(m: DeviceAccess, thread: tuple[int, int, int]) -> list[int]:
     """The bytes, counted from the start of the buffer, that a thread accesses."""
     env: Env = {}
-    left = dict(zip(THREAD_INDICES, thread, strict=True))
+    thread_values = dict(zip(THREAD_INDICES, thread, strict=True))
     for s in m.around:
         if isinstance(s, Let):
             if s.value.dtype.is_int and s.value.dtype.lanes == 1:
                 _bind(env, s.var, s.value)
             continue
         lo = _int(s.lo, env)
-        index = left.pop(thread_of(s), 0)
+        index = thread_values.pop(thread_of(s), 0)
         if index >= _int(s.extent, env) and thread_of(s) in THREAD_INDICES:
             return []
         env[s.var] = lo + index
-    if any(left.values()) or not all(_holds(cond, truth, env) for cond, truth in m.guards):
+    if any(thread_values.values()) or not all(_holds(cond, truth, env) for cond, truth in m.guards):
         return []
     starts = [0]
     for e, stride in zip(m.indices, m.buffer.strides, strict=True):
         step = _int(stride, env)
-        starts = [at + k * step for at in starts for k in _lanes(e, env)]
+        starts = [start + k * step for start in starts for k in _lanes(e, env)]
     size = m.buffer.dtype.bytes
-    return [at * size + k for at in starts for k in range(size)]
+    return [start * size + k for start in starts for k in range(size)]
 
 
 def _bind(env: Env, var: Var, value: Expr) -> None:
@@ -146,10 +146,10 @@ def _int(e: Expr, env: Env) -> int:
         case IntImm(value):
             return value
         case Var():
-            found = env.get(e, _LARGE)
-            if found is None:
+            number = env.get(e, _LARGE)
+            if number is None:
                 raise _Unknown
-            return found
+            return number
         case Cast(a, dtype) if dtype.is_int and a.dtype.is_int:
             return _int(a, env)
         case Unary("neg", a):

@@ -40,7 +40,7 @@ class Point:
 
     sequence: int
     index: int
-    there: bool = False  # a barrier
+    is_barrier: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -117,13 +117,13 @@ class Phases:
         sure: bool,
     ) -> Sequence:
         stmts = tuple(_flat(s))
-        made = Sequence(len(self.sequences), owner, s, stmts, loops, sure, ring_of(owner))
-        self.sequences.append(made)
+        sequence = Sequence(len(self.sequences), owner, s, stmts, loops, sure, ring_of(owner))
+        self.sequences.append(sequence)
         if isinstance(owner, While):  # its condition is read before each round
-            self.segments.append(Segment(owner, False, (*path, (made, -1))))
+            self.segments.append(Segment(owner, False, (*path, (sequence, -1))))
         for k, t in enumerate(stmts):
-            self._statement(made, k, t, (*path, (made, k)), loops)
-        return made
+            self._statement(sequence, k, t, (*path, (sequence, k)), loops)
+        return sequence
 
     def _statement(
         self,
@@ -138,9 +138,9 @@ class Phases:
             return
         if not isinstance(s, While | Sync):
             self.segments.append(Segment(s, False, path))
-        for body, more, sure in _bodies(s):
-            found = self._sequence(s, body, path, loops + more, sure)
-            around.inner.setdefault(k, []).append(found)
+        for body, loop_count, sure in _bodies(s):
+            body_sequence = self._sequence(s, body, path, loops + loop_count, sure)
+            around.inner.setdefault(k, []).append(body_sequence)
 
     # ---- paths -------------------------------------------------------------------------------
 
@@ -154,28 +154,28 @@ class Phases:
         none in a ring."""
         if s.is_ring:
             return set()
-        found = {Point(s.number, k) for k in range(first + 1, last + 1)}
+        points = {Point(s.number, k) for k in range(first + 1, last + 1)}
         for k in range(first + 1, last):
             if isinstance(s.stmts[k], Sync):
-                found.add(Point(s.number, k, True))
+                points.add(Point(s.number, k, True))
             for inner in s.inner.get(k, ()):
                 if inner.sure or not sure:
-                    found |= self.whole(inner, sure)
-        return found
+                    points |= self.whole(inner, sure)
+        return points
 
     def _tail(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
         """The points from the end of a path to the end of its outermost sequence."""
-        found: set[Point] = set()
+        points: set[Point] = set()
         for s, k in path:
-            found |= self._between(s, k, len(s.stmts), sure)
-        return found
+            points |= self._between(s, k, len(s.stmts), sure)
+        return points
 
     def _head(self, path: tuple[tuple[Sequence, int], ...], sure: bool) -> set[Point]:
         """The points from the start of the outermost sequence of a path to the end of the path."""
-        found: set[Point] = set()
+        points: set[Point] = set()
         for s, k in path:
-            found |= self._between(s, -1, k, sure)
-        return found
+            points |= self._between(s, -1, k, sure)
+        return points
 
     def forward(self, a: Segment, b: Segment, sure: bool = True) -> set[Point] | None:
         """The points between two segments in the same iterations of the loops around both; None if
@@ -188,8 +188,8 @@ class Phases:
         (s, i), (_, j) = a.path[level], b.path[level]
         if i >= j:
             return None
-        rest = self._tail(a.path[level + 1 :], sure) | self._head(b.path[level + 1 :], sure)
-        return rest | self._between(s, i, j, sure)
+        points = self._tail(a.path[level + 1 :], sure) | self._head(b.path[level + 1 :], sure)
+        return points | self._between(s, i, j, sure)
 
     def around(
         self, a: Segment, b: Segment, loop: Sequence, later: bool, sure: bool = True
@@ -197,25 +197,25 @@ class Phases:
         """The points from `a` to `b` in the next iteration of a loop around both; if `later`, in an
         iteration after that."""
         level = next(k for k, (s, _) in enumerate(a.path) if s is loop)
-        found = self._tail(a.path[level:], sure) | self._head(b.path[level:], sure)
-        return found | self.whole(loop, sure) if later else found
+        points = self._tail(a.path[level:], sure) | self._head(b.path[level:], sure)
+        return points | self.whole(loop, sure) if later else points
 
     # ---- copies ------------------------------------------------------------------------------
 
     def events(self, s: Sequence, first: int, last: int, sure: bool) -> Events:
         """The events after statement `first` and before statement `last` of a sequence: those that
         certainly happen, or all that may. Of a loop inside, those of one iteration."""
-        found: list[Point | None] = []
+        events: list[Point | None] = []
         for k in range(first + 1, last):
             t = s.stmts[k]
             if isinstance(t, Sync) and t.scope == "copies":
-                found.append(Point(s.number, k, True))
+                events.append(Point(s.number, k, True))
             elif is_asynchronous(t):
-                found.append(None)
+                events.append(None)
             for inner in s.inner.get(k, ()):
                 if inner.sure or not sure:
-                    found += self.events(inner, -1, len(inner.stmts), sure)
-        return tuple(found)
+                    events += self.events(inner, -1, len(inner.stmts), sure)
+        return tuple(events)
 
     def round_of(self, loop: Sequence, sure: bool) -> Events:
         """The events of one iteration of a loop."""
@@ -249,9 +249,11 @@ class Phases:
         self, pieces: tuple[Piece, ...], loop: Sequence, begins: bool, count: int, sure: bool
     ) -> tuple[Piece, ...]:
         """The pieces with `count` more iterations of a loop that begins, or ends, on the path."""
-        more = self.round_of(loop, sure) * count
+        round_events = self.round_of(loop, sure) * count
         return tuple(
-            Piece(p.sequence, more + p.events if begins else p.events + more, begins)
+            Piece(
+                p.sequence, round_events + p.events if begins else p.events + round_events, begins
+            )
             if p.sequence is loop and p.begins == begins
             else p
             for p in pieces
@@ -320,8 +322,8 @@ class Phases:
             items.append(_with_bodies(t, s.inner.get(k, []), lambda x: self._rebuilt(x, points)))
         if (end := Point(s.number, len(s.stmts))) in points:
             items.append(Sync(points[end]))
-        same = len(items) == len(s.stmts) and all(map(is_, items, s.stmts))
-        return s.stmt if same else seq(*items)
+        is_unchanged = len(items) == len(s.stmts) and all(map(is_, items, s.stmts))
+        return s.stmt if is_unchanged else seq(*items)
 
 
 def waited(pieces: tuple[Piece, ...], pending: Mapping[Point, int]) -> bool:
@@ -344,8 +346,8 @@ def _bodies(s: Stmt) -> Iterator[tuple[Stmt, int, bool]]:
             yield body, 1, (int_value(extent) or 0) > 0
         case While(_, body):
             yield body, 1, False
-        case If(_, then, orelse):
-            yield then, 0, False
+        case If(_, then_body, orelse):
+            yield then_body, 0, False
             if orelse is not None:
                 yield orelse, 0, False
         case Alloc(_, body) | Let(_, _, body) | MatchBuffer(_, _, _, body):
@@ -353,8 +355,8 @@ def _bodies(s: Stmt) -> Iterator[tuple[Stmt, int, bool]]:
 
 
 def _with_bodies(s: Stmt, bodies: list[Sequence], rebuilt: Callable[[Sequence], Stmt]) -> Stmt:
-    left = iter(bodies)
-    return map_stmt(s, lambda e: e, lambda t: rebuilt(next(left))) if bodies else s
+    sequences = iter(bodies)
+    return map_stmt(s, lambda e: e, lambda t: rebuilt(next(sequences))) if bodies else s
 
 
 def _flat(s: Stmt) -> Iterator[Stmt]:

@@ -31,17 +31,17 @@ def private_part(s: Alloc) -> Alloc | None:
     buf = s.buffer
     if buf.strides_given is not None or _is_viewed(s.body, buf):
         return None
-    used = {i for t in walk_stmt(s.body) if (i := thread_of(t)) in THREAD_INDICES}
+    thread_indices = {i for t in walk_stmt(s.body) if (i := thread_of(t)) in THREAD_INDICES}
     dims: dict[int, frozenset[str]] | None = None  # by dimension, the threads whose index it has
-    for indices, threads, known in _accesses(s.body, buf, {}, Bounds()):
-        mine = {d: _threads_at(e, threads, known) for d, e in enumerate(indices)}
-        dims = mine if dims is None else {d: own & mine[d] for d, own in dims.items()}
-    dims = {d: own for d, own in (dims or {}).items() if len(own) == 1}
-    if not dims or frozenset().union(*dims.values()) != used:
+    for indices, threads, bounds in _accesses(s.body, buf, {}, Bounds()):
+        mine = {d: _threads_at(e, threads, bounds) for d, e in enumerate(indices)}
+        dims = mine if dims is None else {d: names & mine[d] for d, names in dims.items()}
+    dims = {d: names for d, names in (dims or {}).items() if len(names) == 1}
+    if not dims or frozenset().union(*dims.values()) != thread_indices:
         return None
-    kept = [d for d in range(len(buf.shape)) if d not in dims]
-    new = replace(buf, shape=tuple(buf.shape[d] for d in kept))
-    return Alloc(new, _replaced(s.body, buf, new, kept))
+    shared_dims = [d for d in range(len(buf.shape)) if d not in dims]
+    new = replace(buf, shape=tuple(buf.shape[d] for d in shared_dims))
+    return Alloc(new, _replaced(s.body, buf, new, shared_dims))
 
 
 def _is_viewed(s: Stmt, buf: Buffer) -> bool:
@@ -60,43 +60,43 @@ def _is_viewed(s: Stmt, buf: Buffer) -> bool:
 _Threads = Mapping[Var, str]
 
 
-def _threads_at(e: Expr, threads: _Threads, known: Bounds) -> frozenset[str]:
+def _threads_at(e: Expr, threads: _Threads, bounds: Bounds) -> frozenset[str]:
     """The thread indices whose value an index certainly has."""
     if isinstance(e, Var):
         return frozenset([threads[e]] if e in threads else [])
     n = int_value(e)
-    return frozenset(i for v, i in threads.items() if n is not None and bound(v, known) == (n, n))
+    return frozenset(i for v, i in threads.items() if n is not None and bound(v, bounds) == (n, n))
 
 
 def _accesses(
-    s: Stmt, buf: Buffer, threads: _Threads, known: Bounds
+    s: Stmt, buf: Buffer, threads: _Threads, bounds: Bounds
 ) -> Iterator[tuple[tuple[Expr, ...], _Threads, Bounds]]:
     """For each access to a buffer: its indices, the variables that are the index of a thread, and
     what is known of these. A loop from 2 on is left out, because it begins in thread 0."""
     if isinstance(s, For) and thread_of(s) in THREAD_INDICES and int_value(s.lo) == 0:
-        threads, known = {**threads, s.var: thread_of(s)}, known.with_loop(s.var, s.lo, s.extent)
+        threads, bounds = {**threads, s.var: thread_of(s)}, bounds.with_loop(s.var, s.lo, s.extent)
     if isinstance(s, Store) and s.buffer is buf:
-        yield s.indices, threads, known
+        yield s.indices, threads, bounds
     for e in stmt_exprs(s):
         for x in walk(e):
             if isinstance(x, Load) and x.buffer is buf:
-                yield x.indices, threads, known
+                yield x.indices, threads, bounds
     for t in substmts(s):
-        inside = known.given(s.cond) if isinstance(s, If) and t is s.then else known
+        inside = bounds.given(s.cond) if isinstance(s, If) and t is s.then else bounds
         yield from _accesses(t, buf, threads, inside)
 
 
-def _replaced(s: Stmt, old: Buffer, new: Buffer, kept: list[int]) -> Stmt:
+def _replaced(s: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:
     def value(e: Expr) -> Expr:
-        found = map_children(e, value)
-        if isinstance(found, Load) and found.buffer is old:
-            return Load(new, tuple(found.indices[d] for d in kept))
-        return found
+        new_expr = map_children(e, value)
+        if isinstance(new_expr, Load) and new_expr.buffer is old:
+            return Load(new, tuple(new_expr.indices[d] for d in dims))
+        return new_expr
 
     def stmt(t: Stmt) -> Stmt:
-        found = map_stmt(t, value, stmt)
-        if isinstance(found, Store) and found.buffer is old:
-            return replace(found, buffer=new, indices=tuple(found.indices[d] for d in kept))
-        return found
+        new_stmt = map_stmt(t, value, stmt)
+        if isinstance(new_stmt, Store) and new_stmt.buffer is old:
+            return replace(new_stmt, buffer=new, indices=tuple(new_stmt.indices[d] for d in dims))
+        return new_stmt
 
     return stmt(s)

@@ -28,37 +28,37 @@ def adjacent_concats(f: Function, never: Collection[RVar]) -> tuple[Function, se
     of the function and their operands are excluded: their memory is the caller's.
     """
     nested = _nested(f)
-    taken = _owners_of_results(f) | set(never)
+    unavailable = _owners_of_results(f) | set(never)
     calls = {b.var: b.value for b in nested if isinstance(b.value, Call)}
-    found: set[RVar] = set()
+    in_place: set[RVar] = set()
     for var, call in calls.items():
-        if call.op != "concat" or var in taken:
+        if call.op != "concat" or var in unavailable:
             continue
         operands = [a for a in call.args if isinstance(a, RVar) and a in calls]
-        own = all(calls[a].op != "reshape" for a in operands)
-        distinct = len({*operands}) == len(call.args) and not taken & {*operands}
-        if own and distinct and _side_by_side(var.tensor, call):
-            found.add(var)
-            taken |= {*operands}
-    if not found:
-        return f, found
-    chosen = (n if n.var in found else b for n, b in zip(nested, f.bindings, strict=True))
-    return replace(f, bindings=tuple(chosen)), found
+        own_memory = all(calls[a].op != "reshape" for a in operands)
+        distinct = len({*operands}) == len(call.args) and not unavailable & {*operands}
+        if own_memory and distinct and _side_by_side(var.tensor, call):
+            in_place.add(var)
+            unavailable |= {*operands}
+    if not in_place:
+        return f, in_place
+    chosen = (n if n.var in in_place else b for n, b in zip(nested, f.bindings, strict=True))
+    return replace(f, bindings=tuple(chosen)), in_place
 
 
 def _nested(f: Function) -> list[Binding]:
     """The bindings, where a concatenation that begins with all operands of an earlier one, along
     the same axis, begins with the earlier one's result instead."""
-    made: dict[tuple[object, ...], Value] = {}
+    concats: dict[tuple[object, ...], Value] = {}
     bindings: list[Binding] = []
     for b in f.bindings:
         call = b.value
         if isinstance(call, Call) and call.op == "concat":
             axis, args = call.attrs.axis, call.args
-            most = next((n for n in range(len(args), 1, -1) if (axis, *args[:n]) in made), 0)
-            made.setdefault((axis, *args), b.var)
-            if 0 < most < len(args):
-                whole = (made[axis, *args[:most]], *args[most:])
+            prefix = next((n for n in range(len(args), 1, -1) if (axis, *args[:n]) in concats), 0)
+            concats.setdefault((axis, *args), b.var)
+            if 0 < prefix < len(args):
+                whole = (concats[axis, *args[:prefix]], *args[prefix:])
                 b = Binding(b.var, replace(call, args=whole))
         bindings.append(b)
     return bindings
@@ -66,11 +66,11 @@ def _nested(f: Function) -> list[Binding]:
 
 def offsets_within(t: TensorType, call: Call) -> list[int]:
     """The byte offset of each operand in the result, of type `t`, of a concatenation in place."""
-    offsets, at = [], 0
+    offsets, offset = [], 0
     for a in call.args:
-        offsets.append(at)
-        at += _bytes(a.type) or 0
-    assert at == _bytes(t)
+        offsets.append(offset)
+        offset += _bytes(a.type) or 0
+    assert offset == _bytes(t)
     return offsets
 
 
@@ -80,10 +80,10 @@ def _side_by_side(t: TensorType, call: Call) -> bool:
     Then the axis is the outermost of extent greater than 1, and operands fill whole blocks of it.
     """
     axis, axes = call.attrs.axis % t.ndim, t.memory.axes
-    at = next(i for i, a in enumerate(axes) if a.dim == axis)
+    position = next(i for i, a in enumerate(axes) if a.dim == axis)
     block = max((a.divisor for a in axes if a.dim == axis), default=1)
     types = [a.type for a in call.args]
-    if t.memory.halo(axis) or any(int_value(d) != 1 for d in t.physical_shape[:at]):
+    if t.memory.halo(axis) or any(int_value(d) != 1 for d in t.physical_shape[:position]):
         return False
     for x in types:
         assert isinstance(x, TensorType)
@@ -98,8 +98,8 @@ def _side_by_side(t: TensorType, call: Call) -> bool:
 def _bytes(t: object) -> int | None:
     assert isinstance(t, TensorType)
     extents = [int_value(d) for d in t.physical_shape]
-    known = [n for n in extents if n is not None]
-    return prod(known) * t.dtype.bytes if len(known) == len(extents) else None
+    numbers = [n for n in extents if n is not None]
+    return prod(numbers) * t.dtype.bytes if len(numbers) == len(extents) else None
 
 
 def _owners_of_results(f: Function) -> set[RVar]:

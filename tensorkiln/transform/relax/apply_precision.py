@@ -64,8 +64,8 @@ class ApplyPrecision:
         target = target_in(self.target, f.attrs)
         if target.precision == "float32" or f.is_primitive:
             return f
-        made = _Narrowed(f, target, self.operators)
-        return made.function() if made.calls or made.reasons else f
+        narrowed = _Narrowed(f, target, self.operators)
+        return narrowed.function() if narrowed.calls or narrowed.reasons else f
 
 
 class _Narrowed:
@@ -93,13 +93,13 @@ class _Narrowed:
         if not all(map(_is_single, operands)) or _is_depthwise(call, var.tensor):
             return
         narrow = [half_constant(a, self.half) if isinstance(a, Constant) else a for a in operands]
-        held = [a for a in narrow if a is not None]
-        if len(held) < len(narrow):
+        narrow_operands = [a for a in narrow if a is not None]
+        if len(narrow_operands) < len(narrow):
             self._note(call, f"its weights overflow {self.half}")
             return
         wide = replace(call, attrs=Attrs.of(**{**call.attrs, "wide": True}))
-        typed = (RVar("x", _in(a, self.half)) for a in held)
-        halves = replace(wide, args=(*typed, *call.args[len(held) :]))
+        typed = (RVar("x", _in(a, self.half)) for a in narrow_operands)
+        halves = replace(wide, args=(*typed, *call.args[len(narrow_operands) :]))
         pairs = takes_pairs(halves, self.target)
         if call.op in OF_WEIGHTS:
             if not isinstance(operands[1], Constant):
@@ -107,15 +107,15 @@ class _Narrowed:
             if call.op == "conv2d" and not pairs and _has_slow_pairs(self.target):
                 self._note(call, f"products of pairs of {self.half} take longer on this processor")
                 return
-            held = held if pairs else [operands[0], *held[1:]]
+            narrow_operands = narrow_operands if pairs else [operands[0], *narrow_operands[1:]]
         elif not pairs or families(self.target).layouts(halves, var.tensor, self.target) is None:
             return  # only a kernel of pairs takes two computed operands
-        made = replace(wide, args=(*held, *call.args[len(held) :]))
-        before, after = (self._computed(c, var.tensor) for c in (call, made))
+        narrow_call = replace(wide, args=(*narrow_operands, *call.args[len(narrow_operands) :]))
+        before, after = (self._computed(c, var.tensor) for c in (call, narrow_call))
         if call.op in OF_WEIGHTS and before != after:
             self._note(call, "another algorithm is faster than products of 16 bits")
             return
-        self.calls[var] = made
+        self.calls[var] = narrow_call
         if pairs:
             self.pairs.add(var)
 
@@ -131,20 +131,20 @@ class _Narrowed:
     def _stored(self) -> set[RVar]:
         """The values that are stored in 16 bits: those that calls of pairs read, and, before
         operators that only move elements, what these read."""
-        found = {
+        narrow_values = {
             a
             for var in self.pairs
             for a in self.calls[var].args[: halves_of(self.calls[var].op)]
             if isinstance(a, RVar)
         }
         for b in reversed(self.f.bindings):
-            if b.var not in found or b.var in self.results or not isinstance(b.value, Call):
+            if b.var not in narrow_values or b.var in self.results or not isinstance(b.value, Call):
                 continue
             moved = self._moved(b.value)
             if moved is not None:
                 self.moves[b.var] = moved
-                found |= {a for a in moved.args if isinstance(a, RVar) and _is_single(a)}
-        return found
+                narrow_values |= {a for a in moved.args if isinstance(a, RVar) and _is_single(a)}
+        return narrow_values
 
     def _moved(self, call: Call) -> Call | None:
         """A call that only moves elements, with constants of 16 bits; None if it does more."""
@@ -177,13 +177,13 @@ class _Narrowed:
             call = self.calls.get(b.var)
             if call is None:
                 # Operands of products that stay float32 have to lie in memory as such.
-                own = isinstance(b.value, Call) and b.value.op in OPERATORS
-                value = b.value if own else substitute(b.value, self.wide)
+                is_product = isinstance(b.value, Call) and b.value.op in OPERATORS
+                value = b.value if is_product else substitute(b.value, self.wide)
                 self.bindings.append(replace(b, value=value))
             else:
                 call = self._in_halves(call) if b.var in self.pairs else call
-                rest = substitute(call, self.wide)
-                self.bindings.append(replace(b, value=rest))
+                wide_call = substitute(call, self.wide)
+                self.bindings.append(replace(b, value=wide_call))
             if b.var in self.stored:
                 self._store(b.var)
         if b.var in self.stored and b.var not in self.results and not _is_exact(b):

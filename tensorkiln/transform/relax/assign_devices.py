@@ -74,16 +74,16 @@ class AssignDevices:
             _require_operators(key, device)
         rows = {key: device for key, device in devices.items() if runs_kernels(device)}
         parts = parts_of(mod)
-        own = set(accelerators(self.target))
+        accelerator_keys = set(accelerators(self.target))
         programs = {f.name: str(f.attrs.get("target", "")) for f in mod.prim_funcs}
-        programs = {name: key for name, key in programs.items() if key in own}
+        programs = {name: key for name, key in programs.items() if key in accelerator_keys}
         todo = {f.name: f for f in mod.unplanned if not {"part", "placed"} & set(f.attrs)}
         pinned = {name for f in todo.values() for name in called_parts(f, parts)}
-        taken, functions = set(mod) - pinned, list[AnyFunction]()
+        function_names, functions = set(mod) - pinned, list[AnyFunction]()
         for f in mod.functions:
             if f.name in todo:
-                made = _Division(todo[f.name], parts, rows, self.target, programs)
-                functions += made.functions(taken)
+                division = _Division(todo[f.name], parts, rows, self.target, programs)
+                functions += division.functions(function_names)
             elif f.name not in pinned:
                 functions.append(f)
         return mod.with_functions(tuple(functions)) if todo else mod
@@ -128,34 +128,38 @@ class _Division:
         self.free: set[RVar] = set()  # which nothing but the order of devices has placed
         self.issues: list[Issue] = []
 
-    def functions(self, taken: set[str]) -> list[Function]:
+    def functions(self, function_names: set[str]) -> list[Function]:
         """The parts of devices and the function that calls them, which says in its attribute
         `placed` where each operator is, and why."""
-        where = self._devices()
+        placement = self._devices()
         if self.issues:
             raise UnsupportedError(self.issues)
         if says_costs((*self.devices.values(), cpu_target(self.target))):
-            self._weigh(where)
-        own = set(accelerators(self.target))
-        unchecked = tuple(_unchecked(b) if where[b.var] in own else b for b in self.f.bindings)
-        functions, bindings = divided(replace(self.f, bindings=unchecked), where, taken)
+            self._weigh(placement)
+        accelerator_keys = set(accelerators(self.target))
+        unchecked = tuple(
+            _unchecked(b) if placement[b.var] in accelerator_keys else b for b in self.f.bindings
+        )
+        functions, bindings = divided(
+            replace(self.f, bindings=unchecked), placement, function_names
+        )
         attrs = Attrs.of(**self.f.attrs, placed=tuple(self.rows.values()))
         return [*functions, replace(self.f, bindings=bindings, attrs=attrs)]
 
     def _devices(self) -> dict[RVar, str]:
         """The device of each binding, empty for the host."""
-        where: dict[RVar, str] = {}
+        placement: dict[RVar, str] = {}
         for b in self.f.bindings:
             call = b.value
-            where[b.var] = self._device_of_program(b)
-            if where[b.var]:
-                self.rows[b.var] = b.var.name, where[b.var], "the target of its program"
+            placement[b.var] = self._device_of_program(b)
+            if placement[b.var]:
+                self.rows[b.var] = b.var.name, placement[b.var], "the target of its program"
             if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
                 continue
-            device, reason = self._device(b, call, where)
-            where[b.var] = device
+            device, reason = self._device(b, call, placement)
+            placement[b.var] = device
             self.rows[b.var] = call.span, device or HOST, reason
-        return where
+        return placement
 
     def _device_of_program(self, b: Binding) -> str:
         """The device with memory of its own that runs the tensor program of a call, else "". Raises
@@ -172,27 +176,29 @@ class _Division:
             )
         return device
 
-    def _weigh(self, where: dict[RVar, str]) -> None:
+    def _weigh(self, placement: dict[RVar, str]) -> None:
         """Move operators whose device follows only from the order of devices to where they take the
         least time, copies included: to another device that takes all operators, or to the host.
         Groups of neighbours on one device move together."""
-        own = accelerators(self.target)
+        accelerator_keys = accelerators(self.target)
         targets = {**self.devices, HOST: cpu_target(self.target)}
-        costs = Costs(self.f, targets, own)
-        for group in self._groups(where):
-            first = where[group[0].var]
+        costs = Costs(self.f, targets, accelerator_keys)
+        for group in self._groups(placement):
+            first = placement[group[0].var]
             able = [key for key in self.devices if self._takes(key, group)]
-            asked = [first, *(key for key in (*able, HOST) if key != first)]
-            found = [c for key in asked if (c := costs.of(group, key, where)) is not None]
-            if len(found) < 2 or found[0].device != first:
+            candidates = [first, *(key for key in (*able, HOST) if key != first)]
+            device_costs = [
+                c for key in candidates if (c := costs.of(group, key, placement)) is not None
+            ]
+            if len(device_costs) < 2 or device_costs[0].device != first:
                 continue
-            best = min(found, key=lambda c: c.micros)
-            other = min((c for c in found if c is not best), key=lambda c: c.micros)
+            best = min(device_costs, key=lambda c: c.micros)
+            runner_up = min((c for c in device_costs if c is not best), key=lambda c: c.micros)
             for b in group:
-                where[b.var] = "" if best.device == HOST else best.device
+                placement[b.var] = "" if best.device == HOST else best.device
                 node, _, reason = self.rows[b.var]
                 if not is_view(b):
-                    reason = f"{best}, {other}"
+                    reason = f"{best}, {runner_up}"
                 self.rows[b.var] = node, best.device, reason
 
     def _takes(self, key: str, group: Sequence[Binding]) -> bool:
@@ -200,20 +206,22 @@ class _Division:
         device = self.devices[key]
         return not device.operators and all(is_view(b) or computes(device, b) for b in group)
 
-    def _groups(self, where: Mapping[RVar, str]) -> list[list[Binding]]:
+    def _groups(self, placement: Mapping[RVar, str]) -> list[list[Binding]]:
         """The free operators, those together that are on one device and read each other."""
         group_of: dict[RVar, list[Binding]] = {}
         for b in self.f.bindings:
             if b.var not in self.free:
                 continue
-            near = [v for v in variables(b.value) if v in group_of and where[v] == where[b.var]]
+            near = [
+                v for v in variables(b.value) if v in group_of and placement[v] == placement[b.var]
+            ]
             groups = {id(g): g for g in (group_of[v] for v in near)}
             merged = [x for g in groups.values() for x in g] + [b]
             group_of.update((x.var, merged) for x in merged)
-        found = {id(g): g for g in group_of.values()}
-        return [g for g in found.values() if not all(map(is_view, g))]
+        distinct_groups = {id(g): g for g in group_of.values()}
+        return [g for g in distinct_groups.values() if not all(map(is_view, g))]
 
-    def _device(self, b: Binding, call: Call, where: Mapping[RVar, str]) -> tuple[str, str]:
+    def _device(self, b: Binding, call: Call, placement: Mapping[RVar, str]) -> tuple[str, str]:
         """The device of an operator, and why."""
         if b.var in self.pins:
             key = self.pins[b.var]
@@ -224,9 +232,9 @@ class _Division:
         if is_view(b) and isinstance(call.args[0], RVar):
             if call.args[0] in self.free:
                 self.free.add(b.var)
-            place = where.get(call.args[0]) or self.lives.get(call.args[0], "")
+            place = placement.get(call.args[0]) or self.lives.get(call.args[0], "")
             return place, "a view, which stays with its operand"
-        if call.op == "bounds_check" and self._is_on_host(call.args[0], where):
+        if call.op == "bounds_check" and self._is_on_host(call.args[0], placement):
             return "", "the host has the indices, and checks them"
         able = {key: d for key, d in self.devices.items() if computes(d, b)}
         for key, device in able.items():
@@ -239,8 +247,8 @@ class _Division:
         lacking = [key for key in self.devices if key not in able]
         return "", f"{listed(lacking)}: no kernel" if lacking else f"no device names {call.op}"
 
-    def _is_on_host(self, v: Value, where: Mapping[RVar, str]) -> bool:
-        return not isinstance(v, RVar) or not (where.get(v) or self.lives.get(v, ""))
+    def _is_on_host(self, v: Value, placement: Mapping[RVar, str]) -> bool:
+        return not isinstance(v, RVar) or not (placement.get(v) or self.lives.get(v, ""))
 
     def _able(self, b: Binding, call: Call, key: str) -> str:
         """The device that an operator is pinned to, empty for the host; if it has no kernel, that
@@ -249,9 +257,9 @@ class _Division:
             return ""
         if not is_view(b) and not computes(self.devices[key], b):
             types = dict.fromkeys(a.type for a in call.args) | {b.var.type: None}
-            own = self.devices[key]
+            device = self.devices[key]
             lacks = [
-                t for t in types if isinstance(t, TensorType) and not own.has_type(t.dtype.name)
+                t for t in types if isinstance(t, TensorType) and not device.has_type(t.dtype.name)
             ]
             message = f"device {key!r} has no kernel for {call.op} of {show(b.var.type)}"
             message += f": it does not have {lacks[0].dtype}" if lacks else ""

@@ -69,7 +69,7 @@ class _Assign:
         self.now: dict[RVar, Value] = {}
         self.converted: dict[tuple[Value, Layout], RVar] = {}
         self.packed: dict[tuple[int, Layout | Packed], Constant] = {}
-        self.wanted = self._wanted()
+        self.layouts = self._wanted()
         self.stored = self._stored()
         self.halos = self._wanted_halos()
         self.counter = 0
@@ -89,14 +89,14 @@ class _Assign:
 
     def _wanted(self) -> dict[RVar, Layouts]:
         """The layouts that kernels ask for, by the value that they compute."""
-        wanted = {}
+        layouts = {}
         for b in self.f.bindings:
             call, t = b.value, b.var.type
             if isinstance(call, Call) and call.op and isinstance(t, TensorType):
-                found = self.families.layouts(call, t, self.target)
-                if found is not None:
-                    wanted[b.var] = found
-        return wanted
+                call_layouts = self.families.layouts(call, t, self.target)
+                if call_layouts is not None:
+                    layouts[b.var] = call_layouts
+        return layouts
 
     def _wanted_halos(self) -> dict[RVar, tuple[int, int]]:
         """For each image, the largest (vertical, horizontal) halo that a kernel asks for.
@@ -105,10 +105,10 @@ class _Assign:
         """
         halos: dict[RVar, tuple[int, int]] = {}
         for b in self.f.bindings:
-            if b.var not in self.wanted:
+            if b.var not in self.layouts:
                 continue
             assert isinstance(b.value, Call)
-            for x, want in zip(b.value.args, self.wanted[b.var].operands, strict=True):
+            for x, want in zip(b.value.args, self.layouts[b.var].operands, strict=True):
                 if isinstance(x, RVar) and isinstance(want, Layout):
                     h, w = halos.get(x, (0, 0))
                     halos[x] = (max(h, want.halo(2)), max(w, want.halo(3)))
@@ -117,19 +117,19 @@ class _Assign:
     def _stored(self) -> dict[Hashable, list[tuple[Constant, Layout]]]:
         """The constants that kernels ask for in layouts of their own, by type and extents:
         candidates for what other kernels may read, perhaps transposed."""
-        found: dict[Hashable, list[tuple[Constant, Layout]]] = {}
+        constants: dict[Hashable, list[tuple[Constant, Layout]]] = {}
         for b in self.f.bindings:
-            if b.var in self.wanted:
+            if b.var in self.layouts:
                 assert isinstance(b.value, Call)
-                for x, want in zip(b.value.args, self.wanted[b.var].operands, strict=True):
+                for x, want in zip(b.value.args, self.layouts[b.var].operands, strict=True):
                     if isinstance(x, Constant) and isinstance(want, Layout):
-                        found.setdefault(_extents(x), []).append((x, want))
-        return found
+                        constants.setdefault(_extents(x), []).append((x, want))
+        return constants
 
     # -- bindings ----------------------------------------------------------------------------------
 
     def _bind(self, b: Binding) -> None:
-        call, want = b.value, self.wanted.get(b.var)
+        call, want = b.value, self.layouts.get(b.var)
         if not isinstance(call, Call) or not call.op:
             self._emit_same(b)
         elif want is not None:
@@ -151,17 +151,17 @@ class _Assign:
         for k, a in enumerate(call.args):
             if not isinstance(a, Constant) or not isinstance(b.var.type, TensorType):
                 continue
-            known = self.stored.get(_extents(a), [])
-            if not known or not self.families.shares(call, b.var.type, k, self.target):
+            candidates = self.stored.get(_extents(a), [])
+            if not candidates or not self.families.shares(call, b.var.type, k, self.target):
                 continue
-            for other, layout in known:
-                order = _order(a, other)
+            for candidate, layout in candidates:
+                order = _order(a, candidate)
                 if order is not None:
-                    data = self._pack(other, layout).data
+                    data = self._pack(candidate, layout).data
                     args[k] = Constant(data, a.type.with_layout(layout.renamed(order)), a.name)
                     break
-        same = all(x is y for x, y in zip(args, call.args, strict=True))
-        return b if same else Binding(b.var, replace(call, args=tuple(args)))
+        is_unchanged = all(x is y for x, y in zip(args, call.args, strict=True))
+        return b if is_unchanged else Binding(b.var, replace(call, args=tuple(args)))
 
     def _emit_same(self, b: Binding) -> None:
         """Append `b` with row-major operands and a row-major result."""
@@ -195,13 +195,13 @@ class _Assign:
         and a kernel can compute in them."""
         if not isinstance(var.type, TensorType) or var.type.ndim != 4:
             return False
-        asked = (row.in_blocks for row in self.families.of(call.op))
-        if not any(can(call, var.type, self.target) for can in asked if can is not None):
+        predicates = (row.in_blocks for row in self.families.of(call.op))
+        if not any(can(call, var.type, self.target) for can in predicates if can is not None):
             return False
         if int_value(var.type.shape[1]) is None:
             return False
-        same = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
-        return bool(same) and all(
+        blocked_args = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
+        return bool(blocked_args) and all(
             self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in _BESIDE_BLOCKS
             for a in call.args
         )
@@ -232,8 +232,8 @@ class _Assign:
         """`a` in row-major memory."""
         if isinstance(a, Tuple):
             fields = tuple(map(self._plain_value, a.fields))
-            same = all(x is y for x, y in zip(fields, a.fields, strict=True))
-            return a if same else Tuple(fields)
+            is_unchanged = all(x is y for x, y in zip(fields, a.fields, strict=True))
+            return a if is_unchanged else Tuple(fields)
         new = self.now.get(a, a) if isinstance(a, RVar) else a
         t = new.type
         if isinstance(new, RVar) and isinstance(t, TensorType) and t.layout is not None:
@@ -255,10 +255,10 @@ class _Assign:
         return self._relayout(new, want)
 
     def _relayout(self, a: RVar, want: Layout) -> RVar:
-        found = self.converted.get((a, want))
-        if found is None:
+        relayout_var = self.converted.get((a, want))
+        if relayout_var is None:
             self.counter += 1
-            found = RVar(f"{a.name}_layout{self.counter}", a.tensor.with_layout(want))
+            relayout_var = RVar(f"{a.name}_layout{self.counter}", a.tensor.with_layout(want))
             span = next(
                 (
                     b.value.span
@@ -268,9 +268,9 @@ class _Assign:
                 "",
             )
             call = Call("relayout", (a,), Attrs.of(layout=str(want)), span)
-            self.bindings.append(Binding(found, call))
-            self.converted[a, want] = found
-        return found
+            self.bindings.append(Binding(relayout_var, call))
+            self.converted[a, want] = relayout_var
+        return relayout_var
 
     def _pack(self, c: Constant, want: Layout | Packed) -> Constant:
         """The packed constant; memoised per constant and layout."""
@@ -288,20 +288,20 @@ class _Assign:
 
 def _with_prepared(call: Call, want: Layouts) -> Attrs:
     """The attributes of a call, and those that say how its constants were prepared."""
-    said = [w.attrs for w in want.operands if isinstance(w, Packed) and w.attrs]
-    return Attrs.of(**{k: v for a in (call.attrs, *said) for k, v in a.items()})
+    preparations = [w.attrs for w in want.operands if isinstance(w, Packed) and w.attrs]
+    return Attrs.of(**{k: v for a in (call.attrs, *preparations) for k, v in a.items()})
 
 
 def _extents(c: Constant) -> Hashable:
     return c.type.dtype, tuple(sorted(c.data.shape))
 
 
-def _order(a: Constant, other: Constant) -> tuple[int, ...] | None:
-    """For each dimension of `other`, the dimension of `a` with the same elements. None unless both
+def _order(a: Constant, b: Constant) -> tuple[int, ...] | None:
+    """For each dimension of `b`, the dimension of `a` with the same elements. None unless both
     have the same bits, as they are or transposed."""
     dims = range(a.data.ndim)
     for order in (tuple(dims), tuple(reversed(dims))):
-        if _equal(a.array.transpose(order), other.array):
+        if _equal(a.array.transpose(order), b.array):
             return order
     return None
 
@@ -310,8 +310,8 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays are the same memory or, which takes longer, hold the same bits."""
     if a.shape != b.shape or not a.size:
         return False
-    place, other = (x.__array_interface__["data"][0] for x in (a, b))
-    if place == other and a.strides == b.strides:
+    address, other_address = (x.__array_interface__["data"][0] for x in (a, b))
+    if address == other_address and a.strides == b.strides:
         return True
     few = tuple(np.linspace(0, n - 1, _SAMPLE, dtype=np.int64) for n in a.shape)
     if a[few].tobytes() != b[few].tobytes():

@@ -27,17 +27,17 @@ _MOST = 16
 def _table(m: Match) -> Value | None:
     """quantize(f(dequantize(q, S, Z)), T, V) -> take(TABLE, q), where f computes each element from
     one, by operators that are costly. The table has what the operators say of each byte."""
-    found = _Steps(m)
-    if not (_of_elements(m.call) and found.reaches(m["x"]) and len(found.sources) == 1):
+    steps = _Steps(m)
+    if not (_of_elements(m.call) and steps.reaches(m["x"]) and len(steps.sources) == 1):
         return None
-    if not any(call.op in _COSTLY for call in found.order.values()):
+    if not any(call.op in _COSTLY for call in steps.order.values()):
         return None
-    (q,) = found.sources
+    (q,) = steps.sources
     dtype = tensor_type(q).dtype
     if dtype.name not in ("uint8", "int8"):
         return None
     values: dict[Value, np.ndarray] = {q: np.arange(256, dtype=np.uint8).view(dtype.name)}
-    for v, call in found.order.items():
+    for v, call in steps.order.items():
         values[v] = _value(call, values)
     places = q if dtype.is_unsigned else m.emit("cast", q, dtype="uint8")
     return m.emit("take", constant(_value(m.call, values)), places, axis=0)

@@ -20,8 +20,8 @@ from tensorkiln.transform.rewriting.rewrite import Match, Rule
 def integers(values: Iterable[ExprLike]) -> tuple[int, ...] | None:
     """The values as numbers, or None when one is symbolic."""
     numbers = [int_value(v) for v in values]
-    known = tuple(n for n in numbers if n is not None)
-    return known if len(known) == len(numbers) else None
+    ints = tuple(n for n in numbers if n is not None)
+    return ints if len(ints) == len(numbers) else None
 
 
 def composed(m: Match) -> Value:
@@ -71,13 +71,13 @@ def _units_before(m: Match) -> Value | None:
     ):
         return None
     units = m.type.ndim - len(narrow)
-    order, unit, rest = sorted(wide), iter(range(units)), iter(wide)
+    order, unit, wide_axis = sorted(wide), iter(range(units)), iter(wide)
     y = m.emit("reshape", m["x"], shape=((1,) * units + tuple(x[a] for a in order)))
     return m.emit(
         "transpose",
         y,
         axes=tuple(
-            next(unit) if int_value(d) == 1 else units + order.index(next(rest))
+            next(unit) if int_value(d) == 1 else units + order.index(next(wide_axis))
             for d in m.type.shape
         ),
     )
@@ -109,7 +109,7 @@ def _slice_before_reshape(m: Match) -> Value | None:
         return None
     if any(int_value(d) == 0 for d in (*old, *new)):
         return None
-    at: list[ExprLike] = [0] * len(old)
+    begins: list[ExprLike] = [0] * len(old)
     extents = list(old)
     for olds, news in reshape_groups(old, new):
         partial = [d for d in news if begin[d] or not same_extent(count[d], new[d])]
@@ -118,20 +118,20 @@ def _slice_before_reshape(m: Match) -> Value | None:
         if len(olds) != 1 or partial != [news[0]]:
             return None
         inner = product(new[d] for d in news[1:])
-        at[olds[0]] = inner * begin[news[0]]
+        begins[olds[0]] = inner * begin[news[0]]
         extents[olds[0]] = inner * count[news[0]]
-    y = m.emit("slice", m["x"], begin=tuple(at), strides=(1,) * len(old), shape=tuple(extents))
+    y = m.emit("slice", m["x"], begin=tuple(begins), strides=(1,) * len(old), shape=tuple(extents))
     return m.emit("reshape", y, shape=m.type.shape)
 
 
 def _consecutive(m: Match) -> Value | None:
     """take of constant indices b, b + s, b + 2s, ... -> slice"""
-    x, at = m.tensor("x"), m.array("C")
+    x, indices = m.tensor("x"), m.array("C")
     axis = m.attr("a") % x.ndim
     extent = int_value(x.shape[axis])
-    if extent is None or not at.size or at.size > 1 << 20:
+    if extent is None or not indices.size or indices.size > 1 << 20:
         return None
-    flat = at.reshape(-1).astype(np.int64)
+    flat = indices.reshape(-1).astype(np.int64)
     flat = np.where(flat < 0, flat + extent, flat)
     step = int(flat[1] - flat[0]) if flat.size > 1 else 1
     if not step or flat.min() < 0 or flat.max() >= extent or (np.diff(flat) != step).any():

@@ -31,9 +31,9 @@ def _image(m: Match, v: Value) -> Value | None:
     assert isinstance(new, TensorType) and isinstance(old, TensorType)
     if old.ndim != 4 or new.ndim != 3 or int_value(old.shape[2]) != 1:
         return None
-    kept = (*old.shape[:2], old.shape[3])
-    same = all(same_extent(a, b) for a, b in zip(kept, new.shape, strict=True))
-    return z if same and _of_windows(m, z) else None
+    row_shape = (*old.shape[:2], old.shape[3])
+    same_shape = all(same_extent(a, b) for a, b in zip(row_shape, new.shape, strict=True))
+    return z if same_shape and _of_windows(m, z) else None
 
 
 def _of_windows(m: Match, z: Value) -> bool:
@@ -96,8 +96,8 @@ def _reduced(m: Match) -> Value | None:
     z = _image(m, m["x"])
     if z is None or tuple(a % 3 for a in m.attr("a")) != (2,):
         return None
-    made = m.emit(m.call.op, z, **{**m.call.attrs, "axes": (2, 3)})
-    return _back(m, made) if m.attr("k") else made
+    reduction = m.emit(m.call.op, z, **{**m.call.attrs, "axes": (2, 3)})
+    return _back(m, reduction) if m.attr("k") else reduction
 
 
 def _back(m: Match, y: Value) -> Value:

@@ -170,8 +170,8 @@ def _delay_broadcast(m: Match) -> Value | None:
     if not changed:
         return None
     try:
-        made = ops.call(call.op, *sources, span=call.span, **call.attrs)
-        small = ops.infer_tensor(made)
+        small_call = ops.call(call.op, *sources, span=call.span, **call.attrs)
+        small = ops.infer_tensor(small_call)
     except UserError:
         return None
     y = m.emit(call.op, *sources, **call.attrs)

@@ -97,17 +97,17 @@ def _element(v: Value, lookup: Lookup) -> Element | None:
     if isinstance(v, Constant):
         number = uniform(v)
         return None if number is None else Affine((), number)
-    bound = lookup(v) if isinstance(v, RVar) else None
-    if not isinstance(bound, Call) or not isinstance(v.type, TensorType):
+    definition = lookup(v) if isinstance(v, RVar) else None
+    if not isinstance(definition, Call) or not isinstance(v.type, TensorType):
         return None
-    if bound.op in ("full", "arange"):
-        return _source(bound)
-    parts = [_element(a, lookup) for a in bound.args]
+    if definition.op in ("full", "arange"):
+        return _source(definition)
+    parts = [_element(a, lookup) for a in definition.args]
     if any(p is None for p in parts):
         return None
-    if bound.op in _MOVES:
-        return _moved(bound, parts[0], v.type)
-    return _computed(bound, parts)  # type: ignore[arg-type]
+    if definition.op in _MOVES:
+        return _moved(definition, parts[0], v.type)
+    return _computed(definition, parts)  # type: ignore[arg-type]
 
 
 def _source(call: Call) -> Element | None:
@@ -185,8 +185,8 @@ def _sum(a: Affine, b: Affine, ka: int, kb: int) -> Affine:
     for part, k in ((a, ka), (b, kb)):
         for d, c in part.coefficients:
             total[d] = total.get(d, 0) + k * c
-    kept = tuple(sorted((d, c) for d, c in total.items() if c))
-    return Affine(kept, ka * a.offset + kb * b.offset)
+    coefficients = tuple(sorted((d, c) for d, c in total.items() if c))
+    return Affine(coefficients, ka * a.offset + kb * b.offset)
 
 
 def _compared(op: str, difference: Affine) -> Element | None:

@@ -48,8 +48,8 @@ def _in_place(f: Function) -> Function:
             continue
         (i,) = call.args
         if i in number and b.var not in results:
-            known = int_value(as_expr(call.attrs.extent))
-            extent = call.attrs.extent if known is None else known
+            int_extent = int_value(as_expr(call.attrs.extent))
+            extent = call.attrs.extent if int_extent is None else int_extent
             rows.append(CheckedArgument(number[i], extent, call.attrs.negative, call.span))
             by[b.var] = i
     if not rows:

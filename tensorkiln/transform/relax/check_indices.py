@@ -133,8 +133,8 @@ class _Checked:
             value = int_value(e)
             if value is not None:
                 return constant(np.asarray(value, dtype.name))
-            one = emit("arange", start=e, step=1, count=1, dtype=dtype.name)
-            return emit("reshape", one, shape=())
+            one_element = emit("arange", start=e, step=1, count=1, dtype=dtype.name)
+            return emit("reshape", one_element, shape=())
 
         x = indices if whole else emit("cast", indices, dtype=dtype.name)
         x = emit("maximum", emit("minimum", x, number(high)), number(low))

@@ -33,9 +33,9 @@ class DecomposeOperators:
         reasons: list[tuple[str, str]] = []
         target = target_in(self.target, f.attrs)
         for b in f.bindings:
-            made = _decomposed(b, target)
-            bindings += [b] if made is None else made.bindings
-            reasons += [] if made is None else made.reasons
+            decomposition = _decomposed(b, target)
+            bindings += [b] if decomposition is None else decomposition.bindings
+            reasons += [] if decomposition is None else decomposition.reasons
         if all(a is b for a, b in zip(bindings, f.bindings, strict=False)):
             return f
         rows = (*f.attrs.get("decomposed", ()), *reasons)
@@ -55,9 +55,9 @@ def _decomposed(b: Binding, target: Target) -> _Decomposed | None:
     call, out = b.value, b.var.type
     if not isinstance(call, Call) or not isinstance(out, TensorType):
         return None
-    known = families(target)
-    rows = [row for row in known.of(call.op) if row.decompose is not None]
-    if not rows or known.layouts(call, out, target) is not None:
+    kernel_families = families(target)
+    rows = [row for row in kernel_families.of(call.op) if row.decompose is not None]
+    if not rows or kernel_families.layouts(call, out, target) is not None:
         return None
     row = rows[0]
     assert row.decompose is not None

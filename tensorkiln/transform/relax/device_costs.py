@@ -64,10 +64,10 @@ def _shown(micros: float) -> str:
 
 class Costs:
     """The costs of operators of one function. `targets` are those of devices by key, HOST among
-    them, `own` the keys of those with memory of their own."""
+    them, `accelerators` the keys of those with memory of their own."""
 
-    def __init__(self, f: Function, targets: Mapping[str, Target], own: Sequence[str]):
-        self.targets, self.own = targets, own
+    def __init__(self, f: Function, targets: Mapping[str, Target], accelerators: Sequence[str]):
+        self.targets, self.accelerators = targets, accelerators
         self.readers: dict[RVar, list[RVar]] = {}
         for b in f.bindings:
             for v in dict.fromkeys(variables(b.value)):
@@ -75,16 +75,18 @@ class Costs:
         fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
         lives = f.attrs.get("result_devices", (HOST,) * len(fields))
         self.results = [p for p in zip(fields, lives, strict=True) if isinstance(p[0], RVar)]
-        given = f.attrs.get("param_devices", (HOST,) * len(f.params))
-        self.params = dict(zip(f.params, given, strict=True))
+        param_devices = f.attrs.get("param_devices", (HOST,) * len(f.params))
+        self.params = dict(zip(f.params, param_devices, strict=True))
 
-    def of(self, group: Sequence[Binding], device: str, where: Mapping[RVar, str]) -> Cost | None:
-        """The cost of a group of operators on a device, if others are `where` they are (empty: on
-        the host); None if a size or a figure is not known."""
+    def of(
+        self, group: Sequence[Binding], device: str, placement: Mapping[RVar, str]
+    ) -> Cost | None:
+        """The cost of a group of operators on a device, if others have the `placement` (empty: the
+        host); None if a size or a figure is not known."""
         if not has_costs(self.targets[device]):
             return None
         total = sum(self._time(b, device) for b in group if not is_view(b))
-        moved = self._moved(group, device, where)
+        moved = self._moved(group, device, placement)
         copying = sum(self._copy(t, a, b) for t, a, b in moved)
         if math.isnan(total + copying):
             return None
@@ -103,34 +105,34 @@ class Costs:
         types = [a.type for a in call.args if isinstance(a.type, TensorType)]
         work = operations(call, b.var.tensor) / self._figure(device, "gflops")
         data = sum(map(_bytes, (*types, b.var.tensor))) / self._figure(device, "bandwidth")
-        launch = self._figure(device, "launch_us") if device in self.own else 0.0
+        launch = self._figure(device, "launch_us") if device in self.accelerators else 0.0
         return launch + (math.nan if math.isnan(work + data) else max(work, data) / 1e3)
 
     def _moved(
-        self, group: Sequence[Binding], device: str, where: Mapping[RVar, str]
+        self, group: Sequence[Binding], device: str, placement: Mapping[RVar, str]
     ) -> list[tuple[TensorType, str, str]]:
         """The tensors that are copied for a group, from where, and to where."""
         inside = {b.var for b in group}
-        here = self._memory(device)
+        memory = self._memory(device)
         read = dict.fromkeys(v for b in group for v in variables(b.value) if v not in inside)
-        found = [(v, self._home(v, where), here) for v in read]
+        copies = [(v, self._home(v, placement), memory) for v in read]
         for v in inside:
-            readers = (self._home(r, where) for r in self.readers.get(v, ()) if r not in inside)
+            readers = (self._home(r, placement) for r in self.readers.get(v, ()) if r not in inside)
             lives = (self._memory(key) for result, key in self.results if result is v)
-            found += [(v, here, to) for to in dict.fromkeys((*readers, *lives))]
-        return [(v.tensor, a, b) for v, a, b in found if a != b and isinstance(v.type, TensorType)]
+            copies += [(v, memory, to) for to in dict.fromkeys((*readers, *lives))]
+        return [(v.tensor, a, b) for v, a, b in copies if a != b and isinstance(v.type, TensorType)]
 
-    def _home(self, v: RVar, where: Mapping[RVar, str]) -> str:
-        return self._memory(where.get(v) or self.params.get(v, HOST))
+    def _home(self, v: RVar, placement: Mapping[RVar, str]) -> str:
+        return self._memory(placement.get(v) or self.params.get(v, HOST))
 
     def _memory(self, device: str) -> str:
-        return device if device in self.own else HOST
+        return device if device in self.accelerators else HOST
 
-    def _copy(self, t: TensorType, here: str, there: str) -> float:
+    def _copy(self, t: TensorType, source: str, destination: str) -> float:
         """Microseconds of a copy, which goes through the host between two devices."""
         return sum(
             self._figure(key, "copy_us") + _bytes(t) / self._figure(key, "copy_bandwidth") / 1e3
-            for key in (here, there)
+            for key in (source, destination)
             if key != HOST
         )
 
@@ -154,18 +156,18 @@ def _element(t: TensorType) -> Callable[..., Expr]:
     return lambda *index: Var("x", t.dtype)
 
 
-def _count(e: Expr, seen: dict[int, float]) -> float:
+def _count(e: Expr, counts: dict[int, float]) -> float:
     """Operations of an expression; the value of a sum counts once per term, and so does adding."""
-    if id(e) in seen:
-        return seen[id(e)]
-    total = sum(_count(child, seen) for child in children(e))
+    if id(e) in counts:
+        return counts[id(e)]
+    total = sum(_count(child, counts) for child in children(e))
     if isinstance(e, Reduce):
         sizes = [int_value(extent) for _, extent in e.axes]
-        known = math.nan if None in sizes else float(math.prod(s or 0 for s in sizes))
-        total = known * (total + 1)
+        terms = math.nan if None in sizes else float(math.prod(s or 0 for s in sizes))
+        total = terms * (total + 1)
     elif isinstance(e, Binary | Unary | Intrin):
         total += 1
-    seen[id(e)] = total
+    counts[id(e)] = total
     return total
 
 

@@ -21,30 +21,30 @@ def with_device_keys(mod: IRModule, target: Target, runs_passes: bool) -> IRModu
     their own: tensor programs without loops over threads, unless no graph passes run
     (`runs_passes`), and host steps, which allocate as they run.
     """
-    own, functions = accelerators(target), list[AnyFunction]()
+    accelerator_keys, functions = accelerators(target), list[AnyFunction]()
     for f in mod.functions:
         named = device_named(f.attrs.get("target"), target, f.name)
-        if f.attrs.get("target") and not named and isinstance(f, PrimFunc) and own:
-            named = own[0]  # the text of a target that is one device
+        if f.attrs.get("target") and not named and isinstance(f, PrimFunc) and accelerator_keys:
+            named = accelerator_keys[0]  # the text of a target that is one device
         threads = isinstance(f, PrimFunc) and has_threads(f.body)
-        if named in own and isinstance(f, PrimFunc) and runs_passes and not threads:
+        if named in accelerator_keys and isinstance(f, PrimFunc) and runs_passes and not threads:
             raise UnsupportedError(
                 f"a tensor program without loops over the threads of device {named!r}",
                 where=f.name,
                 hint='T.thread_binding(n, thread="blockIdx.x"), or `bind` of its Schedule',
             )
-        if own and isinstance(f, Function) and f.is_outer:
+        if accelerator_keys and isinstance(f, Function) and f.is_outer:
             raise UnsupportedError(
-                f"branches, loops and values other than tensors beside {', '.join(own)}, which "
-                "has memory of its own",
+                "branches, loops and values other than tensors beside "
+                f"{', '.join(accelerator_keys)}, which has memory of its own",
                 where=f.name,
                 hint="a target of CPUs, or straight-line functions",
             )
         if named in devices_of(target) and named != f.attrs.get("target"):
             f = replace(f, attrs=Attrs.of(**dict(f.attrs) | {"target": named}))
         functions.append(f)
-    same = all(a is b for a, b in zip(functions, mod.functions, strict=True))
-    return mod if same else mod.with_functions(tuple(functions))
+    is_unchanged = all(a is b for a, b in zip(functions, mod.functions, strict=True))
+    return mod if is_unchanged else mod.with_functions(tuple(functions))
 
 
 __all__ = ["with_device_keys"]

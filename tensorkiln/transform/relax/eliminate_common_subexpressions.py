@@ -38,24 +38,28 @@ def _function(f: Function) -> Function:
     by: dict[RVar, Value] = {}
     out: list[Binding] = []
     for b in f.bindings:
-        bound = substitute(b.value, by)
-        key = (_bound_key(bound), b.var.type) if isinstance(bound, (Call, TupleItem)) else None
-        known = first.setdefault(key, b.var) if key is not None else b.var
-        if known is not b.var:
-            by[b.var] = known
+        definition = substitute(b.value, by)
+        key = (
+            (_bound_key(definition), b.var.type)
+            if isinstance(definition, (Call, TupleItem))
+            else None
+        )
+        first_var = first.setdefault(key, b.var) if key is not None else b.var
+        if first_var is not b.var:
+            by[b.var] = first_var
         else:
-            out.append(b if bound is b.value else Binding(b.var, bound))
+            out.append(b if definition is b.value else Binding(b.var, definition))
     if not by:
         return f
     return Function(f.name, f.params, tuple(out), substitute_value(f.result, by), f.attrs)
 
 
-def _bound_key(bound: Bound) -> object:
-    if isinstance(bound, TupleItem):
-        return ("item", _value_key(bound.value), bound.index)
-    assert isinstance(bound, Call)
-    attrs = tuple((k, _attr_key(v)) for k, v in bound.attrs.items())
-    return (bound.callee, tuple(map(_value_key, bound.args)), attrs)
+def _bound_key(definition: Bound) -> object:
+    if isinstance(definition, TupleItem):
+        return ("item", _value_key(definition.value), definition.index)
+    assert isinstance(definition, Call)
+    attrs = tuple((k, _attr_key(v)) for k, v in definition.attrs.items())
+    return (definition.callee, tuple(map(_value_key, definition.args)), attrs)
 
 
 def _value_key(v: Value) -> object:

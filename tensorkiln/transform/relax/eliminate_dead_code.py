@@ -31,9 +31,9 @@ def eliminate_dead_code(mod: IRModule) -> IRModule:
         for s in walk_stmt(f.body)
         if isinstance(s, CallKernel)
     }
-    kept = tuple(
+    live_functions = tuple(
         f
         for f in mod.functions
         if not (isinstance(f, Function) and f.is_primitive) or f.name in called
     )
-    return mod if len(kept) == len(mod.functions) else mod.with_functions(kept)
+    return mod if len(live_functions) == len(mod.functions) else mod.with_functions(live_functions)

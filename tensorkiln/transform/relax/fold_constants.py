@@ -56,28 +56,28 @@ def _fold_function(f: Function) -> Function:
 @dataclass(slots=True)
 class _Folding:
     """The state of one function. `budget`: bytes that further results may take. `out`: the bindings
-    that stay. `replaced`: constants that replace variables in them. `known`: also the large results
-    of EXPANDING operators, which are used only to fold calls that read them."""
+    that stay. `replaced`: constants that replace variables in them. `constants`: also the large
+    results of EXPANDING operators, which are used only to fold calls that read them."""
 
     budget: int
     uses: Mapping[RVar, int]
     out: list[Binding] = field(default_factory=list)
     replaced: dict[RVar, Value] = field(default_factory=dict)
-    known: dict[RVar, Constant] = field(default_factory=dict)
+    constants: dict[RVar, Constant] = field(default_factory=dict)
 
     def visit(self, b: Binding) -> None:
         value = self._value(b)
         if value is not None:
-            self.known[b.var] = value
+            self.constants[b.var] = value
             if value.array.nbytes <= EXPANDED_LIMIT or not self._expands(b.value):
                 self.replaced[b.var] = value
                 return
-        bound = _of_nothing(b) or substitute(b.value, self.replaced)
-        self.out.append(b if bound is b.value else Binding(b.var, bound))
+        definition = _of_nothing(b) or substitute(b.value, self.replaced)
+        self.out.append(b if definition is b.value else Binding(b.var, definition))
 
     @staticmethod
-    def _expands(bound: Bound) -> bool:
-        return isinstance(bound, Call) and bound.op in EXPANDING
+    def _expands(definition: Bound) -> bool:
+        return isinstance(definition, Call) and definition.op in EXPANDING
 
     def _value(self, b: Binding) -> Constant | None:
         call = b.value
@@ -86,7 +86,7 @@ class _Folding:
         shape = b.var.type.static_shape() or ()
         if 0 in shape and b.var.type.layout is None:
             return Constant(np.empty(shape, b.var.type.dtype.name), b.var.type)
-        args = [self.known.get(a, a) if isinstance(a, RVar) else a for a in call.args]
+        args = [self.constants.get(a, a) if isinstance(a, RVar) else a for a in call.args]
         constants = [a for a in args if isinstance(a, Constant)]
         if len(constants) < len(args) or not _foldable(b.var.type, constants, self.budget):
             return None
@@ -101,7 +101,7 @@ class _Folding:
     def _freed(self, call: Call) -> int:
         """Bytes of the results that only this call reads."""
         read = {a for a in call.args if isinstance(a, RVar) and self.uses[a] == 1}
-        return sum(self.known[v].array.nbytes for v in read if v in self.replaced)
+        return sum(self.constants[v].array.nbytes for v in read if v in self.replaced)
 
 
 def _weight_bytes(f: Function) -> int:
@@ -117,15 +117,15 @@ def _weight_bytes(f: Function) -> int:
 
 def _of_nothing(b: Binding) -> Call | None:
     """`full` in place of a call whose result has no elements, whatever the sizes are."""
-    call, made = b.value, b.var.type
+    call, t = b.value, b.var.type
     if not isinstance(call, Call) or not call.op or call.op == "full":
         return None
-    if not isinstance(made, TensorType) or made.layout is not None:
+    if not isinstance(t, TensorType) or t.layout is not None:
         return None
-    if not any(int_value(d) == 0 for d in made.shape):
+    if not any(int_value(d) == 0 for d in t.shape):
         return None
-    value = False if made.dtype.is_bool else 0.0 if made.dtype.is_float else 0
-    attrs = Attrs.of(shape=made.shape, value=value, dtype=made.dtype.name)
+    value = False if t.dtype.is_bool else 0.0 if t.dtype.is_float else 0
+    attrs = Attrs.of(shape=t.shape, value=value, dtype=t.dtype.name)
     return Call("full", (), attrs, call.span)
 
 

@@ -83,9 +83,9 @@ def _affine(
     floating, or already packed.
     """
     layer = m.producer("y")
-    x, *rest = layer.args
-    constants = [c for c in rest if isinstance(c, Constant) and c.type.layout is None]
-    if len(constants) < len(rest) or constants[0].array.dtype.kind != "f":
+    x, *params = layer.args
+    constants = [c for c in params if isinstance(c, Constant) and c.type.layout is None]
+    if len(constants) < len(params) or constants[0].array.dtype.kind != "f":
         return None
     w, *bias = constants
     b = bias[0].array.astype(np.float64) if bias else np.zeros(())

@@ -61,8 +61,8 @@ class FuseOps:
             functions += groups
         if not functions:
             return mod
-        kept = tuple(graphs.get(f.name, f) for f in mod.functions)
-        return mod.with_functions((*kept, *functions))
+        module_functions = tuple(graphs.get(f.name, f) for f in mod.functions)
+        return mod.with_functions((*module_functions, *functions))
 
 
 # Operators of one group: their element programs call each other, and Python's stack is bounded.

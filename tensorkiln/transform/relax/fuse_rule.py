@@ -50,8 +50,8 @@ def decide_edges(f: Function, rules: Sequence[tuple[P.Pattern, bool]]) -> dict[R
         for b in f.bindings:
             if not isinstance(b.value, Call) or not b.value.op:
                 continue
-            for found in P.match_call(rule, b.value, definitions.get):
-                for name, value in found.items():
+            for captures in P.match_call(rule, b.value, definitions.get):
+                for name, value in captures.items():
                     if name.startswith("%") and isinstance(value, RVar):
                         decided.setdefault(value, fuse)
     return decided

@@ -44,10 +44,10 @@ class IndexRanges:
 
     def is_inside(self, indices: Value, low: ExprLike, high: ExprLike) -> bool:
         """Whether all elements are proved to lie within low..high; False also means unknown."""
-        least, most = self.of(indices)
-        if least is None or most is None:
+        lower, upper = self.of(indices)
+        if lower is None or upper is None:
             return False
-        return self._holds("ge", least, low) and self._holds("le", most, high)
+        return self._holds("ge", lower, low) and self._holds("le", upper, high)
 
     def of(self, v: Value) -> Range:
         """The range of a value's elements, which are integers or bools."""
@@ -59,8 +59,8 @@ class IndexRanges:
             limits = _of_type(v.type.dtype)
             self._found[v] = limits  # of a value that depends on itself
             call = self.calls.get(v)
-            made = self._of_call(call, v.type) if call is not None else (None, None)
-            sides = zip(made, limits, strict=True)
+            call_range = self._of_call(call, v.type) if call is not None else (None, None)
+            sides = zip(call_range, limits, strict=True)
             low, high = (b if a is None else a for a, b in sides)
             self._found[v] = low, high
         return self._found[v]
@@ -96,16 +96,16 @@ class IndexRanges:
         """The range of operand `k` of `where`, which is read only where the condition selects it:
         in where(i < 0, i + n, i), one operand is that of negative i, the other of all other i."""
         cond, value = (self.calls.get(call.args[j]) for j in (0, k))  # type: ignore[arg-type]
-        found = self.of(call.args[k])
+        operand_range = self.of(call.args[k])
         if cond is None or cond.op != "less" or self.of(cond.args[1]) != (IntImm(0), IntImm(0)):
-            return found
+            return operand_range
         index = cond.args[0]
         if k == 2 and call.args[2] is index:
-            return _extreme("maximum", found, (IntImm(0), IntImm(0)))[0], found[1]
+            return _extreme("maximum", operand_range, (IntImm(0), IntImm(0)))[0], operand_range[1]
         if k == 1 and value is not None and value.op == "add" and value.args[0] is index:
             low, _ = self.of(index)
             return self.sum((low, IntImm(-1)), self.of(value.args[1]))
-        return found
+        return operand_range
 
     def _by_attributes(self, call: Call, out: TensorType) -> Range:
         """The range of an operator that follows from its attributes."""
@@ -118,9 +118,9 @@ class IndexRanges:
             return self._fitting((_number(int(a.value)),) * 2, out.dtype)
         if call.op == "clip":
             first, last = (None if math.isinf(e) else _number(int(e)) for e in (a.min, a.max))
-            least, most = self.of(call.args[0])
-            lows = _extreme("maximum", (least, None), (first, None))
-            return lows[0], _extreme("minimum", (None, most), (None, last))[1]
+            lower, upper = self.of(call.args[0])
+            lows = _extreme("maximum", (lower, None), (first, None))
+            return lows[0], _extreme("minimum", (None, upper), (None, last))[1]
         if call.op == "cast":
             return self._fitting(self.of(call.args[0]), out.dtype)
         return None, None
@@ -214,10 +214,10 @@ def _union(ranges: Sequence[Range]) -> Range:
 def _extreme(op: str, a: Range, b: Range) -> Range:
     """The range of the smaller or larger of two numbers, of which one limit may be unknown."""
     join = minimum if op == "minimum" else maximum
-    known = [[x for x in side if x is not None] for side in zip(a, b, strict=True)]
-    both = [simplify(join(*side)) if len(side) == 2 else None for side in known]
-    if op == "minimum" and both[1] is None and known[1]:
-        both[1] = known[1][0]
-    if op == "maximum" and both[0] is None and known[0]:
-        both[0] = known[0][0]
-    return both[0], both[1]
+    sides = [[x for x in side if x is not None] for side in zip(a, b, strict=True)]
+    limits = [simplify(join(*side)) if len(side) == 2 else None for side in sides]
+    if op == "minimum" and limits[1] is None and sides[1]:
+        limits[1] = sides[1][0]
+    if op == "maximum" and limits[0] is None and sides[0]:
+        limits[0] = sides[0][0]
+    return limits[0], limits[1]

@@ -53,11 +53,11 @@ def infer_types(mod: IRModule) -> IRModule:
     process can address.
     """
     new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
-    same = all(a is b for a, b in zip(new, mod.functions, strict=True))
-    return mod if same else mod.with_functions(new)
+    is_unchanged = all(a is b for a, b in zip(new, mod.functions, strict=True))
+    return mod if is_unchanged else mod.with_functions(new)
 
 
-def _require_addresses(t: Type, where: str) -> None:
+def _require_addresses(t: Type, location: str) -> None:
     """Raise UserError (code `too-large`) for a tensor larger than a process can address. The byte
     counts and indices of all others fit int64."""
     if not isinstance(t, TensorType):
@@ -67,7 +67,7 @@ def _require_addresses(t: Type, where: str) -> None:
         raise UserError(
             f"a tensor of shape {show_type(t)} takes {size} bytes, more than can be addressed",
             code="too-large",
-            where=where,
+            where=location,
         )
 
 
@@ -96,54 +96,58 @@ class _Infer:
             return self._f
         return replace(self._f, bindings=body.bindings, result=body.result)
 
-    def _body(self, body: Body, where: str) -> Body:
+    def _body(self, body: Body, location: str) -> Body:
         out: list[Binding] = []
         for i, b in enumerate(body.bindings):
-            out += self._binding(b, f"{where}/bindings[{i}] {b.var.name}")
+            out += self._binding(b, f"{location}/bindings[{i}] {b.var.name}")
         return Body(tuple(out), substitute_value(body.result, self._by))
 
-    def _binding(self, b: Binding, where: str) -> list[Binding]:
-        bound = self._inner(b.value, where)
-        wanted = _simplified(b.var.type)
-        derived = self._type_of(bound, where)
+    def _binding(self, b: Binding, location: str) -> list[Binding]:
+        definition = self._inner(b.value, location)
+        var_type = _simplified(b.var.type)
+        derived = self._type_of(definition, location)
         if derived is None:
-            derived = wanted
-        elif isinstance(bound, If | Lambda | MatchCast):
-            wanted = derived
-        elif not self._agree(wanted, derived):
+            derived = var_type
+        elif isinstance(definition, If | Lambda | MatchCast):
+            var_type = derived
+        elif not self._agree(var_type, derived):
             declared = b.var.type
             message = f"declared {_show(declared)}, derived {_show(derived)}"
             hint = "declare the type of its value"
-            raise UserError(message, code="type-mismatch", where=where, hint=hint)
-        _require_addresses(wanted, where)
+            raise UserError(message, code="type-mismatch", where=location, hint=hint)
+        _require_addresses(var_type, location)
         var = b.var
-        if wanted != var.type:
-            self._by[b.var] = var = RVar(var.name, wanted)
-        if isinstance(bound, Call) and bound.op and _is_wider(wanted, derived):
+        if var_type != var.type:
+            self._by[b.var] = var = RVar(var.name, var_type)
+        if isinstance(definition, Call) and definition.op and _is_wider(var_type, derived):
             # The call is bound with its own type, and the variable of a wider type to that.
-            self._changed, own = True, RVar(var.name, derived)
-            return [Binding(own, bound), Binding(var, own)]
-        return [b if bound is b.value and var is b.var else Binding(var, bound)]
+            self._changed, call_var = True, RVar(var.name, derived)
+            return [Binding(call_var, definition), Binding(var, call_var)]
+        return [b if definition is b.value and var is b.var else Binding(var, definition)]
 
-    def _inner(self, bound: Bound, where: str) -> Bound:
-        """`bound` with variables replaced, types inferred in its branches or its function, and the
-        attributes of a call completed."""
-        if isinstance(bound, If):
-            cond = substitute_value(bound.cond, self._by)
-            return If(cond, self._body(bound.then, where), self._body(bound.orelse, where))
-        if isinstance(bound, Lambda):
-            f = bound.function
+    def _inner(self, definition: Bound, location: str) -> Bound:
+        """`definition` with variables replaced, types inferred in its branches or its function, and
+        the attributes of a call completed."""
+        if isinstance(definition, If):
+            cond = substitute_value(definition.cond, self._by)
+            return If(
+                cond, self._body(definition.then, location), self._body(definition.orelse, location)
+            )
+        if isinstance(definition, Lambda):
+            f = definition.function
             self._dims |= {v for p in f.params for v in symbols(p.type)}
-            body = self._body(Body(f.bindings, f.result), f"{where}/{f.name}")
+            body = self._body(Body(f.bindings, f.result), f"{location}/{f.name}")
             return Lambda(replace(f, bindings=body.bindings, result=body.result))
-        if isinstance(bound, MatchCast):
-            self._dims |= set(symbols(bound.type))
-            return MatchCast(substitute_value(bound.value, self._by), _simplified(bound.type))
-        if isinstance(bound, Call) and bound.op:
-            full = ops.with_defaults(bound)
-            self._changed |= full is not bound
+        if isinstance(definition, MatchCast):
+            self._dims |= set(symbols(definition.type))
+            return MatchCast(
+                substitute_value(definition.value, self._by), _simplified(definition.type)
+            )
+        if isinstance(definition, Call) and definition.op:
+            full = ops.with_defaults(definition)
+            self._changed |= full is not definition
             return substitute(full, self._by)
-        return substitute(bound, self._by)
+        return substitute(definition, self._by)
 
     def _agree(self, declared: Type, derived: Type) -> bool:
         """Whether a variable of type `declared` can hold a value of type `derived`. Layouts are
@@ -152,9 +156,9 @@ class _Infer:
             return True
         return self._f.is_outer and accepts(declared, derived, same_extent)
 
-    def _type_of(self, bound: Bound, where: str) -> Type | None:
-        """The type of `bound`, or None if only the declared type of its variable tells."""
-        match bound:
+    def _type_of(self, definition: Bound, location: str) -> Type | None:
+        """The type of `definition`, or None if only the declared type of its variable tells."""
+        match definition:
             case Call(callee=GlobalRef(name=name), args=args):
                 callee = self._mod.get(name)
                 if not isinstance(callee, Function):
@@ -163,20 +167,20 @@ class _Infer:
             case Call(callee=RVar(type=FuncType() as t), args=args):
                 return _known(called_type(t, [a.type for a in args], self._dims))
             case Call():
-                return None if bound.op in IMPURE_OPS else _operator_type(bound, where)
+                return None if definition.op in IMPURE_OPS else _operator_type(definition, location)
             case TupleItem(value=value, index=index):
-                assert isinstance(value.type, TupleType), where
+                assert isinstance(value.type, TupleType), location
                 return value.type.fields[index]
-            case If(then=then, orelse=orelse):
-                if same_type(then.result.type, orelse.result.type):
-                    return then.result.type
-                message = f"{_show(then.result.type)} and {_show(orelse.result.type)}"
+            case If(then=then_body, orelse=orelse):
+                if same_type(then_body.result.type, orelse.result.type):
+                    return then_body.result.type
+                message = f"{_show(then_body.result.type)} and {_show(orelse.result.type)}"
                 raise UserError(
-                    f"branches of different types, {message}", code="type-mismatch", where=where
+                    f"branches of different types, {message}", code="type-mismatch", where=location
                 )
             case GlobalRef():
                 return None
-        return bound.type
+        return definition.type
 
 
 def _known(t: Type) -> Type | None:
@@ -188,15 +192,15 @@ def _known(t: Type) -> Type | None:
     return t
 
 
-def _operator_type(call: Call, where: str) -> Type:
+def _operator_type(call: Call, location: str) -> Type:
     try:
         return ops.infer(call)
     except UserError as error:
-        raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
+        raise UserError(error.message, code=error.code, where=location, hint=error.hint) from None
 
 
-def _is_wider(wanted: Type, derived: Type) -> bool:
-    return isinstance(derived, TensorType) and not isinstance(wanted, TensorType)
+def _is_wider(var_type: Type, derived: Type) -> bool:
+    return isinstance(derived, TensorType) and not isinstance(var_type, TensorType)
 
 
 def _simplified(t: Type) -> Type:

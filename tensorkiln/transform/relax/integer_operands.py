@@ -59,8 +59,8 @@ class Factors:
         return constant(self._sums().astype(np.int32).reshape(shape))
 
     def _sums(self) -> np.ndarray:
-        others = tuple(d for d in range(self.w.ndim) if d != self.axis)
-        return np.asarray(self.w.sum(axis=others, dtype=np.int64))
+        axes = tuple(d for d in range(self.w.ndim) if d != self.axis)
+        return np.asarray(self.w.sum(axis=axes, dtype=np.int64))
 
     def correction(self, bias: np.ndarray | None) -> tuple[Constant, ...]:
         """The int32 bias operand of the product: `bias` less zero * sum of w per channel.
@@ -91,49 +91,49 @@ class Factors:
 def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
     """The product of `x` and `w` as integers; None unless both are dequantised 8-bit integers (or,
     in an int32 product, 8-bit integers less a zero point) and `w` is constant."""
-    left, right = m.definition(x), m.definition(w)
-    if left is None:
+    lhs, rhs = m.definition(x), m.definition(w)
+    if lhs is None:
         return None
-    if left.op == "dequantize":
-        return _dequantised(m, left, right, axis)
-    return _centred(m, left, w, axis) if m.type.dtype.name == "int32" else None
+    if lhs.op == "dequantize":
+        return _dequantised(m, lhs, rhs, axis)
+    return _centred(m, lhs, w, axis) if m.type.dtype.name == "int32" else None
 
 
-def lacks_integers(m: Definitions, left: Call | None, right: Call | None, axis: int) -> str:
+def lacks_integers(m: Definitions, lhs: Call | None, rhs: Call | None, axis: int) -> str:
     """Why a product, whose operands these calls define, is not computed on uint8 and constant int8;
     empty if it is."""
-    for side, call in (("left", left), ("right", right)):
+    for side, call in (("left", lhs), ("right", rhs)):
         if call is None or call.op != "dequantize":
             return f"its {side} side is not dequantised"
         if not all(isinstance(a, Constant) for a in call.args[1:]):
             return f"a scale or zero point of its {side} side is computed"
-    assert left is not None and right is not None
-    s, z, t, u = (_array(a) for a in (*left.args[1:], *right.args[1:]))
-    w = known_array(m, right.args[0])
+    assert lhs is not None and rhs is not None
+    s, z, t, u = (_array(a) for a in (*lhs.args[1:], *rhs.args[1:]))
+    w = known_array(m, rhs.args[0])
     if w is None:
         return "its right side is computed"
     if s.size > 1 or z.size > 1:
         return "its left side has several scales or zero points"
     if not _varies_along(t, w, axis) or not _varies_along(u, w, axis):
         return "its right side has scales or zero points that are not one, or one per channel"
-    if not _is_byte(left.args[0]):
-        return f"its left side is {tensor_type(left.args[0]).dtype}"
+    if not _is_byte(lhs.args[0]):
+        return f"its left side is {tensor_type(lhs.args[0]).dtype}"
     if _signed(w, u) is None:
         return "its weights less their zero point do not fit in 8 bits"
     return ""
 
 
-def _dequantised(m: Match, left: Call, right: Call | None, axis: int) -> Factors | None:
-    if right is None or lacks_integers(m, left, right, axis):
+def _dequantised(m: Match, lhs: Call, rhs: Call | None, axis: int) -> Factors | None:
+    if rhs is None or lacks_integers(m, lhs, rhs, axis):
         return None
-    s, z, t, u = (_array(a) for a in (*left.args[1:], *right.args[1:]))
-    w = known_array(m, right.args[0])
+    s, z, t, u = (_array(a) for a in (*lhs.args[1:], *rhs.args[1:]))
+    w = known_array(m, rhs.args[0])
     signed = None if w is None else _signed(w, u)
-    found = _unsigned(m, left.args[0], int(z.reshape(())))
-    if found is None or signed is None:
+    unsigned = _unsigned(m, lhs.args[0], int(z.reshape(())))
+    if unsigned is None or signed is None:
         return None
     scale = np.asarray(s.reshape(()) * t.reshape(-1))
-    return Factors(*found, signed, axis, scale, _name(right.args[0]))
+    return Factors(*unsigned, signed, axis, scale, _name(rhs.args[0]))
 
 
 def _array(v: Value) -> np.ndarray:
@@ -141,7 +141,7 @@ def _array(v: Value) -> np.ndarray:
     return v.array
 
 
-def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
+def _centred(m: Match, lhs: Call, w: Value, axis: int) -> Factors | None:
     """The factors of an int32 product whose operands are 8-bit integers less a zero point."""
     zero: int | Value = 0
     wide = known_array(m, w)
@@ -150,17 +150,17 @@ def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
     signed = _signed(wide, np.zeros((), np.int32))
     if signed is None:
         return None
-    if left.op == "sub" and tensor_type(left.args[1]).ndim == 0:
-        known = known_array(m, left.args[1])
-        zero = left.args[1] if known is None else int(known)
-        inner = m.definition(left.args[0])
+    if lhs.op == "sub" and tensor_type(lhs.args[1]).ndim == 0:
+        zero_array = known_array(m, lhs.args[1])
+        zero = lhs.args[1] if zero_array is None else int(zero_array)
+        inner = m.definition(lhs.args[0])
         if inner is None:
             return None
-        left = inner
-    if left.op != "cast":
+        lhs = inner
+    if lhs.op != "cast":
         return None
-    found = _unsigned(m, left.args[0], zero)
-    return None if found is None else Factors(*found, signed, axis, None, _name(w))
+    unsigned = _unsigned(m, lhs.args[0], zero)
+    return None if unsigned is None else Factors(*unsigned, signed, axis, None, _name(w))
 
 
 def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
@@ -189,9 +189,9 @@ def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
     return m.emit("cast", v, dtype="int16"), None
 
 
-def lacks_pairs(left: Call | None, right: Call | None) -> str:
+def lacks_pairs(lhs: Call | None, rhs: Call | None) -> str:
     """Why a product of two computed operands is not computed on integers; empty if it is."""
-    for side, call in (("left", left), ("right", right)):
+    for side, call in (("left", lhs), ("right", rhs)):
         if call is None or call.op != "dequantize":
             return f"its {side} side is not dequantised"
         if not _has_one_scale(call):
@@ -255,10 +255,10 @@ def known_array(m: Definitions, v: Value) -> np.ndarray | None:
     if call is None or call.op not in _FOLDED:
         return None
     arrays = [known_array(m, a) for a in call.args]
-    known = [a for a in arrays if a is not None]
-    if len(known) < len(arrays):
+    operands = [a for a in arrays if a is not None]
+    if len(operands) < len(arrays):
         return None
-    return np.asarray(ops.get(call.op).numpy(known, call.attrs))
+    return np.asarray(ops.get(call.op).numpy(operands, call.attrs))
 
 
 def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray | None:
@@ -267,8 +267,8 @@ def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray |
     None unless it is constant, and for a scale dequantised from int32 with that scale.
     """
     if scale is None:
-        known = known_array(m, bias)
-        return None if known is None else known.reshape(-1)
+        array = known_array(m, bias)
+        return None if array is None else array.reshape(-1)
     call = m.definition(bias)
     if call is not None and call.op == "reshape":
         call = m.definition(call.args[0])
@@ -278,5 +278,5 @@ def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray |
     if b is None or s is None or zero is None or b.dtype != np.int32 or zero.any():
         return None
     # ONNX requires the product of the two scales, which exporters round in different ways.
-    same = np.allclose(s.reshape(-1), scale, rtol=1e-5, atol=0)
-    return b.reshape(-1) if same else None
+    is_close = np.allclose(s.reshape(-1), scale, rtol=1e-5, atol=0)
+    return b.reshape(-1) if is_close else None

@@ -56,14 +56,14 @@ class JoinDevices:
         if not parts and not any(homes & set(f.attrs) for f in mod.unplanned):
             return mod
         copies = _Copies(set(mod))
-        own = accelerators(self.target)
+        accelerator_keys = accelerators(self.target)
         whole = {
-            f.name: _Joined(f, parts, own, copies).function()
+            f.name: _Joined(f, parts, accelerator_keys, copies).function()
             for f in mod.unplanned
             if "placed" in f.attrs
         }
-        kept = (whole.get(f.name, f) for f in mod.functions if f.name not in parts)
-        return mod.with_functions((*kept, *copies.programs.values()))
+        functions = (whole.get(f.name, f) for f in mod.functions if f.name not in parts)
+        return mod.with_functions((*functions, *copies.programs.values()))
 
 
 class _Joined:
@@ -71,11 +71,15 @@ class _Joined:
     host's; `copied` are the copies made so far."""
 
     def __init__(
-        self, f: Function, parts: Mapping[str, Function], own: Sequence[str], copies: _Copies
+        self,
+        f: Function,
+        parts: Mapping[str, Function],
+        accelerator_keys: Sequence[str],
+        copies: _Copies,
     ):
-        self.f, self.parts, self.own, self.copies = f, parts, own, copies
+        self.f, self.parts, self.accelerator_keys, self.copies = f, parts, accelerator_keys, copies
         self.whole = joined(f, parts)
-        self.taken = {v.name for v in (*f.params, *(b.var for b in self.whole.bindings))}
+        self.names = {v.name for v in (*f.params, *(b.var for b in self.whole.bindings))}
         self.bindings: list[Binding] = []
         self.memory: dict[Value, str] = {}
         self.copied: dict[tuple[Value, str], Value] = {}
@@ -91,77 +95,81 @@ class _Joined:
             self.memory[b.var] = memory
         fields = whole.result.fields if isinstance(whole.result, Tuple) else (whole.result,)
         lives = map(self._own, f.attrs.get("result_devices", ("",) * len(fields)))
-        made = tuple(self._in(v, key) for v, key in zip(fields, lives, strict=True))
-        result = Tuple(made) if isinstance(whole.result, Tuple) else made[0]
+        result_fields = tuple(self._in(v, key) for v, key in zip(fields, lives, strict=True))
+        result = Tuple(result_fields) if isinstance(whole.result, Tuple) else result_fields[0]
         return replace(f, bindings=tuple(self.bindings), result=result, attrs=self._attrs())
 
     def _attrs(self) -> Attrs:
         """The function's attributes, with those of its parts about decomposed operators and tuned
         kernels."""
-        own = (self.f, *(self.parts[name] for name in called_parts(self.f, self.parts)))
-        found = {
-            name: tuple(dict.fromkeys(row for f in own for row in f.attrs.get(name, ())))
+        functions = (self.f, *(self.parts[name] for name in called_parts(self.f, self.parts)))
+        rows_by_name = {
+            name: tuple(dict.fromkeys(row for f in functions for row in f.attrs.get(name, ())))
             for name in ("decomposed", "tuned")
         }
-        rows = {name: value for name, value in found.items() if value}
+        rows = {name: value for name, value in rows_by_name.items() if value}
         return Attrs.of(**{**self.f.attrs, **rows}) if rows else self.f.attrs
 
     def _own(self, key: str) -> str:
-        return key if key in self.own else ""
+        return key if key in self.accelerator_keys else ""
 
-    def _name(self, wanted: str) -> str:
-        name = unused(wanted, self.taken)
-        self.taken.add(name)
+    def _name(self, stem: str) -> str:
+        name = unused(stem, self.names)
+        self.names.add(name)
         return name
 
     def _in(self, v: Value, memory: str) -> Value:
         """A value in the memory of a device: itself, or a copy, which goes through the host if it
         is between two devices."""
-        here = self.memory.get(v, "")
-        if here == memory or not isinstance(v, RVar) or not isinstance(v.type, TensorType):
+        home = self.memory.get(v, "")
+        if home == memory or not isinstance(v, RVar) or not isinstance(v.type, TensorType):
             return v
         if (v, memory) in self.copied:
             return self.copied[v, memory]
-        if here and memory:
-            made = self._in(self._in(v, ""), memory)
+        if home and memory:
+            copy = self._in(self._in(v, ""), memory)
         else:
-            program, sizes = self.copies.program(v.type, here, memory)
-            made = RVar(self._name(f"{v.name}_{memory or HOST}"), v.type)
+            program, sizes = self.copies.program(v.type, home, memory)
+            copy = RVar(self._name(f"{v.name}_{memory or HOST}"), v.type)
             args = (v, ShapeValue(sizes)) if sizes else (v,)
-            self.bindings.append(Binding(made, Call(GlobalRef(program.name), args)))
-            self.memory[made] = memory
-            self.copied[made, here] = v
-        self.copied[v, memory] = made
-        return made
+            self.bindings.append(Binding(copy, Call(GlobalRef(program.name), args)))
+            self.memory[copy] = memory
+            self.copied[copy, home] = v
+        self.copied[v, memory] = copy
+        return copy
 
 
 @dataclass(slots=True)
 class _Copies:
     """The tensor programs that copy, one per type and pair of devices."""
 
-    taken: set[str]
+    names: set[str]
     programs: dict[tuple[str, str, str], PrimFunc] = field(default_factory=dict)
 
-    def program(self, t: TensorType, here: str, there: str) -> tuple[PrimFunc, tuple[Expr, ...]]:
+    def program(
+        self, t: TensorType, source: str, destination: str
+    ) -> tuple[PrimFunc, tuple[Expr, ...]]:
         """The program that copies a tensor of a type, and the sizes that it takes."""
         sizes = tuple(dict.fromkeys(v for d in t.shape for v in free_vars(d)))
-        key = show(t), here, there
+        key = show(t), source, destination
         if key not in self.programs:
-            name = unused(f"copy_to_{there}" if there else f"copy_from_{here}", self.taken)
-            self.taken.add(name)
-            self.programs[key] = _copy(name, t, sizes, (here or HOST, there or HOST))
+            name = unused(
+                f"copy_to_{destination}" if destination else f"copy_from_{source}", self.names
+            )
+            self.names.add(name)
+            self.programs[key] = _copy(name, t, sizes, (source or HOST, destination or HOST))
         return self.programs[key], sizes
 
 
 def _copy(name: str, t: TensorType, sizes: Sequence[Var], pair: tuple[str, str]) -> PrimFunc:
-    own = {v: Var(v.name, v.dtype) for v in sizes}
-    shape = tuple(substitute(d, dict[Var, Expr](own)) for d in t.physical_shape)
+    size_params = {v: Var(v.name, v.dtype) for v in sizes}
+    shape = tuple(substitute(d, dict[Var, Expr](size_params)) for d in t.physical_shape)
     x, y = (Buffer(n, t.dtype, shape, align=t.dtype.bytes) for n in "xy")
-    at = tuple(Var(f"i{k}") for k in range(len(shape)))
-    body: Stmt = Store(y, at, Load(x, at))
-    for var, extent in reversed(list(zip(at, shape, strict=True))):
+    indices = tuple(Var(f"i{k}") for k in range(len(shape)))
+    body: Stmt = Store(y, indices, Load(x, indices))
+    for var, extent in reversed(list(zip(indices, shape, strict=True))):
         body = For(var, IntImm(0), extent, "serial", body)
-    params: tuple[Param, ...] = (x, y, *(own[v] for v in sizes))
+    params: tuple[Param, ...] = (x, y, *(size_params[v] for v in sizes))
     return PrimFunc(name, params, body, op_class="copy", attrs=Attrs.of(copy=pair))
 
 

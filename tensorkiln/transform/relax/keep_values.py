@@ -69,17 +69,17 @@ def keep_values(mod: IRModule) -> IRModule:
     if any("kept" in f.attrs for f in (*mod.unplanned, *mod.outers)):
         return mod
     keep = _Keep(parts, set(mod))
-    done = {f.name: keep.part(f) for f in parts.values()}
-    done |= {f.name: keep.function(f) for f in mod.unplanned if f.name not in parts}
-    done |= {f.name: keep.outer(f) for f in mod.outers}
-    same = all(done.get(f.name, f) is f for f in mod.functions)
-    if same:
+    new_functions = {f.name: keep.part(f) for f in parts.values()}
+    new_functions |= {f.name: keep.function(f) for f in mod.unplanned if f.name not in parts}
+    new_functions |= {f.name: keep.outer(f) for f in mod.outers}
+    is_unchanged = all(new_functions.get(f.name, f) is f for f in mod.functions)
+    if is_unchanged:
         return mod
     added: list[Function] = keep.copies
-    if keep.shown:
-        done = {name: keep.with_rows(f) for name, f in done.items()}
+    if keep.shown_values:
+        new_functions = {name: keep.with_rows(f) for name, f in new_functions.items()}
         added = [*added, _nothing_kept(mod)]
-    return mod.with_functions((*(done.get(f.name, f) for f in mod.functions), *added))
+    return mod.with_functions((*(new_functions.get(f.name, f) for f in mod.functions), *added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class _Kept:
 @dataclass(slots=True)
 class _Keep:
     parts: Mapping[str, Function]
-    taken: set[str]
+    names: set[str]
     copies: list[Function] = field(default_factory=list)
     added: dict[str, list[_Kept]] = field(default_factory=dict)  # to the results of each part
     # Of functions that outer ones may call: how many results each had, has now, and which are kept.
     results: dict[str, tuple[int, int, tuple[Kept, ...]]] = field(default_factory=dict)
-    shown: list[Kept] = field(default_factory=list)  # by outer functions
+    shown_values: list[Kept] = field(default_factory=list)  # by outer functions
 
     def part(self, f: Function) -> Function:
         """A part that returns what its kernels compute after its own results."""
@@ -122,34 +122,34 @@ class _Keep:
             if k.value not in results:
                 results.append(k.value)
             rows.append((results.index(k.value), k.kernel, *k.names))
-        own = len(_fields(f.result))
-        more = len(results) - own
-        self.results[f.name] = own, len(results), kept_of({"kept": rows})
+        result_count = len(_fields(f.result))
+        copy_count = len(results) - result_count
+        self.results[f.name] = result_count, len(results), kept_of({"kept": rows})
         attrs = dict(f.attrs)
         if not f.is_private:
             attrs["kept"] = tuple(rows)
         if "output_names" in f.attrs:
-            named = {at: names[0] for at, _, *names in rows}
+            named = {number: names[0] for number, _, *names in rows}
             attrs["output_names"] = (
                 *f.attrs["output_names"],
-                *(named[at] for at in range(own, len(results))),
+                *(named[number] for number in range(result_count, len(results))),
             )
         if "result_devices" in f.attrs:
-            attrs["result_devices"] = (*f.attrs["result_devices"], *(HOST,) * more)
-        result = Tuple(tuple(results)) if more else f.result
+            attrs["result_devices"] = (*f.attrs["result_devices"], *(HOST,) * copy_count)
+        result = Tuple(tuple(results)) if copy_count else f.result
         return replace(f, bindings=tuple(bindings), result=result, attrs=Attrs.of(**attrs))
 
     def outer(self, f: Function) -> Function:
         """An outer function that shows its values."""
-        before = len(self.shown)
+        before = len(self.shown_values)
         bindings = self._showing(f.bindings)
-        return f if len(self.shown) == before else replace(f, bindings=bindings)
+        return f if len(self.shown_values) == before else replace(f, bindings=bindings)
 
     def with_rows(self, f: Function) -> Function:
         """A public outer function with the rows of all of them: it may call any other."""
         if not f.is_outer or f.is_private:
             return f
-        rows = tuple((k.output, k.kernel, *k.names) for k in self.shown)
+        rows = tuple((k.output, k.kernel, *k.names) for k in self.shown_values)
         return replace(f, attrs=Attrs.of(**{**f.attrs, "kept": rows}))
 
     def _showing(self, bindings: Sequence[Binding]) -> tuple[Binding, ...]:
@@ -168,20 +168,20 @@ class _Keep:
                 out += self._call_showing(b, names)
                 continue
             out.append(Binding(b.var, self._nested(b.value)))
-            made = isinstance(b.value, Call | If | TupleItem)
-            known = isinstance(b.value, TupleItem) and b.value.value in returned
-            if made and not known and isinstance(b.var.type, TensorType | AnyTensorType):
+            is_computed = isinstance(b.value, Call | If | TupleItem)
+            is_shown = isinstance(b.value, TupleItem) and b.value.value in returned
+            if is_computed and not is_shown and isinstance(b.var.type, TensorType | AnyTensorType):
                 out.append(self._show([Kept(0, "", (b.var.name,))], [b.var]))
         return tuple(out)
 
     def _nested(self, value: Bound) -> Bound:
         """The right side of a binding whose own bindings show their values."""
         if isinstance(value, If):
-            then, orelse = (
+            then_body, orelse = (
                 replace(body, bindings=self._showing(body.bindings))
                 for body in (value.then, value.orelse)
             )
-            return replace(value, then=then, orelse=orelse)
+            return replace(value, then=then_body, orelse=orelse)
         if isinstance(value, Lambda):
             f = value.function
             return Lambda(replace(f, bindings=self._showing(f.bindings)))
@@ -190,31 +190,31 @@ class _Keep:
     def _call_showing(self, b: Binding, names: Mapping[int, str]) -> list[Binding]:
         """The call of a function that returns more, and a call that shows it. `names` are those of
         the function's own results, by their numbers, here."""
-        own, count, rows = self.results[_callee(b.value)]
+        result_count, count, rows = self.results[_callee(b.value)]
         is_tuple = isinstance(b.var.type, TupleType)
         types: tuple[Type, ...] = b.var.type.fields if is_tuple else (b.var.type,)  # type: ignore[union-attr]
         # Sizes of what is kept may be symbols of the function that is called.
-        types += (ObjectType(),) * (count - own)
+        types += (ObjectType(),) * (count - result_count)
         out = [b]
         items = [b.var]
-        if is_tuple or count > own:
+        if is_tuple or count > result_count:
             whole = RVar(f"{b.var.name}_and_kept", TupleType(types))
             items = [RVar(f"{b.var.name}_{i}", t) for i, t in enumerate(types)]
             out = [Binding(whole, b.value)]
             out += [Binding(v, TupleItem(whole, i)) for i, v in enumerate(items)]
-            out.append(Binding(b.var, Tuple(tuple(items[:own])) if is_tuple else items[0]))
-        kept = [replace(k, names=_also(k.names, names.get(k.output))) for k in rows]
+            out.append(Binding(b.var, Tuple(tuple(items[:result_count])) if is_tuple else items[0]))
+        named_rows = [replace(k, names=_also(k.names, names.get(k.output))) for k in rows]
         values = [items[k.output] for k in rows]
         for i, name in names.items():
-            if all(name not in k.names for k in kept):  # a parameter, or a constant
-                kept.append(Kept(0, "", (name,)))
+            if all(name not in k.names for k in named_rows):  # a parameter, or a constant
+                named_rows.append(Kept(0, "", (name,)))
                 values.append(items[i])
-        return [*out, self._show(kept, values)]
+        return [*out, self._show(named_rows, values)]
 
     def _show(self, rows: Sequence[Kept], values: Sequence[Value]) -> Binding:
         """A call of `KEPT_VALUES`."""
-        first = len(self.shown)
-        self.shown += [replace(k, output=i) for i, k in enumerate(rows, first)]
+        first = len(self.shown_values)
+        self.shown_values += [replace(k, output=i) for i, k in enumerate(rows, first)]
         args = (PrimValue(IntImm(first)), Tuple(tuple(values)))
         call = Call("call_packed", args, Attrs.of(name=KEPT_VALUES))
         return Binding(RVar("kept", ObjectType()), call)
@@ -239,17 +239,17 @@ class _Keep:
                     bindings.append(Binding(b.var, TupleItem(whole.var, 0)))
                 assert isinstance(whole.var.type, TupleType)
                 first = len(whole.var.type.fields) - len(part)
-                for at, k in enumerate(part, first):
+                for index, k in enumerate(part, first):
                     item = RVar(k.value.name, k.value.type)
-                    bindings.append(Binding(item, TupleItem(whole.var, at)))
+                    bindings.append(Binding(item, TupleItem(whole.var, index)))
                     added.append(replace(k, value=item))
                 continue
             bindings.append(b)
             called[b.var] = b.value
-            made = b.value
-            if isinstance(made, TupleItem):
-                made = called.get(made.value, made)
-            kernel = _callee(made)
+            definition = b.value
+            if isinstance(definition, TupleItem):
+                definition = called.get(definition.value, definition)
+            kernel = _callee(definition)
             if kernel and kernel not in self.parts and isinstance(b.var.type, TensorType):
                 copy = b.var if b.var in results else self._copy(b.var, f, bindings)
                 added.append(_Kept(copy, kernel, names[b.var]))
@@ -258,18 +258,18 @@ class _Keep:
     def _copy(self, v: RVar, f: Function, bindings: list[Binding]) -> RVar:
         """Append the call of a kernel of the function's device that copies a value."""
         t = v.tensor
-        op, how = "identity", Attrs.of()
+        op, op_attrs = "identity", Attrs.of()
         if t.layout is not None:
-            op, how = "relayout", Attrs.of(layout=str(Layout.plain(t.ndim)))
-        name = unused(f"keep_{op}", self.taken)
-        self.taken.add(name)
+            op, op_attrs = "relayout", Attrs.of(layout=str(Layout.plain(t.ndim)))
+        name = unused(f"keep_{op}", self.names)
+        self.names.add(name)
         x, y = RVar("p0", t), RVar("y", t.with_layout(None))
         device = {key: f.attrs[key] for key in ("target",) if key in f.attrs}
         attrs = Attrs.of(primitive=True, **device)
-        self.copies.append(Function(name, (x,), (Binding(y, Call(op, (x,), how)),), y, attrs))
-        made = RVar(f"{v.name}_kept", y.type)
-        bindings.append(Binding(made, Call(GlobalRef(name), (v,))))
-        return made
+        self.copies.append(Function(name, (x,), (Binding(y, Call(op, (x,), op_attrs)),), y, attrs))
+        copy = RVar(f"{v.name}_kept", y.type)
+        bindings.append(Binding(copy, Call(GlobalRef(name), (v,))))
+        return copy
 
 
 def _nothing_kept(mod: IRModule) -> Function:
@@ -289,11 +289,11 @@ def _also(names: tuple[str, ...], name: str | None) -> tuple[str, ...]:
     return names if name is None or name in names else (*names, name)
 
 
-def _with_more(b: Binding, more: Sequence[_Kept]) -> Binding:
+def _with_more(b: Binding, copies: Sequence[_Kept]) -> Binding:
     """The call of a part that returns more."""
     t = b.var.type
-    own = t.fields if isinstance(t, TupleType) else (t,)
-    types = (*own, *(k.value.type for k in more))
+    fields = t.fields if isinstance(t, TupleType) else (t,)
+    types = (*fields, *(k.value.type for k in copies))
     return Binding(RVar(f"{b.var.name}_and_kept", TupleType(types)), b.value)
 
 
@@ -310,8 +310,8 @@ def _names(f: Function) -> dict[RVar, tuple[str, ...]]:
         names[b.var] = (b.var.name,)
         source = next(_operands(b), None)
         if is_view(b) and isinstance(source, RVar):
-            root[b.var] = own = root.get(source, source)
-            names[own] = (*names.get(own, ()), b.var.name)
+            root[b.var] = base = root.get(source, source)
+            names[base] = (*names.get(base, ()), b.var.name)
     return names
 
 

@@ -46,8 +46,8 @@ def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
         for x, c in pairs:
             number = uniform(c)
             if number and math.isfinite(number) and same_type(x.type, v.type):
-                inner, more = _without_scale(m, x)
-                return inner, more * (number if call.op == "mul" else 1 / number)
+                inner, factor = _without_scale(m, x)
+                return inner, factor * (number if call.op == "mul" else 1 / number)
     if call.op == "transpose":
         inner, scale = _without_scale(m, call.args[0])
         if inner is not call.args[0]:
@@ -81,7 +81,7 @@ def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
 
 def _single_use(m: Match) -> bool:
     """Whether the scores and the weights after softmax have no reader outside of the match."""
-    guarded = "w" in m.found
+    guarded = "w" in m.captures
     weights = m["w"] if guarded else m["p"]
     uses = 2 if guarded else 1
     return m.use_count(weights) <= uses and m.once("p", "s")
@@ -93,7 +93,7 @@ def _attention(m: Match) -> Value | None:
         return None
     scale = 1.0
     for name in ("C", "D"):
-        if name in m.found:
+        if name in m.captures:
             number = uniform(m[name])
             if not number or not math.isfinite(number):
                 return None
@@ -111,11 +111,11 @@ def _attention(m: Match) -> Value | None:
 
 
 def _mask(m: Match) -> tuple[bool, Value | None]:
-    if "mask" in m.found:
+    if "mask" in m.captures:
         return True, m["mask"]
-    if "keep" in m.found:
+    if "keep" in m.captures:
         return True, _selected(m, m["keep"], keep=True)
-    if "drop" in m.found:
+    if "drop" in m.captures:
         return True, _selected(m, m["drop"], keep=False)
     return False, None
 
@@ -129,7 +129,7 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
     causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)
     heads = [_four(m, v) for v in (q, k, m["v"])]
     masks = [] if mask is None or causal else [mask]
-    unseen = "zero" if "w" in m.found else "nan"
+    unseen = "zero" if "w" in m.captures else "nan"
     y = m.emit("attention", *heads, *masks, scale=scale, causal=causal, unseen=unseen)
     return y if ndim == 4 else m.emit("reshape", y, shape=m.type.shape)
 

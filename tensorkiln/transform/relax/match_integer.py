@@ -78,17 +78,17 @@ def _with_reasons(f: Function) -> Function:
 
 def _reason(calls: _Calls, call: Call) -> str:
     """Why a product is not computed on integers; empty if none of its operands is dequantized."""
-    left, right = (calls.definition(a) for a in call.args[:2])
-    if all(side is None or side.op != "dequantize" for side in (left, right)):
+    lhs, rhs = (calls.definition(a) for a in call.args[:2])
+    if all(side is None or side.op != "dequantize" for side in (lhs, rhs)):
         return ""
     if call.op == "conv2d_transpose":
         return "there is none for conv2d_transpose"
     if call.op == "matmul" and call.attrs.get("transpose_a"):
         return "its left side is transposed"
-    if call.op == "matmul" and (right is None or known_array(calls, right.args[0]) is None):
-        return lacks_pairs(left, right)
+    if call.op == "matmul" and (rhs is None or known_array(calls, rhs.args[0]) is None):
+        return lacks_pairs(lhs, rhs)
     axis = 0 if call.op == "conv2d" else 1
-    return lacks_integers(calls, left, right, axis) or "its weights are not a matrix"
+    return lacks_integers(calls, lhs, rhs, axis) or "its weights are not a matrix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ def _conv(m: Match) -> Value | None:
     if f is None:
         return None
     attrs = dict(m.call.attrs)
-    top, left, bottom, right = attrs["padding"]
+    top_pad, left_pad, bottom_pad, right_pad = attrs["padding"]
     if any(attrs["padding"]) and not f.is_centred:
         if not isinstance(f.zero, int):
             return None  # the correction would depend on how many taps of a pixel are padding
-        before, after = (0, 0, top, left), (0, 0, bottom, right)
+        before, after = (0, 0, top_pad, left_pad), (0, 0, bottom_pad, right_pad)
         f.q = m.emit("pad", f.q, before=before, after=after, value=float(f.zero))
         attrs["padding"] = (0, 0, 0, 0)
     return _finish(m, f, "conv2d", (1, -1, 1, 1), attrs)
@@ -143,23 +143,23 @@ def _moved_last(m: Match) -> Value | None:
     computed: list[Call] = []
     moved: list[Call] = []
     v = m["w"]
-    for found, wanted in ((computed, _is_of_one), (moved, _is_move)):
-        while (call := m.definition(v)) is not None and wanted(call) and m.use_count(v) == 1:
-            found.append(call)
+    for calls, predicate in ((computed, _is_of_one), (moved, _is_move)):
+        while (call := m.definition(v)) is not None and predicate(call) and m.use_count(v) == 1:
+            calls.append(call)
             v = call.args[0]
     if not computed or not moved:
         return None
     for call in (*reversed(computed), *reversed(moved)):
-        rest = (constant(a.array.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
-        v = m.emit(call.op, v, *rest, span=call.span, **call.attrs)
+        scalars = (constant(a.array.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
+        v = m.emit(call.op, v, *scalars, span=call.span, **call.attrs)
     return m.emit("matmul", m["x"], v, **m.call.attrs)
 
 
 def _is_of_one(call: Call) -> bool:
     """Whether each element is computed from one element of the first operand, and single
     numbers."""
-    rest = all(isinstance(a, Constant) and a.array.size == 1 for a in call.args[1:])
-    return rest and ops.get(call.op).pattern in ("elementwise", "broadcast")
+    has_scalars = all(isinstance(a, Constant) and a.array.size == 1 for a in call.args[1:])
+    return has_scalars and ops.get(call.op).pattern in ("elementwise", "broadcast")
 
 
 def _is_move(call: Call) -> bool:
@@ -197,8 +197,8 @@ def _finish(
 
     A bias in integer units is part of the sums; any other is added after the scale.
     """
-    given = m.rest("bias") if "bias" in m.found else ()
-    bias = integers_of(m, given[0], f.scale) if given else None
+    bias_args = m.rest("bias") if "bias" in m.captures else ()
+    bias = integers_of(m, bias_args[0], f.scale) if bias_args else None
     total = m.emit(op, f.q, f.weights(), *f.correction(bias), **attrs)  # type: ignore[arg-type]
     if not isinstance(f.zero, int):
         total = m.emit("sub", total, m.emit("mul", f.zero, f.sums(shape)))
@@ -206,9 +206,9 @@ def _finish(
         total = m.emit(
             "dequantize", total, f.scale_constant(shape), constant(np.array(0, np.int32))
         )
-    if given and bias is None:
+    if bias_args and bias is None:
         row = m.emit(
-            "reshape", given[0], shape=tuple(f.w.shape[f.axis] if d < 0 else d for d in shape)
+            "reshape", bias_args[0], shape=tuple(f.w.shape[f.axis] if d < 0 else d for d in shape)
         )
         total = m.emit("add", total, row)
     return total

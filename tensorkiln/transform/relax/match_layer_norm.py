@@ -40,8 +40,8 @@ def _normalised(m: Match) -> Value | None:
     inner = TensorType(x.shape[first:], x.dtype).static_shape()
     if inner is None or x.dtype.name == "bfloat16":
         return None
-    one = constant(np.ones(inner, x.dtype.name))
-    return m.emit("layer_norm", m["x"], one, axis=first - x.ndim, eps=eps)
+    gamma = constant(np.ones(inner, x.dtype.name))
+    return m.emit("layer_norm", m["x"], gamma, axis=first - x.ndim, eps=eps)
 
 
 def _parameter(m: Match, name: str) -> Constant | None:

@@ -37,12 +37,12 @@ def name_values(mod: IRModule) -> IRModule:
     from function to function.
     """
     together = count() if mod.outers else None
-    done = {}
+    new_functions = {}
     for f in (*mod.unplanned, *mod.outers):
-        done[f.name] = _Numbered(count() if together is None else together).function(f)
-    if all(done.get(f.name, f) is f for f in mod.functions):
+        new_functions[f.name] = _Numbered(count() if together is None else together).function(f)
+    if all(new_functions.get(f.name, f) is f for f in mod.functions):
         return mod
-    return mod.with_functions(tuple(done.get(f.name, f) for f in mod.functions))
+    return mod.with_functions(tuple(new_functions.get(f.name, f) for f in mod.functions))
 
 
 @dataclass(slots=True)

@@ -56,17 +56,19 @@ def outline_dataflow(mod: IRModule) -> IRModule:
     a symbolic dimension of a part as one extent.
     """
     graphs = {f.name for f in mod.functions if isinstance(f, Function) and not f.is_primitive}
-    taken = set(mod)
+    names = set(mod)
     out: list[AnyFunction] = []
     for f in mod.functions:
         if isinstance(f, Function) and (f.is_outer or _calls(f, graphs)):
-            outlined = _Outline(f, mod, taken)
+            outlined = _Outline(f, mod, names)
             whole = outlined.run()
             out += [*outlined.parts, whole]
         else:
             out.append(f)
-    same = all(a is b for a, b in zip(out, mod.functions, strict=False))
-    return mod if same and len(out) == len(mod.functions) else mod.with_functions(tuple(out))
+    is_unchanged = all(a is b for a, b in zip(out, mod.functions, strict=False))
+    return (
+        mod if is_unchanged and len(out) == len(mod.functions) else mod.with_functions(tuple(out))
+    )
 
 
 def _calls(f: Function, graphs: set[str]) -> bool:
@@ -79,14 +81,14 @@ def _calls(f: Function, graphs: set[str]) -> bool:
 
 @dataclass(slots=True)
 class _Run:
-    """Operators that become one part, whose call is the step at index `at` of `places`.
+    """Operators that become one part, whose call is the step at index `place` of `places`.
 
     `late` holds the variables and dimensions that later host steps bind: an operator that needs one
-    cannot join. The first `seen` variables of the scope are bound before the call.
+    cannot join. The first `scope_size` variables of the scope are bound before the call.
     """
 
-    at: int
-    seen: int
+    place: int
+    scope_size: int
     bindings: list[Binding] = field(default_factory=list)
     late: set[RVar | Var] = field(default_factory=set)
 
@@ -94,8 +96,8 @@ class _Run:
 class _Outline:
     """Outlines one outer function; `parts` are the new functions."""
 
-    def __init__(self, f: Function, mod: IRModule, taken: set[str]):
-        self._f, self._mod, self._taken = f, mod, taken
+    def __init__(self, f: Function, mod: IRModule, names: set[str]):
+        self._f, self._mod, self._taken = f, mod, names
         self.parts: list[Function] = []
         self._scope: list[RVar] = []  # parameters and the results of host steps, in order
         self._by: dict[RVar, Value] = {}
@@ -119,11 +121,11 @@ class _Outline:
         runs: list[_Run] = []
         current: _Run | None = None
         for b in body.bindings:
-            bound = self._forwarded(b)
-            if isinstance(bound, RVar | Constant) and bound.type == b.var.type:
-                self._by[b.var] = bound
+            definition = self._forwarded(b)
+            if isinstance(definition, RVar | Constant) and definition.type == b.var.type:
+                self._by[b.var] = definition
                 continue
-            b = Binding(b.var, bound)
+            b = Binding(b.var, definition)
             if self._is_operator(b):
                 self._found = True
                 if current is None or current.late & _needs(b):
@@ -132,33 +134,33 @@ class _Outline:
                     places.append([])
                 current.bindings.append(b)
                 continue
-            places.append([Binding(b.var, self._inner(bound))])
+            places.append([Binding(b.var, self._inner(definition))])
             if current is not None:
                 current.late |= {b.var, *self._brought(b)}
-                current = current if _commutes(bound) else None
+                current = current if _commutes(definition) else None
             self._scope.append(b.var)
         body = Body(tuple(b for p in places for b in p), substitute_value(body.result, self._by))
         for run in runs:
-            places[run.at] = self._part(run, _read_outside(run, runs, body))
+            places[run.place] = self._part(run, _read_outside(run, runs, body))
         del self._scope[before:]
         return Body(tuple(b for p in places for b in p), body.result)
 
     def _forwarded(self, b: Binding) -> Bound:
         """The right side of `b` with aliases replaced; an item of a tuple that is built in this
         function is replaced by the tuple's field."""
-        bound = substitute(b.value, self._by)
-        if isinstance(bound, Tuple):
-            self._tuples[b.var] = bound
-        elif isinstance(bound, TupleItem) and bound.value in self._tuples:
-            return self._tuples[bound.value].fields[bound.index]
-        return bound
+        definition = substitute(b.value, self._by)
+        if isinstance(definition, Tuple):
+            self._tuples[b.var] = definition
+        elif isinstance(definition, TupleItem) and definition.value in self._tuples:
+            return self._tuples[definition.value].fields[definition.index]
+        return definition
 
     def _brought(self, b: Binding) -> set[Var]:
         """The symbolic dimensions that a match_cast binds: those that no value in scope has."""
         if not isinstance(b.value, MatchCast):
             return set()
-        known = {d for v in self._scope for d in symbols(v.type)}
-        return set(symbols(b.var.type)) - known
+        dims = {d for v in self._scope for d in symbols(v.type)}
+        return set(symbols(b.var.type)) - dims
 
     def _is_operator(self, b: Binding) -> bool:
         """Whether a binding is a call that a graph function can hold: of an operator or a tensor
@@ -183,15 +185,15 @@ class _Outline:
         carried = {d for v in (*self._scope, *call.args) for d in symbols(v.type)} if passed else ()
         return not passed <= set(carried)
 
-    def _inner(self, bound: Bound) -> Bound:
-        """`bound` with the branches of an If or the function of a Lambda outlined."""
-        if isinstance(bound, If):
-            return If(bound.cond, self._body(bound.then), self._body(bound.orelse))
-        if isinstance(bound, Lambda):
-            f = bound.function
+    def _inner(self, definition: Bound) -> Bound:
+        """`definition` with the branches of an If or the function of a Lambda outlined."""
+        if isinstance(definition, If):
+            return If(definition.cond, self._body(definition.then), self._body(definition.orelse))
+        if isinstance(definition, Lambda):
+            f = definition.function
             body = self._body(Body(f.bindings, f.result), f.params)
             return Lambda(replace(f, bindings=body.bindings, result=body.result))
-        return bound
+        return definition
 
     # ---- parts -------------------------------------------------------------------------------
 
@@ -200,14 +202,16 @@ class _Outline:
         if not results:
             return []
         members = _needed(run.bindings, results)
-        own = {b.var for b in members}
-        inputs = list(dict.fromkeys(v for b in members for v in variables(b.value) if v not in own))
+        member_vars = {b.var for b in members}
+        inputs = list(
+            dict.fromkeys(v for b in members for v in variables(b.value) if v not in member_vars)
+        )
         call_with: list[Binding] = []
-        known = {d for v in inputs for d in v.tensor.shape}
+        dims = {d for v in inputs for d in v.tensor.shape}
         for d in _dims(members):
-            if d not in known:
-                inputs.append(self._carrier(d, run.seen, call_with))
-                known |= set(inputs[-1].tensor.shape)
+            if d not in dims:
+                inputs.append(self._carrier(d, run.scope_size, call_with))
+                dims |= set(inputs[-1].tensor.shape)
         part = self._function(members, results, inputs)
         self.parts.append(part)
         call = Call(GlobalRef(part.name), tuple(inputs))
@@ -225,9 +229,9 @@ class _Outline:
         params = tuple(fresh.values())
         bindings = []
         for b in members:
-            bound = substitute(b.value, dict(fresh))
+            definition = substitute(b.value, dict(fresh))
             fresh[b.var] = RVar(_distinct(b.var.name, names), b.var.type)
-            bindings.append(Binding(fresh[b.var], bound))
+            bindings.append(Binding(fresh[b.var], definition))
         values = tuple(fresh[r] for r in results)
         result = values[0] if len(values) == 1 else Tuple(values)
         name = self._name()
@@ -241,12 +245,12 @@ class _Outline:
         self._taken.add(name)
         return name
 
-    def _carrier(self, dim: Var, seen: int, before: list[Binding]) -> RVar:
+    def _carrier(self, dim: Var, scope_size: int, before: list[Binding]) -> RVar:
         """A tensor with extent `dim` that is bound before a part.
 
         If it is inside a tuple, bindings that take it out are appended to `before`.
         """
-        for v in self._scope[:seen]:
+        for v in self._scope[:scope_size]:
             path = _path(v.type, dim)
             if path is None:
                 continue
@@ -289,26 +293,26 @@ def _path(t: Type, dim: Var) -> tuple[int, ...] | None:
     return None
 
 
-def _commutes(bound: Bound) -> bool:
-    """Whether operators that follow `bound` may be moved before it: it can have no side effects and
-    has no branches."""
-    if isinstance(bound, Call):
-        return bound.op in DYNAMIC_OPS
-    return not isinstance(bound, If)
+def _commutes(definition: Bound) -> bool:
+    """Whether operators that follow `definition` may be moved before it: it can have no side
+    effects and has no branches."""
+    if isinstance(definition, Call):
+        return definition.op in DYNAMIC_OPS
+    return not isinstance(definition, If)
 
 
 def _dims(bindings: list[Binding]) -> list[Var]:
     """The symbolic dimensions that bindings mention."""
-    found: dict[Var, None] = {}
+    dims: dict[Var, None] = {}
     for b in bindings:
         assert isinstance(b.value, Call)
-        found |= symbols(b.var.type)
+        dims |= symbols(b.var.type)
         for a in b.value.args:
             values = a.values if isinstance(a, ShapeValue) else ()
-            found |= dict.fromkeys(v for e in values for v in free_vars(e))
-            found |= symbols(a.type)
-        found |= dict.fromkeys(v for e in b.value.attrs.exprs() for v in free_vars(e))
-    return list(found)
+            dims |= dict.fromkeys(v for e in values for v in free_vars(e))
+            dims |= symbols(a.type)
+        dims |= dict.fromkeys(v for e in b.value.attrs.exprs() for v in free_vars(e))
+    return list(dims)
 
 
 def _needs(b: Binding) -> set[RVar | Var]:
@@ -326,6 +330,6 @@ def _read_outside(run: _Run, runs: list[_Run], body: Body) -> list[RVar]:
     """The values of a run that are read outside of it, in order; they are its part's results."""
     read = set(variables(body.result))
     read.update(v for b in body.bindings for v in variables(b.value))
-    others = (b for r in runs if r is not run for b in r.bindings)
-    read.update(v for b in others for v in variables(b.value))
+    other_bindings = (b for r in runs if r is not run for b in r.bindings)
+    read.update(v for b in other_bindings for v in variables(b.value))
     return [b.var for b in run.bindings if b.var in read]

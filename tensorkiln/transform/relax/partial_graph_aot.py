@@ -64,12 +64,12 @@ def partial_graph_aot(mod: IRModule) -> IRModule:
 
     Raises UserError (code `not-lowered`) if one still calls a fused group.
     """
-    taken = set(mod)
+    names = set(mod)
     functions: list[AnyFunction] = []
     for f in mod.functions:
         if isinstance(f, Function) and "homes" in f.attrs:
             _require_kernels(f, mod)
-            functions += _Split(f, taken).functions()
+            functions += _Split(f, names).functions()
         else:
             functions.append(f)
     return mod.with_functions(tuple(functions)) if len(functions) > len(mod) else mod
@@ -98,23 +98,23 @@ class _Split:
     data to the constant, in the order kernels read them.
     """
 
-    def __init__(self, f: Function, taken: set[str]):
+    def __init__(self, f: Function, names: set[str]):
         self.f = f
-        self.init_name = unused(f"{f.name}_init", taken)
-        self.run_name = unused(f"{f.name}_run", taken)
-        taken |= {self.init_name, self.run_name}
+        self.init_name = unused(f"{f.name}_init", names)
+        self.run_name = unused(f"{f.name}_run", names)
+        names |= {self.init_name, self.run_name}
         results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
         self.results = [r for r in results if isinstance(r, RVar)]
         types = [v.tensor for v in (*f.params, *self.results)]
         self.symbols = list(dict.fromkeys(v for t in types for d in t.shape for v in free_vars(d)))
-        self.homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
+        self.homes = {name: (kind, position) for name, kind, position in f.attrs["homes"]}
         size = f.attrs.get("workspace_bytes", 0)
         self.storages: list[tuple[str, AttrValue, AttrValue]] = list(f.attrs.get("pools", ()))
         if size != 0:
             self.storages.append((_WORKSPACE, size, STORAGE_ALIGN))
         # Where all values of a memory are empty, they have an address nevertheless.
-        known = {"arg", *(kind for kind, _, _ in self.storages)}
-        empty = dict.fromkeys(kind for kind, _ in self.homes.values() if kind not in known)
+        kinds = {"arg", *(kind for kind, _, _ in self.storages)}
+        empty = dict.fromkeys(kind for kind, _ in self.homes.values() if kind not in kinds)
         self.storages += [(kind, 1, STORAGE_ALIGN) for kind in empty]
         self.views: dict[RVar, Value] = {}
         self.constants: dict[int, Constant] = {}
@@ -138,8 +138,8 @@ class _Split:
             options = {} if kind == _WORKSPACE else {"pool": kind, "align": align}
             call = Call("alloc_storage", (), Attrs.of(size=size, **options))
             bindings.append(Binding(RVar(f"storage{i}", ObjectType()), call))
-        made = Tuple(tuple(b.var for b in bindings))
-        return Function(self.init_name, params, tuple(bindings), made, Attrs.of(storages=True))
+        storages = Tuple(tuple(b.var for b in bindings))
+        return Function(self.init_name, params, tuple(bindings), storages, Attrs.of(storages=True))
 
     @property
     def _init_takes_sizes(self) -> bool:
@@ -164,9 +164,9 @@ class _Split:
         result = f.result if isinstance(f.result, RVar) else RVar("results", f.result.type)
         out = RVar(result.name, result.type)
         bindings.append(Binding(out, Call(GlobalRef(run.name), tuple(args))))
-        kept = {k: v for k, v in f.attrs.items() if k not in _PLAN}
+        source_attrs = {k: v for k, v in f.attrs.items() if k not in _PLAN}
         conditions = (*conditions_of(f), *map(SizeCondition, _not_negative(f)))
-        attrs = with_conditions(Attrs.of(**kept, planned=True), conditions)
+        attrs = with_conditions(Attrs.of(**source_attrs, planned=True), conditions)
         return Function(f.name, f.params, tuple(bindings), out, attrs)
 
     def _cached_set(self) -> Call:
@@ -191,13 +191,15 @@ class _Split:
             if isinstance(v, Constant):
                 return Load(constants, (as_expr(order[id(v.data)]),))
             assert isinstance(v, RVar)
-            kind, at = self.homes[v.name]
+            kind, position = self.homes[v.name]
             if kind == "arg":
-                return _start(tensors[at])
-            offset = substitute(at, renamed) if isinstance(at, Expr) else as_expr(at)
+                return _start(tensors[position])
+            offset = (
+                substitute(position, renamed) if isinstance(position, Expr) else as_expr(position)
+            )
             return Load(storages, (as_expr(number[kind]),)) + offset
 
-        calls, made = [], made_values(f)
+        calls, outputs = [], made_values(f)
         for b in f.bindings:
             call = b.value
             if not isinstance(call, Call) or not isinstance(call.callee, GlobalRef):
@@ -205,7 +207,7 @@ class _Split:
             args = [address(a) for a in call.args if not isinstance(a, ShapeValue)]
             shapes = [a for a in call.args if isinstance(a, ShapeValue)]
             scalars = [substitute(e, renamed) for s in shapes for e in s.values]
-            args = [*args, *map(address, made[b.var]), *scalars]
+            args = [*args, *map(address, outputs[b.var]), *scalars]
             calls.append(CallKernel(call.callee.name, tuple(args), call.span))
         sets = [storages] * bool(self.storages) + [constants] * bool(self.constants)
         n = len(f.params)

@@ -46,46 +46,48 @@ class _Part:
 
 
 def divided(
-    f: Function, where: Mapping[RVar, str], taken: set[str]
+    f: Function, placement: Mapping[RVar, str], names: set[str]
 ) -> tuple[list[Function], tuple[Binding, ...]]:
-    """The parts of `f`, and the bindings that call them. `where` is the device of each binding,
-    empty for those that stay; `taken` are the names of the module, to which those of parts are
+    """The parts of `f`, and the bindings that call them. `placement` is the device of each binding,
+    empty for those that stay; `names` are the names of the module, to which those of parts are
     added. Parts are as large as the order of calls allows."""
     functions: list[Function] = []
     bindings: list[Binding] = []
-    for part in _levels(f, where):
-        bindings += _calls(f, part, functions, taken) if part.device else part.bindings
+    for part in _levels(f, placement):
+        bindings += _calls(f, part, functions, names) if part.device else part.bindings
     return functions, tuple(bindings)
 
 
-def _levels(f: Function, where: Mapping[RVar, str]) -> list[_Part]:
+def _levels(f: Function, placement: Mapping[RVar, str]) -> list[_Part]:
     """The parts in an order in which they can run. A binding is one level above operands from other
     devices; each level has one part per device."""
     level: dict[RVar, int] = {}
     parts: dict[tuple[int, str], _Part] = {}
     for b in f.bindings:
-        here = where[b.var]
+        device = placement[b.var]
         operands = [v for v in variables(b.value) if v in level]
-        level[b.var] = max((level[v] + (where[v] != here) for v in operands), default=0)
-        parts.setdefault((level[b.var], here), _Part(here)).bindings.append(b)
-    return [parts[at] for at in sorted(parts, key=lambda at: at[0])]
+        level[b.var] = max((level[v] + (placement[v] != device) for v in operands), default=0)
+        parts.setdefault((level[b.var], device), _Part(device)).bindings.append(b)
+    return [parts[key] for key in sorted(parts, key=lambda key: key[0])]
 
 
-def _calls(f: Function, part: _Part, functions: list[Function], taken: set[str]) -> list[Binding]:
+def _calls(f: Function, part: _Part, functions: list[Function], names: set[str]) -> list[Binding]:
     """The bindings that call the function of a part, which is added to `functions`."""
-    own = {b.var for b in part.bindings}
-    inputs = dict.fromkeys(v for b in part.bindings for v in variables(b.value) if v not in own)
+    part_vars = {b.var for b in part.bindings}
+    inputs = dict.fromkeys(
+        v for b in part.bindings for v in variables(b.value) if v not in part_vars
+    )
     params = {v: RVar(v.name, v.type) for v in inputs}
     inside = {b.var: RVar(b.var.name, b.var.type) for b in part.bindings}
     by = {**params, **inside}
     bindings = tuple(Binding(inside[b.var], substitute(b.value, by)) for b in part.bindings)
-    read = _read_outside(f, own)
+    read = _read_outside(f, part_vars)
     results = [b.var for b in part.bindings if b.var in read]
     if not results:
         return []
     values = tuple(inside[r] for r in results)
-    name = unused(f"{f.name}_{part.device}", taken)
-    taken.add(name)
+    name = unused(f"{f.name}_{part.device}", names)
+    names.add(name)
     result = values[0] if len(values) == 1 else Tuple(values)
     attrs = Attrs.of(part=True, private=True, target=part.device)
     functions.append(Function(name, tuple(params.values()), bindings, result, attrs))
@@ -97,10 +99,10 @@ def _calls(f: Function, part: _Part, functions: list[Function], taken: set[str])
     return [Binding(whole, call), *items]
 
 
-def _read_outside(f: Function, own: set[RVar]) -> set[RVar]:
+def _read_outside(f: Function, part_vars: set[RVar]) -> set[RVar]:
     read = set(variables(f.result))
     for b in f.bindings:
-        if b.var not in own:
+        if b.var not in part_vars:
             read.update(variables(b.value))
     return read
 
@@ -128,9 +130,9 @@ def called_parts(f: Function, parts: Mapping[str, Function]) -> list[str]:
 def joined(f: Function, parts: Mapping[str, Function]) -> Joined:
     """`f` with the bindings of parts in the place of their calls."""
     whole = {b.var for b in f.bindings if _is_call(b.value, parts)}
-    kept = [b.var for b in f.bindings if b.var not in whole and not _is_item(b.value, whole)]
-    taken = {v.name for v in (*f.params, *kept)}
-    found = Joined([], f.result, {})
+    host_vars = [b.var for b in f.bindings if b.var not in whole and not _is_item(b.value, whole)]
+    names = {v.name for v in (*f.params, *host_vars)}
+    graph = Joined([], f.result, {})
     by: dict[RVar, Value] = {}
     results: dict[Value, tuple[Value, ...]] = {}
     for b in f.bindings:
@@ -138,13 +140,13 @@ def joined(f: Function, parts: Mapping[str, Function]) -> Joined:
         if isinstance(value, TupleItem) and value.value in results:
             by[b.var] = results[value.value][value.index]
         elif b.var in whole:
-            results[b.var] = made = _inlined(parts, value, taken, found)
-            if len(made) == 1:
-                by[b.var] = made[0]
+            results[b.var] = part_results = _inlined(parts, value, names, graph)
+            if len(part_results) == 1:
+                by[b.var] = part_results[0]
         else:
-            found.bindings.append(Binding(b.var, value))
-    found.result = substitute_value(f.result, by)
-    return found
+            graph.bindings.append(Binding(b.var, value))
+    graph.result = substitute_value(f.result, by)
+    return graph
 
 
 def _is_call(value: Bound, parts: Mapping[str, Function]) -> bool:
@@ -157,17 +159,17 @@ def _is_item(value: Bound, whole: set[RVar]) -> bool:
 
 
 def _inlined(
-    parts: Mapping[str, Function], call: Bound, taken: set[str], found: Joined
+    parts: Mapping[str, Function], call: Bound, names: set[str], graph: Joined
 ) -> tuple[Value, ...]:
     """Append the bindings of the part that is called; return its results."""
     assert isinstance(call, Call) and isinstance(call.callee, GlobalRef)
     part = parts[call.callee.name]
     by: dict[RVar, Value] = dict(zip(part.params, call.args, strict=True))
     for b in part.bindings:
-        var = RVar(unused(b.var.name, taken), b.var.type)
-        taken.add(var.name)
-        found.bindings.append(Binding(var, substitute(b.value, by)))
-        found.device[var] = str(part.attrs["target"])
+        var = RVar(unused(b.var.name, names), b.var.type)
+        names.add(var.name)
+        graph.bindings.append(Binding(var, substitute(b.value, by)))
+        graph.device[var] = str(part.attrs["target"])
         by[b.var] = var
     fields = part.result.fields if isinstance(part.result, Tuple) else (part.result,)
     return tuple(substitute_value(v, by) for v in fields)

@@ -39,7 +39,7 @@ def pass_sizes(mod: IRModule) -> IRModule:
 
     Raises UserError (code `not-lowered`) if memory is planned already and a host program calls one.
     """
-    missing = {f.name: found for f in mod.prim_funcs if (found := _missing(f))}
+    missing = {f.name: sizes for f in mod.prim_funcs if (sizes := _missing(f))}
     if not missing:
         return mod
     for caller in mod.functions:
@@ -113,8 +113,8 @@ class _Calls:
     def _call(self, call: Call, result: Type) -> Call:
         ref, args, results = call.callee, call.args, _tensors(result)
         if call.op == "call_tir_inplace":
-            ref, *rest = args  # type: ignore[assignment]
-            args = tuple(rest)
+            ref, *operands = args  # type: ignore[assignment]
+            args = tuple(operands)
             # A result with an index of 0 or more is an operand, whose buffer is in `args`.
             results = tuple(t for i, t in zip(call.attrs["inplace"], results, strict=True) if i < 0)
         sizes = self.missing.get(ref.name) if isinstance(ref, GlobalRef) else None

@@ -58,7 +58,7 @@ class PinDevices:
         """The module without devices in types; `mod` itself if it has none."""
         if not any(map(has_devices, mod.functions)):
             return mod
-        taken, functions = set(mod), list[AnyFunction]()
+        names, functions = set(mod), list[AnyFunction]()
         todo = {f.name for f in (*mod.unplanned, *mod.outers)}
         for f in mod.functions:
             if not has_devices(f):
@@ -70,7 +70,7 @@ class PinDevices:
                     hint="its attribute target is the key of its device",
                 )
             elif isinstance(f, Function):
-                functions += _Pinned(f, self.target).functions(taken)
+                functions += _Pinned(f, self.target).functions(names)
         return mod.with_functions(tuple(functions))
 
 
@@ -85,9 +85,9 @@ class _Pinned:
     """One function whose types name devices."""
 
     def __init__(self, f: Function, target: Target):
-        self.f, self.devices, self.own = f, devices_of(target), accelerators(target)
+        self.f, self.devices, self.accelerators = f, devices_of(target), accelerators(target)
 
-    def functions(self, taken: set[str]) -> list[Function]:
+    def functions(self, names: set[str]) -> list[Function]:
         """The parts of devices, and the function that calls them."""
         f = self.f
         result = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
@@ -98,12 +98,14 @@ class _Pinned:
             "param_devices": [self._memory(p) for p in f.params],
             "result_devices": [self._memory(v) for v in result],
         }
-        where = {b.var: self._pin(b, result) for b in f.bindings}
-        functions, bindings = divided(f, where, taken)
-        own = {k: tuple(keys) for k, keys in lives.items() if any(key != HOST for key in keys)}
-        attrs = Attrs.of(**f.attrs, **own)
-        made = replace(f, bindings=bindings, attrs=attrs)
-        return [_without_devices(g) for g in (*functions, made)]
+        placement = {b.var: self._pin(b, result) for b in f.bindings}
+        functions, bindings = divided(f, placement, names)
+        device_attrs = {
+            k: tuple(keys) for k, keys in lives.items() if any(key != HOST for key in keys)
+        }
+        attrs = Attrs.of(**f.attrs, **device_attrs)
+        caller = replace(f, bindings=bindings, attrs=attrs)
+        return [_without_devices(g) for g in (*functions, caller)]
 
     def _memory(self, v: Value) -> str:
         """The device in whose memory a parameter or result is: HOST also for CPUs."""
@@ -111,7 +113,7 @@ class _Pinned:
         key = t.device if isinstance(t, TensorType) else ""
         if key:
             self._require(key, v)
-        return key if key in self.own else HOST
+        return key if key in self.accelerators else HOST
 
     def _pin(self, b: Binding, results: tuple[Value, ...]) -> str:
         """The device that computes a binding, empty if its type names none."""
@@ -174,8 +176,8 @@ def _without_devices(f: Function) -> Function:
     def bare(v: RVar) -> RVar:
         if not device_of(v.type):
             return v
-        by[v] = made = RVar(v.name, _bare(v.type))
-        return made
+        by[v] = bare_var = RVar(v.name, _bare(v.type))
+        return bare_var
 
     params = tuple(map(bare, f.params))
     bindings = tuple(Binding(bare(b.var), substitute(b.value, by)) for b in f.bindings)

@@ -71,10 +71,10 @@ class PlanMemory:
         """The module whose graph functions have the attributes `homes`, and `workspace_bytes` or
         `pools`."""
         ram = tuple(p for p in cpu_target(self.target).memory if p.kind == "ram")
-        own = accelerators(self.target)
+        accelerator_keys = accelerators(self.target)
         if not ram:
-            return mod.map_graphs(lambda f: _planned(f, mod, own))
-        if own:
+            return mod.map_graphs(lambda f: _planned(f, mod, accelerator_keys))
+        if accelerator_keys:
             raise UnsupportedError(
                 "a target has pools of memory for its CPU, or devices with memory of their own",
                 where="target.host.memory",
@@ -88,8 +88,8 @@ def plan_memory(mod: IRModule) -> IRModule:
     return mod.map_graphs(lambda f: _planned(f, mod, ()))
 
 
-def _planned(f: Function, mod: IRModule, own: Collection[str]) -> Function:
-    return _smallest(_Plan(with_all_items(f), mod, _lines, own)).function()
+def _planned(f: Function, mod: IRModule, accelerator_keys: Collection[str]) -> Function:
+    return _smallest(_Plan(with_all_items(f), mod, _lines, accelerator_keys)).function()
 
 
 def _pooled(f: Function, mod: IRModule, ram: tuple[MemoryPool, ...]) -> Function:
@@ -109,8 +109,8 @@ class _Bytes:
 
     def __call__(self, t: TensorType) -> Expr:
         size = _exact(t)
-        most = bound(size, self.bounds)[1]
-        return _lines(t) if most is None else IntImm(most)
+        upper = bound(size, self.bounds)[1]
+        return _lines(t) if upper is None else IntImm(upper)
 
 
 def _smallest(plan: _Plan) -> _Plan:
@@ -120,7 +120,8 @@ def _smallest(plan: _Plan) -> _Plan:
     """
     while (total := int_value(plan.total)) is not None:
         tried = (
-            _Plan(_moved(plan.f, at, to), plan.mod, plan.size, plan.own) for at, to in plan.moves()
+            _Plan(_moved(plan.f, source, to), plan.mod, plan.size, plan.accelerator_keys)
+            for source, to in plan.moves()
         )
         better = next((p for p in tried if (int_value(p.total) or 0) < total), None)
         if better is None:
@@ -129,27 +130,27 @@ def _smallest(plan: _Plan) -> _Plan:
     return plan
 
 
-def _moved(f: Function, at: int, to: int) -> Function:
-    """The function with binding `at` moved to just before binding `to`, in the old numbering."""
+def _moved(f: Function, source: int, to: int) -> Function:
+    """The function with binding `source` moved to just before binding `to`, in old numbers."""
     b = f.bindings
-    if to < at:
-        return replace(f, bindings=(*b[:to], b[at], *b[to:at], *b[at + 1 :]))
-    return replace(f, bindings=(*b[:at], *b[at + 1 : to], b[at], *b[to:]))
+    if to < source:
+        return replace(f, bindings=(*b[:to], b[source], *b[to:source], *b[source + 1 :]))
+    return replace(f, bindings=(*b[:source], *b[source + 1 : to], b[source], *b[to:]))
 
 
 class _Plan:
-    """The plan of one function. `size` gives the bytes to plan for a tensor; `own` are the devices
-    with memory of their own, each of which is a pool."""
+    """The plan of one function. `size` gives the bytes to plan for a tensor; `accelerator_keys` are
+    the devices with memory of their own, each of which is a pool."""
 
     def __init__(
         self,
         f: Function,
         mod: IRModule,
         size: Callable[[TensorType], Expr],
-        own: Collection[str] = (),
+        accelerator_keys: Collection[str] = (),
     ):
-        self.f, self.mod, self.size, self.own = f, mod, size, own
-        self.made = made_values(f)
+        self.f, self.mod, self.size, self.accelerator_keys = f, mod, size, accelerator_keys
+        self.results = made_values(f)
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
         # Values that share memory. `view_of`: a reshape -> the value that it is a view of.
         # `within`: an operand of a concatenation -> (the result, byte offset in it). `owners`: a
@@ -164,7 +165,8 @@ class _Plan:
         self.storages = list(dict.fromkeys(s for s, _ in self.places.values()))
         self.total = place_storages(s for s in self.storages if not s.pool)
         self.device_totals = {
-            key: place_storages(s for s in self.storages if s.pool == key) for key in own
+            key: place_storages(s for s in self.storages if s.pool == key)
+            for key in accelerator_keys
         }
 
     def _find_homes(self) -> None:
@@ -179,13 +181,13 @@ class _Plan:
                 self.owners[b.var] = self._owners(call.args[0])
             elif isinstance(call, Call) and call.op == "concat":
                 self.owners[b.var] = tuple(v for a in call.args for v in self._owners(a))
-                for a, at in zip(call.args, offsets_within(b.var.tensor, call), strict=True):
+                for a, offset in zip(call.args, offsets_within(b.var.tensor, call), strict=True):
                     assert isinstance(a, RVar)
-                    self.within[a] = (b.var, at)
-            elif b.var not in self.made and not isinstance(call, TupleItem):
-                what = f"{call.op}(...)" if isinstance(call, Call) else type(call).__name__
+                    self.within[a] = (b.var, offset)
+            elif b.var not in self.results and not isinstance(call, TupleItem):
+                text = f"{call.op}(...)" if isinstance(call, Call) else type(call).__name__
                 raise UserError(
-                    f"{b.var.name} = {what} is neither a kernel call nor a view: run fuse_ops, "
+                    f"{b.var.name} = {text} is neither a kernel call nor a view: run fuse_ops, "
                     "lower_groups before plan_memory",
                     code="not-lowered",
                     where=f.name,
@@ -211,13 +213,13 @@ class _Plan:
 
     def _with(self, **sizes: AttrValue) -> Function:
         f = self.f
-        homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
-        for v in (v for made in self.made.values() for v in made):
+        homes = [(v.name, kind, position) for v, (kind, position) in self.homes.items()]
+        for v in (v for results in self.results.values() for v in results):
             if v not in self.homes:
-                storage, at = self._place(v)
+                storage, offset = self._place(v)
                 assert storage.offset is not None
                 kind = storage.pool or "workspace"
-                homes.append((v.name, kind, _value(simplify(storage.offset + at))))
+                homes.append((v.name, kind, _value(simplify(storage.offset + offset))))
         names = [h[0] for h in homes]
         if len(set(names)) != len(names):
             raise InternalError(f"{f.name}: two values share a name")
@@ -227,7 +229,7 @@ class _Plan:
         """Count the bytes that kernels read and write in each storage."""
         for b in self.f.bindings:
             reads = [v for a in _arguments(b) for v in self._owners(a)]
-            for v in (*reads, *self.made.get(b.var, ())):
+            for v in (*reads, *self.results.get(b.var, ())):
                 if v not in self.homes and isinstance(v.type, TensorType):
                     self._place(v)[0].traffic += int_value(self.size(v.type)) or 0
 
@@ -239,12 +241,12 @@ class _Plan:
 
     def _place(self, v: RVar) -> tuple[Storage, int]:
         """(storage, byte offset) of a value, in a new storage if it has no place yet."""
-        at = 0
+        offset = 0
         while v in self.within:
             v, further = self.within[v]
-            at += further
+            offset += further
         storage, start = self.places.setdefault(v, (Storage(), 0))
-        return storage, start + at
+        return storage, start + offset
 
     # -- lifetimes -----------------------------------------------------------------------
 
@@ -257,7 +259,7 @@ class _Plan:
         for v, i in last.items():
             dying.setdefault(i, set()).add(v)
         for i, b in enumerate(self.f.bindings):
-            for v in self.made.get(b.var, ()):
+            for v in self.results.get(b.var, ()):
                 if v in self.homes:
                     continue
                 call, start = b.value, i
@@ -266,19 +268,19 @@ class _Plan:
                 if replaced is not None:
                     self.places[v] = self._place(replaced)
                     start = i + 1  # up to binding i, the operand's part covers the memory
-                storage, at = self._place(v)
+                storage, offset = self._place(v)
                 storage.pool = self._memory(call)
-                storage.parts.append(Part(at, self.size(v.tensor), start, last.get(v, i)))
+                storage.parts.append(Part(offset, self.size(v.tensor), start, last.get(v, i)))
 
     def _memory(self, call: Call) -> str:
         """The device in whose memory a kernel has its results, empty for the host."""
-        if not self.own or not isinstance(call.callee, GlobalRef):
+        if not self.accelerator_keys or not isinstance(call.callee, GlobalRef):
             return ""
         kernel = self.mod[call.callee.name]
         key = str(kernel.attrs.get("target", ""))
         if isinstance(kernel, TensorProgram) and kernel.copies is not None:
             key = kernel.copies[1]
-        return key if key in self.own else ""
+        return key if key in self.accelerator_keys else ""
 
     def _replaced(self, var: RVar, call: Call, dying: set[RVar]) -> RVar | None:
         """The operand of `call` whose memory its result `var` takes over, or None.
@@ -323,20 +325,20 @@ class _Plan:
             for i in range(len(self.f.bindings))
         ]
         fullest = max(range(len(live)), key=live.__getitem__, default=0)
-        made: dict[Value, int] = {}
+        number: dict[Value, int] = {}
         readers: dict[Value, list[int]] = {}
         for i, b in enumerate(self.f.bindings):
-            made[b.var] = i
+            number[b.var] = i
             for a in b.value.args if isinstance(b.value, Call) else ():
                 readers.setdefault(a, []).append(i)
         for i, b in enumerate(self.f.bindings):
             call, first = b.value, readers.get(b.var, [0])[0]
-            if b.var in self.homes or self.made.get(b.var) != (b.var,):
+            if b.var in self.homes or self.results.get(b.var) != (b.var,):
                 continue
             assert isinstance(call, Call)
             if i < fullest < first:  # live, but not read, when the most memory is in use
                 yield i, first
-            ready = 1 + max((made.get(a, -1) for a in call.args), default=-1)
+            ready = 1 + max((number.get(a, -1) for a in call.args), default=-1)
             for k in self._inplace(call):
                 a = call.args[k]
                 behind = 1 + max((r for r in readers[a] if r != i), default=ready - 1)

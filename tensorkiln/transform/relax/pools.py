@@ -38,11 +38,11 @@ class PooledStorages:
 
     def add(self, s: Storage) -> bool:
         """Place a storage, packing the pool anew if that is needed; False if it does not fit."""
-        at = lowest_offset(s, _parts(self.storages, self.offsets), self.pool.align)
+        offset = lowest_offset(s, _parts(self.storages, self.offsets), self.pool.align)
         room = self.pool.size
-        if room is None or at + s.bytes <= room:
+        if room is None or offset + s.bytes <= room:
             self.storages.append(s)
-            self.offsets.append(at)
+            self.offsets.append(offset)
             return True
         together = [*self.storages, s]
         if _most_live(together) > room:
@@ -67,35 +67,35 @@ def divide(storages: Sequence[Storage], pools: Sequence[MemoryPool]) -> list[Poo
     """
     fixed = [s for s in storages if not s.symbolic]
     by_gain = sorted(fixed, key=lambda s: (-_gain(s), -s.bytes, s.start))
-    found = _divided(by_gain, pools)
-    if _overflows(found):
+    plan = _divided(by_gain, pools)
+    if _overflows(plan):
         by_size = sorted(fixed, key=lambda s: (-s.bytes, s.start))
-        other = _divided(by_size, pools)
-        found = other if other[-1].end < found[-1].end else found
-    for p in found:
-        for s, at in zip(p.storages, p.offsets, strict=True):
-            s.pool, s.offset = p.pool.name, as_expr(at)
+        plan_by_size = _divided(by_size, pools)
+        plan = plan_by_size if plan_by_size[-1].end < plan[-1].end else plan
+    for p in plan:
+        for s, offset in zip(p.storages, p.offsets, strict=True):
+            s.pool, s.offset = p.pool.name, as_expr(offset)
         p.size = as_expr(p.end)
     unknown = [s for s in storages if s.symbolic]
     if unknown:
-        last = found[-1]
+        last = plan[-1]
         start = -(-last.end // _LINE) * _LINE
         last.size = simplify(place_symbolic(unknown, start))
         for s in unknown:
             s.pool = last.pool.name
-    return found
+    return plan
 
 
 def _divided(order: Sequence[Storage], pools: Sequence[MemoryPool]) -> list[PooledStorages]:
-    found = [PooledStorages(p) for p in pools]
-    left = [s for s in order if not any(p.add(s) for p in found)]
-    for s in left:
-        found[-1].append(s)
-    return found
+    plan = [PooledStorages(p) for p in pools]
+    overflow = [s for s in order if not any(p.add(s) for p in plan)]
+    for s in overflow:
+        plan[-1].append(s)
+    return plan
 
 
-def _overflows(found: Sequence[PooledStorages]) -> bool:
-    return any(p.pool.size is not None and p.end > p.pool.size for p in found)
+def _overflows(plan: Sequence[PooledStorages]) -> bool:
+    return any(p.pool.size is not None and p.end > p.pool.size for p in plan)
 
 
 def _gain(s: Storage) -> Fraction:
@@ -105,20 +105,22 @@ def _gain(s: Storage) -> Fraction:
 
 def _packed(storages: Sequence[Storage], align: int) -> list[int]:
     """Offsets of storages placed largest first, each at the lowest free one."""
-    at: dict[int, int] = {}
+    offset_of: dict[int, int] = {}
     placed: list[tuple[int, Part]] = []
     for i in sorted(range(len(storages)), key=lambda i: (-storages[i].bytes, storages[i].start)):
-        at[i] = lowest_offset(storages[i], placed, align)
-        placed += [(at[i] + p.at, p) for p in storages[i].parts]
-    return [at[i] for i in range(len(storages))]
+        offset_of[i] = lowest_offset(storages[i], placed, align)
+        placed += [(offset_of[i] + p.offset, p) for p in storages[i].parts]
+    return [offset_of[i] for i in range(len(storages))]
 
 
 def _parts(storages: Sequence[Storage], offsets: Sequence[int]) -> list[tuple[int, Part]]:
-    return [(at + p.at, p) for s, at in zip(storages, offsets, strict=True) for p in s.parts]
+    return [
+        (offset + p.offset, p) for s, offset in zip(storages, offsets, strict=True) for p in s.parts
+    ]
 
 
 def _end(storages: Sequence[Storage], offsets: Sequence[int]) -> int:
-    return max((at + s.bytes for s, at in zip(storages, offsets, strict=True)), default=0)
+    return max((offset + s.bytes for s, offset in zip(storages, offsets, strict=True)), default=0)
 
 
 def _most_live(storages: Sequence[Storage]) -> int:
@@ -127,8 +129,8 @@ def _most_live(storages: Sequence[Storage]) -> int:
     for p in (p for s in storages for p in s.parts):
         change[p.start] = change.get(p.start, 0) + p.bytes
         change[p.end + 1] = change.get(p.end + 1, 0) - p.bytes
-    live = most = 0
+    live = peak = 0
     for step in sorted(change):
         live += change[step]
-        most = max(most, live)
-    return most
+        peak = max(peak, live)
+    return peak

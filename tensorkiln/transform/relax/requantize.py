@@ -66,17 +66,17 @@ def _lift(m: Match) -> Value | None:
     """reshape(f(x, C)) -> f(reshape(x), C) if the reshape keeps the last dimension, so that it does
     not separate integer sums from the operators that convert them."""
     inner, shape = m.producer("y"), m.type.shape
-    x, *rest = inner.args
+    x, *params = inner.args
     before = m.tensor("y").shape
     last = bool(shape) and bool(before) and same_extent(shape[-1], before[-1])
     if not m.once("y") or not last or not _of_integers(m, inner):
         return None
     if inner.op == "linear":
         shape = (*shape[:-1], tensor_type(x).shape[-1])
-    elif not all(isinstance(c, Constant) and c.array.ndim <= 1 for c in rest):
+    elif not all(isinstance(c, Constant) and c.array.ndim <= 1 for c in params):
         return None
     attrs: dict[str, AttrValue] = dict(inner.attrs)
-    return m.emit(inner.op, m.emit("reshape", x, shape=shape), *rest, span=inner.span, **attrs)
+    return m.emit(inner.op, m.emit("reshape", x, shape=shape), *params, span=inner.span, **attrs)
 
 
 def _of_integers(m: Match, call: Call | None) -> bool:
@@ -107,13 +107,15 @@ def _earlier(m: Match) -> Value | None:
 def _concat(m: Match) -> Value | None:
     """concat(dequantize(p, S, Z), dequantize(q, S, Z)) -> dequantize(concat(p, q), S, Z)"""
     calls = [m.definition(x) for x in m.rest("xs")]
-    found = [c for c in calls if c is not None and c.op == "dequantize"]
-    if len(found) < len(calls) or not all(_same(c.args[1:], found[0].args[1:]) for c in found):
+    conversions = [c for c in calls if c is not None and c.op == "dequantize"]
+    if len(conversions) < len(calls) or not all(
+        _same(c.args[1:], conversions[0].args[1:]) for c in conversions
+    ):
         return None
-    if any(a.array.size > 1 for a in found[0].args[1:] if isinstance(a, Constant)):
+    if any(a.array.size > 1 for a in conversions[0].args[1:] if isinstance(a, Constant)):
         return None
-    q = m.emit("concat", *(c.args[0] for c in found), **m.call.attrs)
-    return m.emit("dequantize", q, *found[0].args[1:])
+    q = m.emit("concat", *(c.args[0] for c in conversions), **m.call.attrs)
+    return m.emit("dequantize", q, *conversions[0].args[1:])
 
 
 def _same(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
@@ -161,8 +163,8 @@ def _divided(m: Match, v: Value, by: np.ndarray) -> Value | None:
         return None if inner is None else m.emit("relu", inner)
     if call.op == "add":
         sides = [_divided(m, a, by) for a in call.args]
-        found = [x for x in sides if x is not None]
-        return m.emit("add", *found) if len(found) == len(sides) else None
+        quotients = [x for x in sides if x is not None]
+        return m.emit("add", *quotients) if len(quotients) == len(sides) else None
     return None
 
 

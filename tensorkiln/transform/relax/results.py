@@ -26,17 +26,17 @@ def made_values(f: Function) -> dict[RVar, tuple[RVar, ...]]:
     Of a tuple these are its items; `with_all_items` must have bound each of them.
     """
     items = {b.value: b.var for b in f.bindings if isinstance(b.value, TupleItem)}
-    made: dict[RVar, tuple[RVar, ...]] = {}
+    results: dict[RVar, tuple[RVar, ...]] = {}
     for b in f.bindings:
         if _is_kernel(b.value):
             t = b.var.type
             fields = len(t.fields) if isinstance(t, TupleType) else None
-            made[b.var] = (
+            results[b.var] = (
                 (b.var,)
                 if fields is None
                 else tuple(items[TupleItem(b.var, k)] for k in range(fields))
             )
-    return made
+    return results
 
 
 def with_all_items(f: Function) -> Function:
@@ -47,7 +47,7 @@ def with_all_items(f: Function) -> Function:
     """
     if not any(isinstance(b.var.type, TupleType) for b in f.bindings):
         return f
-    taken = {v.name for v in (*f.params, *(b.var for b in f.bindings))}
+    names = {v.name for v in (*f.params, *(b.var for b in f.bindings))}
     tuples: dict[Value, Tuple] = {}
     bindings: list[Binding] = []
     for b in f.bindings:
@@ -57,16 +57,16 @@ def with_all_items(f: Function) -> Function:
         elif isinstance(value, Tuple):
             tuples[b.var] = value
         elif isinstance(value, TupleItem) and _fields(value, tuples) is not None:
-            known = _fields(value, tuples)
-            assert known is not None
-            bindings.append(Binding(b.var, known.fields[value.index]))
+            source_tuple = _fields(value, tuples)
+            assert source_tuple is not None
+            bindings.append(Binding(b.var, source_tuple.fields[value.index]))
         else:
             bindings.append(b)
         if _is_kernel(value) and isinstance(b.var.type, TupleType):
             items = []
             for k, t in enumerate(b.var.type.fields):
-                items.append(RVar(unused(f"{b.var.name}_{k}", taken), t))
-                taken.add(items[-1].name)
+                items.append(RVar(unused(f"{b.var.name}_{k}", names), t))
+                names.add(items[-1].name)
             bindings += [Binding(v, TupleItem(b.var, k)) for k, v in enumerate(items)]
             tuples[b.var] = Tuple(tuple(items))
     return forward_aliases(replace(f, bindings=tuple(bindings)))

@@ -34,10 +34,12 @@ class SelectAlgorithms:
 
     def _function(self, f: Function) -> Function:
         target = target_in(self.target, f.attrs)
-        found = ((b.var, _chosen(b, target)) for b in f.bindings)
-        chosen = {var: choice for var, choice in found if choice is not None}
-        asked = [b for b in f.bindings if b.var in chosen and chosen[b.var][0].finite_weights]
-        finite = _finite(asked)
+        choices = ((b.var, _chosen(b, target)) for b in f.bindings)
+        chosen = {var: choice for var, choice in choices if choice is not None}
+        weight_checks = [
+            b for b in f.bindings if b.var in chosen and chosen[b.var][0].finite_weights
+        ]
+        finite = _finite(weight_checks)
         rewriter = Rewriter()
         for b in f.bindings:
             if b.var in chosen and finite.get(b.var, True):
@@ -45,8 +47,8 @@ class SelectAlgorithms:
                 b = replace(b, value=algorithm.rewrite(b, choice, rewriter))
             rewriter.bindings.append(b)
         bindings = tuple(rewriter.bindings)
-        kept = {id(b) for b in f.bindings}
-        return f if all(id(b) in kept for b in bindings) else replace(f, bindings=bindings)
+        binding_ids = {id(b) for b in f.bindings}
+        return f if all(id(b) in binding_ids for b in bindings) else replace(f, bindings=bindings)
 
 
 def _chosen(b: Binding, target: Target) -> tuple[Algorithm, object] | None:
@@ -58,7 +60,7 @@ def _chosen(b: Binding, target: Target) -> tuple[Algorithm, object] | None:
 
 def _finite(bindings: list[Binding]) -> dict[RVar, bool]:
     """For each value that a binding computes, whether all weights are finite."""
-    found: dict[RVar, bool] = {}
+    is_finite: dict[RVar, bool] = {}
 
     # A finite sum implies finite elements, and the sum takes a fraction of the time of looking at
     # each; but it may overflow. This reads all weights from the file.
@@ -66,7 +68,7 @@ def _finite(bindings: list[Binding]) -> dict[RVar, bool]:
         w = b.value.args[1] if isinstance(b.value, Call) else None
         if isinstance(w, Constant):
             with np.errstate(over="ignore", invalid="ignore"):
-                found[b.var] = bool(np.isfinite(w.array.sum()) or np.isfinite(w.array).all())
+                is_finite[b.var] = bool(np.isfinite(w.array.sum()) or np.isfinite(w.array).all())
 
     in_threads(look, bindings)
-    return found
+    return is_finite

@@ -25,8 +25,8 @@ def state_conditions(mod: IRModule) -> IRModule:
              on a size that data decides, or of a branch, is checked where it is known.
     """
     new = tuple(map(_stated, mod.functions))
-    same = all(a is b for a, b in zip(new, mod.functions, strict=True))
-    return mod if same else mod.with_functions(new)
+    is_unchanged = all(a is b for a, b in zip(new, mod.functions, strict=True))
+    return mod if is_unchanged else mod.with_functions(new)
 
 
 def _stated(f: AnyFunction) -> AnyFunction:
@@ -34,8 +34,8 @@ def _stated(f: AnyFunction) -> AnyFunction:
         return f
     f = stated(f)
     bindings = tuple(map(_plain, f.bindings))
-    same = all(a is b for a, b in zip(bindings, f.bindings, strict=True))
-    return f if same else replace(f, bindings=bindings)
+    is_unchanged = all(a is b for a, b in zip(bindings, f.bindings, strict=True))
+    return f if is_unchanged else replace(f, bindings=bindings)
 
 
 def _plain(b: Binding) -> Binding:

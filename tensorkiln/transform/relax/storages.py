@@ -22,10 +22,10 @@ from tensorkiln.kernels.estimates import expected
 
 @dataclass(slots=True)
 class Part:
-    """`size` bytes at byte offset `at` of a storage, live from binding `start` to binding `end`,
+    """`size` bytes at byte `offset` of a storage, live from binding `start` to binding `end`,
     both included."""
 
-    at: int
+    offset: int
     size: Expr
     start: int
     end: int
@@ -62,7 +62,7 @@ class Storage:
     @property
     def bytes(self) -> int:
         """The number of bytes up to the end of the last part; symbolic parts count as 0."""
-        return max(p.at + p.bytes for p in self.parts)
+        return max(p.offset + p.bytes for p in self.parts)
 
     @property
     def symbolic(self) -> bool:
@@ -78,28 +78,28 @@ def place_storages(storages: Iterable[Storage]) -> Expr:
     placed: list[tuple[int, Part]] = []
     end = 0
     for s in fixed:
-        at = lowest_offset(s, placed)
-        s.offset = as_expr(at)
-        placed += [(at + p.at, p) for p in s.parts]
-        end = max(end, at + s.bytes)
+        offset = lowest_offset(s, placed)
+        s.offset = as_expr(offset)
+        placed += [(offset + p.offset, p) for p in s.parts]
+        end = max(end, offset + s.bytes)
     return place_symbolic([s for s in order if s.symbolic], end)
 
 
 def lowest_offset(s: Storage, placed: list[tuple[int, Part]], align: int = 1) -> int:
     """The lowest multiple of `align` at which no part of `s` overlaps a placed part that is live at
     the same time. Sizes that are multiples of the alignment need none."""
-    taken = [
-        (lo - p.at - p.bytes, lo + other.bytes - p.at)  # offsets strictly between these overlap
+    overlaps = [
+        (lo - p.offset - p.bytes, lo + q.bytes - p.offset)  # offsets strictly between these overlap
         for p in s.parts
-        for lo, other in placed
-        if p.start <= other.end and other.start <= p.end
+        for lo, q in placed
+        if p.start <= q.end and q.start <= p.end
     ]
-    at = 0
-    for after, before in sorted(taken):
-        if at <= after:
+    offset = 0
+    for after, before in sorted(overlaps):
+        if offset <= after:
             break
-        at = max(at, -(-before // align) * align)
-    return at
+        offset = max(offset, -(-before // align) * align)
+    return offset
 
 
 def place_symbolic(storages: list[Storage], start: int) -> Expr:
@@ -113,7 +113,7 @@ def place_symbolic(storages: list[Storage], start: int) -> Expr:
     slots: list[list[Storage]] = []
     sizes = {s: expected(s.parts[0].size) for s in storages}
     for s in sorted(storages, key=lambda s: (-sizes[s], s.start)):
-        free = [slot for slot in slots if not any(_meet(s, other) for other in slot)]
+        free = [slot for slot in slots if not any(_meet(s, member) for member in slot)]
         if free:
             min(free, key=lambda slot: sizes[slot[0]]).append(s)
         else:
@@ -128,9 +128,9 @@ def place_symbolic(storages: list[Storage], start: int) -> Expr:
     return total
 
 
-def _meet(s: Storage, other: Storage) -> bool:
+def _meet(s: Storage, t: Storage) -> bool:
     """Whether two storages are live at once."""
-    return s.start <= other.end and other.start <= s.end
+    return s.start <= t.end and t.start <= s.end
 
 
 def _larger(a: Expr, b: Expr) -> Expr:

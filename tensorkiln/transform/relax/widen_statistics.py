@@ -185,13 +185,13 @@ class _Widened:
 
     def __init__(self, f: Function, wide: set[RVar]):
         self.f, self.wide = f, wide
-        self.made: dict[Value, Value] = {}  # a narrow value -> the same in float32
+        self.float32_of: dict[Value, Value] = {}  # a narrow value -> the same in float32
         self.bindings: list[Binding] = []
 
     def function(self) -> Function:
         """The function, with casts where narrow and wide values meet; `f` itself if none do."""
         for b in self.f.bindings:
-            if b.var in self.wide:
+            if b.var in self.float32_of:
                 self._compute(b)
             else:
                 self.bindings.append(b)
@@ -202,14 +202,14 @@ class _Widened:
     def _compute(self, b: Binding) -> None:
         call = _call(b)
         if call.op == "cast" and _is_half(b.var) and _is_number(call.args[0]):
-            self.made[b.var] = call.args[0]
+            self.float32_of[b.var] = call.args[0]
             self.bindings.append(b)
         elif _is_half(b.var):
             self._bind_both(b, self._widened(call))
-        elif any(a in self.made or (_is_half(a) and call.op != "cast") for a in call.args):
+        elif any(a in self.float32_of or (_is_half(a) and call.op != "cast") for a in call.args):
             value = self._widened(call)
-            same = value.op == "cast" and value.args[0].type == b.var.type
-            self.bindings.append(Binding(b.var, value.args[0] if same else value))
+            is_redundant = value.op == "cast" and value.args[0].type == b.var.type
+            self.bindings.append(Binding(b.var, value.args[0] if is_redundant else value))
         else:
             self.bindings.append(b)
 
@@ -225,15 +225,15 @@ class _Widened:
         """Bind a float32 value, and the variable of 16 bits to the same rounded."""
         assert isinstance(b.var.type, TensorType)
         var = RVar(f"{b.var.name}_wide", replace(b.var.type, dtype=b.var.type.dtype.sums))
-        self.made[b.var] = var
+        self.float32_of[b.var] = var
         rounded = ops.call("cast", var, span=value.span, dtype=b.var.type.dtype.name)
         self.bindings += [Binding(var, value), Binding(b.var, rounded)]
 
     def _in_wide(self, v: Value, span: str) -> Value:
         """`v` in float32: as it was computed, else by a cast."""
-        if v not in self.made:
-            self.made[v] = self._cast(v, span)
-        return self.made[v]
+        if v not in self.float32_of:
+            self.float32_of[v] = self._cast(v, span)
+        return self.float32_of[v]
 
     def _cast(self, v: Value, span: str) -> Value:
         if isinstance(v, Constant) and v.array.size <= _FEW:

@@ -48,39 +48,39 @@ def users(f: Function) -> dict[RVar, list[Call]]:
     """The calls that read each variable. A read by anything else (a tuple, the function's result)
     is listed as a call of `f` itself, without operands."""
     out: dict[RVar, list[Call]] = {}
-    other = Call(GlobalRef(f.name), ())
+    self_call = Call(GlobalRef(f.name), ())
     for b in f.bindings:
-        reader = b.value if isinstance(b.value, Call) else other
+        reader = b.value if isinstance(b.value, Call) else self_call
         for v in variables(b.value):
             out.setdefault(v, []).append(reader)
     for v in variables(f.result):
-        out.setdefault(v, []).append(other)
+        out.setdefault(v, []).append(self_call)
     return out
 
 
 def forward_aliases(f: Function) -> Function:
     """`f` without bindings `y = x` and `y = constant`; `f` itself if it has none."""
     by: dict[RVar, Value] = {}
-    kept: list[Binding] = []
+    bindings: list[Binding] = []
     for b in f.bindings:
-        bound = substitute(b.value, by)
-        if isinstance(bound, (RVar, Constant)) and bound.type == b.var.type:
-            by[b.var] = bound
+        definition = substitute(b.value, by)
+        if isinstance(definition, (RVar, Constant)) and definition.type == b.var.type:
+            by[b.var] = definition
         else:
-            kept.append(b if bound is b.value else Binding(b.var, bound))
+            bindings.append(b if definition is b.value else Binding(b.var, definition))
     if not by:
         return f
-    return Function(f.name, f.params, tuple(kept), substitute_value(f.result, by), f.attrs)
+    return Function(f.name, f.params, tuple(bindings), substitute_value(f.result, by), f.attrs)
 
 
 def live(f: Function) -> Function:
     """`f` without bindings whose variable is unused; `f` itself if it has none."""
     needed = set(variables(f.result))
-    kept: list[Binding] = []
+    live_bindings: list[Binding] = []
     for b in reversed(f.bindings):
         if b.var in needed:
-            kept.append(b)
+            live_bindings.append(b)
             needed.update(variables(b.value))
-    if len(kept) == len(f.bindings):
+    if len(live_bindings) == len(f.bindings):
         return f
-    return Function(f.name, f.params, tuple(reversed(kept)), f.result, f.attrs)
+    return Function(f.name, f.params, tuple(reversed(live_bindings)), f.result, f.attrs)

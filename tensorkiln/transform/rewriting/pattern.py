@@ -71,12 +71,12 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """`name(*args, *rest, **attrs)`; without `rest` ("") the number of operands must be that of
+    """`name(*args, *tail, **attrs)`; without `tail` ("") the number of operands must be that of
     `args`. Attributes that are not listed may have any value."""
 
     name: str
     args: tuple[Pattern, ...]
-    rest: str
+    tail: str
     attrs: tuple[tuple[str, AnyValue | Literal], ...]
 
 
@@ -107,7 +107,7 @@ def parse(text: str) -> Pattern:
     return _parse(ast.parse(text.strip(), mode="eval").body)
 
 
-def checked(text: str, where: str) -> Pattern:
+def checked(text: str, location: str) -> Pattern:
     """Parse a pattern that a caller wrote.
 
     Raises UserError if it is not a pattern (code `bad-rule`) or calls an operator that does not
@@ -119,7 +119,7 @@ def checked(text: str, where: str) -> Pattern:
         raise UserError(
             f"{text!r} is not a pattern: {error}",
             code="bad-rule",
-            where=where,
+            where=location,
             hint="write it as calls of operators, such as relu(max_pool2d(x))",
         ) from error
     for name in operators(p):
@@ -127,23 +127,23 @@ def checked(text: str, where: str) -> Pattern:
             raise UserError(
                 f"{text!r}: no operator is called {name!r}",
                 code="unknown-operator",
-                where=where,
+                where=location,
                 hint=nearest(name, ops.OPS),
             )
     return p
 
 
-def require_call(p: Pattern, text: str, where: str) -> None:
+def require_call(p: Pattern, text: str, location: str) -> None:
     """UserError (code `bad-rule`) unless the outermost part of a pattern is an operator, or
     alternatives of operators: `match_call` finds no other."""
     if isinstance(p, Either):
         for option in p.options:
-            require_call(option, text, where)
+            require_call(option, text, location)
     elif not isinstance(p, Op):
         raise UserError(
             f"{text!r} matches no call: the outermost part of a rule must be an operator",
             code="bad-rule",
-            where=where,
+            where=location,
             hint="write it as a call of an operator, such as relu(max_pool2d(x))",
         )
 
@@ -170,26 +170,26 @@ def _parse(node: ast.expr) -> Pattern:
             return Uniform(-float(value), float(np.float32(value)) == value)
         case ast.NamedExpr(ast.Name(name), inner):
             return Named(name, _parse(inner))
-        case ast.BinOp(left, ast.BitOr(), right):
-            return Either((_parse(left), _parse(right)))
+        case ast.BinOp(lhs, ast.BitOr(), rhs):
+            return Either((_parse(lhs), _parse(rhs)))
         case ast.Call(ast.Name(name), args, keywords):
             return _parse_call(name, args, keywords)
     raise ValueError(f"not a pattern: {ast.unparse(node)}")
 
 
 def _parse_call(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Op:
-    rest = ""
+    tail = ""
     if args and isinstance(args[-1], ast.Starred):
         star = args[-1].value
         assert isinstance(star, ast.Name)
-        rest, args = star.id, args[:-1]
+        tail, args = star.id, args[:-1]
     attrs: list[tuple[str, AnyValue | Literal]] = []
     for k in keywords:
         assert k.arg is not None
-        bound = isinstance(k.value, ast.Name)
-        value = AnyValue(k.value.id) if bound else Literal(ast.literal_eval(k.value))  # type: ignore[attr-defined]
+        is_name = isinstance(k.value, ast.Name)
+        value = AnyValue(k.value.id) if is_name else Literal(ast.literal_eval(k.value))  # type: ignore[attr-defined]
         attrs.append((k.arg, value))
-    return Op(name, tuple(map(_parse, args)), rest, tuple(attrs))
+    return Op(name, tuple(map(_parse, args)), tail, tuple(attrs))
 
 
 def heads(p: Pattern) -> frozenset[str]:
@@ -219,65 +219,65 @@ def match_call(p: Pattern, call: Call, lookup: Lookup) -> Iterator[Found]:
                 yield from match_call(option, call, lookup)
 
 
-def match_value(p: Pattern, v: Value, lookup: Lookup, found: Found) -> Iterator[Found]:
-    """Yield `found`, extended by the names that each way of matching `v` binds."""
+def match_value(p: Pattern, v: Value, lookup: Lookup, captures: Found) -> Iterator[Found]:
+    """Yield `captures`, extended by the names that each way of matching `v` binds."""
     match p:
         case AnyValue(name="_"):
-            yield found
+            yield captures
         case AnyValue(name=name):
-            yield from _bind(name, v, found)
+            yield from _bind(name, v, captures)
         case AnyConstant(name=name):
             if isinstance(v, Constant) and v.type.layout is None:
-                yield from _bind(name, v, found)
+                yield from _bind(name, v, captures)
         case Uniform(value=value, exact=exact):
             if _is_number(v, value, exact):
-                yield found
+                yield captures
         case Named(name=name, pattern=inner):
-            for more in match_value(inner, v, lookup, found):
-                yield from _bind(name, v, more)
+            for inner_captures in match_value(inner, v, lookup, captures):
+                yield from _bind(name, v, inner_captures)
         case Either(options=options):
             for option in options:
-                yield from match_value(option, v, lookup, found)
+                yield from match_value(option, v, lookup, captures)
         case Op():
-            bound = lookup(v) if isinstance(v, RVar) else None
-            if isinstance(bound, Call):
-                yield from _match_op(p, bound, lookup, found)
+            definition = lookup(v) if isinstance(v, RVar) else None
+            if isinstance(definition, Call):
+                yield from _match_op(p, definition, lookup, captures)
 
 
-def _match_op(p: Op, call: Call, lookup: Lookup, found: Found) -> Iterator[Found]:
+def _match_op(p: Op, call: Call, lookup: Lookup, captures: Found) -> Iterator[Found]:
     if call.callee != p.name or len(call.args) < len(p.args):
         return
-    if len(call.args) > len(p.args) and not p.rest:
+    if len(call.args) > len(p.args) and not p.tail:
         return
     for key, want in p.attrs:
         have = call.attrs.get(key)
         if isinstance(want, AnyValue):
-            found = {**found, want.name: have}
+            captures = {**captures, want.name: have}
         elif have != want.value or isinstance(have, bool) != isinstance(want.value, bool):
             return
-    if p.rest:
-        found = {**found, p.rest: call.args[len(p.args) :]}
+    if p.tail:
+        captures = {**captures, p.tail: call.args[len(p.args) :]}
     swapped = p.name in COMMUTATIVE and len(p.args) == 2
     for order in permutations(call.args) if swapped else (call.args[: len(p.args)],):
-        yield from _match_all(p.args, order, lookup, found)
+        yield from _match_all(p.args, order, lookup, captures)
 
 
 def _match_all(
-    ps: tuple[Pattern, ...], vs: tuple[Value, ...], lookup: Lookup, found: Found
+    ps: tuple[Pattern, ...], vs: tuple[Value, ...], lookup: Lookup, captures: Found
 ) -> Iterator[Found]:
     if not ps:
-        yield found
+        yield captures
         return
-    for more in match_value(ps[0], vs[0], lookup, found):
-        yield from _match_all(ps[1:], vs[1:], lookup, more)
+    for first_captures in match_value(ps[0], vs[0], lookup, captures):
+        yield from _match_all(ps[1:], vs[1:], lookup, first_captures)
 
 
-def _bind(name: str, v: Value, found: Found) -> Iterator[Found]:
-    have = found.get(name)
+def _bind(name: str, v: Value, captures: Found) -> Iterator[Found]:
+    have = captures.get(name)
     if have is None:
-        yield {**found, name: v}
+        yield {**captures, name: v}
     elif have is v:
-        yield found
+        yield captures
 
 
 def uniform(v: Value) -> float | None:

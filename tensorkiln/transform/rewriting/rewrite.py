@@ -40,7 +40,7 @@ MAX_SWEEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Replace what matches `before` by `after` if the condition `where` holds.
+    """Replace what matches `before` by `after` if `condition` holds.
 
     `before` is a pattern (`pattern.py`) whose outermost part is an operator. `after` is a pattern
     over the names of `before`, or a function that builds the value with `Match.emit`, and returns
@@ -49,7 +49,7 @@ class Rule:
 
     before: str
     after: str | Callable[[Match], Value | None]
-    where: Callable[[Match], bool] | None = None
+    condition: Callable[[Match], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -61,29 +61,29 @@ class Rule:
 class Match:
     """One match of a rule's pattern: `m["x"]` is the value that `x` matched.
 
-    `call` is the matched call, `type` the type of its result, `found` everything by name.
+    `call` is the matched call, `type` the type of its result, `captures` everything by name.
     """
 
-    __slots__ = ("_rewriter", "call", "found", "type")
+    __slots__ = ("_rewriter", "call", "captures", "type")
 
-    def __init__(self, rewriter: Sweep, call: Call, found: P.Found, type_: TensorType):
+    def __init__(self, rewriter: Sweep, call: Call, captures: P.Found, type_: TensorType):
         self._rewriter = rewriter
-        self.call, self.found, self.type = call, found, type_
+        self.call, self.captures, self.type = call, captures, type_
 
     def __getitem__(self, name: str) -> Value:
-        return self.found[name]  # type: ignore[return-value]
+        return self.captures[name]  # type: ignore[return-value]
 
     def attr(self, name: str) -> Any:
         """The value of the attribute that the pattern binds to `name`."""
-        return self.found[name]
+        return self.captures[name]
 
     def rest(self, name: str) -> tuple[Value, ...]:
         """The operands that `*name` matched."""
-        return self.found[name]  # type: ignore[return-value]
+        return self.captures[name]  # type: ignore[return-value]
 
     def constant(self, name: str) -> Constant:
         """The constant that a name with a capital letter matched."""
-        value = self.found[name]
+        value = self.captures[name]
         assert isinstance(value, Constant)
         return value
 
@@ -118,8 +118,8 @@ class Match:
 
     def definition(self, v: Value) -> Call | None:
         """The call that a value is bound to; None for parameters, constants and other bindings."""
-        bound = self.lookup(v) if isinstance(v, RVar) else None
-        return bound if isinstance(bound, Call) else None
+        definition = self.lookup(v) if isinstance(v, RVar) else None
+        return definition if isinstance(definition, Call) else None
 
     def producer(self, name: str) -> Call:
         """The call that the value of a name is bound to; it must be bound to one."""
@@ -241,10 +241,10 @@ class Sweep:
 
     def lookup(self, v: RVar) -> Bound | None:
         """What a variable is bound to, looking through `y = x`."""
-        bound = self.definitions.get(v)
-        while isinstance(bound, RVar):
-            bound = self.definitions.get(bound)
-        return bound
+        definition = self.definitions.get(v)
+        while isinstance(definition, RVar):
+            definition = self.definitions.get(definition)
+        return definition
 
     def use_count(self, v: Value) -> int:
         """An upper bound: reads by calls that became unused count until the next sweep."""
@@ -263,14 +263,14 @@ class Sweep:
         return var
 
     def _binding(self, b: Binding) -> None:
-        bound = substitute(b.value, self.replaced)
-        if not isinstance(bound, Call) or not isinstance(b.var.type, TensorType):
-            self._bind(b.var, bound)
+        definition = substitute(b.value, self.replaced)
+        if not isinstance(definition, Call) or not isinstance(b.var.type, TensorType):
+            self._bind(b.var, definition)
             return
         self.base = b.var.name
-        new = self._apply(bound, b.var.type)
+        new = self._apply(definition, b.var.type)
         if new is None:
-            self._bind(b.var, bound)
+            self._bind(b.var, definition)
         elif isinstance(new, RVar) and self._is_last(new):
             self._take_name(b.var, new)
         else:
@@ -298,8 +298,8 @@ class Sweep:
         self._depth += 1
         try:
             for rule, p in rows:
-                for found in P.match_call(p, call, self.lookup):
-                    new = self._build(rule, Match(self, call, found, type_))
+                for captures in P.match_call(p, call, self.lookup):
+                    new = self._build(rule, Match(self, call, captures, type_))
                     if new is not None:
                         self.applied = rule
                         say(RULES, f"{self.f.name}: {call.span or self.base}: {rule.name}")
@@ -309,7 +309,7 @@ class Sweep:
         return None
 
     def _build(self, rule: Rule, m: Match) -> Value | None:
-        if rule.where is not None and not rule.where(m):
+        if rule.condition is not None and not rule.condition(m):
             return None
         mark, applied = len(self.out), self.applied
         new = build(P.parse(rule.after), m) if isinstance(rule.after, str) else rule.after(m)
@@ -324,9 +324,9 @@ class Sweep:
         self.applied = applied
         return None
 
-    def _bind(self, var: RVar, bound: Bound) -> None:
-        self.definitions[var] = bound
-        self.out.append(Binding(var, bound))
+    def _bind(self, var: RVar, definition: Bound) -> None:
+        self.definitions[var] = definition
+        self.out.append(Binding(var, definition))
 
     def _count(self, v: Value, times: int) -> None:
         for var in variables(v):
@@ -349,7 +349,7 @@ def build(p: P.Pattern, m: Match) -> Value:
         case P.Uniform(value=value):
             return m.scalar(value)
         case P.Op():
-            args = [build(a, m) for a in p.args] + list(m.rest(p.rest) if p.rest else ())
+            args = [build(a, m) for a in p.args] + list(m.rest(p.tail) if p.tail else ())
             attrs: dict[str, Any] = {
                 k: v.value if isinstance(v, P.Literal) else m.attr(v.name) for k, v in p.attrs
             }

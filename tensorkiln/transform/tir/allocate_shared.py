@@ -24,16 +24,16 @@ from tensorkiln.ir.visit import map_stmt
 
 @dataclass(frozen=True, slots=True)
 class AllocateShared:
-    """`most`: the bytes of shared memory of one block, the option `max_shared_memory_per_block` of
+    """`limit`: the bytes of shared memory of one block, the option `max_shared_memory_per_block` of
     a target; None for no limit. `devices`: the same by device key, for functions whose attribute
     `target` names one."""
 
-    most: int | None = None
+    limit: int | None = None
     devices: tuple[tuple[str, int], ...] = ()
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Move the allocations of every device function. Raises UnsupportedError that names all
-        which need more than `most` bytes."""
+        which need more than `limit` bytes."""
         issues = [_issue(f, *need) for f in mod.prim_funcs if (need := self._excess(f))]
         if issues:
             raise UnsupportedError(issues)
@@ -41,11 +41,11 @@ class AllocateShared:
 
     def _excess(self, f: PrimFunc) -> tuple[int, int] | None:
         """(bytes that a device function needs, bytes that there are), if it needs too many."""
-        most = dict(self.devices).get(str(f.attrs.get("target")), self.most)
-        if most is None or not f.is_device:
+        limit = dict(self.devices).get(str(f.attrs.get("target")), self.limit)
+        if limit is None or not f.is_device:
             return None
         need = launch_of(f).shared_bytes
-        return (need, most) if need > most else None
+        return (need, limit) if need > limit else None
 
 
 def _issue(f: PrimFunc, need: int, have: int) -> Issue:

@@ -69,11 +69,11 @@ def with_async_copies(f: PrimFunc) -> PrimFunc:
 
     def marked(s: Stmt) -> Stmt:
         if isinstance(s, If) and s.orelse is None and long:
-            then = marked(s.then)
-            nests = then.stmts if isinstance(then, Seq) else (then,)
+            then_body = marked(s.then)
+            nests = then_body.stmts if isinstance(then_body, Seq) else (then_body,)
             if all(map(is_asynchronous, nests)):
                 return seq(*(_only_if(s.cond, n) for n in nests))
-            return s if then is s.then else replace(s, then=then)
+            return s if then_body is s.then else replace(s, then=then_body)
         if thread_of(s) not in THREAD_INDICES or not isinstance(s, For):
             return map_stmt(s, lambda e: e, marked)
         if is_asynchronous(s) or not _only_copies(s, ahead):

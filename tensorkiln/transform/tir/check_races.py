@@ -74,16 +74,16 @@ class Fault:
     def __str__(self) -> str:
         a, b = self.first, self.second
         cell = f"{self.buffer}[{', '.join(map(str, self.element))}]"
-        given = ", ".join(f"{k} = {v}" for k, v in self.sizes)
-        tail = f" ({given})" if given else ""
+        sizes = ", ".join(f"{k} = {v}" for k, v in self.sizes)
+        tail = f" ({sizes})" if sizes else ""
         text = f"{cell} is {_done(a)} by `{a.statement}` in thread {a.thread}"
         if b is None:
             return f"{text} of block {a.block}, outside of its buffer{tail}"
-        other = f"{_done(b)} by `{b.statement}` in thread {b.thread}"
+        second_access = f"{_done(b)} by `{b.statement}` in thread {b.thread}"
         if self.kind == "blocks":
-            return f"{text} of block {a.block} and {other} of block {b.block}{tail}"
+            return f"{text} of block {a.block} and {second_access} of block {b.block}{tail}"
         lack = "no wait for copies" if self.kind == "copy" else "no barrier"
-        return f"{text} and {other} of block {a.block} with {lack} in between{tail}"
+        return f"{text} and {second_access} of block {a.block} with {lack} in between{tail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +146,20 @@ def check_races(mod: IRModule) -> IRModule:
 def _require_proved(f: PrimFunc) -> None:
     """Raise UserError for the first fault of a device function, and warn of its doubts."""
     if f.is_device:
-        found = races_of(f, notes=False)
-        for fault in found.faults:
-            more = f"; {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
+        races = races_of(f, notes=False)
+        for fault in races.faults:
+            tail = f"; {len(races.faults) - 1} more" if len(races.faults) > 1 else ""
             is_race = fault.kind != "bounds"
             hint = "threads that share memory need a barrier in between: insert_barriers"
             if fault.kind == "blocks":
                 hint = "give each block elements of its own"
             raise UserError(
-                f"{fault}{more}",
+                f"{fault}{tail}",
                 code="device-race" if is_race else "out-of-bounds",
                 where=f.name,
                 hint=hint if is_race else "an `if` around the access leaves these out",
             )
-        for doubt in found.doubts:
+        for doubt in races.doubts:
             warnings.warn(f"{f.name}: {doubt}", UnprovedWarning, stacklevel=2)
 
 
@@ -179,39 +179,39 @@ class _Check:
         self.f, self.conflicts = f, Conflicts(f)
         self.faults: dict[Fault, None] = {}
         self.doubts: dict[Doubt, None] = {}
-        self.known: set[tuple[object, ...]] = set()
+        self.fault_keys: set[tuple[object, ...]] = set()
 
     def run(self) -> None:
-        for found in self._outside():
-            self._add("bounds", found, True)
+        for conflict in self._outside():
+            self._add("bounds", conflict, True)
         barriers = self.conflicts.phases.barriers()
-        for way in self.conflicts.meetings():
-            if not way.sure & barriers:
-                self._on_the_way(way, False, not way.maybe & barriers)
+        for path in self.conflicts.meetings():
+            if not path.sure & barriers:
+                self._on_the_way(path, False, not path.maybe & barriers)
         pending = self.conflicts.phases.pending()
-        for way in self.conflicts.from_copies():
-            if not waited(way.least, pending):
-                self._on_the_way(way, True, not waited(way.most, pending))
-        for found in self.conflicts.of_blocks():
-            self._add("blocks", found, True)
+        for path in self.conflicts.from_copies():
+            if not waited(path.sure_events, pending):
+                self._on_the_way(path, True, not waited(path.maybe_events, pending))
+        for conflict in self.conflicts.of_blocks():
+            self._add("blocks", conflict, True)
 
     def _outside(self) -> Iterator[Conflict]:
         for accesses in self.conflicts.of.accesses.values():
             for m in accesses:
-                found = self.conflicts.outside(m)
-                if found is not None:
-                    yield found
+                conflict = self.conflicts.outside(m)
+                if conflict is not None:
+                    yield conflict
 
-    def _on_the_way(self, way: Meeting, late: bool, certain: bool) -> None:
-        for found in self.conflicts.conflicts(way, late):
-            self._add("copy" if late else "race", found, certain)
+    def _on_the_way(self, path: Meeting, late: bool, certain: bool) -> None:
+        for conflict in self.conflicts.conflicts(path, late):
+            self._add("copy" if late else "race", conflict, certain)
 
     def _add(self, kind: str, c: Conflict, certain: bool) -> None:
         sure = certain and c.certain and c.values is not None
         key = (kind, sure, c.m.home, *sorted((id(c.m.stmt), id(c.n.stmt))))
-        if key in self.known:
+        if key in self.fault_keys:
             return
-        self.known.add(key)
+        self.fault_keys.add(key)
         name = c.m.buffer.name
         if not sure or c.values is None:
             self.doubts[Doubt(kind, self.f.name, name, line_of(c.m.stmt), line_of(c.n.stmt))] = None

@@ -70,31 +70,31 @@ class FoldGrid:
 
 def _may_exceed(f: PrimFunc) -> bool:
     """Whether there may be more blocks along y or z than a grid has."""
-    most = [bound(extent, Bounds())[1] for extent in launch_of(f).grid[1:]]
-    return any(m is None or m > MOST_ALONG_Y for m in most)
+    upper_bounds = [bound(extent, Bounds())[1] for extent in launch_of(f).grid[1:]]
+    return any(m is None or m > MOST_ALONG_Y for m in upper_bounds)
 
 
 def folded_grid(f: PrimFunc) -> PrimFunc:
     """A device function all of whose blocks are along x."""
     launch = launch_of(f)
     total = _total(launch.grid)
-    known = int_value(total)
-    if known is not None and known > MOST_ALONG_X:
+    block_count = int_value(total)
+    if block_count is not None and block_count > MOST_ALONG_X:
         raise UnsupportedError(
-            f"a grid of {known} blocks, and a device of CUDA has at most {MOST_ALONG_X}",
+            f"a grid of {block_count} blocks, and a device of CUDA has at most {MOST_ALONG_X}",
             where=f.name,
             hint="more elements for each thread, or a loop around the threads",
         )
     block = Var("block", INT64)
     number = cast(block, _NUMBER)
     loops = sorted(launch.loops, key=lambda s: BLOCK_INDICES.index(str(s.attrs["thread"])))
-    body, left = launch.body, number
+    body, quotient = launch.body, number
     values: list[tuple[For, Expr]] = []
     for s in loops[:-1]:
         extent = cast(s.extent, _NUMBER)
-        values.append((s, binary("floormod", left, extent)))
-        left = binary("floordiv", left, extent)
-    values.append((loops[-1], left))
+        values.append((s, binary("floormod", quotient, extent)))
+        quotient = binary("floordiv", quotient, extent)
+    values.append((loops[-1], quotient))
     for s, value in reversed(values):
         body = Let(s.var, binary("add", s.lo, cast(value, s.var.dtype)), body)
     attrs = Attrs.of(thread=BLOCK_INDICES[0])

@@ -75,8 +75,8 @@ def _stmt(s: Stmt, bounds: Bounds) -> Stmt:
         return _while(s, bounds)
     below = bounds.with_loop(s.var, s.lo, s.extent) if isinstance(s, For) else bounds
     flags = _Flags(bounds)
-    made = map_stmt(s, flags.value, lambda t: _stmt(t, below))
-    return flags.around(made)
+    new_stmt = map_stmt(s, flags.value, lambda t: _stmt(t, below))
+    return flags.around(new_stmt)
 
 
 def _while(s: While, bounds: Bounds) -> Stmt:

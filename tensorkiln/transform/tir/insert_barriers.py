@@ -66,13 +66,13 @@ def with_barriers(f: PrimFunc) -> PrimFunc:
     conflicts = Conflicts(f)
     costs = _costs(conflicts.phases)
     ways = [w for w in conflicts.meetings() if w.sure]
-    late, other = (_needed(conflicts, ways, which) for which in (True, False))
-    points = dict.fromkeys(cheapest(_least([*late, *other]), costs), "block")
+    late, ordinary = (_needed(conflicts, ways, is_late) for is_late in (True, False))
+    points = dict.fromkeys(cheapest(_least([*late, *ordinary]), costs), "block")
     points.update(dict.fromkeys(cheapest([gaps & points.keys() for gaps in late], costs), "copies"))
     if not points:
         return f
-    made = _with_body(f, conflicts, conflicts.phases.with_barriers(points))
-    return _relaxed(made) if "copies" in points.values() else made
+    new_function = _with_body(f, conflicts, conflicts.phases.with_barriers(points))
+    return _relaxed(new_function) if "copies" in points.values() else new_function
 
 
 def _with_body(f: PrimFunc, conflicts: Conflicts, body: Stmt) -> PrimFunc:
@@ -88,7 +88,7 @@ def _relaxed(f: PrimFunc) -> PrimFunc:
     if conflicts.parts <= 2:  # only the copies of one round are in flight
         return f
     ways = (w for w in conflicts.from_copies() if not w.at_once)
-    needs = [w.least for w in ways if conflicts.may_conflict(w)]
+    needs = [w.sure_events for w in ways if conflicts.may_conflict(w)]
     pending = conflicts.phases.pending()
     for point in pending:
         for count in range(_MOST_PENDING, 0, -1):
@@ -107,24 +107,24 @@ def _needed(conflicts: Conflicts, ways: Sequence[Meeting], late: bool) -> list[f
         return []
     if late:
         pending = conflicts.phases.pending()
-        ways = [w for w in ways if not waited(w.least, pending)]
+        ways = [w for w in ways if not waited(w.sure_events, pending)]
     else:
-        there = conflicts.phases.barriers()
-        ways = [w for w in ways if not w.sure & there]
-    found: set[frozenset[Point]] = set()
+        barriers = conflicts.phases.barriers()
+        ways = [w for w in ways if not w.sure & barriers]
+    conflict_sets: set[frozenset[Point]] = set()
     # A set that contains another is hit whenever that one is, so isl need not be asked about it.
-    for way in sorted(ways, key=lambda w: len(w.sure)):
-        if any(s <= way.sure for s in found):
+    for path in sorted(ways, key=lambda w: len(w.sure)):
+        if any(s <= path.sure for s in conflict_sets):
             continue
-        if conflicts.any_conflict(way, late):
-            found.add(way.sure)
-    return [s for s in dict.fromkeys(w.sure for w in ways) if s in found]
+        if conflicts.any_conflict(path, late):
+            conflict_sets.add(path.sure)
+    return [s for s in dict.fromkeys(w.sure for w in ways) if s in conflict_sets]
 
 
 def _least(sets: Sequence[frozenset[Point]]) -> list[frozenset[Point]]:
     """The sets that contain no other set: the others are hit whenever these are."""
-    found = dict.fromkeys(sets)
-    return [s for s in found if not any(other < s for other in found)]
+    distinct_sets = dict.fromkeys(sets)
+    return [s for s in distinct_sets if not any(subset < s for subset in distinct_sets)]
 
 
 def _costs(phases: Phases) -> dict[Point, int]:

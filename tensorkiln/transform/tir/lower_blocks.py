@@ -177,7 +177,7 @@ def _steps(view: Buffer, source: Buffer) -> tuple[tuple[int, Expr], ...] | None:
     if len(source.shape) == 1 and int_value(source.strides[0]) == 1:
         return tuple((0, stride) for stride in view.strides)
     free = list(range(len(source.shape)))
-    found: dict[int, tuple[int, Expr]] = {}
+    steps: dict[int, tuple[int, Expr]] = {}
     for k in reversed(range(len(view.shape))):
         if int_value(view.shape[k]) == 1:
             continue  # its index is always 0
@@ -185,10 +185,10 @@ def _steps(view: Buffer, source: Buffer) -> tuple[tuple[int, Expr], ...] | None:
         if not fits:
             return None
         free.remove(fits[-1])
-        found[k] = (fits[-1], const(1))
+        steps[k] = (fits[-1], const(1))
     if not source.shape:
-        return None if found or view.shape else ()
-    return tuple(found.get(k, (0, const(0))) for k in range(len(view.shape)))
+        return None if steps or view.shape else ()
+    return tuple(steps.get(k, (0, const(0))) for k in range(len(view.shape)))
 
 
 def _shapes_mention(s: Block, var: Var) -> bool:
@@ -196,8 +196,8 @@ def _shapes_mention(s: Block, var: Var) -> bool:
 
     Then `var` must remain a variable: the pass does not rebuild buffers.
     """
-    made = [t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)]
-    return any(var in free_vars(e) for b in made for e in (*b.shape, *b.strides))
+    buffers = [t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)]
+    return any(var in free_vars(e) for b in buffers for e in (*b.shape, *b.strides))
 
 
 __all__ = ["lower_blocks", "lower_function"]

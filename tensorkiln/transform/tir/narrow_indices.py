@@ -73,8 +73,8 @@ class _Narrower:
     """Rewrites one program. `vars` maps variables to the narrow ones that replace them, `bounds`
     has the ranges of variables of the program as it was."""
 
-    def __init__(self, kept: frozenset[Var]):
-        self.kept = kept
+    def __init__(self, wide_vars: frozenset[Var]):
+        self.wide_vars = wide_vars
         self.vars: dict[Var, Var] = {}
         self.bounds = Bounds()
         self.memo: dict[int, tuple[Expr, Expr]] = {}  # of the current statement
@@ -89,14 +89,14 @@ class _Narrower:
         match s:
             case For():
                 return self._loop(s)
-            case Let(var, value, body) if self._fits(value) and var not in self.kept:
+            case Let(var, value, body) if self._fits(value) and var not in self.wide_vars:
                 self.bounds = self.bounds.with_range(var, *bound(value, self.bounds))
                 short = self.vars[var] = Var(var.name, INT32)
                 return Let(short, self._short(value), self.stmt(body))
             case Store(_, indices, value):
                 new, wide = self._indices(indices), self.wide(value)
-                same = new is indices and wide is value
-                return s if same else replace(s, indices=new, value=wide)
+                is_unchanged = new is indices and wide is value
+                return s if is_unchanged else replace(s, indices=new, value=wide)
             case Prefetch(_, indices):
                 new = self._indices(indices)
                 return s if new is indices else replace(s, indices=new)
@@ -107,7 +107,7 @@ class _Narrower:
         if s.var.dtype != INT64 or not all(map(self._proved, (s.lo, s.extent, last))):
             return map_stmt(s, self.wide, self.stmt)
         self.bounds = self.bounds.with_loop(s.var, s.lo, s.extent)
-        if s.var in self.kept:
+        if s.var in self.wide_vars:
             return map_stmt(s, self.wide, self.stmt)
         lo, extent = self._short(s.lo), self._short(s.extent)
         short = self.vars[s.var] = Var(s.var.name, INT32)
@@ -117,10 +117,10 @@ class _Narrower:
 
     def wide(self, e: Expr) -> Expr:
         """`e` in its own type, with narrow parts. Shared subexpressions stay shared."""
-        found = self.memo.get(id(e))
-        if found is None:
-            found = self.memo[id(e)] = (e, self._wide(e))
-        return found[1]
+        entry = self.memo.get(id(e))
+        if entry is None:
+            entry = self.memo[id(e)] = (e, self._wide(e))
+        return entry[1]
 
     def _wide(self, e: Expr) -> Expr:
         if self._fits(e):

@@ -113,8 +113,8 @@ def _idle(s: Stmt, hidden: Set[Var], private: set[Buffer]) -> Expr:
         case Alloc() | Let() | MatchBuffer():
             _note(s, private)
             return _idle(s.body, hidden, private)
-        case If(_, then, orelse):
-            return _all([then] if orelse is None else [then, orelse], hidden, private)
+        case If(_, then_body, orelse):
+            return _all([then_body] if orelse is None else [then_body, orelse], hidden, private)
         case Seq(stmts):
             return _all(stmts, hidden, private)
         case Store(buffer):

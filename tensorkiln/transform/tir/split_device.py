@@ -72,14 +72,14 @@ def split_device(mod: IRModule) -> IRModule:
     that allocates local memory for a whole block.
     """
     functions: list[AnyFunction] = []
-    taken = {f.name for f in mod.functions}
+    names = {f.name for f in mod.functions}
     for f in mod.functions:
         split = isinstance(f, PrimFunc) and not f.is_device and has_threads(f.body)
-        new = _Split(f, taken).functions() if split and isinstance(f, PrimFunc) else [f]
-        taken |= {g.name for g in new}
+        new = _Split(f, names).functions() if split and isinstance(f, PrimFunc) else [f]
+        names |= {g.name for g in new}
         functions += new
-    same = len(functions) == len(mod.functions)
-    return mod if same else mod.with_functions(tuple(functions))
+    is_unchanged = len(functions) == len(mod.functions)
+    return mod if is_unchanged else mod.with_functions(tuple(functions))
 
 
 def has_threads(s: Stmt) -> bool:
@@ -88,18 +88,18 @@ def has_threads(s: Stmt) -> bool:
 
 
 class _Split:
-    """Divides one program; `taken` are the names of functions that the module has."""
+    """Divides one program; `names` are those of functions that the module has."""
 
-    def __init__(self, f: PrimFunc, taken: Container[str]):
-        self.f, self.taken = f, taken
-        self.made: list[PrimFunc] = []
+    def __init__(self, f: PrimFunc, names: Container[str]):
+        self.f, self.names = f, names
+        self.device_functions: list[PrimFunc] = []
         self.between: list[Buffer] = []  # buffers that launches hand on, allocated so far
         self.several = sum(1 for _ in _nests(f.body)) > 1
 
     def functions(self) -> list[AnyFunction]:
         """The program, which launches, and the device functions that it launches."""
         body = self._host(self.f.body)
-        return [replace(self.f, body=body), *self.made]
+        return [replace(self.f, body=body), *self.device_functions]
 
     def _fail(self, message: str, hint: str) -> UnsupportedError:
         return UnsupportedError(message, where=self.f.name, hint=hint)
@@ -117,9 +117,9 @@ class _Split:
                 self.between.append(buffer)
                 return Alloc(buffer, self._host(body))
         name = s.var.name if isinstance(s, For) else ""
-        what = f"loop {name} around launches" if has_threads(s) and name else _what(s)
+        subject = f"loop {name} around launches" if has_threads(s) and name else _what(s)
         raise self._fail(
-            f"{what} outside of the loops over blockIdx",
+            f"{subject} outside of the loops over blockIdx",
             "a program for a device consists of nests of such loops: bind this part too",
         )
 
@@ -128,21 +128,21 @@ class _Split:
         loops, body = block_loops(s)
         body = self._block(body)
         if not loops:
-            zero, one = IntImm(0), IntImm(1)
+            lo, extent = IntImm(0), IntImm(1)
             attrs = Attrs.of(thread=BLOCK_INDICES[0])
-            body = For(Var("block"), zero, one, "thread", body, attrs)
+            body = For(Var("block"), lo, extent, "thread", body, attrs)
         for loop in reversed(loops):
             body = replace(loop, body=body)
         device = self._function(body)
         launch = launch_of(device)
-        bound = {x.var for x in launch.loops}
+        block_vars = {x.var for x in launch.loops}
         for loop in launch.loops:
-            if has_load(loop.extent) or not bound.isdisjoint(free_vars(loop.extent)):
+            if has_load(loop.extent) or not block_vars.isdisjoint(free_vars(loop.extent)):
                 raise self._fail(
                     f"the number of blocks along {thread_of(loop)} is known only inside of them",
                     "a grid has an extent that follows from the sizes of the program's parameters",
                 )
-        self.made.append(device)
+        self.device_functions.append(device)
         args = tuple(
             AddressOf(p, tuple(IntImm(0) for _ in p.shape)) if isinstance(p, Buffer) else p
             for p in device.params
@@ -151,41 +151,45 @@ class _Split:
 
     def _function(self, body: Stmt) -> PrimFunc:
         """The device function of a nest."""
-        name = f"{self.f.name}_{len(self.made)}" if self.several else f"{self.f.name}_device"
+        name = (
+            f"{self.f.name}_{len(self.device_functions)}"
+            if self.several
+            else f"{self.f.name}_device"
+        )
         buffers, variables = _used(body)
-        known = [*self.f.buffers, *self.between]
-        used = [b for b in known if b in buffers]
-        variables |= {v for b in used for d in (*b.shape, *b.strides) for v in free_vars(d)}
-        written = [b for b in used if _writes(body, b)]
-        read = [b for b in used if b not in written]
+        candidates = [*self.f.buffers, *self.between]
+        accessed = [b for b in candidates if b in buffers]
+        variables |= {v for b in accessed for d in (*b.shape, *b.strides) for v in free_vars(d)}
+        written = [b for b in accessed if _writes(body, b)]
+        read = [b for b in accessed if b not in written]
         scalars = [v for v in self.f.scalars if v in variables]
         params: tuple[Param, ...] = (*read, *written, *scalars)
         missing = sorted(v.name for v in variables if v not in self.f.scalars)
         if missing:
             message = f"size {missing[0]} is not a parameter"
             raise self._fail(message, "pass_sizes makes sizes parameters: run it before")
-        own = {k: v for k, v in self.f.attrs.items() if "." in k or k == "target"}
+        device_attrs = {k: v for k, v in self.f.attrs.items() if "." in k or k == "target"}
         return PrimFunc(
-            unused(name, self.taken),
+            unused(name, self.names),
             params,
             body,
             len(written),
             self._inplace(params, written),
             self.f.op_class,
-            attrs=Attrs.of(device_function=True, **own),
+            attrs=Attrs.of(device_function=True, **device_attrs),
         )
 
     def _inplace(self, params: tuple[Param, ...], written: list[Buffer]) -> tuple[int, ...]:
         """Positions of inputs that may have the memory of the output."""
         mine = [self.f.params[i] for i in self.f.inplace]
-        found = tuple(i for i, p in enumerate(params) if p in mine)
-        if found and len(written) > 1:
+        positions = tuple(i for i, p in enumerate(params) if p in mine)
+        if positions and len(written) > 1:
             raise self._fail(
-                f"{params[found[0]].name} may have the memory of the output, and a launch that "
+                f"{params[positions[0]].name} may have the memory of the output, and a launch that "
                 f"reads it writes {', '.join(b.name for b in written)}",
                 "leave out inplace=, or write only the output in that launch",
             )
-        return found if self.f.buffers[-1] in written else ()
+        return positions if self.f.buffers[-1] in written else ()
 
     # ---- what a block runs -------------------------------------------------------------------
 
@@ -252,13 +256,13 @@ def _one_thread(s: Stmt) -> Stmt:
 
 def _of_threads(s: Stmt) -> Stmt:
     """Statements of single threads. A buffer that they allocate is their own, so it is local."""
-    own: dict[Buffer, Buffer] = {}
+    local_buffers: dict[Buffer, Buffer] = {}
     for t in walk_stmt(s):
         if isinstance(t, Alloc) and t.buffer.scope == "global":
-            own[t.buffer] = replace(t.buffer, scope="local")
-        if isinstance(t, MatchBuffer) and t.source in own:
-            own[t.buffer] = replace(t.buffer, scope="local")
-    return replace_buffers(s, own) if own else s
+            local_buffers[t.buffer] = replace(t.buffer, scope="local")
+        if isinstance(t, MatchBuffer) and t.source in local_buffers:
+            local_buffers[t.buffer] = replace(t.buffer, scope="local")
+    return replace_buffers(s, local_buffers) if local_buffers else s
 
 
 def _perfect(s: For) -> Stmt:
@@ -270,26 +274,26 @@ def _perfect(s: For) -> Stmt:
     for t in walk_stmt(s):
         if isinstance(t, For) and (index := thread_of(t)):
             extents[index] = max(extents.get(index, 0), int_value(t.extent) or 0)
-    found = {index: Var(f"thread_{index[-1]}") for index in sorted(extents)}
-    body = _of_thread(s, found, frozenset())
-    for index, var in found.items():
+    thread_vars = {index: Var(f"thread_{index[-1]}") for index in sorted(extents)}
+    body = _of_thread(s, thread_vars, frozenset())
+    for index, var in thread_vars.items():
         attrs = Attrs.of(thread=index)
         body = For(var, IntImm(0), IntImm(extents[index]), "thread", body, attrs)
     return body
 
 
-def _of_thread(s: Stmt, found: Mapping[str, Var], bound: frozenset[str]) -> Stmt:
-    """What the thread with indices `found` does in a nest; `bound` are the indices of loops
-    around."""
+def _of_thread(s: Stmt, thread_vars: Mapping[str, Var], outer_indices: frozenset[str]) -> Stmt:
+    """What the thread with indices `thread_vars` does in a nest; `outer_indices` are those of
+    loops around."""
     if not any(thread_of(t) for t in walk_stmt(s)):
-        free = [v for index, v in found.items() if index not in bound]
+        free = [v for index, v in thread_vars.items() if index not in outer_indices]
         return If(logical_and(*(binary("eq", v, IntImm(0)) for v in free)), s) if free else s
     index = thread_of(s)
     if not index or not isinstance(s, For):
-        return map_stmt(s, lambda e: e, lambda t: _of_thread(t, found, bound))
-    mine = cast(found[index], s.var.dtype)
+        return map_stmt(s, lambda e: e, lambda t: _of_thread(t, thread_vars, outer_indices))
+    mine = cast(thread_vars[index], s.var.dtype)
     body = substitute_stmt(s.body, {s.var: binary("add", s.lo, mine)})
-    body = _of_thread(body, found, bound | {index})
+    body = _of_thread(body, thread_vars, outer_indices | {index})
     return If(binary("lt", mine, s.extent), body)
 
 
@@ -306,12 +310,12 @@ def _used(s: Stmt) -> tuple[set[Buffer], set[Var]]:
     """(the buffers, the variables) that a statement uses and does not bind itself."""
     buffers: set[Buffer] = set()
     variables: set[Var] = set()
-    own: set[Buffer] = set()
-    bound: set[Var] = set()
+    local_buffers: set[Buffer] = set()
+    local_vars: set[Var] = set()
     for t in walk_stmt(s):
-        bound |= set(bound_vars(t))
+        local_vars |= set(bound_vars(t))
         if isinstance(t, Alloc | MatchBuffer):
-            own.add(t.buffer)
+            local_buffers.add(t.buffer)
             for d in (*t.buffer.shape, *t.buffer.strides):
                 variables |= set(free_vars(d))
         for owner in ("buffer", "source"):
@@ -321,7 +325,7 @@ def _used(s: Stmt) -> tuple[set[Buffer], set[Var]]:
         for e in stmt_exprs(t):
             variables |= set(free_vars(e))
             buffers |= {x.buffer for x in walk(e) if hasattr(x, "buffer")}
-    return buffers - own, variables - bound
+    return buffers - local_buffers, variables - local_vars
 
 
 def _writes(s: Stmt, b: Buffer) -> bool:

@@ -128,9 +128,9 @@ class _Vectorizer:
                 return For(var, lo, extent, kind, self.stmt(body), attrs)
             case Alloc(buf, body):
                 return Alloc(buf, self.stmt(body))
-            case If(cond, then, orelse) if not self.uses(cond):
-                other = None if orelse is None else self.stmt(orelse)
-                return If(cond, self.stmt(then), other)
+            case If(cond, then_body, orelse) if not self.uses(cond):
+                else_body = None if orelse is None else self.stmt(orelse)
+                return If(cond, self.stmt(then_body), else_body)
             case Prefetch(buf, indices, locality, write):
                 if any(isinstance(x, Var) and x in self.lets for i in indices for x in walk(i)):
                     return seq()
@@ -144,9 +144,9 @@ class _Vectorizer:
             )
         raise self.unsupported(f"a statement {type(s).__name__}")
 
-    def unsupported(self, what: str) -> UnsupportedError:
+    def unsupported(self, construct: str) -> UnsupportedError:
         return UnsupportedError(
-            f"{what} cannot be vectorized over {self.var}",
+            f"{construct} cannot be vectorized over {self.var}",
             hint="make this loop serial, or `fission` it so that vectors have a loop of their own",
         )
 
@@ -168,18 +168,18 @@ class _Vectorizer:
         linear = affine(e, (self.var,), self.bounds)
         if linear is None:
             return self.expr(e)
-        coefficients, rest = linear
+        coefficients, offset = linear
         step = as_expr(coefficients.get(self.var, 0))
-        base = simplify(rest + step * self.lo)
+        base = simplify(offset + step * self.lo)
         if int_value(step) == 0:
             return base
         return Ramp(base, step, self.lanes)
 
     def expr(self, e: Expr) -> Expr:
-        found = self.memo.get(id(e))
-        if found is None:
-            found = self.memo[id(e)] = (e, self.rewrite(e))
-        return found[1]
+        entry = self.memo.get(id(e))
+        if entry is None:
+            entry = self.memo[id(e)] = (e, self.rewrite(e))
+        return entry[1]
 
     def rewrite(self, e: Expr) -> Expr:
         if e.dtype.lanes > 1 and self.uses(e):
