@@ -25,8 +25,8 @@ def check_array_types(f: Function) -> None:
     for one whose bytes are of another type than the tensor."""
     if ARRAY_TYPES not in f.attrs:
         return
-    made = f.result.type
-    results = made.fields if isinstance(made, TupleType) else (made,)
+    result_type = f.result.type
+    results = result_type.fields if isinstance(result_type, TupleType) else (result_type,)
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
     named = dict(zip(names, results, strict=False))
     names = f.attrs.get("input_names") or [p.name for p in f.params]

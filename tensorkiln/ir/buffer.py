@@ -37,13 +37,13 @@ class Buffer:
     @property
     def strides(self) -> tuple[Expr, ...]:
         """Strides in elements: `strides_given`, or the row-major ones where that is None."""
-        found = self._strides
-        if found is None:
-            found = self.strides_given
-            if found is None:
-                found = _row_major(self.shape)
-            object.__setattr__(self, "_strides", found)
-        return found
+        strides = self._strides
+        if strides is None:
+            strides = self.strides_given
+            if strides is None:
+                strides = _row_major(self.shape)
+            object.__setattr__(self, "_strides", strides)
+        return strides
 
     def __repr__(self) -> str:
         dims = ", ".join(str(int_value(d) if int_value(d) is not None else d) for d in self.shape)

@@ -39,5 +39,5 @@ def as_attribute(conditions: Iterable[SizeCondition]) -> tuple[AttrValue, ...]:
 def with_conditions(attrs: Attrs, conditions: Iterable[SizeCondition]) -> Attrs:
     """The attributes of a function with these conditions instead of those that it assumes."""
     rows = as_attribute(conditions)
-    others = {k: v for k, v in attrs.items() if k != "assumes"}
-    return Attrs.of(**others, **({"assumes": rows} if rows else {}))
+    other_attrs = {k: v for k, v in attrs.items() if k != "assumes"}
+    return Attrs.of(**other_attrs, **({"assumes": rows} if rows else {}))

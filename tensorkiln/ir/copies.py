@@ -53,24 +53,27 @@ def copy_of(s: Stmt) -> Copy | None:
     """A statement as a copy, if it is a store, or a branch with a store on either side, that only
     copies; else None."""
     match s:
-        case Store(_, _, Select(cond, Load() as load, other)):
-            if cond.dtype.lanes == 1 and _is_zero(other) and _can_be_copied(s, load):
+        case Store(_, _, Select(cond, Load() as load, fill_value)):
+            if cond.dtype.lanes == 1 and _is_zero(fill_value) and _can_be_copied(s, load):
                 return Copy(s, load, cond)
         case Store(_, _, Load() as load) if _can_be_copied(s, load):
             return Copy(s, load, None)
-        case If(cond, Store() as then, Store() as zero) if _is_zero(zero.value):
-            found = copy_of(then)
-            if found is not None and (then.buffer, then.indices) == (zero.buffer, zero.indices):
-                both = cond if found.cond is None else logical_and(cond, found.cond)
-                return Copy(then, found.load, both)
+        case If(cond, Store() as then_store, Store() as zero) if _is_zero(zero.value):
+            copy = copy_of(then_store)
+            if copy is not None and (then_store.buffer, then_store.indices) == (
+                zero.buffer,
+                zero.indices,
+            ):
+                conjunction = cond if copy.cond is None else logical_and(cond, copy.cond)
+                return Copy(then_store, copy.load, conjunction)
     return None
 
 
 def copies_in(s: Stmt) -> Iterator[Copy]:
     """The copies in a statement."""
-    found = copy_of(s)
-    if found is not None:
-        yield found
+    copy = copy_of(s)
+    if copy is not None:
+        yield copy
         return
     for t in substmts(s):
         yield from copies_in(t)

@@ -117,11 +117,11 @@ def _mma(
 
 def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
     """Fragments of 1, 2 or 4 matrices of 8 x 8 elements of 16 bits, or of 8 rows of 16 bytes."""
-    others = () if transposed else ("int8", "uint8", "float32")
+    other_types = () if transposed else ("int8", "uint8", "float32")
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.b16.p3"
     signatures = tuple(
         (DType(t, max(1, 4 // DType(t).bytes) * count), DType(t, 16 // DType(t).bytes))
-        for t in (*_HALVES, *others)
+        for t in (*_HALVES, *other_types)
     )
     return DeviceInstruction(
         f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
@@ -140,14 +140,14 @@ MATRIX_ALIGN = 1024  # bytes, of its factors: eight rows of 128, after which the
 
 def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
     """a * b + c, of whole matrices in shared memory, which the instruction reads itself."""
-    left, right = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
+    lhs_size, rhs_size = WARPGROUP_ROWS * WARPGROUP_TERMS, columns * WARPGROUP_TERMS
     sums = f"float32x{WARPGROUP_ROWS * columns // WARPGROUP_THREADS}"
     shape = f"m{WARPGROUP_ROWS}n{columns}"
     text = InstructionText(f"wgmma.mma_async.sync.aligned.{shape}k16", archs=("sm_90a",))
     return DeviceInstruction(
         f"warpgroup_mma_{shape}k{WARPGROUP_TERMS}{'_transposed_' * bool(transposed)}{transposed}",
         WARPGROUP,
-        tuple(_signature(f"{sums} {t}x{left} {t}x{right} {sums}") for t in _HALVES),
+        tuple(_signature(f"{sums} {t}x{lhs_size} {t}x{rhs_size} {sums}") for t in _HALVES),
         {"ptx": (text,)},
         {0: ("shared",), 1: ("shared",)},
     )
@@ -240,7 +240,7 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
         # of 16 bits lie in rows of 128 bytes, whose pieces of 16 bytes are permuted by the number
         # of the row (`swizzled` in schedule/intrin/warpgroup.py); a matrix begins at a multiple of
         # 1024 bytes. Of a transposed factor, each row of 128 bytes is of one term.
-        *(_warpgroup_mma(n, which) for n in WARPGROUP_COLUMNS for which in TRANSPOSED),
+        *(_warpgroup_mma(n, factors) for n in WARPGROUP_COLUMNS for factors in TRANSPOSED),
     )
 }
 

@@ -105,15 +105,17 @@ class _Comparison:
             self.tuples(a, b)  # type: ignore[arg-type]
         elif order := _order(kind):  # type: ignore[arg-type]
             for name, binds in order:
-                how = self.bind if binds else self.compare
-                self.at(f".{name}", getattr(a, name), getattr(b, name), how)
+                comparator = self.bind if binds else self.compare
+                self.at(f".{name}", getattr(a, name), getattr(b, name), comparator)
         elif repr(a) != repr(b) if kind is float else a != b:
             raise _unequal(a, b)
 
-    def at(self, step: str, a: Any, b: Any, how: Callable[[Any, Any], None] | None = None) -> None:
-        """Compare two parts, by `compare` unless `how` is given."""
+    def at(
+        self, step: str, a: Any, b: Any, comparator: Callable[[Any, Any], None] | None = None
+    ) -> None:
+        """Compare two parts, by `compare` unless `comparator` is given."""
         try:
-            (how or self.compare)(a, b)
+            (comparator or self.compare)(a, b)
         except _Differs as e:
             e.path.append(step)
             raise
@@ -178,8 +180,8 @@ class _Comparison:
         elif isinstance(a, Buffer):
             self.buffers(a, b)
         elif a and isinstance(a[0], tuple):  # (variable, extent), which may use earlier variables
-            for (v, extent), (w, other) in zip(a, b, strict=False):
-                self.compare(extent, other)
+            for (v, extent), (w, other_extent) in zip(a, b, strict=False):
+                self.compare(extent, other_extent)
                 self.bind(v, w)
             if len(a) != len(b):
                 raise _Differs(f"{len(a)} items != {len(b)} items")

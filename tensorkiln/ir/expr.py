@@ -50,53 +50,53 @@ class Expr:
     __slots__ = ()
     dtype: DType
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return binary("add", self, other)
+    def __add__(self, operand: ExprLike) -> Expr:
+        return binary("add", self, operand)
 
-    def __radd__(self, other: ExprLike) -> Expr:
-        return binary("add", other, self)
+    def __radd__(self, operand: ExprLike) -> Expr:
+        return binary("add", operand, self)
 
-    def __sub__(self, other: ExprLike) -> Expr:
-        return binary("sub", self, other)
+    def __sub__(self, operand: ExprLike) -> Expr:
+        return binary("sub", self, operand)
 
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return binary("sub", other, self)
+    def __rsub__(self, operand: ExprLike) -> Expr:
+        return binary("sub", operand, self)
 
-    def __mul__(self, other: ExprLike) -> Expr:
-        return binary("mul", self, other)
+    def __mul__(self, operand: ExprLike) -> Expr:
+        return binary("mul", self, operand)
 
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return binary("mul", other, self)
+    def __rmul__(self, operand: ExprLike) -> Expr:
+        return binary("mul", operand, self)
 
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return binary("div", self, other)
+    def __truediv__(self, operand: ExprLike) -> Expr:
+        return binary("div", self, operand)
 
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return binary("div", other, self)
+    def __rtruediv__(self, operand: ExprLike) -> Expr:
+        return binary("div", operand, self)
 
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return binary("floordiv", self, other)
+    def __floordiv__(self, operand: ExprLike) -> Expr:
+        return binary("floordiv", self, operand)
 
-    def __mod__(self, other: ExprLike) -> Expr:
-        return binary("floormod", self, other)
+    def __mod__(self, operand: ExprLike) -> Expr:
+        return binary("floormod", self, operand)
 
-    def __and__(self, other: ExprLike) -> Expr:
-        return binary("bitand", self, other)
+    def __and__(self, operand: ExprLike) -> Expr:
+        return binary("bitand", self, operand)
 
-    def __xor__(self, other: ExprLike) -> Expr:
-        return binary("bitxor", self, other)
+    def __xor__(self, operand: ExprLike) -> Expr:
+        return binary("bitxor", self, operand)
 
-    def __lt__(self, other: ExprLike) -> Expr:
-        return binary("lt", self, other)
+    def __lt__(self, operand: ExprLike) -> Expr:
+        return binary("lt", self, operand)
 
-    def __le__(self, other: ExprLike) -> Expr:
-        return binary("le", self, other)
+    def __le__(self, operand: ExprLike) -> Expr:
+        return binary("le", self, operand)
 
-    def __gt__(self, other: ExprLike) -> Expr:
-        return binary("gt", self, other)
+    def __gt__(self, operand: ExprLike) -> Expr:
+        return binary("gt", self, operand)
 
-    def __ge__(self, other: ExprLike) -> Expr:
-        return binary("ge", self, other)
+    def __ge__(self, operand: ExprLike) -> Expr:
+        return binary("ge", self, operand)
 
     def __neg__(self) -> Expr:
         return unary("neg", self)
@@ -250,8 +250,8 @@ class Intrin(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         first = self.args[0].dtype
         if self.name in DEVICE_INSTRUCTIONS:
-            found = DEVICE_INSTRUCTIONS[self.name].result(tuple(a.dtype for a in self.args))
-            return first if found is None else found
+            result_dtype = DEVICE_INSTRUCTIONS[self.name].result(tuple(a.dtype for a in self.args))
+            return first if result_dtype is None else result_dtype
         if self.name == "isnan":
             return BOOL.with_lanes(first.lanes)
         if self.name in BITCASTS:

@@ -48,8 +48,8 @@ class Readers(dict[type, Read]):
         self._part = part
 
     def __missing__(self, cls: type) -> Read:
-        found = self[cls] = _reader(cls, self._part)
-        return found
+        reader = self[cls] = _reader(cls, self._part)
+        return reader
 
 
 class Rewriters(dict[type, Rewrite]):
@@ -61,8 +61,8 @@ class Rewriters(dict[type, Rewrite]):
         self._part = part
 
     def __missing__(self, cls: type) -> Rewrite:
-        found = self[cls] = _rewriter(cls, self._part)
-        return found
+        rewriter = self[cls] = _rewriter(cls, self._part)
+        return rewriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ def _places(cls: type, part: Any) -> dict[str, _Place]:
         raise TypeError(f"{cls.__name__} is not a node")
     hints = get_type_hints(cls)
     ordered = sorted(fields(cls), key=lambda f: "runs_first" not in f.metadata)
-    found = {f.name: _place(hints[f.name], part) for f in ordered}
-    return {name: place for name, place in found.items() if place is not None}
+    places = {f.name: _place(hints[f.name], part) for f in ordered}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 # The functions of a class are compiled from text, as dataclasses make `__init__`: traversals take
@@ -156,7 +156,7 @@ def _reader(cls: type, part: Any) -> Read:
     places = _places(cls, part)
     if list(places.values()) == [_MANY]:
         return attrgetter(*places)
-    given = {f"read_{name}": place.read for name, place in places.items()}
+    namespace = {f"read_{name}": place.read for name, place in places.items()}
     items = [
         f"node.{name}, "
         if place is _ONE
@@ -165,26 +165,26 @@ def _reader(cls: type, part: Any) -> Read:
         else f"*read_{name}(node.{name}), "
         for name, place in places.items()
     ]
-    return _compiled(f"def made(node):\n return ({''.join(items)})", given)
+    return _compiled(f"def made(node):\n return ({''.join(items)})", namespace)
 
 
 def _rewriter(cls: type, part: Any) -> Rewrite:
     places = _places(cls, part)
     if not places:
         return lambda node, f: node
-    given = {f"rewrite_{name}": place.rewrite for name, place in places.items()}
-    given["build"] = getattr(cls, "folded", cls)
+    namespace = {f"rewrite_{name}": place.rewrite for name, place in places.items()}
+    namespace["build"] = getattr(cls, "folded", cls)
     lines = ["def made(node, f):"]
     for name, place in places.items():
         call = f"f({name}_)" if place is _ONE else f"rewrite_{name}({name}_, f)"
         lines += [f" {name}_ = node.{name}", f" {name} = {call}"]
-    same = " and ".join(f"{name} is {name}_" for name in places)
+    unchanged = " and ".join(f"{name} is {name}_" for name in places)
     values = ", ".join(f.name if f.name in places else f"node.{f.name}" for f in fields(cls))
-    lines.append(f" return node if {same} else build({values})")
-    return _compiled("\n".join(lines), given)
+    lines.append(f" return node if {unchanged} else build({values})")
+    return _compiled("\n".join(lines), namespace)
 
 
-def _compiled(text: str, given: dict[str, Any]) -> Callable[..., Any]:
-    exec(text, given)
-    made: Callable[..., Any] = given["made"]
-    return made
+def _compiled(text: str, namespace: dict[str, Any]) -> Callable[..., Any]:
+    exec(text, namespace)
+    function: Callable[..., Any] = namespace["made"]
+    return function

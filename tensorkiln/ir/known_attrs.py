@@ -195,8 +195,8 @@ def problem_of(table: Table, node: str, name: str, value: object) -> tuple[str, 
     if "." in name:
         return None
     if name not in table.names:
-        own = f"one of your own has a dot in its name: 'mine.{name}'"
-        hint = " ".join(filter(None, (nearest(name, table.names), own)))
+        user_hint = f"one of your own has a dot in its name: 'mine.{name}'"
+        hint = " ".join(filter(None, (nearest(name, table.names), user_hint)))
         return f"{table.owner} have no attribute {name!r}", hint
     expected, accepts = table.names[name]
     if not accepts(value):

@@ -68,8 +68,10 @@ class KnownKernel(TensorProgram):
         f = self.make()
         for rewrite in self.rewrites:
             f = rewrite(f)
-        known = (self.name, self.outputs, self.inplace, self.op_class)
-        assert (f.name, f.outputs, f.inplace, f.op_class) == known, f"{f.name} is not {known}"
+        signature = (self.name, self.outputs, self.inplace, self.op_class)
+        assert (f.name, f.outputs, f.inplace, f.op_class) == signature, (
+            f"{f.name} is not {signature}"
+        )
         return replace(f, attrs=self.attrs) if self.attrs != f.attrs else f
 
     def then(self, rewrite: Rewrite) -> KnownKernel:

@@ -16,8 +16,8 @@ def lane_of(e: Expr, lane: Expr) -> Expr | None:
         case Broadcast(a):
             return a
         case Cast(a, dtype):
-            one = lane_of(a, lane)
-            return None if one is None else cast(one, dtype.element)
+            element = lane_of(a, lane)
+            return None if element is None else cast(element, dtype.element)
         case Binary(op, a, b):
             x, y = lane_of(a, lane), lane_of(b, lane)
             return None if x is None or y is None else binary(op, x, y)

@@ -53,19 +53,19 @@ class Launch:
     @property
     def grid(self) -> tuple[Expr, Expr, Expr]:
         """The number of blocks along x, y and z."""
-        found = {s.attrs["thread"]: s.extent for s in self.loops}
-        x, y, z = (found.get(index, IntImm(1)) for index in BLOCK_INDICES)
+        extents = {s.attrs["thread"]: s.extent for s in self.loops}
+        x, y, z = (extents.get(index, IntImm(1)) for index in BLOCK_INDICES)
         return x, y, z
 
     @property
     def places(self) -> dict[Buffer, int]:
         """Where in the block's memory each shared buffer begins, in bytes."""
-        found: dict[Buffer, int] = {}
+        places: dict[Buffer, int] = {}
         end = 0
         for b in self.shared:
-            found[b] = -(-end // b.align) * b.align
-            end = found[b] + buffer_bytes(b)
-        return found
+            places[b] = -(-end // b.align) * b.align
+            end = places[b] + buffer_bytes(b)
+        return places
 
     @property
     def shared_bytes(self) -> int:
@@ -89,17 +89,17 @@ def launch_of(f: PrimFunc) -> Launch:
     """The parts of a device function."""
     loops, body = block_loops(f.body)
     ring: For | None = None
-    most = dict.fromkeys(THREAD_INDICES, 1)
+    thread_counts = dict.fromkeys(THREAD_INDICES, 1)
     shared: list[Buffer] = []
     for s in walk_stmt(body):
         if isinstance(s, Alloc) and s.buffer.scope == "shared":
             shared.append(s.buffer)
         index = thread_of(s)
-        if index in most and isinstance(s, For):
-            most[index] = max(most[index], int_value(s.extent) or 1)
+        if index in thread_counts and isinstance(s, For):
+            thread_counts[index] = max(thread_counts[index], int_value(s.extent) or 1)
         elif isinstance(s, For) and producers_of(s):
             ring = s
-    x, y, z = most.values()
+    x, y, z = thread_counts.values()
     return Launch(loops, body, (x + producers_of(ring), y, z), tuple(dict.fromkeys(shared)), ring)
 
 

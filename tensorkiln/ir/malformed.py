@@ -73,15 +73,15 @@ def require_attrs(table: Table, node: str, attrs: Attrs) -> None:
 # ---- names ----------------------------------------------------------------------------------
 
 
-def among(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the most similar of the `known` names, or else a list of them."""
-    names = list(known)
+def among(name: str, candidates: Iterable[str]) -> str:
+    """A hint for an unknown name: the most similar of the `candidates`, or else a list of them."""
+    names = list(candidates)
     return nearest(name, names) or f"there are {listed(names) or 'none'}"
 
 
-def unbound(name: str, known: Iterable[str]) -> str:
+def unbound(name: str, names_in_scope: Iterable[str]) -> str:
     """A hint for a name that is not bound: a similar bound name, or the list of those in scope."""
-    names = list(known)
+    names = list(names_in_scope)
     if name in names:
         return f"another {name} is bound: use the same object, not one of the same name"
     return nearest(name, names) or f"names bound here: {listed(names) or 'none'}"
@@ -95,22 +95,22 @@ def fresh(kind: str, name: str) -> str:
 # ---- expressions ----------------------------------------------------------------------------
 
 
-def instead(found: DType, wanted: DType) -> str:
-    """A hint: the expression that converts a value of dtype `found` to dtype `wanted`."""
-    if HANDLE in (found.element, wanted.element):
-        return f"expected {wanted}: an address is not a number, a Load reads the value at it"
-    text, lanes = "value", found.lanes
-    if wanted.lanes == 1 < lanes:
+def instead(source: DType, target: DType) -> str:
+    """A hint: the expression that converts a value of dtype `source` to dtype `target`."""
+    if HANDLE in (source.element, target.element):
+        return f"expected {target}: an address is not a number, a Load reads the value at it"
+    text, lanes = "value", source.lanes
+    if target.lanes == 1 < lanes:
         text, lanes = f"VectorReduce(op, {text})", 1
-    elif wanted.lanes != lanes > 1:
-        text, lanes = f"Shuffle({text}, {text}, {wanted.lanes} lanes)", wanted.lanes
-    if wanted.is_bool and not found.is_bool:
+    elif target.lanes != lanes > 1:
+        text, lanes = f"Shuffle({text}, {text}, {target.lanes} lanes)", target.lanes
+    if target.is_bool and not source.is_bool:
         text = f"Binary('ne', {text}, 0)"
-    elif wanted.name != found.name:
-        text = f"Cast({text}, {wanted.with_lanes(lanes)})"
-    if lanes != wanted.lanes:
-        text = f"Broadcast({text}, {wanted.lanes})"
-    return f"{text} makes {wanted} of {found}"
+    elif target.name != source.name:
+        text = f"Cast({text}, {target.with_lanes(lanes)})"
+    if lanes != target.lanes:
+        text = f"Broadcast({text}, {target.lanes})"
+    return f"{text} makes {target} of {source}"
 
 
 def agree(x: DType, y: DType) -> str:
@@ -122,26 +122,27 @@ def agree(x: DType, y: DType) -> str:
     return instead(x, y) if x.lanes < y.lanes else instead(y, x)
 
 
-def index(found: DType, wanted: DType = INT64) -> str:
-    """A hint: how to make a scalar integer, such as an extent or a loop bound, from `found`."""
-    if not wanted.is_int or wanted.lanes != 1:
-        return f"{wanted} is not a scalar integer: use a variable of {INT64}"
-    return instead(found, wanted)
+def index(source: DType, target: DType = INT64) -> str:
+    """A hint: how to make a scalar integer, such as an extent or a loop bound, from `source`."""
+    if not target.is_int or target.lanes != 1:
+        return f"{target} is not a scalar integer: use a variable of {INT64}"
+    return instead(source, target)
 
 
-def extent(found: DType) -> str:
+def extent(dtype: DType) -> str:
     """A hint for an illegal extent: not an integer, or negative."""
-    return index(found) if not found.is_int else "an extent is 0 or more"
+    return index(dtype) if not dtype.is_int else "an extent is 0 or more"
 
 
-def condition(found: DType) -> str:
-    """A hint: how to make a condition, one bool, from `found`."""
-    return instead(found, BOOL)
+def condition(dtype: DType) -> str:
+    """A hint: how to make a condition, one bool, from `dtype`."""
+    return instead(dtype, BOOL)
 
 
 def stored(buffers: dict[Buffer, bool]) -> str:
     """A hint: the names of the buffers that may be stored to."""
-    return f"stores go to {listed(b.name for b, ours in buffers.items() if ours) or 'nothing'}"
+    names = listed(b.name for b, may_store in buffers.items() if may_store)
+    return f"stores go to {names or 'nothing'}"
 
 
 def one_element(b: Buffer) -> str:
@@ -154,45 +155,45 @@ def one_element(b: Buffer) -> str:
 # ---- types ----------------------------------------------------------------------------------
 
 
-def plural(count: int, what: str) -> str:
+def plural(count: int, noun: str) -> str:
     """`1 item`, `2 items`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def fitting(wanted: Type, given: Type) -> str:
-    """A hint: how to make a value of type `wanted` from one of type `given`."""
-    if isinstance(wanted, TensorType) and isinstance(given, TensorType):
-        return _tensor(wanted, given)
-    if isinstance(wanted, TupleType) and isinstance(given, TupleType):
-        if len(wanted.fields) != len(given.fields):
-            return f"a tuple of {plural(len(wanted.fields), 'item')} belongs here"
-        pairs = zip(wanted.fields, given.fields, strict=True)
+def fitting(target: Type, source: Type) -> str:
+    """A hint: how to make a value of type `target` from one of type `source`."""
+    if isinstance(target, TensorType) and isinstance(source, TensorType):
+        return _tensor(target, source)
+    if isinstance(target, TupleType) and isinstance(source, TupleType):
+        if len(target.fields) != len(source.fields):
+            return f"a tuple of {plural(len(target.fields), 'item')} belongs here"
+        pairs = zip(target.fields, source.fields, strict=True)
         for i, (w, g) in enumerate(pairs):
             if w != g:
                 return f"item {i}: {fitting(w, g)}"
-    if isinstance(given, ObjectType | AnyTensorType):
-        return f"MatchCast(value, {show(wanted)}) checks it when it runs"
-    if isinstance(wanted, TupleType) and given in wanted.fields:
-        return f"Tuple((value,)) makes a tuple of {plural(len(wanted.fields), 'item')}"
-    if isinstance(given, TupleType) and wanted in given.fields:
-        return f"TupleItem(value, {given.fields.index(wanted)}) is {show(wanted)}"
-    return f"give a {show(wanted)}"
+    if isinstance(source, ObjectType | AnyTensorType):
+        return f"MatchCast(value, {show(target)}) checks it when it runs"
+    if isinstance(target, TupleType) and source in target.fields:
+        return f"Tuple((value,)) makes a tuple of {plural(len(target.fields), 'item')}"
+    if isinstance(source, TupleType) and target in source.fields:
+        return f"TupleItem(value, {source.fields.index(target)}) is {show(target)}"
+    return f"give a {show(target)}"
 
 
-def _tensor(wanted: TensorType, given: TensorType) -> str:
-    if wanted.dtype != given.dtype:
-        return f'cast(value, dtype="{wanted.dtype}") makes {wanted.dtype} of {given.dtype}'
-    if wanted.ndim != given.ndim:
-        return f"{plural(wanted.ndim, 'dimension')} needed: use reshape"
-    if wanted.memory != given.memory:
-        return f"layout {wanted.memory} needed, it lies in {given.memory}"
-    pairs = enumerate(zip(wanted.shape, given.shape, strict=True))
-    others = [(i, w, g) for i, (w, g) in pairs if w != g]
-    if not others:
-        return f"give a {show(wanted)}"
+def _tensor(target: TensorType, source: TensorType) -> str:
+    if target.dtype != source.dtype:
+        return f'cast(value, dtype="{target.dtype}") makes {target.dtype} of {source.dtype}'
+    if target.ndim != source.ndim:
+        return f"{plural(target.ndim, 'dimension')} needed: use reshape"
+    if target.memory != source.memory:
+        return f"layout {target.memory} needed, it lies in {source.memory}"
+    pairs = enumerate(zip(target.shape, source.shape, strict=True))
+    mismatches = [(i, w, g) for i, (w, g) in pairs if w != g]
+    if not mismatches:
+        return f"give a {show(target)}"
     # Prefer a pair of constants: they certainly differ, symbolic extents may be equal at run time.
-    numbers = (x for x in others if None not in (int_value(x[1]), int_value(x[2])))
-    i, w, g = next(numbers, others[0])
+    numbers = (x for x in mismatches if None not in (int_value(x[1]), int_value(x[2])))
+    i, w, g = next(numbers, mismatches[0])
     return f"dimension {i} must be {_size(w)}, it is {_size(g)}"
 
 

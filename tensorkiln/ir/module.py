@@ -89,8 +89,10 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
     def with_functions(self, functions: tuple[AnyFunction, ...]) -> IRModule:
         """A module of this name with these functions; those of this module keep their keys."""
         keys = self.kernel_keys
-        kept = {f.name: keys[f.name] for f in functions if f.name in keys and self.get(f.name) is f}
-        return IRModule(functions, self.name, kept)
+        kernel_keys = {
+            f.name: keys[f.name] for f in functions if f.name in keys and self.get(f.name) is f
+        }
+        return IRModule(functions, self.name, kernel_keys)
 
     def with_programs(self, but: Collection[str] = ()) -> IRModule:
         """This module with the programs of all known kernels made, except of those named in `but`;
@@ -111,8 +113,8 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         new = tuple(
             rewrite(f) if isinstance(f, Function) and f.name in todo else f for f in self.functions
         )
-        same = all(a is b for a, b in zip(new, self.functions, strict=True))
-        return self if same else self.with_functions(new)
+        is_unchanged = all(a is b for a, b in zip(new, self.functions, strict=True))
+        return self if is_unchanged else self.with_functions(new)
 
     def map_bodies(self, rewrite: Rewrite) -> IRModule:
         """`map_prim_funcs` for a `rewrite` that changes only the body and depends on nothing but
@@ -138,8 +140,8 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         new = tuple(
             rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f for f in mod.functions
         )
-        same = all(a is b for a, b in zip(new, mod.functions, strict=True))
-        return mod if same else mod.with_functions(new)
+        is_unchanged = all(a is b for a, b in zip(new, mod.functions, strict=True))
+        return mod if is_unchanged else mod.with_functions(new)
 
 
 def _is_graph(f: AnyFunction) -> bool:

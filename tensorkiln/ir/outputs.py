@@ -67,8 +67,8 @@ def _written(s: Stmt, writes: Writes) -> set[Buffer]:
         elif isinstance(t, MatchBuffer):
             views.append(t)
         elif isinstance(t, CallKernel):
-            given = [a for i, a in enumerate(t.args) if writes(t.name, i)]
-            written |= {x.buffer for a in given for x in walk(a) if isinstance(x, AddressOf)}
+            written_args = [a for i, a in enumerate(t.args) if writes(t.name, i)]
+            written |= {x.buffer for a in written_args for x in walk(a) if isinstance(x, AddressOf)}
         calls = (x for e in stmt_exprs(t) for x in walk(e) if isinstance(x, CallExtern))
         written |= {a.buffer for call in calls for a in call.args if isinstance(a, AddressOf)}
     for view in reversed(views):  # inner views first

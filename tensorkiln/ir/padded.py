@@ -78,35 +78,35 @@ class Padded:
         of the same dimension (`"A%16 A/16"`), the whole is copied and indexed; no layout of weights
         has such an order.
         """
-        first, rest = self.axes[0], self.axes[1:]
-        if any(a.dim == first.dim and a.divisor > first.divisor for a in rest):
+        first, inner_axes = self.axes[0], self.axes[1:]
+        if any(a.dim == first.dim and a.divisor > first.divisor for a in inner_axes):
             return np.asarray(self)[index]
         if isinstance(index, slice):
             start, stop, _ = index.indices(len(self))
             axes, shape = self.axes, (max(stop - start, 0), *self.shape[1:])
         else:
             start, stop = index, index + 1
-            axes, shape = rest, self.shape[1:]
+            axes, shape = inner_axes, self.shape[1:]
         before, _ = self.pads[first.dim]
         low, high = (i * first.divisor - before for i in (start, stop))
         extent = self.array.shape[first.dim]
         inside = slice(*(min(max(i, 0), extent) for i in (low, high)))
-        cut = (slice(None),) * first.dim + (inside,)
+        slices = (slice(None),) * first.dim + (inside,)
         pads = list(self.pads)
         pads[first.dim] = (inside.start - low, high - inside.stop)
-        return padded(self.array[cut], pads, axes, shape)
+        return padded(self.array[slices], pads, axes, shape)
 
     def take(self, index: tuple[Array, ...]) -> Array:
         """The elements at the given physical indices: one array of indices per axis."""
         logical = [np.full(len(index[0]), -before) for before, _ in self.pads]
         for axis, i in zip(self.axes, index, strict=True):
             logical[axis.dim] += i * axis.divisor
-        there = np.ones(len(index[0]), bool)
+        is_inside = np.ones(len(index[0]), bool)
         for i, extent in zip(logical, self.array.shape, strict=True):
-            there &= (i >= 0) & (i < extent)
-        found = np.zeros(len(there), self.dtype)
-        found[there] = self.array[tuple(i[there] for i in logical)]
-        return found
+            is_inside &= (i >= 0) & (i < extent)
+        elements = np.zeros(len(is_inside), self.dtype)
+        elements[is_inside] = self.array[tuple(i[is_inside] for i in logical)]
+        return elements
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """A read-only copy of everything, padding included."""
@@ -114,8 +114,8 @@ class Padded:
         wide = np.zeros([before + n + behind for n, (before, behind) in sides], self.dtype)
         wide[tuple(slice(before, before + n) for n, (before, _) in sides)] = self.array
         wide.flags.writeable = False
-        made = _in_axes(wide, self.axes, self.shape)
-        return made if dtype is None else made.astype(dtype, copy=False)
+        array = _in_axes(wide, self.axes, self.shape)
+        return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def padded(

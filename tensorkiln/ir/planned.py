@@ -109,16 +109,16 @@ def result_types(f: Function) -> tuple[TensorType, ...]:
 
 def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
     """What a planned function runs. Raise Malformed if it does not have the form above."""
-    made: tuple[PlannedStorage, ...] = ()
+    planned_storages: tuple[PlannedStorage, ...] = ()
     storages: RVar | None = None
-    known: dict[Value, Constant] = {}
+    bound_constants: dict[Value, Constant] = {}
     for i, b in enumerate(f.bindings[:-1]):
         with step(f".bindings[{i}]({b.var.name})"):
             value = b.value
             if isinstance(value, Constant):
-                known[b.var] = value
+                bound_constants[b.var] = value
             elif storages is None and isinstance(value, Call) and value.op == "call_packed":
-                storages, made = b.var, _made_by(value, mod)
+                storages, planned_storages = b.var, _made_by(value, mod)
             else:
                 message = "a planned function holds constants, one set of storages, one call"
                 raise Malformed(message, _other_binding(value, storages))
@@ -128,14 +128,16 @@ def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
         raise Malformed("a planned function calls the one that runs it", hint)
     last = f.bindings[-1]
     with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
-        run, constants, memory, numbers = _run_call(f, last, mod, storages, len(made), known)
+        run, constants, memory, numbers = _run_call(
+            f, last, mod, storages, len(planned_storages), bound_constants
+        )
         dims = dict(zip(run.scalars, numbers, strict=True))
         statements = _kernel_calls(run)
     calls = []
     for i, s in enumerate(statements):
         with step(f".calls[{i}]({s.name})"):
             calls.append(PlannedCall(s.name, _arguments(s, memory, dims), s.span))
-    return PlannedGraph(made, constants, tuple(calls))
+    return PlannedGraph(planned_storages, constants, tuple(calls))
 
 
 def _other_binding(value: Bound, storages: RVar | None) -> str:
@@ -149,12 +151,12 @@ def _made_by(call: Call, mod: IRModule) -> tuple[PlannedStorage, ...]:
     if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
         message = f"expected call_packed of {CACHED_STORAGE_SET!r} with a function"
         raise Malformed(message, f"{_makers(mod)} and its dimensions are the operands")
-    ref, *rest = call.args
+    ref, *dims = call.args
     init = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
     if not isinstance(init, Function) or not init.makes_storages:
         message = "expected a function with the attribute `storages`"
         raise Malformed(message, f"the first operand is {_makers(mod)}")
-    return made_storages(init, _shape(rest))
+    return made_storages(init, _shape(dims))
 
 
 def _makers(mod: IRModule) -> str:
@@ -173,14 +175,14 @@ def made_storages(
 
     Raise Malformed if `init` does anything but allocate storages and return all of them.
     """
-    made: dict[Value, PlannedStorage] = {}
+    storages: dict[Value, PlannedStorage] = {}
     for b in init.bindings:
         call = b.value
         if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
             hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
             raise Malformed(f"{init.name}: {b.var.name} is not alloc_storage(size=...)", hint)
         size = call.attrs["size"]
-        made[b.var] = PlannedStorage(
+        storages[b.var] = PlannedStorage(
             size if isinstance(size, Expr) else IntImm(int(size)),
             call.attrs.get("pool", ""),
             call.attrs.get("align", STORAGE_ALIGN),
@@ -192,12 +194,12 @@ def made_storages(
         message = f"{init.name} takes {len(names)} dimensions, {len(values)} are given"
         raise Malformed(message, f"a shape of: {listed(v.name for v in names) or 'nothing'}")
     fields = init.result.fields if isinstance(init.result, Tuple) else ()
-    if list(fields) != list(made):
-        wanted = ", ".join(b.var.name for b in init.bindings)
+    if list(fields) != list(storages):
+        storage_names = ", ".join(b.var.name for b in init.bindings)
         message = f"{init.name} does not return exactly its storages"
-        raise Malformed(message, f"return the tuple of {wanted or 'nothing'}")
+        raise Malformed(message, f"return the tuple of {storage_names or 'nothing'}")
     by = dict(zip(names, values, strict=True))
-    return tuple(replace(s, size=substitute(s.size, by)) for s in made.values())
+    return tuple(replace(s, size=substitute(s.size, by)) for s in storages.values())
 
 
 def _parameter_dims(p: RVar) -> tuple[Var, ...]:
@@ -216,7 +218,7 @@ def _run_call(
     mod: IRModule,
     storages: RVar | None,
     count: int,
-    known: dict[Value, Constant],
+    bound_constants: dict[Value, Constant],
 ) -> tuple[PrimFunc, tuple[Constant, ...], _Memory, tuple[Expr, ...]]:
     """The run function, the constants, what each of its buffers is, and the sizes it is given."""
     call = b.value
@@ -238,7 +240,7 @@ def _run_call(
         raise Malformed(message, f"one operand for each of: {listed(r.name for r in reads)}")
     for buf, a in zip(reads, operands, strict=True):
         if isinstance(a, Tuple):
-            constants = _constants(a, known)
+            constants = _constants(a, bound_constants)
             memory[buf] = "constant", 0
         elif a is storages:
             memory[buf] = "storage", 0
@@ -255,13 +257,13 @@ def _run_call(
     return run, constants, memory, _shape(call.args)
 
 
-def _constants(value: Tuple, known: dict[Value, Constant]) -> tuple[Constant, ...]:
-    items = [a if isinstance(a, Constant) else known.get(a) for a in value.fields]
-    found = tuple(c for c in items if c is not None)
-    if len(found) != len(items):
-        hint = f"constants bound here: {listed(c.name for c in known.values()) or 'none'}"
+def _constants(value: Tuple, bound_constants: dict[Value, Constant]) -> tuple[Constant, ...]:
+    items = [a if isinstance(a, Constant) else bound_constants.get(a) for a in value.fields]
+    constants = tuple(c for c in items if c is not None)
+    if len(constants) != len(items):
+        hint = f"constants bound here: {listed(c.name for c in bound_constants.values()) or 'none'}"
         raise Malformed("a set of constants holds constants only", hint)
-    return found
+    return constants
 
 
 def _check_set(buf: Buffer, value: Value, count: int) -> None:
@@ -282,8 +284,8 @@ def _kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
     stmts: tuple[Stmt, ...] = run.body.stmts if isinstance(run.body, Seq) else (run.body,)
     calls = tuple(s for s in stmts if isinstance(s, CallKernel))
     if len(calls) != len(stmts):
-        other = next(s for s in stmts if not isinstance(s, CallKernel))
-        message = f"{run.name}: {type(other).__name__} in a function that only calls"
+        stmt = next(s for s in stmts if not isinstance(s, CallKernel))
+        message = f"{run.name}: {type(stmt).__name__} in a function that only calls"
         raise Malformed(message, "CallKernel of a program that does it")
     return calls
 
@@ -309,10 +311,10 @@ def _address(e: Expr, memory: _Memory, dims: Mapping[Var, Expr]) -> Address:
     offset = substitute(offset, dims) if dims else offset
     if isinstance(start, AddressOf | Load):
         base, index = memory[start.buffer]
-        at = [int_value(i) for i in start.indices]
-        if isinstance(start, AddressOf) and base == "tensor" and not any(i != 0 for i in at):
+        indices = [int_value(i) for i in start.indices]
+        if isinstance(start, AddressOf) and base == "tensor" and not any(i != 0 for i in indices):
             return Address(base, index, offset, start.buffer)
-        if isinstance(start, Load) and base != "tensor" and at[0] is not None:
-            return Address(base, at[0], offset, start.buffer)
+        if isinstance(start, Load) and base != "tensor" and indices[0] is not None:
+            return Address(base, indices[0], offset, start.buffer)
     message = "expected the start of a buffer, or an item of a set and an offset"
     raise Malformed(message, "AddressOf(buffer, (0, ...)), or Load(set, (number,)) plus bytes")

@@ -51,14 +51,14 @@ class Reach:
 
     def bind(self, var: Var, value: Expr) -> None:
         """Record the value of a variable bound by a Let or a block."""
-        found = self._sum(value) if self._sure else None
+        terms = self._sum(value) if self._sure else None
         self._known.pop(var, None)
         self._loops.pop(var, None)
-        if found is not None:
-            self._known[var] = found
+        if terms is not None:
+            self._known[var] = terms
 
-    def check(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
-        """Raise Malformed if an index is certainly out of bounds; `at` is the accessing node."""
+    def check(self, b: Buffer, indices: tuple[Expr, ...], node: Expr | None) -> None:
+        """Raise Malformed if an index is certainly out of bounds; `node` is the access."""
         if not self._sure:
             return
         for k, (e, extent) in enumerate(zip(indices, b.shape, strict=True)):
@@ -66,9 +66,9 @@ class Reach:
             if value is not None and size is not None and 0 <= value < size:
                 continue
             for end in _ends(e):
-                self._check_one(b, k, end, extent, at)
+                self._check_one(b, k, end, extent, node)
 
-    def _check_one(self, b: Buffer, k: int, e: Expr, extent: Expr, at: Expr | None) -> None:
+    def _check_one(self, b: Buffer, k: int, e: Expr, extent: Expr, node: Expr | None) -> None:
         low = self._extreme(e, None, -1)
         high = self._extreme(e, extent, 1)
         bad = low if low is not None and low[0] < 0 else None
@@ -77,8 +77,8 @@ class Reach:
             return
         size = int_value(extent)
         value = bad[0] if bad is low else bad[0] + size if size is not None else None
-        what = f"index {value}" if value is not None else "an index"
-        where = f", where {bad[1]}" if bad[1] else ""
+        subject = f"index {value}" if value is not None else "an index"
+        loop_values = f", where {bad[1]}" if bad[1] else ""
         hint = f"elements of this dimension are 0 to {extent!r} - 1"
         if size is not None:
             hint = (
@@ -88,20 +88,20 @@ class Reach:
             )
         if bad[1]:
             hint += "; an `if` around the access leaves the others out"
-        raise Malformed(f"{what} of dimension {k} of {b!r}{where}", hint, at)
+        raise Malformed(f"{subject} of dimension {k} of {b!r}{loop_values}", hint, node)
 
     def check_view(self, view: Buffer, source: Buffer, indices: tuple[Expr, ...]) -> None:
         """Raise Malformed if a view from `source[indices]` certainly ends behind its source."""
         last, end = _last(view), _last(source)
         if not self._sure or last is None or end is None:
             return
-        at: Expr = IntImm(last)
+        position: Expr = IntImm(last)
         for e, stride in zip(indices, source.strides, strict=True):
-            at = Binary("add", at, Binary("mul", e, stride))
-        high = self._extreme(at, None, 1)
+            position = Binary("add", position, Binary("mul", e, stride))
+        high = self._extreme(position, None, 1)
         if high is not None and high[0] > end:
-            where = f", where {high[1]}" if high[1] else ""
-            message = f"the view ends at element {high[0]} of {source!r}{where}"
+            loop_values = f", where {high[1]}" if high[1] else ""
+            message = f"the view ends at element {high[0]} of {source!r}{loop_values}"
             raise Malformed(
                 message, f"elements are 0 to {end}: a smaller shape, or smaller strides"
             )
@@ -118,22 +118,22 @@ class Reach:
                 )
                 raise Malformed(message, f"elements of this dimension are 0 to {size - 1}")
 
-    def _extreme(self, e: Expr, less: Expr | None, sign: int) -> tuple[int, str] | None:
+    def _extreme(self, e: Expr, subtrahend: Expr | None, sign: int) -> tuple[int, str] | None:
         """The greatest (sign 1) or least (-1) value of `e - less`, and for the message the loop
         variables that reach it, such as "i = 7". None if not affine, symbolic, or not certain."""
         total = self._sum(e)
-        other: Sum | None = {} if less is None else self._sum(less)
-        if total is None or other is None:
+        subtrahend_terms: Sum | None = {} if subtrahend is None else self._sum(subtrahend)
+        if total is None or subtrahend_terms is None:
             return None
-        total = _plus(total, other, -1)
+        total = _plus(total, subtrahend_terms, -1)
         value, places = total.pop(None, 0), []
         for v, factor in total.items():
             if v not in self._loops:
                 return None
             first, last = self._loops[v]
-            taken = last if factor * sign > 0 else first
-            value += factor * taken
-            places.append(f"{v!r} = {taken}")
+            loop_value = last if factor * sign > 0 else first
+            value += factor * loop_value
+            places.append(f"{v!r} = {loop_value}")
         bits = e.dtype.bits - 1
         return (value, ", ".join(places)) if abs(value) < 1 << bits else None
 

@@ -164,8 +164,8 @@ class FuncType:
 
     def _with_numbered(self) -> tuple[Type | None, ...]:
         """Parameters and result, with the bound symbols numbered by order of appearance."""
-        own = dict.fromkeys(v for p in self.params or () for v in _bare_extents(p))
-        by = {v: _numbered(i) for i, v in enumerate(own)}
+        symbols = dict.fromkeys(v for p in self.params or () for v in _bare_extents(p))
+        by = {v: _numbered(i) for i, v in enumerate(symbols)}
         params = (None,) if self.params is None else tuple(replaced(p, by) for p in self.params)
         return (*params, replaced(self.result, by))
 

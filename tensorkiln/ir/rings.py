@@ -39,21 +39,21 @@ PRODUCERS, PARTS, TENSOR_MAPS = "producers", "parts", "tensor_maps"
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """`copies`: the nests that `producers` run; `rest`: the nests of the other threads.
+    """`copies`: the nests that `producers` run; `consumers`: the nests of the other threads.
     `tensor_maps`: whether hardware may copy boxes of tensors."""
 
     loop: For
     producers: int
     parts: int
     copies: tuple[For, ...]
-    rest: tuple[For, ...]
+    consumers: tuple[For, ...]
     tensor_maps: bool = False
 
 
 def producers_of(s: Stmt | None) -> int:
     """The producer threads of a loop; 0 for any other statement."""
-    found = s.attrs.get(PRODUCERS) if isinstance(s, For) else None
-    return found if isinstance(found, int) else 0
+    count = s.attrs.get(PRODUCERS) if isinstance(s, For) else None
+    return count if isinstance(count, int) else 0
 
 
 def ring_of(s: Stmt | None) -> Ring | None:
@@ -69,10 +69,12 @@ def ring_of(s: Stmt | None) -> Ring | None:
         return None
     if len(nests) != len(all_of) or any(map(is_asynchronous, nests[count:])):
         return None
-    copies, rest = nests[:count], nests[count:]
+    copies, consumers = nests[:count], nests[count:]
     if any(int_value(t.extent) != producers or not _alone(t) for t in copies):
         return None
-    return Ring(s, producers, parts, tuple(copies), tuple(rest), bool(s.attrs.get(TENSOR_MAPS)))
+    return Ring(
+        s, producers, parts, tuple(copies), tuple(consumers), bool(s.attrs.get(TENSOR_MAPS))
+    )
 
 
 def _flat(s: Stmt) -> Iterator[Stmt]:

@@ -40,66 +40,72 @@ def logical(t: Type) -> Type:
     return TupleType(tuple(map(logical, t.fields))) if isinstance(t, TupleType) else t
 
 
-def accepts(wanted: Type, given: Type, same: Same = _same) -> bool:
-    """Whether every value of type `given` also has the type `wanted`.
+def accepts(target: Type, source: Type, equal_extents: Same = _same) -> bool:
+    """Whether every value of type `source` also has the type `target`.
 
-    `same` decides whether two extents are equal; by default, structurally.
+    `equal_extents` decides whether two extents are equal; by default, structurally.
     """
-    match wanted, given:
+    match target, source:
         case ObjectType(), _:
             return True
         case AnyTensorType(), TensorType() | AnyTensorType():
-            if isinstance(given, TensorType) and given.layout is not None:
+            if isinstance(source, TensorType) and source.layout is not None:
                 return False
-            return wanted.ndim in (None, given.ndim) and wanted.dtype in (None, given.dtype)
+            return target.ndim in (None, source.ndim) and target.dtype in (None, source.dtype)
         case TensorType(), TensorType():
-            alike = wanted.dtype == given.dtype and wanted.memory == given.memory
-            return alike and all(map(same, wanted.shape, given.shape))
+            alike = target.dtype == source.dtype and target.memory == source.memory
+            return alike and all(map(equal_extents, target.shape, source.shape))
         case TupleType(fields=a), TupleType(fields=b):
-            return len(a) == len(b) and all(accepts(x, y, same) for x, y in zip(a, b, strict=True))
+            return len(a) == len(b) and all(
+                accepts(x, y, equal_extents) for x, y in zip(a, b, strict=True)
+            )
         case FuncType(), FuncType():
-            return _accepts_function(wanted, given, same)
-    return wanted == given
+            return _accepts_function(target, source, equal_extents)
+    return target == source
 
 
-def _accepts_function(wanted: FuncType, given: FuncType, same: Same) -> bool:
-    """Whether a function of type `given` can stand in for a `wanted`: it takes the parameters of
-    `wanted`, with its own symbolic extents bound to theirs, and its result fits."""
+def _accepts_function(target: FuncType, source: FuncType, equal_extents: Same) -> bool:
+    """Whether a function of type `source` can stand in for a `target`: it takes the parameters of
+    `target`, with its own symbolic extents bound to theirs, and its result fits."""
     by: Extents = {}
-    if given.params is not None and wanted.params is None:
-        return isinstance(wanted.result, ObjectType)
-    if given.params is not None and wanted.params is not None:
-        if len(given.params) != len(wanted.params):
+    if source.params is not None and target.params is None:
+        return isinstance(target.result, ObjectType)
+    if source.params is not None and target.params is not None:
+        if len(source.params) != len(target.params):
             return False
-        pairs = zip(given.params, wanted.params, strict=True)
+        pairs = zip(source.params, target.params, strict=True)
         if not all(takes(p, a, by) for p, a in pairs):
             return False
-    return accepts(wanted.result, replaced(given.result, by), same)
+    return accepts(target.result, replaced(source.result, by), equal_extents)
 
 
-def takes(param: Type, given: Type, by: Extents) -> bool:
-    """Whether an operand of type `given` may be passed for `param`, as far as known when compiling.
+def takes(param: Type, operand: Type, by: Extents) -> bool:
+    """Whether a value of type `operand` may be passed for `param`, as far as known when compiling.
 
     Symbolic extents of `param` are bound in `by`, or must match their binding there. Two extents
     that are not both constants are accepted here and compared when the call runs.
     """
-    if isinstance(param, TensorType) and isinstance(given, TensorType):
-        if param.ndim != given.ndim or param.dtype != given.dtype or param.memory != given.memory:
+    if isinstance(param, TensorType) and isinstance(operand, TensorType):
+        if (
+            param.ndim != operand.ndim
+            or param.dtype != operand.dtype
+            or param.memory != operand.memory
+        ):
             return False
-        return all(_takes_extent(p, g, by) for p, g in zip(param.shape, given.shape, strict=True))
-    if isinstance(param, TupleType) and isinstance(given, TupleType):
-        if len(param.fields) != len(given.fields):
+        return all(_takes_extent(p, g, by) for p, g in zip(param.shape, operand.shape, strict=True))
+    if isinstance(param, TupleType) and isinstance(operand, TupleType):
+        if len(param.fields) != len(operand.fields):
             return False
-        pairs = zip(param.fields, given.fields, strict=True)
+        pairs = zip(param.fields, operand.fields, strict=True)
         return all(takes(p, g, by) for p, g in pairs)
-    return accepts(param, given)
+    return accepts(param, operand)
 
 
-def _takes_extent(param: Expr, given: Expr, by: Extents) -> bool:
+def _takes_extent(param: Expr, extent: Expr, by: Extents) -> bool:
     if isinstance(param, Var) and param not in by:
-        by[param] = given
+        by[param] = extent
         return True
-    want, have = int_value(substitute(param, by)), int_value(given)
+    want, have = int_value(substitute(param, by)), int_value(extent)
     return want is None or have is None or want == have
 
 
@@ -112,25 +118,25 @@ def symbols(t: Type) -> dict[Var, None]:
     return {}
 
 
-def erased(t: Type, known: Container[Var]) -> Type:
-    """`t` with AnyTensorType for every tensor type that uses a symbol outside `known`."""
+def erased(t: Type, symbols: Container[Var]) -> Type:
+    """`t` with AnyTensorType for every tensor type that uses a symbol outside `symbols`."""
     if isinstance(t, TensorType):
-        if all(v in known for d in t.shape for v in free_vars(d)):
+        if all(v in symbols for d in t.shape for v in free_vars(d)):
             return t
         return AnyTensorType(t.ndim, t.dtype)
-    return TupleType(tuple(erased(f, known) for f in t.fields)) if isinstance(t, TupleType) else t
+    return TupleType(tuple(erased(f, symbols) for f in t.fields)) if isinstance(t, TupleType) else t
 
 
-def called_type(f: FuncType, args: Sequence[Type], known: Container[Var] = ()) -> Type:
+def called_type(f: FuncType, args: Sequence[Type], symbols: Container[Var] = ()) -> Type:
     """The type of the result of a call of `f`, with the extents that the operands determine.
 
-    `known` are the symbols that caller and callee share, which a closure captures. A tensor with
+    `symbols` are those that caller and callee share, which a closure captures. A tensor with
     other symbols in its shape becomes an AnyTensorType.
     """
     by: Extents = {}
     for p, a in zip(f.params or (), args, strict=False):
         takes(p, a, by)
-    return replaced(erased(f.result, _Known(by, known)), by)
+    return replaced(erased(f.result, _Known(by, symbols)), by)
 
 
 class _Known:
@@ -145,31 +151,31 @@ class _Known:
         return v in self._first or v in self._second
 
 
-def loop_type(body: FuncType, state: Sequence[Type], known: Container[Var] = ()) -> Type:
+def loop_type(body: FuncType, state: Sequence[Type], symbols: Container[Var] = ()) -> Type:
     """The type of the result of `while_loop`: the state as the body's parameters declare it, one
     value or a tuple. If the body returns a state of exactly that type, symbolic extents are those
-    of the initial `state`; otherwise extents not in `known` are erased."""
+    of the initial `state`; otherwise extents not in `symbols` are erased."""
     params = tuple(state) if body.params is None else body.params
     whole = params[0] if len(params) == 1 else TupleType(params)
     by: Extents = {}
     if body.result == whole and all(takes(p, a, by) for p, a in zip(params, state, strict=False)):
-        return replaced(erased(whole, _Known(by, known)), by)
-    return erased(whole, known)
+        return replaced(erased(whole, _Known(by, symbols)), by)
+    return erased(whole, symbols)
 
 
-def castable(given: Type, wanted: Type) -> bool:
-    """Whether a value of type `given` can have the type `wanted` at run time."""
-    match given, wanted:
+def castable(source: Type, target: Type) -> bool:
+    """Whether a value of type `source` can have the type `target` at run time."""
+    match source, target:
         case (ObjectType(), _) | (_, ObjectType()) | (FuncType(), FuncType()):
             return True
         case TensorType(), TensorType():
-            return takes(wanted, given, {})
+            return takes(target, source, {})
         case TensorType() | AnyTensorType(), TensorType() | AnyTensorType():
-            ranks, dtypes = (given.ndim, wanted.ndim), (given.dtype, wanted.dtype)
+            ranks, dtypes = (source.ndim, target.ndim), (source.dtype, target.dtype)
             return all(a is None or b is None or a == b for a, b in (ranks, dtypes))
         case TupleType(fields=a), TupleType(fields=b):
             return len(a) == len(b) and all(map(castable, a, b))
-    return given == wanted
+    return source == target
 
 
 def is_condition(t: Type) -> bool:

@@ -109,32 +109,32 @@ def fault_of_region(s: Alloc) -> str:
 
 def tile_index(b: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     """Which tile of `b` is accessed as a whole: all indices but the last two; None if it is not."""
-    *which, row, column = indices
+    *tile, row, column = indices
     parts = [_split(e) for e in (row, column)]
     alone = all(int_value(first) == 0 for _, first in parts)
-    return tuple(which) if alone and tuple(e for e, _ in parts) == whole(*matrix_of(b)) else None
+    return tuple(tile) if alone and tuple(e for e, _ in parts) == whole(*matrix_of(b)) else None
 
 
 def place_in_memory(indices: tuple[Expr, ...], rows: int, columns: int) -> Place | None:
     """Where in memory a whole matrix is accessed; None if the indices are not those of one."""
     down, along = whole(rows, columns)
     start: list[Expr] = []
-    found: dict[Expr, int] = {}
+    dims: dict[Expr, int] = {}
     step = 1
     for d, e in enumerate(indices):
         lanes, first = _split(e)
         start.append(first)
         if isinstance(lanes, Binary) and lanes.op == "add" and lanes.b == along:
-            lanes, found[along] = lanes.a, d
+            lanes, dims[along] = lanes.a, d
         if isinstance(lanes, Binary) and lanes.op == "mul" and lanes.a == down:
             number = int_value(lanes.b.a) if isinstance(lanes.b, Broadcast) else None
             lanes, step = down if number else lanes, number or 1
         if lanes is None:
             continue
-        if lanes not in (down, along) or lanes in found:
+        if lanes not in (down, along) or lanes in dims:
             return None
-        found[lanes] = d
-    return (tuple(start), found[down], step) if len(found) == 2 else None
+        dims[lanes] = d
+    return (tuple(start), dims[down], step) if len(dims) == 2 else None
 
 
 def _split(e: Expr) -> tuple[Expr | None, Expr]:
@@ -179,9 +179,9 @@ def _fault_of_product(s: Store, value: Intrin) -> str:
     count = DOTS[TILE_DOTS[value.name]][1][1]
     (rows, columns), (m, terms), (steps, n) = (matrix_of(x.buffer) for x in loads)
     types = tuple(x.buffer.dtype.name for x in loads)
-    wanted = tuple(name for name, _ in DOTS[TILE_DOTS[value.name]])
-    if types != wanted:
-        return f"{value.name} of {', '.join(types)}, it takes {', '.join(wanted)}"
+    operand_types = tuple(name for name, _ in DOTS[TILE_DOTS[value.name]])
+    if types != operand_types:
+        return f"{value.name} of {', '.join(types)}, it takes {', '.join(operand_types)}"
     if (m, terms, n) != (rows, steps * count, columns * count):
         sizes = f"{rows} x {steps * count} and {steps} x {columns * count}"
         return f"{value.name} into {rows} x {columns} sums takes matrices of {sizes}"

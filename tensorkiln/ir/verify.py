@@ -19,10 +19,12 @@ from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned, chec
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
-def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
+def verify(
+    mod: IRModule, verified: dict[int, object] | None = None, *, places: bool = False
+) -> None:
     """Raise InternalError (`malformed-ir`) with the path of the first violation.
 
-    `known` maps the id of a node to the node, for tensor programs, fused groups, constants and
+    `verified` maps the id of a node to the node, for tensor programs, fused groups, constants and
     types that an earlier call found well formed; these are skipped, and new ones are added.
 
     Checked: names are bound before use and once (a loop variable may be bound again after its scope
@@ -36,29 +38,29 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
     out of bounds is an error too. Between passes it is not, since passes may index past the end of
     a dimension to reach the next row.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     callees: dict[str, tuple[str, ...]] = {}
     if not is_text(mod.name):
         hint = "a name without NUL and without unpaired surrogates"
         raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
-    known = {} if known is None else known
+    verified = {} if verified is None else verified
     # Tensor programs first: checks of graphs rely on well-formed kernels.
     for f in sorted(mod.functions, key=lambda f: isinstance(f, Function)):
         try:
             with step(f.name if is_text(f.name) else ascii(f.name)):
-                if f.name in seen:
+                if f.name in names:
                     hint = f"rename one of them; taken are {listed(mod)}"
                     raise Malformed("two functions of this name", hint)
-                seen.add(f.name)
+                names.add(f.name)
                 if isinstance(f, KnownKernel):
                     continue  # verified by the compile that made it
-                if known.get(id(f)) is f:
+                if verified.get(id(f)) is f:
                     if isinstance(f, PrimFunc):  # its callees may have changed
                         callees[f.name] = check_kernel_calls(f, mod)
                     continue
-                callees[f.name] = verify_function(f, mod, known, places)
+                callees[f.name] = verify_function(f, mod, verified, places)
                 if isinstance(f, PrimFunc) or f.is_primitive:
-                    known[id(f)] = f
+                    verified[id(f)] = f
         except Malformed as e:
             raise _error(e) from None
     try:
@@ -68,15 +70,15 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
 
 
 def _error(e: Malformed) -> InternalError:
-    where = "".join(reversed(e.path))
-    return InternalError(e.message, code="malformed-ir", where=where, hint=e.hint)
+    path = "".join(reversed(e.path))
+    return InternalError(e.message, code="malformed-ir", where=path, hint=e.hint)
 
 
 def verify_function(
-    f: Function | PrimFunc, mod: IRModule, known: dict[int, object], places: bool = False
+    f: Function | PrimFunc, mod: IRModule, verified: dict[int, object], places: bool = False
 ) -> tuple[str, ...]:
-    """Raise Malformed if `f` is not well formed; `known` and `places` are those of `verify`. Return
-    the names of the functions that a tensor program calls."""
+    """Raise Malformed if `f` is not well formed; `verified` and `places` are those of `verify`.
+    Return the names of the functions that a tensor program calls."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
     require_attrs(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, f.attrs)
@@ -85,7 +87,7 @@ def verify_function(
         if f.is_device:
             check_device_function(f)
         return check_kernel_calls(f, mod)
-    GraphVerifier(mod, known).function(f)
+    GraphVerifier(mod, verified).function(f)
     check_array_types(f)
     check_checked_arguments(f)
     if f.is_planned:

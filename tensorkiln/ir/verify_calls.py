@@ -65,10 +65,10 @@ def check_kernel(f: TensorProgram, c: Call, result: Type) -> None:
 
 def _check_numbers(f: TensorProgram, c: Call) -> None:
     """Check that shapes and numbers among the operands give one value per scalar parameter."""
-    given = sum(len(a.values) for a in c.args if isinstance(a, ShapeValue))
-    given += sum(isinstance(a, PrimValue) for a in c.args)
-    if given != len(f.scalars):
-        message = f"{f.name} takes {plural(len(f.scalars), 'number')}, the call gives {given}"
+    count = sum(len(a.values) for a in c.args if isinstance(a, ShapeValue))
+    count += sum(isinstance(a, PrimValue) for a in c.args)
+    if count != len(f.scalars):
+        message = f"{f.name} takes {plural(len(f.scalars), 'number')}, the call gives {count}"
         hint = "tensors only: sizes come from their shapes"
         if f.scalars:
             names = listed(v.name for v in f.scalars)
@@ -82,8 +82,8 @@ def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:
     if dtype == HANDLE and isinstance(t, TupleType | ObjectType):
         return
     if not isinstance(t, TensorType) or t.dtype != dtype:
-        wanted = TupleType(()) if dtype == HANDLE else TensorType(shape, dtype)
-        hint = "a set of handles is a tuple" if dtype == HANDLE else fitting(wanted, t)
+        target = TupleType(()) if dtype == HANDLE else TensorType(shape, dtype)
+        hint = "a set of handles is a tuple" if dtype == HANDLE else fitting(target, t)
         raise Malformed(f"{show(t)} for a buffer of {dtype}", hint)
     have, need = _count(t.physical_shape), _count(shape)
     if have is not None and need is not None and have != need:
@@ -132,10 +132,10 @@ def check_operands(
     by: Extents = {}
     for i, (p, a) in enumerate(zip(params, args, strict=True)):
         with step(f".args[{i}]"):
-            given = type_of(a)
-            if not takes(p, given, by):
-                hint = fitting(replaced(p, by), given)
-                raise Malformed(f"{show(p)} expected, {show(given)} given", hint)
+            operand_type = type_of(a)
+            if not takes(p, operand_type, by):
+                hint = fitting(replaced(p, by), operand_type)
+                raise Malformed(f"{show(p)} expected, {show(operand_type)} given", hint)
 
 
 def check_result(derived: Type, declared: Type) -> None:
@@ -182,30 +182,32 @@ def _check_storage(c: Call) -> None:
 def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
     f = mod.get(c.args[0].name) if c.args and isinstance(c.args[0], GlobalRef) else None
     if not isinstance(f, TensorProgram):
-        known = listed(name for name, g in mod.items() if isinstance(g, TensorProgram))
+        programs = listed(name for name, g in mod.items() if isinstance(g, TensorProgram))
         message = "call_tir_inplace calls a tensor program of this module"
-        raise Malformed(message, f"a GlobalRef comes first; programs are {known or 'none yet'}")
+        raise Malformed(message, f"a GlobalRef comes first; programs are {programs or 'none yet'}")
     # Shapes and numbers give the scalar parameters, as in a call of a kernel.
     args = tuple(a for a in c.args[1:] if not isinstance(a.type, ShapeType | PrimType))
     _check_numbers(f, c)
-    at = c.attrs.get("inplace")
-    if not isinstance(at, tuple) or not all(isinstance(i, int) and -1 <= i < len(args) for i in at):
-        message = f"inplace={at!r}: expected indices of {len(args)} operands, or -1"
+    inplace = c.attrs.get("inplace")
+    if not isinstance(inplace, tuple) or not all(
+        isinstance(i, int) and -1 <= i < len(args) for i in inplace
+    ):
+        message = f"inplace={inplace!r}: expected indices of {len(args)} operands, or -1"
         hint = f"a tuple with one of -1 to {len(args) - 1} for each result; -1 makes a new tensor"
         raise Malformed(message, hint)
-    if len(args) + at.count(-1) != len(f.buffers):
+    if len(args) + inplace.count(-1) != len(f.buffers):
         message = f"{f.name} has {len(f.buffers)} buffers"
         hint = f"operands and new results are, in order: {_names(f.buffers)}"
-        raise Malformed(f"{message}, the call {len(args)} and {at.count(-1)} new ones", hint)
+        raise Malformed(f"{message}, the call {len(args)} and {inplace.count(-1)} new ones", hint)
     outs = result.fields if isinstance(result, TupleType) else (result,)
-    if len(outs) != len(at):
+    if len(outs) != len(inplace):
         hint = f"one entry of inplace for each of {plural(len(outs), 'result')}"
-        raise Malformed(f"{len(at)} results in place, the variable has {len(outs)}", hint)
+        raise Malformed(f"{len(inplace)} results in place, the variable has {len(outs)}", hint)
     for i, (b, a) in enumerate(zip(f.buffers, args, strict=False)):
         with step(f".args[{i + 1}]"):
             _fits(b.dtype, b.shape, a.type)
     fresh = iter(f.buffers[len(args) :])
-    for i, out in zip(at, outs, strict=True):
+    for i, out in zip(inplace, outs, strict=True):
         if i < 0:
             b = next(fresh)
             _fits(b.dtype, b.shape, out)
@@ -230,28 +232,28 @@ def _check_loop(c: Call, result: Type, type_of: TypeOf) -> None:
         raise Malformed(message, one_bool(cond.result))
     check_operands("the condition", cond.params, state, type_of)
     check_operands("the body", body.params, state, type_of)
-    given = (body.result,)
+    next_state = (body.result,)
     if len(state) != 1 and isinstance(body.result, TupleType):
-        given = body.result.fields  # type: ignore[assignment]
-    params = body.params if body.params is not None else given
+        next_state = body.result.fields  # type: ignore[assignment]
+    params = body.params if body.params is not None else next_state
     by: Extents = {}
-    fits = len(params) == len(given) == len(state)
-    if not fits or not all(takes(p, g, by) for p, g in zip(params, given, strict=True)):
+    fits = len(params) == len(next_state) == len(state)
+    if not fits or not all(takes(p, g, by) for p, g in zip(params, next_state, strict=True)):
         message = f"the body takes {show(TupleType(params))}, it gives {show(body.result)}"
-        wanted = params[0] if len(params) == 1 else TupleType(params)
-        raise Malformed(message, f"return the next state from it, {show(wanted)}")
+        state_type = params[0] if len(params) == 1 else TupleType(params)
+        raise Malformed(message, f"return the next state from it, {show(state_type)}")
     whole = params[0] if len(params) == 1 else TupleType(params)
     if not takes(whole, result, {}) and not accepts(result, whole):
         message = f"the loop gives {show(whole)}, its variable is {show(result)}"
         raise Malformed(message, f"make the variable {show(whole)}")
 
 
-def one_bool(found: Type) -> str:
-    """A hint: how to make a condition of a graph from a value of type `found`."""
-    if isinstance(found, ObjectType | AnyTensorType):
-        return fitting(TensorType((), BOOL), found)
+def one_bool(t: Type) -> str:
+    """A hint: how to make a condition of a graph from a value of type `t`."""
+    if isinstance(t, ObjectType | AnyTensorType):
+        return fitting(TensorType((), BOOL), t)
     steps = []
-    if isinstance(found, TensorType):
-        steps += ["compare it"] * (found.dtype != BOOL)
-        steps += ["reduce it to one element"] * any(int_value(d) != 1 for d in found.shape)
+    if isinstance(t, TensorType):
+        steps += ["compare it"] * (t.dtype != BOOL)
+        steps += ["reduce it to one element"] * any(int_value(d) != 1 for d in t.shape)
     return f"{' and '.join(steps) or 'compare it'}: a bool[] decides, or a number of bool"

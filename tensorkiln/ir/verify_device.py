@@ -105,18 +105,18 @@ class DeviceNest:
             raise Malformed(message, "0, or more for scope 'copies'")
         self._in_block("a barrier stands")
 
-    def _in_block(self, what: str) -> None:
+    def _in_block(self, construct: str) -> None:
         """Raise Malformed unless the place is that of a whole block of threads."""
         hint = f"it belongs inside of a loop over blockIdx, and {_OUTSIDE}"
         if self._threads():
             index = self._threads()[0]
-            raise Malformed(f"{what} inside of loop {self._bound[index]} over {index}", hint)
+            raise Malformed(f"{construct} inside of loop {self._bound[index]} over {index}", hint)
         if self._spread:
             around = self._spread[-1]
-            where = f"inside of loop {around.var.name}, which is {around.kind}"
-            raise Malformed(f"{what} {where}", hint)
+            place = f"inside of loop {around.var.name}, which is {around.kind}"
+            raise Malformed(f"{construct} {place}", hint)
         if not self._bound:
-            raise Malformed(f"{what} outside of the loops over blockIdx", hint)
+            raise Malformed(f"{construct} outside of the loops over blockIdx", hint)
 
     def _threads(self) -> list[str]:
         return [index for index in self._bound if index in THREAD_INDICES]
@@ -127,13 +127,13 @@ def _check_copies(s: For, thread: str) -> None:
     if thread not in THREAD_INDICES:
         message = f"loop {s.var.name} is asynchronous, and no nest over threadIdx"
         raise Malformed(message, "copies of single threads may be asynchronous")
-    other = next(other_than_copies(s), None)
-    if other is not None:
-        what = f"a {type(other).__name__}"
-        if isinstance(other, Store):
-            what = f"the store to {other.buffer.name}"
+    stmt = next(other_than_copies(s), None)
+    if stmt is not None:
+        subject = f"a {type(stmt).__name__}"
+        if isinstance(stmt, Store):
+            subject = f"the store to {stmt.buffer.name}"
         raise Malformed(
-            f"{what} in loop {s.var.name}, which is asynchronous, is no copy",
+            f"{subject} in loop {s.var.name}, which is asynchronous, is no copy",
             "copies store elements of global memory, or zeros, to shared memory",
         )
 
@@ -143,9 +143,9 @@ def check_launch(s: CallKernel) -> None:
     number of threads of a block is constant."""
     if not s.grid and not s.block:
         return
-    for name, given in (("grid", s.grid), ("block", s.block)):
-        if len(given) != 3:
-            message = f"{name} has {len(given)} extents"
+    for name, extents in (("grid", s.grid), ("block", s.block)):
+        if len(extents) != 3:
+            message = f"{name} has {len(extents)} extents"
             raise Malformed(message, "a launch has grid=(x, y, z) and block=(x, y, z)")
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in s.block):
         message = f"a block of {listed(map(repr, s.block))} threads"
@@ -220,9 +220,9 @@ def check_device_function(f: PrimFunc) -> None:
     if not loops:
         hint = "one block is a loop over blockIdx.x of extent 1"
         raise Malformed(f"device function {f.name} begins with no loop over blockIdx", hint)
-    bound = {s.var for s in loops}
+    block_vars = {s.var for s in loops}
     for s in loops:
-        if has_load(s.extent) or not bound.isdisjoint(free_vars(s.extent)):
+        if has_load(s.extent) or not block_vars.isdisjoint(free_vars(s.extent)):
             message = f"the number of blocks along {thread_of(s)} depends on what is inside"
             with step(f".for({s.var.name})"):
                 raise Malformed(message, "a number, or an expression of scalar parameters")

@@ -85,19 +85,19 @@ class ExprVerifier:
 
     def scalar(self, e: Expr) -> DType:
         """The dtype of an expression; raise Malformed unless it has exactly one lane."""
-        found = self.root(e)
-        if found.lanes != 1:
-            message = f"{found.lanes} lanes where one value is needed"
-            raise Malformed(message, instead(found, found.element))
-        return found
+        dtype = self.root(e)
+        if dtype.lanes != 1:
+            message = f"{dtype.lanes} lanes where one value is needed"
+            raise Malformed(message, instead(dtype, dtype.element))
+        return dtype
 
     def expr(self, e: Expr) -> DType:
         """Verify `e` and everything below it; return its dtype."""
         check = _EXPRS.get(type(e))
         if check is None:
             name = type(e).__name__
-            known = (t.__name__ for t in _EXPRS)
-            raise Malformed(f"{name} is not an expression", among(name, known), e)
+            node_names = (t.__name__ for t in _EXPRS)
+            raise Malformed(f"{name} is not an expression", among(name, node_names), e)
         return check(self, e)
 
     def _var(self, e: Var) -> DType:
@@ -115,8 +115,8 @@ class ExprVerifier:
             if d.is_float or d.lanes != 1:
                 node = "FloatImm" if d.is_float else "IntImm"
                 raise Malformed(f"{e.value} as {d}", _immediate(node, d), e)
-            held = f"{d} holds {low} to {low + (1 << d.bits) - 1}"
-            raise Malformed(f"{e.value} as {d}", held, e)
+            hint = f"{d} holds {low} to {low + (1 << d.bits) - 1}"
+            raise Malformed(f"{e.value} as {d}", hint, e)
         return d
 
     def _float(self, e: FloatImm) -> DType:
@@ -125,12 +125,12 @@ class ExprVerifier:
             raise Malformed(f"{e.value} as {e.dtype}", _immediate(node, e.dtype), e)
         return e.dtype
 
-    def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
-        return self._agreed(e, self.expr(a), self.expr(b), what)
+    def _same(self, e: Expr, a: Expr, b: Expr, operation: str) -> DType:
+        return self._agreed(e, self.expr(a), self.expr(b), operation)
 
-    def _agreed(self, e: Expr, x: DType, y: DType, what: str) -> DType:
+    def _agreed(self, e: Expr, x: DType, y: DType, operation: str) -> DType:
         if x is not y and x != y:
-            raise Malformed(f"{what}: {x} against {y}", agree(x, y), e)
+            raise Malformed(f"{operation}: {x} against {y}", agree(x, y), e)
         return x
 
     def _binary(self, e: Binary) -> DType:
@@ -138,10 +138,10 @@ class ExprVerifier:
             raise Malformed(f"binary operator {e.op!r}", among(e.op, BINARY), e)
         if e.op == "add" and e.a.dtype == HANDLE:
             return self._further(e)
-        found = self._logic(e) if e.op in ("and", "or") else self._same(e, e.a, e.b, e.op)
-        if (e.op in ("and", "or") and not found.is_bool) or (e.op in ON_BITS and found.is_float):
-            raise Malformed(f"{e.op} of {found}", _of_bits(e.op, found), e)
-        return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
+        dtype = self._logic(e) if e.op in ("and", "or") else self._same(e, e.a, e.b, e.op)
+        if (e.op in ("and", "or") and not dtype.is_bool) or (e.op in ON_BITS and dtype.is_float):
+            raise Malformed(f"{e.op} of {dtype}", _of_bits(e.op, dtype), e)
+        return BOOL.with_lanes(dtype.lanes) if BINARY[e.op][1] else dtype
 
     def _logic(self, e: Binary) -> DType:
         """An `and` or `or`, whose second operand may not be computed (`guard_conditions`)."""
@@ -164,53 +164,53 @@ class ExprVerifier:
             if e.op in INTRINSICS:
                 hint = f"{e.op} is an intrinsic: Intrin({e.op!r}, (value,))"
             raise Malformed(f"unary operator {e.op!r}", hint, e)
-        found = self.expr(e.a)
-        if (e.op == "not" and not found.is_bool) or (e.op == "sqrt" and not found.is_float):
-            wanted = BOOL if e.op == "not" else FLOAT32
-            hint = instead(found, wanted.with_lanes(found.lanes))
-            raise Malformed(f"{e.op} of {found}", hint, e)
-        return found
+        dtype = self.expr(e.a)
+        if (e.op == "not" and not dtype.is_bool) or (e.op == "sqrt" and not dtype.is_float):
+            target = BOOL if e.op == "not" else FLOAT32
+            hint = instead(dtype, target.with_lanes(dtype.lanes))
+            raise Malformed(f"{e.op} of {dtype}", hint, e)
+        return dtype
 
     def _select(self, e: Select) -> DType:
         cond = self.expr(e.cond)
         with self._reach.conditional():
-            found = self._same(e, e.a, e.b, "select")
-        if not cond.is_bool or cond.lanes not in (1, found.lanes):
-            lanes = found.lanes if cond.lanes not in (1, found.lanes) else cond.lanes
+            dtype = self._same(e, e.a, e.b, "select")
+        if not cond.is_bool or cond.lanes not in (1, dtype.lanes):
+            lanes = dtype.lanes if cond.lanes not in (1, dtype.lanes) else cond.lanes
             hint = instead(cond, BOOL.with_lanes(lanes))
-            raise Malformed(f"select by {cond} among {found}", hint, e)
-        return found
+            raise Malformed(f"select by {cond} among {dtype}", hint, e)
+        return dtype
 
     def _cast(self, e: Cast) -> DType:
-        found = self.expr(e.a)
-        if found.lanes != e.dtype.lanes:
-            hint = f"a cast keeps the lanes: to {e.dtype.with_lanes(found.lanes)}"
-            raise Malformed(f"cast of {found} to {e.dtype}", hint, e)
+        dtype = self.expr(e.a)
+        if dtype.lanes != e.dtype.lanes:
+            hint = f"a cast keeps the lanes: to {e.dtype.with_lanes(dtype.lanes)}"
+            raise Malformed(f"cast of {dtype} to {e.dtype}", hint, e)
         return e.dtype
 
     def _ramp(self, e: Ramp) -> DType:
-        found = self._same(e, e.base, e.stride, "ramp")
-        if not found.is_int or found.lanes != 1 or e.lanes < 1:
-            is_index = found.is_int and found.lanes == 1
-            hint = "at least 1 lane" if is_index else index(found)
-            raise Malformed(f"ramp of {e.lanes} lanes from {found}", hint, e)
-        return found.with_lanes(e.lanes)
+        dtype = self._same(e, e.base, e.stride, "ramp")
+        if not dtype.is_int or dtype.lanes != 1 or e.lanes < 1:
+            is_index = dtype.is_int and dtype.lanes == 1
+            hint = "at least 1 lane" if is_index else index(dtype)
+            raise Malformed(f"ramp of {e.lanes} lanes from {dtype}", hint, e)
+        return dtype.with_lanes(e.lanes)
 
     def _broadcast(self, e: Broadcast) -> DType:
-        found = self.expr(e.a)
-        if found.lanes != 1 or e.lanes < 1:
+        dtype = self.expr(e.a)
+        if dtype.lanes != 1 or e.lanes < 1:
             hint = "at least 1 lane"
-            if found.lanes != 1:
-                hint = f"it has {found.lanes} lanes: Shuffle repeats lanes of a vector"
-            raise Malformed(f"broadcast of {found} to {e.lanes} lanes", hint, e)
-        return found.with_lanes(e.lanes)
+            if dtype.lanes != 1:
+                hint = f"it has {dtype.lanes} lanes: Shuffle repeats lanes of a vector"
+            raise Malformed(f"broadcast of {dtype} to {e.lanes} lanes", hint, e)
+        return dtype.with_lanes(e.lanes)
 
     def _shuffle(self, e: Shuffle) -> DType:
-        found = self._same(e, e.a, e.b, "shuffle")
-        if not e.lanes or not all(0 <= i < 2 * found.lanes for i in e.lanes):
-            hint = f"list lanes from 0 to {2 * found.lanes - 1}, one or more"
-            raise Malformed(f"lanes {e.lanes} of two {found}", hint, e)
-        return found.with_lanes(len(e.lanes))
+        dtype = self._same(e, e.a, e.b, "shuffle")
+        if not e.lanes or not all(0 <= i < 2 * dtype.lanes for i in e.lanes):
+            hint = f"list lanes from 0 to {2 * dtype.lanes - 1}, one or more"
+            raise Malformed(f"lanes {e.lanes} of two {dtype}", hint, e)
+        return dtype.with_lanes(len(e.lanes))
 
     def _vector_reduce(self, e: VectorReduce) -> DType:
         if e.op not in REDUCE_BINARY and e.op not in REDUCE_BINARY.values():
@@ -239,14 +239,14 @@ class ExprVerifier:
         types = [self.expr(a) for a in e.args]
         if e.name in DOTS:
             lanes = types[0].lanes
-            wanted = [DType(name, lanes * count) for name, count in DOTS[e.name]]
-            if types != wanted:
-                hint = f"{e.name} takes {', '.join(map(str, wanted))}"
+            operand_types = [DType(name, lanes * count) for name, count in DOTS[e.name]]
+            if types != operand_types:
+                hint = f"{e.name} takes {', '.join(map(str, operand_types))}"
                 raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
             return e.dtype
-        other = next((t for t in types if t != types[0]), None)
-        if other is not None:
-            hint = agree(types[0], other)
+        mismatch = next((t for t in types if t != types[0]), None)
+        if mismatch is not None:
+            hint = agree(types[0], mismatch)
             raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
         needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name
         if types[0].name != needed:
@@ -268,10 +268,10 @@ class ExprVerifier:
                 raise Malformed(message, fresh("Var", var.name), e)
             self._vars[var] = False
         with self._reach.conditional():
-            found = self.expr(e.value)
+            dtype = self.expr(e.value)
         for var, _ in e.axes:
             del self._vars[var]
-        return found
+        return dtype
 
     def _address_of(self, e: AddressOf) -> DType:
         hint = f"Load({e.buffer.name}, ...) is the element itself"
@@ -291,18 +291,18 @@ class ExprVerifier:
             hint = f"letters, digits and underscores, such as {near!r}"
             raise Malformed(f"{e.name!r} is not the name of a C function", hint, e)
         if e.dtype.lanes != 1 or e.dtype == HANDLE:
-            one = "int64" if e.dtype == HANDLE else e.dtype.name
-            hint = f"it returns one value, such as {one}, or void"
+            example = "int64" if e.dtype == HANDLE else e.dtype.name
+            hint = f"it returns one value, such as {example}, or void"
             raise Malformed(f"a C function that returns {e.dtype}", hint, e)
         if e.dependencies:
             problem = problem_of(CALL_ATTRS, e.name, DEPENDENCIES, e.dependencies)
             if problem is not None:
                 raise Malformed(*problem, e)
         for a in e.args:
-            given = self.address(a)
-            if given.lanes != 1:
-                hint = instead(given, given.element)
-                raise Malformed(f"{given} as an argument of a C function", hint, a)
+            dtype = self.address(a)
+            if dtype.lanes != 1:
+                hint = instead(dtype, dtype.element)
+                raise Malformed(f"{dtype} as an argument of a C function", hint, a)
         return e.dtype
 
     def address(self, e: Expr) -> DType:
@@ -334,48 +334,48 @@ class ExprVerifier:
             raise
 
     def _indices(
-        self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None, several: bool = False
+        self, b: Buffer, indices: tuple[Expr, ...], node: Expr | None, several: bool = False
     ) -> int:
         """Verify indices; return their number of lanes. `several` may be vectors: a matrix that an
         instruction reads by itself."""
         if b not in self._buffers:
-            hint = unbound(b.name, (known.name for known in self._buffers))
-            raise Malformed(f"buffer {b.name} is not bound here", hint, at)
+            hint = unbound(b.name, (buffer.name for buffer in self._buffers))
+            raise Malformed(f"buffer {b.name} is not bound here", hint, node)
         if len(indices) != len(b.shape):
             hint = f"{b.name} has {plural(len(b.shape), 'dimension')}: one index for each"
-            raise Malformed(f"{len(indices)} indices for {b!r}", hint, at)
+            raise Malformed(f"{len(indices)} indices for {b!r}", hint, node)
         lanes = 1
         for e in indices:
-            found = self.expr(e)
-            fits = 1 in (found.lanes, lanes) or (several and found.lanes == lanes)
-            if not found.is_int or not fits:
+            dtype = self.expr(e)
+            fits = 1 in (dtype.lanes, lanes) or (several and dtype.lanes == lanes)
+            if not dtype.is_int or not fits:
                 types = ", ".join(str(x.dtype) for x in indices)
                 hint = "one index may be a vector, beside scalars"
-                if not found.is_int:
-                    hint = instead(found, INT64.with_lanes(found.lanes))
-                raise Malformed(f"indices of {types} into {b!r}", hint, at)
-            lanes = max(lanes, found.lanes)
+                if not dtype.is_int:
+                    hint = instead(dtype, INT64.with_lanes(dtype.lanes))
+                raise Malformed(f"indices of {types} into {b!r}", hint, node)
+            lanes = max(lanes, dtype.lanes)
         if b.dtype == HANDLE:
-            self._item(b, indices, at)
+            self._item(b, indices, node)
         else:
-            self._reach.check(b, indices, at)
+            self._reach.check(b, indices, node)
         if is_tile(b) and not several:
             hint = "a store moves a whole tile, or multiplies two: ir/tiles.py"
-            raise Malformed(f"elements of {b.name}, which is in tiles", hint, at)
+            raise Malformed(f"elements of {b.name}, which is in tiles", hint, node)
         fixed = {"register": len(indices), "tile": len(indices) - 2}.get(b.scope, 0)
         for e, extent in zip(indices[:fixed], b.shape, strict=False):
-            self._register(b, e, int_value(extent), at)
+            self._register(b, e, int_value(extent), node)
         return lanes
 
-    def _item(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
+    def _item(self, b: Buffer, indices: tuple[Expr, ...], node: Expr | None) -> None:
         """Verify that a constant index into a buffer of handles is in range, in every pass."""
         for e, d in zip(indices, b.shape, strict=True):
             item, extent = int_value(e), int_value(d)
             if item is not None and extent is not None and not 0 <= item < extent:
                 hint = f"items are 0 to {extent - 1}" if extent else "it has no items"
-                raise Malformed(f"item {item} of {b.name}, which has {extent}", hint, at)
+                raise Malformed(f"item {item} of {b.name}, which has {extent}", hint, node)
 
-    def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
+    def _register(self, b: Buffer, e: Expr, size: int | None, node: Expr | None) -> None:
         """Verify one index of a register buffer: registers cannot be addressed at run time, so it
         must be constant after unrolling, or a Ramp of stride 1 that starts at such an index."""
         lanes, start = 1, e
@@ -383,20 +383,20 @@ class ExprVerifier:
             lanes, start = e.lanes, e.base
             if int_value(e.stride) != 1:
                 hint = f"Ramp(start, 1, {lanes}): a vector lies in neighbouring lanes"
-                raise Malformed(f"register buffer {b.name} read with a stride", hint, at)
+                raise Malformed(f"register buffer {b.name} read with a stride", hint, node)
         if isinstance(start, IntImm):
             if size is not None and not 0 <= start.value <= size - lanes:
                 hint = f"the dimension holds elements 0..{size - 1}"
                 if size < lanes:
                     hint += f": no vector of {lanes} lanes"
                 message = f"elements {start.value}..{start.value + lanes - 1} of {b!r}"
-                raise Malformed(message, hint, at)
+                raise Malformed(message, hint, node)
             return
         moving = [v for v in free_vars(e) if not self._vars.get(v)]
         if moving or has_load(e):
             name = moving[0].name if moving else "a load"
             hint = "a number or the variable of an unrolled loop; scope 'local' takes all"
-            raise Malformed(f"register buffer {b.name} indexed by {name}", hint, at)
+            raise Malformed(f"register buffer {b.name} indexed by {name}", hint, node)
 
 
 def _immediate(node: str, d: DType) -> str:
@@ -405,13 +405,13 @@ def _immediate(node: str, d: DType) -> str:
     return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} makes {d}"
 
 
-def _of_bits(op: str, found: DType) -> str:
+def _of_bits(op: str, dtype: DType) -> str:
     """A hint for `and`/`or` of operands that are not bool, or a bit operator on floats."""
     if op in ON_BITS:
-        casts = [name for name, (a, _) in BITCASTS.items() if a == found.name]
-        return f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {found}"
-    hint = instead(found, BOOL.with_lanes(found.lanes))
-    return hint if found.is_float else f"{hint}; bit{op} works on bits"
+        casts = [name for name, (a, _) in BITCASTS.items() if a == dtype.name]
+        return f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {dtype}"
+    hint = instead(dtype, BOOL.with_lanes(dtype.lanes))
+    return hint if dtype.is_float else f"{hint}; bit{op} works on bits"
 
 
 def _path_to(root: object, node: Expr) -> list[str] | None:
@@ -425,9 +425,9 @@ def _path_to(root: object, node: Expr) -> list[str] | None:
         fields = getattr(type(root), "__dataclass_fields__", {})
         items = [(f".{name}", getattr(root, name)) for name in fields]
     for name, item in items:
-        found = _path_to(item, node) if isinstance(item, (Expr, tuple)) else None
-        if found is not None:
-            return [name, *found]
+        path = _path_to(item, node) if isinstance(item, (Expr, tuple)) else None
+        if path is not None:
+            return [name, *path]
     return None
 
 

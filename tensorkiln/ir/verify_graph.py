@@ -76,13 +76,13 @@ _VALUE_NAMES = [
 class GraphVerifier:
     """Verifies one graph function, tracking the values and symbolic dimensions bound so far."""
 
-    def __init__(self, mod: IRModule, known: dict[int, object]):
-        """`known` maps ids to constants and types of constant shape that were verified before.
+    def __init__(self, mod: IRModule, verified: dict[int, object]):
+        """`verified` maps ids to constants and types of constant shape that were verified before.
 
         Their validity depends on nothing else, and most of them survive from pass to pass.
         """
         self._mod = mod
-        self._known = known
+        self._verified = verified
         self._bound: set[RVar] = set()  # every variable bound so far, in scope or not
         self._values: set[RVar] = set()
         self._dims: set[Var] = set()
@@ -158,7 +158,7 @@ class GraphVerifier:
             raise Malformed(f"{t!r} is not a type", f"types are {listed(_TYPE_NAMES)}")
 
     def _tensor(self, t: TensorType, brings: bool) -> None:
-        if self._known.get(id(t)) is t:
+        if self._verified.get(id(t)) is t:
             return
         numbers = True
         for d in t.shape:
@@ -179,7 +179,7 @@ class GraphVerifier:
             hint = f"name its dimensions, as in {str(Layout.plain(t.ndim))!r}"
             raise Malformed(f"layout {t.layout} for {t.ndim} dimensions", hint)
         if numbers:
-            self._known[id(t)] = t
+            self._verified[id(t)] = t
 
     def _number(self, e: Expr) -> None:
         """Verify a symbolic number: scalar, and over dimensions bound before."""
@@ -213,7 +213,7 @@ class GraphVerifier:
             raise _no_value(v)
 
     def _constant(self, c: Constant) -> None:
-        if self._known.get(id(c)) is c:
+        if self._verified.get(id(c)) is c:
             return
         self._type(c.type, brings=False)
         expected = tuple(int_value(d) for d in c.type.physical_shape)
@@ -223,7 +223,7 @@ class GraphVerifier:
         if c.data.dtype.itemsize != c.type.dtype.bytes:
             hint = f"a type of {c.data.dtype}, or elements of {plural(c.type.dtype.bytes, 'byte')}"
             raise Malformed(f"constant {c.name}: array {c.data.dtype}, type {c.type.dtype}", hint)
-        self._known[id(c)] = c
+        self._verified[id(c)] = c
 
     # ---- bindings ----------------------------------------------------------------------------
 
@@ -247,17 +247,17 @@ class GraphVerifier:
             self._equal(b.var.type, self._type_of(value))
         self._define(b.var, brings=isinstance(value, MatchCast))
 
-    def _equal(self, declared: Type, found: Type, exact: bool = False) -> None:
+    def _equal(self, declared: Type, derived: Type, exact: bool = False) -> None:
         """Compare the type of a variable with that of its value.
 
         In outer functions it may be wider, unless `exact`: `y: R.Object = x`.
         """
-        if declared == found or (self._strict and not exact and accepts(declared, found)):
+        if declared == derived or (self._strict and not exact and accepts(declared, derived)):
             return
-        hint = f"make the variable {show(found)}"
-        if self._strict and isinstance(found, ObjectType | AnyTensorType):
-            hint += f"; {fitting(declared, found)}"
-        raise Malformed(f"the variable is {show(declared)}, its value {show(found)}", hint)
+        hint = f"make the variable {show(derived)}"
+        if self._strict and isinstance(derived, ObjectType | AnyTensorType):
+            hint += f"; {fitting(declared, derived)}"
+        raise Malformed(f"the variable is {show(declared)}, its value {show(derived)}", hint)
 
     def _if(self, value: If, result: Type) -> None:
         self._value(value.cond)
@@ -268,8 +268,8 @@ class GraphVerifier:
             with step(f".{name}"), self._scope():
                 self._body(body)
                 if body.result.type != result:
-                    found = show(body.result.type)
-                    message = f"the branch gives {found}, the variable is {show(result)}"
+                    branch_type = show(body.result.type)
+                    message = f"the branch gives {branch_type}, the variable is {show(result)}"
                     raise Malformed(message, fitting(result, body.result.type))
 
     def _lambda(self, value: Lambda) -> None:

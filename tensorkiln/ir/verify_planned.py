@@ -25,53 +25,55 @@ def check_kernel_calls(f: PrimFunc, mod: IRModule) -> tuple[str, ...]:
     The last check leaves out host programs: `check_planned` covers what those may write.
     """
     callees: dict[str, None] = {}
-    ours: dict[Buffer, bool] = dict.fromkeys(f.buffers, False) | dict.fromkeys(outputs_of(f), True)
+    writable: dict[Buffer, bool] = dict.fromkeys(f.buffers, False) | dict.fromkeys(
+        outputs_of(f), True
+    )
     for s in walk_stmt(f.body):
-        if isinstance(s, MatchBuffer) and s.source in ours:
-            ours[s.buffer] = ours[s.source]
+        if isinstance(s, MatchBuffer) and s.source in writable:
+            writable[s.buffer] = writable[s.source]
         if isinstance(s, CallKernel):
             callees[s.name] = None
             with step(f".body.call({s.name})"):
                 _check_arguments(s, mod)
                 if not f.is_host:
-                    _check_written(s, mod[s.name], ours)
+                    _check_written(s, mod[s.name], writable)
     return tuple(callees)
 
 
 def check_recursion(callees: Mapping[str, tuple[str, ...]]) -> None:
     """Raise Malformed for a program that calls itself, directly or through others: its stack would
     have no bound. `callees` has what each program calls."""
-    done: set[str] = set()
+    acyclic: set[str] = set()
     for name in callees:
-        _descend(name, (), callees, done)
+        _descend(name, (), callees, acyclic)
 
 
 def _descend(
-    name: str, around: tuple[str, ...], callees: Mapping[str, tuple[str, ...]], done: set[str]
+    name: str, around: tuple[str, ...], callees: Mapping[str, tuple[str, ...]], acyclic: set[str]
 ) -> None:
     if name in around:
         cycle = [*around[around.index(name) :], name]
         with step(f"{around[-1]}.body.call({name})"):
-            how = f", through {listed(cycle[1:-1])}" if cycle[1:-1] else ""
-            raise Malformed(f"{name} calls itself{how}", "a loop repeats statements")
-    if name not in done:
+            route = f", through {listed(cycle[1:-1])}" if cycle[1:-1] else ""
+            raise Malformed(f"{name} calls itself{route}", "a loop repeats statements")
+    if name not in acyclic:
         for callee in callees.get(name, ()):
-            _descend(callee, (*around, name), callees, done)
-        done.add(name)
+            _descend(callee, (*around, name), callees, acyclic)
+        acyclic.add(name)
 
 
-def _check_written(s: CallKernel, callee: AnyFunction, ours: Mapping[Buffer, bool]) -> None:
+def _check_written(s: CallKernel, callee: AnyFunction, writable: Mapping[Buffer, bool]) -> None:
     """Check that buffers which are read-only in the caller are passed to read-only parameters.
 
-    `ours` maps the caller's buffers to whether they may be written.
+    `writable` maps the caller's buffers to whether they may be written.
     """
     if not isinstance(callee, TensorProgram):
         return
     written = outputs_of(callee)
     for p, a in zip(callee.params, s.args, strict=True):
-        if p in written and isinstance(a, AddressOf) and not ours.get(a.buffer, True):
+        if p in written and isinstance(a, AddressOf) and not writable.get(a.buffer, True):
             message = f"{s.name} writes {p.name}, which is {a.buffer.name}: it is only read here"
-            raise Malformed(message, stored(dict(ours)))
+            raise Malformed(message, stored(dict(writable)))
 
 
 def _check_arguments(s: CallKernel, mod: IRModule) -> None:
@@ -100,9 +102,9 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
         message = f"{s.name} takes {len(kinds)} arguments, the call gives {len(s.args)}"
         raise Malformed(message, f"in order: {', '.join(kinds) or 'none'}")
     for i, (kind, a) in enumerate(zip(kinds, s.args, strict=True)):
-        given = "address" if a.dtype == HANDLE else str(a.dtype)
-        if given != kind and not (kind.startswith("int") and a.dtype == INT64):
-            message = f"argument {i} of {s.name} is {kind}, the call gives {given}"
+        arg_kind = "address" if a.dtype == HANDLE else str(a.dtype)
+        if arg_kind != kind and not (kind.startswith("int") and a.dtype == INT64):
+            message = f"argument {i} of {s.name} is {kind}, the call gives {arg_kind}"
             hint = "an AddressOf of a buffer, or an item of a set"
             if kind != "address":
                 hint = f"a value of {kind}{', or int64' if kind.startswith('int') else ''}"
@@ -117,10 +119,12 @@ def check_planned(f: Function, mod: IRModule) -> None:
     for i, call in enumerate(plan.calls):
         with step(f".calls[{i}]({call.name})"):
             for k, size, written in _buffers(mod, call.name):
-                at = call.args[k]
-                assert isinstance(at, Address), at  # `check_kernel_calls` has seen the run function
+                address = call.args[k]
+                assert isinstance(address, Address), (
+                    address
+                )  # `check_kernel_calls` has seen the run function
                 with step(f".args[{k}]"):
-                    _check_memory(at, size, written, plan, len(f.params))
+                    _check_memory(address, size, written, plan, len(f.params))
 
 
 def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
@@ -138,31 +142,33 @@ def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]
 
 def _bytes(element: int, shape: tuple[Expr, ...]) -> int | None:
     extents = [int_value(d) for d in shape]
-    known = [d for d in extents if d is not None]
-    return element * math.prod(known) if len(known) == len(extents) else None
+    sizes = [d for d in extents if d is not None]
+    return element * math.prod(sizes) if len(sizes) == len(extents) else None
 
 
 def _check_memory(
-    at: Address, size: int | None, written: bool, plan: PlannedGraph, inputs: int
+    address: Address, size: int | None, written: bool, plan: PlannedGraph, inputs: int
 ) -> None:
-    start = int_value(at.offset)
+    start = int_value(address.offset)
     have: int | None
-    if at.base == "tensor":
-        have = _bytes(at.buffer.dtype.bytes, at.buffer.shape)
-    elif at.base == "storage":
-        have = int_value(plan.storages[at.index].size)
+    if address.base == "tensor":
+        have = _bytes(address.buffer.dtype.bytes, address.buffer.shape)
+    elif address.base == "storage":
+        have = int_value(plan.storages[address.index].size)
     else:
-        have = plan.constants[at.index].data.nbytes
-    if written and not (at.base == "storage" or (at.base == "tensor" and at.index >= inputs)):
+        have = plan.constants[address.index].data.nbytes
+    if written and not (
+        address.base == "storage" or (address.base == "tensor" and address.index >= inputs)
+    ):
         hint = "results and storages are what a planned graph writes"
-        raise Malformed(f"the kernel writes {at}, which is only read", hint)
+        raise Malformed(f"the kernel writes {address}, which is only read", hint)
     if start is not None and start < 0:
-        raise Malformed(f"byte {start} of {at}", "offsets count from 0, where it starts")
+        raise Malformed(f"byte {start} of {address}", "offsets count from 0, where it starts")
     if start is not None and have is not None and size is not None and start + size > have:
         hint = f"the kernel takes {size} bytes: no offset is right"
         if size <= have:
             hint = f"its {size} bytes start at 0 to {have - size}"
-        message = f"bytes {start}..{start + size - 1} of {at}, which has {have}"
+        message = f"bytes {start}..{start + size - 1} of {address}, which has {have}"
         raise Malformed(message, hint)
 
 

@@ -120,25 +120,25 @@ class TirVerifier(ExprVerifier):
             hint = f"elements of {b.dtype.element}, and a last dimension of {b.dtype.lanes}"
             raise Malformed(f"elements of {b.dtype}: a buffer's elements are scalars", hint)
         for d in b.shape:
-            size, found = int_value(d), self.scalar(d)
-            if not found.is_int or (size is not None and size < 0):
-                raise Malformed(f"extent {d!r}", extent(found))
+            size, dtype = int_value(d), self.scalar(d)
+            if not dtype.is_int or (size is not None and size < 0):
+                raise Malformed(f"extent {d!r}", extent(dtype))
             if b.scope in ("register", "tile") and size is None:
                 hint = "a number for each extent, or scope 'global'"
                 raise Malformed(f"a {b.scope} buffer needs constant extents", hint)
         self._strides(b)
 
     def _strides(self, b: Buffer) -> None:
-        given = b.strides_given
-        if given is None:
+        strides = b.strides_given
+        if strides is None:
             return
-        if len(given) != len(b.shape):
+        if len(strides) != len(b.shape):
             hint = f"{plural(len(b.shape), 'stride')}, or None for row-major memory"
-            raise Malformed(f"{len(given)} strides for {len(b.shape)} dimensions", hint)
-        for e in given:
-            found = self.scalar(e)
-            if not found.is_int:
-                raise Malformed("strides are integers", index(found))
+            raise Malformed(f"{len(strides)} strides for {len(b.shape)} dimensions", hint)
+        for e in strides:
+            dtype = self.scalar(e)
+            if not dtype.is_int:
+                raise Malformed("strides are integers", index(dtype))
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -147,8 +147,8 @@ class TirVerifier(ExprVerifier):
         check = _STMTS.get(type(s))
         if check is None:
             name = type(s).__name__
-            known = (t.__name__ for t in _STMTS)
-            raise Malformed(f"{name} is not a statement", among(name, known))
+            node_names = (t.__name__ for t in _STMTS)
+            raise Malformed(f"{name} is not a statement", among(name, node_names))
         check(self, s)
 
     @contextmanager
@@ -168,10 +168,10 @@ class TirVerifier(ExprVerifier):
             raise Malformed(f"loop kind {s.kind!r}", among(s.kind, FOR_KINDS))
         for name, e in (("lo", s.lo), ("extent", s.extent)):
             with step(f".{name}"):
-                found = self.root(e)
-                if found != s.var.dtype or not found.is_int or found.lanes != 1:
-                    hint = index(found, s.var.dtype)
-                    raise Malformed(f"{found}, but the loop variable is {s.var.dtype}", hint)
+                dtype = self.root(e)
+                if dtype != s.var.dtype or not dtype.is_int or dtype.lanes != 1:
+                    hint = index(dtype, s.var.dtype)
+                    raise Malformed(f"{dtype}, but the loop variable is {s.var.dtype}", hint)
         with step(f".for({s.var.name})"):
             require_attrs(LOOP_ATTRS, s.var.name, s.attrs)
         if (s.kind == "thread") != ("thread" in s.attrs):
@@ -206,10 +206,10 @@ class TirVerifier(ExprVerifier):
                 return
             lanes = self._access(s.buffer, s.indices)
             with step(".value"):
-                found, place = self.root(s.value), s.buffer.dtype.with_lanes(lanes)
-                if found != place:
-                    message = f"{found} stored where {place} belongs"
-                    raise Malformed(message, instead(found, place))
+                dtype, place = self.root(s.value), s.buffer.dtype.with_lanes(lanes)
+                if dtype != place:
+                    message = f"{dtype} stored where {place} belongs"
+                    raise Malformed(message, instead(dtype, place))
         except Malformed as error:
             error.path.append(f".store({s.buffer.name})")
             raise
@@ -226,16 +226,16 @@ class TirVerifier(ExprVerifier):
             if isinstance(x, Load):
                 self._indices(x.buffer, x.indices, None, several=True)
         if value.dtype.element != s.buffer.dtype:
-            found, wanted = value.dtype.element, s.buffer.dtype
-            raise Malformed(f"{found} stored where {wanted} belongs", instead(found, wanted))
+            source, target = value.dtype.element, s.buffer.dtype
+            raise Malformed(f"{source} stored where {target} belongs", instead(source, target))
 
     def _let(self, s: Let) -> None:
         with step(f".let({s.var.name})"):
             with step(".value"):
-                found = self.root(s.value)
-                if found != s.var.dtype:
-                    hint = instead(found, s.var.dtype)
-                    raise Malformed(f"{found}, but the variable is {s.var.dtype}", hint)
+                dtype = self.root(s.value)
+                if dtype != s.var.dtype:
+                    hint = instead(dtype, s.var.dtype)
+                    raise Malformed(f"{dtype}, but the variable is {s.var.dtype}", hint)
             fixed = not has_load(s.value)
             static = fixed and all(self._vars.get(v) for v in free_vars(s.value))
             self._reach.bind(s.var, s.value)
@@ -252,9 +252,9 @@ class TirVerifier(ExprVerifier):
 
     def _condition(self, e: Expr) -> None:
         with step(".cond"):
-            found = self.root(e)
-            if found != BOOL:
-                raise Malformed(f"{found} as a condition", condition(found))
+            dtype = self.root(e)
+            if dtype != BOOL:
+                raise Malformed(f"{dtype} as a condition", condition(dtype))
 
     def _alloc(self, s: Alloc) -> None:
         b = s.buffer
@@ -286,9 +286,12 @@ class TirVerifier(ExprVerifier):
             if lanes != 1:
                 raise Malformed("a view starts at one element", one_element(source))
             if (b.dtype, b.scope) != (source.dtype, source.scope):
-                found, wanted = f"{b.dtype} in {b.scope}", f"{source.dtype} in {source.scope}"
-                hint = f"make {b.name} {wanted}, as {source.name} is"
-                raise Malformed(f"a view as {found} of {wanted}", hint)
+                view_memory, source_memory = (
+                    f"{b.dtype} in {b.scope}",
+                    f"{source.dtype} in {source.scope}",
+                )
+                hint = f"make {b.name} {source_memory}, as {source.name} is"
+                raise Malformed(f"a view as {view_memory} of {source_memory}", hint)
             self._shape(b)
             self._reach.check_view(b, source, s.indices)
             with self._known(b, self._buffers[source]):
@@ -306,8 +309,8 @@ class TirVerifier(ExprVerifier):
             for i in s.iters:
                 self._reach.bind(i.var, i.value)
             with ExitStack() as scopes:
-                for i, known in zip(s.iters, static, strict=True):
-                    scopes.enter_context(self._bound(i.var, known))
+                for i, is_static in zip(s.iters, static, strict=True):
+                    scopes.enter_context(self._bound(i.var, is_static))
                 for name, regions in (("reads", s.reads), ("writes", s.writes)):
                     for k, r in enumerate(regions):
                         with step(f".{name}[{k}]"):
@@ -324,16 +327,16 @@ class TirVerifier(ExprVerifier):
                 raise Malformed(f"iteration kind {i.kind!r}", among(i.kind, ITER_KINDS))
             for name, e in (("extent", i.extent), ("value", i.value)):
                 with step(f".{name}"):
-                    found = self.root(e)
-                    if found != i.var.dtype or not found.is_int or found.lanes != 1:
-                        message = f"{found}, but the iteration variable is {i.var.dtype}"
-                        raise Malformed(message, index(found, i.var.dtype))
+                    dtype = self.root(e)
+                    if dtype != i.var.dtype or not dtype.is_int or dtype.lanes != 1:
+                        message = f"{dtype}, but the iteration variable is {i.var.dtype}"
+                        raise Malformed(message, index(dtype, i.var.dtype))
         return not has_load(i.value) and all(self._vars.get(v) for v in free_vars(i.value))
 
     def _region(self, r: Region, written: bool) -> None:
         b = r.buffer
         if b not in self._buffers:
-            hint = unbound(b.name, (known.name for known in self._buffers))
+            hint = unbound(b.name, (buffer.name for buffer in self._buffers))
             raise Malformed(f"buffer {b.name} is not bound here", hint)
         if written and not self._buffers[b]:
             message = f"{b.name} is a parameter that is not an output"
@@ -342,10 +345,10 @@ class TirVerifier(ExprVerifier):
             hint = f"{b.name} has {plural(len(b.shape), 'dimension')}: one range for each"
             raise Malformed(f"{len(r.ranges)} ranges for {b!r}", hint)
         for lo, count in r.ranges:
-            found, size = self.scalar(lo), self.scalar(count)
-            if not found.is_int or found != size:
-                hint = index(found) if not found.is_int else instead(size, found)
-                raise Malformed(f"a range from {found} of {size} elements", hint)
+            dtype, size = self.scalar(lo), self.scalar(count)
+            if not dtype.is_int or dtype != size:
+                hint = index(dtype) if not dtype.is_int else instead(size, dtype)
+                raise Malformed(f"a range from {dtype} of {size} elements", hint)
         self._reach.check_region(r)
 
     # ---- control and effects -----------------------------------------------------------------
@@ -374,16 +377,16 @@ class TirVerifier(ExprVerifier):
         with step(f".call({s.name})"):
             for i, a in enumerate(s.args):
                 with step(f".args[{i}]"):
-                    found = self.address(a)
-                    if found.lanes != 1:
-                        message = f"{found} as an argument of a function"
-                        raise Malformed(message, instead(found, found.element))
+                    dtype = self.address(a)
+                    if dtype.lanes != 1:
+                        message = f"{dtype} as an argument of a function"
+                        raise Malformed(message, instead(dtype, dtype.element))
             check_launch(s)
             for i, e in enumerate(s.grid):
                 with step(f".grid[{i}]"):
-                    found = self.scalar(e)
-                    if not found.is_int:
-                        raise Malformed(f"{found} as a number of blocks", index(found))
+                    dtype = self.scalar(e)
+                    if not dtype.is_int:
+                        raise Malformed(f"{dtype} as a number of blocks", index(dtype))
 
     def _sync(self, s: Sync) -> None:
         with step(".sync"):

@@ -96,12 +96,12 @@ def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """Yield `e` and all expressions below it, in pre-order."""
-    left = [e]
-    while left:
-        x = left.pop()
+    stack = [e]
+    while stack:
+        x = stack.pop()
         yield x
         if below := _EXPRS[type(x)](x):
-            left.extend(below[::-1])
+            stack.extend(below[::-1])
 
 
 def is_longer(e: Expr, nodes: int) -> bool:
@@ -111,21 +111,21 @@ def is_longer(e: Expr, nodes: int) -> bool:
 
 def walk_stmt(s: Stmt) -> Iterator[Stmt]:
     """Yield `s` and all statements below it, in pre-order."""
-    left = [s]
-    while left:
-        x = left.pop()
+    stack = [s]
+    while stack:
+        x = stack.pop()
         yield x
         if below := _STMTS[type(x)](x):
-            left.extend(below[::-1])
+            stack.extend(below[::-1])
 
 
 def free_vars(e: Expr) -> list[Var]:
     """Variables used in `e` in order of first appearance, also those that a Reduce in it binds."""
-    seen: dict[Var, None] = {}
+    variables: dict[Var, None] = {}
     for x in walk(e):
         if isinstance(x, Var):
-            seen.setdefault(x)
-    return list(seen)
+            variables.setdefault(x)
+    return list(variables)
 
 
 def has_load(e: Expr) -> bool:

@@ -43,17 +43,17 @@ def variables(v: Bound | Function) -> list[RVar]:
     if type(v) is RVar:
         return [v]
     if type(v) is Call:  # by hand, since every pass asks for every call
-        found = [v.callee] if type(v.callee) is RVar else []
+        reads = [v.callee] if type(v.callee) is RVar else []
         for a in v.args:
             if type(a) is RVar:
-                found.append(a)
+                reads.append(a)
             elif type(a) is Tuple:
-                found += variables(a)
-        return found
-    found = [x for value in _VALUES[type(v)](v) for x in variables(value)]
+                reads += variables(a)
+        return reads
+    reads = [x for value in _VALUES[type(v)](v) for x in variables(value)]
     for b in _BINDINGS[type(v)](v):
-        found += variables(b.value)
-    return found
+        reads += variables(b.value)
+    return reads
 
 
 def map_values(node: Node, f: Callable[[Value], Value]) -> Node:
@@ -69,10 +69,10 @@ def map_values(node: Node, f: Callable[[Value], Value]) -> Node:
     return new
 
 
-def map_bound(bound: Bound, f: Callable[[Value], Value]) -> Bound:
+def map_bound(definition: Bound, f: Callable[[Value], Value]) -> Bound:
     """The right side of a binding, with `f` applied to itself if it is a value, else to the values
     that it reads."""
-    return f(bound) if type(bound) in _IS_VALUE else map_values(bound, f)  # type: ignore[arg-type]
+    return f(definition) if type(definition) in _IS_VALUE else map_values(definition, f)  # type: ignore[arg-type]
 
 
 def substitute_value(v: Value, by: Mapping[RVar, Value]) -> Value:
@@ -82,6 +82,7 @@ def substitute_value(v: Value, by: Mapping[RVar, Value]) -> Value:
     return map_values(v, lambda x: substitute_value(x, by))
 
 
-def substitute(bound: Bound, by: Mapping[RVar, Value]) -> Bound:
-    """The right side of a binding, with variables replaced; `bound` itself if nothing changed."""
-    return map_bound(bound, lambda v: substitute_value(v, by)) if by else bound
+def substitute(definition: Bound, by: Mapping[RVar, Value]) -> Bound:
+    """The right side of a binding, with variables replaced; `definition` itself if nothing
+    changed."""
+    return map_bound(definition, lambda v: substitute_value(v, by)) if by else definition

@@ -159,7 +159,7 @@ def _rounds(w: DeviceWriter, ring: Ring, first: str, producer: bool, boxes: Sequ
         if producer and boxes:
             with branch(w, w.line(f"icmp eq i32 {thread_register(w, THREAD_INDICES[0])}, 0")):
                 _copy_boxes(w, boxes, full)
-        for nest in by_threads if producer else ring.rest:
+        for nest in by_threads if producer else ring.consumers:
             w.statement(nest)
         if not producer:
             _hand_back(w, free)

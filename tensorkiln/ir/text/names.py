@@ -42,7 +42,7 @@ class Names:
 
     def __init__(self, *, canonical: bool = False):
         self.of: dict[object, str] = {}
-        self.given: dict[object, str] = {}  # like `of`, and never loses variables out of scope
+        self.all_names: dict[object, str] = {}  # like `of`, and never loses variables out of scope
         self._canonical = canonical
         self._live: dict[str, object] = {}
         self._next: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Names:
         else:
             text = self._distinct(identifier(name, prefix))
             self._live[text] = var
-        self.of[var] = self.given[var] = text
+        self.of[var] = self.all_names[var] = text
         return text
 
     def reserve(self, text: str) -> None:

@@ -76,15 +76,15 @@ class ExprPrinter:
         return f"T.{e.dtype}({text})"
 
     def _binary(self, e: Binary, outer: int) -> str:
-        found = INFIX.get(e.op)
+        infix = INFIX.get(e.op)
         a, b = e.a, e.b
         # `/` in the script is float division; an integer division prints as T.div(a, b).
-        if found is None or (e.op == "div" and not a.dtype.is_float):
+        if infix is None or (e.op == "div" and not a.dtype.is_float):
             return f"T.{e.op}({_EXPR[type(a)](self, a, 0)}, {_EXPR[type(b)](self, b, 0)})"
-        symbol, level = found
+        symbol, level = infix
         # Comparisons chain in Python, so neither side may be a bare comparison.
-        left = _EXPR[type(a)](self, a, level + (level == COMPARE))
-        text = f"{left} {symbol} {_EXPR[type(b)](self, b, level + 1)}"
+        lhs = _EXPR[type(a)](self, a, level + (level == COMPARE))
+        text = f"{lhs} {symbol} {_EXPR[type(b)](self, b, level + 1)}"
         return f"({text})" if level < outer else text
 
     def _unary(self, e: Unary, outer: int) -> str:
@@ -100,9 +100,9 @@ class ExprPrinter:
     def _reduce(self, e: Reduce, outer: int) -> str:
         axes = []
         for var, extent in e.axes:
-            bound = self.expr(extent)
+            extent_text = self.expr(extent)
             tail = "" if var.dtype == INT64 else f', "{var.dtype}"'
-            axes.append(f"({self.names.bind(var, var.name)}, {bound}{tail})")
+            axes.append(f"({self.names.bind(var, var.name)}, {extent_text}{tail})")
         text = f'T.reduce("{e.op}", [{", ".join(axes)}], {self.expr(e.value)})'
         for var, _ in reversed(e.axes):
             self.names.release(var)
@@ -134,8 +134,8 @@ class ExprPrinter:
 
     def _dependency(self, d: ExternalDependency) -> str:
         """The fields that are not defaults, the first two by position."""
-        (_, name), (_, url), *rest = [(k, self.attr(v)) for k, v in d.given().items()]
-        return ", ".join([name, url, *(f"{k}={v}" for k, v in rest)])
+        (_, name), (_, url), *options = [(k, self.attr(v)) for k, v in d.given().items()]
+        return ", ".join([name, url, *(f"{k}={v}" for k, v in options)])
 
     def attrs(self, items: Iterable[tuple[str, object]]) -> str:
         """Attributes as a Python dict."""

@@ -49,9 +49,9 @@ _PIECE = 1 << 20  # bytes to hash at a time, since a piece may be a copy
 
 def digest(array: np.ndarray | Padded) -> str:
     """SHA-256 (hexadecimal) of the bytes in row-major order, memoised while the array lives."""
-    known = _DIGESTS.get(id(array))
-    if known is not None and known[0]() is array:
-        return known[1]
+    memo = _DIGESTS.get(id(array))
+    if memo is not None and memo[0]() is array:
+        return memo[1]
     hashed = hashlib.sha256()
     for start in range(0, array.nbytes, _PIECE):
         for part in parts_between(array, start, min(start + _PIECE, array.nbytes)):
@@ -153,11 +153,11 @@ class RelaxPrinter:
     def _function_type(self, params: tuple[Type, ...] | None, result: Type) -> str:
         """A function type. Its extents are quoted, since the type itself binds new symbols."""
         with self.names.scope(Var):
-            given = "None"
+            params_text = "None"
             if params is not None:
                 inner = ", ".join(self.type(p, quoted=True) for p in params)
-                given = f"({inner},)" if len(params) == 1 else f"({inner})"
-            return f"R.Callable({given}, {self.type(result, quoted=True)})"
+                params_text = f"({inner},)" if len(params) == 1 else f"({inner})"
+            return f"R.Callable({params_text}, {self.type(result, quoted=True)})"
 
     # ---- bindings ----------------------------------------------------------------------------
 
@@ -259,10 +259,10 @@ class RelaxPrinter:
         """Attributes as keyword arguments; inside `**{...}` where the name is not an identifier, or
         is that of the option "span"."""
         plain = [(k, v) for k, v in attrs.items_ if is_word(k) and k != "span"]
-        other = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
+        dict_items = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
         out = [f"{k}={self.attr(v)}" for k, v in plain]
-        if other:
-            out.append(f"**{{{', '.join(f'{string(k)}: {self.attr(v)}' for k, v in other)}}}")
+        if dict_items:
+            out.append(f"**{{{', '.join(f'{string(k)}: {self.attr(v)}' for k, v in dict_items)}}}")
         return out
 
     def attr(self, v: object) -> str:
@@ -285,10 +285,10 @@ class RelaxPrinter:
 
 def _is_inplace(c: Call) -> bool:
     """Whether a call can be written as R.call_tir_inplace(f, [operands], ...)."""
-    at = c.attrs.get("inplace")
-    if not isinstance(at, tuple) or not c.args or not isinstance(c.args[0], GlobalRef):
+    indices = c.attrs.get("inplace")
+    if not isinstance(indices, tuple) or not c.args or not isinstance(c.args[0], GlobalRef):
         return False
-    return all(type(i) is int and -1 <= i < len(c.args) - 1 for i in at)
+    return all(type(i) is int and -1 <= i < len(c.args) - 1 for i in indices)
 
 
 # Operators that print the name of the called function first; how their operands are printed.

@@ -43,7 +43,7 @@ class TirPrinter(ExprPrinter):
         A Let, Alloc or MatchBuffer whose body ends the block prints as an assignment; what follows
         it is its body.
         """
-        bound: list[Var | Buffer] = []
+        block_names: list[Var | Buffer] = []
         while True:
             if isinstance(s, Seq) and len(s.stmts) != 1:
                 for item in s.stmts[:-1]:
@@ -59,16 +59,16 @@ class TirPrinter(ExprPrinter):
                 value = self.expr(s.value)
                 name = self.names.bind(s.var, s.var.name)
                 self.lines.append(f"{pad}{name}: T.{s.var.dtype} = {value}")
-                bound.append(s.var)
+                block_names.append(s.var)
             elif isinstance(s, Alloc | MatchBuffer):
-                name, made = self._made(s)
-                self.lines.append(f"{pad}{name} = {made}")
-                bound.append(s.buffer)
+                name, call_text = self._made(s)
+                self.lines.append(f"{pad}{name} = {call_text}")
+                block_names.append(s.buffer)
             else:
                 self.stmt(s, pad)
                 break
             s = s.body
-        for item_bound in reversed(bound):
+        for item_bound in reversed(block_names):
             self.names.release(item_bound)
 
     def stmt(self, s: Stmt, pad: str) -> None:
@@ -131,8 +131,8 @@ class TirPrinter(ExprPrinter):
         return self.names.bind(s.buffer, s.buffer.name, "b"), call
 
     def _alloc(self, s: Alloc | MatchBuffer, pad: str) -> None:
-        name, made = self._made(s)
-        self.lines.append(f"{pad}with {made} as {name}:")
+        name, call_text = self._made(s)
+        self.lines.append(f"{pad}with {call_text} as {name}:")
         self.block(s.body, pad + "    ")
         self.names.release(s.buffer)
 

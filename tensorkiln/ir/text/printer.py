@@ -43,14 +43,14 @@ def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
     the variables and buffers first appear."""
     graph = RelaxPrinter(Constants(), CLASS, canonical=True)
     graph.function(f)
-    names = tuple(v.name for v in graph.names.given if isinstance(v, RVar | Var | Buffer))
+    names = tuple(v.name for v in graph.names.all_names if isinstance(v, RVar | Var | Buffer))
     return "\n".join(graph.lines) + "\n", names
 
 
-def print_module(mod: IRModule, known: Known = lambda f: None) -> str:
-    """The module as a Python file that `from_source` reads back. `known` may return the text of a
+def print_module(mod: IRModule, text_of: Known = lambda f: None) -> str:
+    """The module as a Python file that `from_source` reads back. `text_of` may return the text of a
     known kernel as `print_function` would, which avoids making its program; else None."""
-    return _module_text(mod, Constants(), known)
+    return _module_text(mod, Constants(), text_of)
 
 
 def print_any(node: object) -> str:
@@ -69,7 +69,7 @@ def constant_table(mod: IRModule) -> dict[str, np.ndarray]:
     return {key: np.asarray(data) for key, data in constants.table.items()}
 
 
-def _module_text(mod: IRModule, constants: Constants, known: Known = lambda f: None) -> str:
+def _module_text(mod: IRModule, constants: Constants, text_of: Known = lambda f: None) -> str:
     option = "" if mod.name == "model" else f"(name={string(mod.name)})"
     lines = [f"@tk.script.ir_module{option}", f"class {CLASS}:"]
     if not mod.functions:
@@ -77,7 +77,7 @@ def _module_text(mod: IRModule, constants: Constants, known: Known = lambda f: N
     for i, f in enumerate(mod.functions):
         if i:
             lines.append("")
-        text = known(f) if isinstance(f, KnownKernel) else None
+        text = text_of(f) if isinstance(f, KnownKernel) else None
         if text is not None:
             lines += [f"    {line}" for line in text.splitlines()]
         else:
@@ -112,10 +112,10 @@ def printed_names(f: AnyFunction) -> dict[object, str]:
     if isinstance(f, Function):
         graph = RelaxPrinter(_Unread(), CLASS)
         graph.function(f)
-        return graph.names.given
+        return graph.names.all_names
     printer = TirPrinter()
     printer.function(f.program() if isinstance(f, KnownKernel) else f)
-    return printer.names.given
+    return printer.names.all_names
 
 
 __all__ = [
