@@ -26,32 +26,32 @@ def annotated_target(annotations: Iterable[tuple[str, str]]) -> Target | None:
     A name that is the key of one of these targets, or `host`, stands for that. Raises UserError
     (code `unknown-device`) for another that is not a target, and those of an invalid target.
     """
-    said = _Annotations()
+    distinct_annotations = _Annotations()
     for name, text in annotations:
-        _note(said, name, text)
-    known = {HOST, *(t.target_key for t in said.targets if t.target_key)}
-    for key, name in said.keys.items():
-        if key not in known:
+        _note(distinct_annotations, name, text)
+    device_keys = {HOST, *(t.target_key for t in distinct_annotations.targets if t.target_key)}
+    for key, name in distinct_annotations.keys.items():
+        if key not in device_keys:
             raise UserError(
                 f"{key!r} is no target, nor the key of one that another function names",
                 code="unknown-device",
                 where=f"{name}.attrs.target",
-                hint=nearest(key, (*KINDS, *known)) or 'compile(target={"devices": [...]})',
+                hint=nearest(key, (*KINDS, *device_keys)) or 'compile(target={"devices": [...]})',
             )
-    targets = list(said.targets)
+    targets = list(distinct_annotations.targets)
     if len(targets) < 2 and not any(t.target_key or t.operators for t in targets):
         return targets[0] if targets else None
     return Target({"kind": PLAIN, "devices": [t.to_json() for t in targets]})
 
 
-def _note(said: _Annotations, name: str, text: str) -> None:
+def _note(distinct_annotations: _Annotations, name: str, text: str) -> None:
     try:
-        said.targets.setdefault(Target(text), name)
+        distinct_annotations.targets.setdefault(Target(text), name)
     except UserError as error:
         if text.lstrip().startswith("{"):
             place = f"{name}.attrs.target"
             raise UserError(error.message, code=error.code, where=place, hint=error.hint) from None
-        said.keys.setdefault(text, name)
+        distinct_annotations.keys.setdefault(text, name)
 
 
 __all__ = ["annotated_target"]

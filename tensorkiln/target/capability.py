@@ -23,9 +23,9 @@ def least_capability(target: Target) -> int:
 def most_shared(target: Target) -> int:
     """The bytes that a block may share, on GPUs of NVIDIA those for a kernel that asks."""
     key = "max_shared_memory_per_block"
-    found = target[f"{key}_optin" if target.kind == "cuda" else key]
-    assert isinstance(found, int)
-    return found
+    limit = target[f"{key}_optin" if target.kind == "cuda" else key]
+    assert isinstance(limit, int)
+    return limit
 
 
 def copies_ahead(target: Target) -> bool:

@@ -11,7 +11,7 @@ from tensorkiln.target.options import contradiction
 PLAIN = "composite"
 
 
-def settle_host(fields: Fields, where: str) -> Fields:
+def settle_host(fields: Fields, place: str) -> Fields:
     """Move the hosts of devices to their composite; return other targets unchanged.
 
     A library has one host program, so a composite has the host and its devices have none:
@@ -25,10 +25,10 @@ def settle_host(fields: Fields, where: str) -> Fields:
     if len(hosts) > 1:
         hint = "one library has one host program: give it once, as host of the composite"
         message = f"{len(hosts)} different hosts in one composite"
-        raise contradiction(message, f"{where}.devices", hint)
+        raise contradiction(message, f"{place}.devices", hint)
     host = next(iter(hosts.values()), None)
     devices = tuple(_without_host(device) for device in fields.devices)
-    _require_distinct(devices, where)
+    _require_distinct(devices, place)
     alone = not fields.keys and not fields.libs and not fields.base_tag
     alone = alone and not any(d.target_key or d.operators for d in devices)
     if fields.kind == PLAIN and len(devices) == 1 and alone:
@@ -37,20 +37,20 @@ def settle_host(fields: Fields, where: str) -> Fields:
     return replace(fields, host=host, devices=devices)
 
 
-def _require_distinct(devices: tuple[Fields, ...], where: str) -> None:
+def _require_distinct(devices: tuple[Fields, ...], place: str) -> None:
     """Raise UserError (code `contradiction`) if two devices give one key."""
     places: dict[str, str] = {}
-    for path, device in _named(devices, f"{where}.devices"):
+    for path, device in _named(devices, f"{place}.devices"):
         first = places.setdefault(device.target_key, path)
         if first != path:
             message = f"{first} and {path} both have the key {device.target_key!r}"
             raise contradiction(message, path, "the key is what tells devices apart")
 
 
-def _named(devices: tuple[Fields, ...], where: str) -> Iterator[tuple[str, Fields]]:
+def _named(devices: tuple[Fields, ...], place: str) -> Iterator[tuple[str, Fields]]:
     """The devices that give a key, those of composites among them too, and where they stand."""
     for i, device in enumerate(devices):
-        path = f"{where}[{i}]"
+        path = f"{place}[{i}]"
         yield from [(path, device)] if device.target_key else ()
         yield from _named(device.devices, f"{path}.devices")
 

@@ -84,25 +84,25 @@ def known_of_cpu(values: Values) -> Values:
     return {"gflops": 50, "bandwidth": 20}
 
 
-def canonical_cpu(values: Values, where: str) -> Values:
+def canonical_cpu(values: Values, place: str) -> Values:
     """Return the values with a canonical triple, a checked processor (the baseline if none is
     given), its caches, and `mattr` as sorted differences from the processor's features. Raises
     UserError, also for Winograd's weights where they are to be small."""
-    triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
+    triple = canonical_triple(str(values["mtriple"]), f"{place}.mtriple")
     isa = ISAS[triple.split("-")[0]]
     mattr = values.get("mattr", ())
     assert isinstance(mattr, tuple)
-    given = tuple(flag for flag in mattr if isinstance(flag, str))
-    flags = _flags(isa, given, f"{where}.mattr")
+    flag_texts = tuple(flag for flag in mattr if isinstance(flag, str))
+    flags = _flags(isa, flag_texts, f"{place}.mattr")
     cpu = str(values.get("mcpu") or "")
     if not cpu:
         cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
-    isa.check_cpu(cpu, f"{where}.mcpu")
+    isa.check_cpu(cpu, f"{place}.mcpu")
     if values.get("optimize") == "size" and values.get("winograd"):
-        said = f"winograd {values['winograd']} and optimize 'size'"
-        raise contradiction(said, f"{where}.winograd", "its weights are larger: leave one out")
-    found = {**_caches(isa, cpu, values), **values}
-    return {**found, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
+        message = f"winograd {values['winograd']} and optimize 'size'"
+        raise contradiction(message, f"{place}.winograd", "its weights are larger: leave one out")
+    options = {**_caches(isa, cpu, values), **values}
+    return {**options, "mtriple": triple, "mcpu": cpu, "mattr": isa.canonical_mattr(cpu, flags)}
 
 
 def _caches(isa: Isa, cpu: str, values: Values) -> Values:
@@ -114,30 +114,32 @@ def _caches(isa: Isa, cpu: str, values: Values) -> Values:
     return {name: TAGS.least(cpu, name) or _CACHES[name] for name in missing}
 
 
-def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
+def _flags(isa: Isa, flags: tuple[str, ...], place: str) -> tuple[str, ...]:
     """Check that each entry of `mattr` is `+name` or `-name` with a known name, and that no entries
     contradict each other."""
-    seen: dict[str, str] = {}
+    flag_of_name: dict[str, str] = {}
     for flag in flags:
         if flag[:1] not in ("+", "-") or not flag[1:]:
             raise UserError(
                 f"{flag!r}: expected '+feature' or '-feature'",
                 code="wrong-type",
-                where=where,
+                where=place,
                 hint=_signed(flag, isa) or "for example '+avx2'",
             )
-        isa.check_feature(flag[1:], where)
-        if seen.setdefault(flag[1:], flag) != flag:
-            raise contradiction(f"'+{flag[1:]}' and '-{flag[1:]}'", where, "keep one of them")
-    _check_implied(isa, flags, where)
+        isa.check_feature(flag[1:], place)
+        if flag_of_name.setdefault(flag[1:], flag) != flag:
+            raise contradiction(f"'+{flag[1:]}' and '-{flag[1:]}'", place, "keep one of them")
+    _check_implied(isa, flags, place)
     return flags
 
 
 def _signed(name: str, isa: Isa) -> str:
-    return nearest(f"+{name}", [f"+{known}" for known in isa.implied]) if name.strip("+-") else ""
+    return (
+        nearest(f"+{name}", [f"+{feature}" for feature in isa.implied]) if name.strip("+-") else ""
+    )
 
 
-def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
+def _check_implied(isa: Isa, flags: tuple[str, ...], place: str) -> None:
     """Raise UserError for contradictions such as `+avx2,-avx`, where the first implies what the
     second removes, and for removing a feature that the calling convention needs."""
     minus = {flag[1:] for flag in flags if flag[0] == "-"}
@@ -146,7 +148,7 @@ def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
         raise UserError(
             f"'-{fixed[0]}': every {isa.arch} has it and its calls need it",
             code="contradiction",
-            where=where,
+            where=place,
             hint=f"leave '-{fixed[0]}' out",
         )
     for flag in flags:
@@ -154,4 +156,4 @@ def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
             clash = sorted(isa.closure([flag[1:]]) & minus)
             if clash:
                 message = f"{flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away"
-                raise contradiction(message, where, "keep one of them")
+                raise contradiction(message, place, "keep one of them")

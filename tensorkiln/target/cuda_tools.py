@@ -80,9 +80,9 @@ def nvdisasm_path() -> Path | None:
 def _path(name: str) -> Path | None:
     spec = importlib.util.find_spec("nvidia")
     folders = map(Path, spec.submodule_search_locations or ()) if spec else ()
-    found = [f for x in folders for p in _PLACES for f in sorted(x.glob(f"{p}/{name}"))]
+    tools = [f for x in folders for p in _PLACES for f in sorted(x.glob(f"{p}/{name}"))]
     on_path = shutil.which(name)
-    return found[-1] if found else Path(on_path) if on_path else None
+    return tools[-1] if tools else Path(on_path) if on_path else None
 
 
 @functools.cache
@@ -115,22 +115,27 @@ def assembled(ptx: str, arch: str) -> Assembled:
                 hint = "leave cubin out: the driver compiles the PTX"
                 raise UserError(message, code="tool-failed", where="target", hint=hint) from None
             raise InternalError(f"ptxas refuses PTX: {text}", code="bad-ptx") from failure
-        made = (folder / "kernels.cubin").read_bytes()
-    return Assembled(made, _metrics(log), tuple(x.strip() for x in _ADVICE.findall(log)))
+        cubin = (folder / "kernels.cubin").read_bytes()
+    return Assembled(cubin, _metrics(log), tuple(x.strip() for x in _ADVICE.findall(log)))
 
 
 def _metrics(log: str) -> dict[str, KernelMetrics]:
     """The metrics of each kernel in what `ptxas -v` says."""
     parts = _KERNEL.split(log)
-    found = {}
+    metrics = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         frame = _FRAME.search(text)
         stack, stores, loads = map(int, frame.groups()) if frame else (0, 0, 0)
-        used = {k: int(m[1]) if (m := form.search(text)) else 0 for k, form in _USED.items()}
-        found[name] = KernelMetrics(
-            used["registers"], used["barriers"], stack, stores, loads, used["shared_bytes"]
+        resources = {k: int(m[1]) if (m := form.search(text)) else 0 for k, form in _USED.items()}
+        metrics[name] = KernelMetrics(
+            resources["registers"],
+            resources["barriers"],
+            stack,
+            stores,
+            loads,
+            resources["shared_bytes"],
         )
-    return found
+    return metrics
 
 
 def instruction_counts(cubin: bytes) -> dict[str, Counter[str]]:
@@ -148,11 +153,11 @@ def instruction_counts(cubin: bytes) -> dict[str, Counter[str]]:
             text = run_tool([str(path), "-c", "kernels.cubin"], folder, seconds=_SECONDS)
         except ToolFailure as failure:
             raise InternalError(f"nvdisasm refuses code: {failure}", code="bad-cubin") from failure
-    found: dict[str, Counter[str]] = {}
-    own: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {}
+    kernel_counts: Counter[str] = Counter()
     for line in text.splitlines():
         if function := _FUNCTION.match(line):
-            own = found[function[1]] = Counter()
+            kernel_counts = counts[function[1]] = Counter()
         elif instruction := _INSTRUCTION.match(line):
-            own[instruction[1]] += 1
-    return found
+            kernel_counts[instruction[1]] += 1
+    return counts

@@ -31,22 +31,22 @@ def devices_of(target: Target) -> Mapping[str, Target]:
     """
     if KINDS[target.kind].is_accelerator and target.host is not None:
         return MappingProxyType({target.target_key or target.kind: target.replace(host=None)})
-    found = list(flat_devices(target))
-    given = {d.target_key for d in found}
-    unnamed = Counter(d.kind for d in found if not d.target_key)
+    leaves = list(flat_devices(target))
+    keys = {d.target_key for d in leaves}
+    unnamed = Counter(d.kind for d in leaves if not d.target_key)
     devices: dict[str, Target] = {}
-    for device in found:
+    for device in leaves:
         key, kind = device.target_key, device.kind
-        if not key and unnamed[kind] == 1 and kind not in given:
+        if not key and unnamed[kind] == 1 and kind not in keys:
             key = kind
         numbered = (f"{kind}_{i}" for i in count())
-        key = key or next(name for name in numbered if name not in given and name not in devices)
+        key = key or next(name for name in numbered if name not in keys and name not in devices)
         devices[key] = device
     return MappingProxyType(devices)
 
 
-def device_named(text: str | None, target: Target, where: str) -> str:
-    """What the attribute `target` of function `where` names: the key of a device of a composite,
+def device_named(text: str | None, target: Target, function: str) -> str:
+    """What the attribute `target` of `function` names: the key of a device of a composite,
     `HOST`, or "" for all of `target` (without the attribute, too).
 
     It is a key, or the text of a target, with or without the device's `target_key` and `operators`.
@@ -59,42 +59,42 @@ def device_named(text: str | None, target: Target, where: str) -> str:
     if text in devices or (devices and text == HOST):
         return text
     try:
-        asked = Target(text)
+        named_target = Target(text)
     except UserError as error:
         hint = nearest(text, (HOST, *devices)) if devices else ""
-        place = f"{where}.attrs.target"
+        place = f"{function}.attrs.target"
         raise UserError(
             error.message, code=error.code, where=place, hint=hint or error.hint
         ) from None
-    if with_host(asked) == target:
+    if with_host(named_target) == target:
         return ""
-    equal = [key for key, device in devices.items() if _is_device(asked, key, device)]
+    equal = [key for key, device in devices.items() if _is_device(named_target, key, device)]
     if len(equal) == 1:
         return equal[0]
     if len(equal) > 1:
         raise UserError(
             f"several devices are {text}: {', '.join(equal)}",
             code="unknown-device",
-            where=f"{where}.attrs.target",
+            where=f"{function}.attrs.target",
             hint="the key of one of them",
         )
-    if not asked.target_key and asked == cpu_target(target):
+    if not named_target.target_key and named_target == cpu_target(target):
         return HOST if devices else ""
     raise UnsupportedError(
         f"its target is {text}, and the module is compiled for {target}",
-        where=where,
+        where=function,
         hint=f"a device by its key: {', '.join(devices)}"
         if devices
         else "compile it for its target, in a module of its own",
     )
 
 
-def _is_device(asked: Target, key: str, device: Target) -> bool:
+def _is_device(candidate: Target, key: str, device: Target) -> bool:
     """Whether a text describes a device: by its key if it gives one, and but for the host, which a
     composite has in the place of its devices."""
-    if asked.target_key not in ("", key) or asked.operators not in ((), device.operators):
+    if candidate.target_key not in ("", key) or candidate.operators not in ((), device.operators):
         return False
-    return _plain(asked) == _plain(device)
+    return _plain(candidate) == _plain(device)
 
 
 def _plain(device: Target) -> Target:
@@ -119,8 +119,8 @@ def _has_schedules(device: Target) -> bool:
 
 def becomes_c(target: Target, attrs: Mapping[str, object]) -> bool:
     """Whether the code of a kernel with these attributes is a C source: its CPU is of kind `c`."""
-    own = target_in(target, attrs)
-    return (own if KINDS[own.kind].is_cpu else cpu_target(target)).kind == "c"
+    kernel_target = target_in(target, attrs)
+    return (kernel_target if KINDS[kernel_target.kind].is_cpu else cpu_target(target)).kind == "c"
 
 
 def required_features(target: Target) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ def device_key(target: Target, attrs: Mapping[str, object]) -> str:
 
 def accelerators(target: Target) -> tuple[str, ...]:
     """The keys of the devices with memory of their own, in order."""
-    found = devices_of(target).items()
-    return tuple(key for key, device in found if KINDS[device.kind].is_accelerator)
+    devices = devices_of(target).items()
+    return tuple(key for key, device in devices if KINDS[device.kind].is_accelerator)
 
 
 __all__ = [

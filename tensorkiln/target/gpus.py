@@ -58,21 +58,22 @@ _ARCH = re.compile(r"(?:sm|compute)_?(\d+[a-z]?)|(gfx\w+)", re.IGNORECASE)
 def hint_for_arch(name: str) -> str:
     """What to write instead of the name of an architecture, which is not a target; empty for other
     names."""
-    found = _ARCH.fullmatch(name)
-    if found is None:
+    match = _ARCH.fullmatch(name)
+    if match is None:
         return ""
-    kind, arch = ("rocm", found[2]) if found[2] else ("cuda", f"sm_{found[1]}")
+    kind, arch = ("rocm", match[2]) if match[2] else ("cuda", f"sm_{match[1]}")
     if arch.lower() in GPUS[kind]:
         return f'write {{"kind":"{kind}","arch":"{arch.lower()}"}}'
     near = nearest(arch, GPUS[kind]) or f"known: {', '.join(GPUS[kind])}"
     return f'an architecture is an option: {{"kind":"{kind}","arch":...}}; {near}'
 
 
-def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Option, ...]:
+def _limits(threads: int, max_threads: int, shared: int, warp: int | None) -> tuple[Option, ...]:
     """Return the three limits that every GPU kind has as options. Their defaults, `threads`,
-    `shared` bytes and `warp`, are what the kind's standard guarantees; `most` bounds `threads`."""
+    `shared` bytes and `warp`, are what the kind's standard guarantees; `max_threads` bounds
+    `threads`."""
     return (
-        Option("max_num_threads", int, "threads one block may have", 1, most, threads),
+        Option("max_num_threads", int, "threads one block may have", 1, max_threads, threads),
         Option("max_shared_memory_per_block", int, "bytes one block may share", 0, 1 << 20, shared),
         Option("thread_warp_size", int, "threads that run in lockstep", 1, 128, warp),
     )
@@ -223,7 +224,7 @@ def _most_shared(values: Values) -> int:
     return min(CUDA_ARCHS[arch] for arch in _all_archs(values)) << 10
 
 
-def canonical_cuda(values: Values, where: str) -> Values:
+def canonical_cuda(values: Values, place: str) -> Values:
     """Check `also`, shared memory and precision against what each architecture has, and that a warp
     has 32 threads. Raises UserError (code `contradiction`)."""
     arch = str(values["arch"])
@@ -231,44 +232,44 @@ def canonical_cuda(values: Values, where: str) -> Values:
         values = {**values, "also": tuple(sorted(_all_archs(values)[1:]))}
         if not values["also"]:
             del values["also"]
-    most = _most_shared(values)
-    optin = values.get("max_shared_memory_per_block_optin", most)
+    shared_limit = _most_shared(values)
+    optin = values.get("max_shared_memory_per_block_optin", shared_limit)
     shared = values["max_shared_memory_per_block"]
     assert isinstance(shared, int) and isinstance(optin, int)
     if shared > CUDA_STATIC << 10:
         raise contradiction(
             f"{arch} has {CUDA_STATIC << 10} bytes for a block that does not ask for more, not "
             f"{shared}",
-            f"{where}.max_shared_memory_per_block",
-            f"max_shared_memory_per_block_optin is {most} for {arch}",
+            f"{place}.max_shared_memory_per_block",
+            f"max_shared_memory_per_block_optin is {shared_limit} for {arch}",
         )
-    if not shared <= optin <= most:
+    if not shared <= optin <= shared_limit:
         raise contradiction(
-            f"{arch} has {shared} to {most} bytes for a block that asks, not {optin}",
-            f"{where}.max_shared_memory_per_block_optin",
+            f"{arch} has {shared} to {shared_limit} bytes for a block that asks, not {optin}",
+            f"{place}.max_shared_memory_per_block_optin",
             "bytes one block may share if its kernel asks",
         )
-    _warp(values, (32,), arch, where)
-    least = TENSOR_CORES["float32"]
-    old = next((a for a in _all_archs(values) if capability_of(a) < least), None)
+    _warp(values, (32,), arch, place)
+    tf32_capability = TENSOR_CORES["float32"]
+    old = next((a for a in _all_archs(values) if capability_of(a) < tf32_capability), None)
     if values.get("matmul_precision") == "tf32" and old is not None:
         raise contradiction(
             f"{old} has no tensor cores for tf32",
-            f"{where}.matmul_precision",
-            f"sm_{least} or newer, for arch and each of also",
+            f"{place}.matmul_precision",
+            f"sm_{tf32_capability} or newer, for arch and each of also",
         )
-    other = next((a for a in _all_archs(values) if a != WGMMA), None)
+    unfit_arch = next((a for a in _all_archs(values) if a != WGMMA), None)
     for option, wanting in (("matmul_kernel", ("wgmma",)), ("matmul_copies", OWN_WARP)):
-        if values.get(option) in wanting and other is not None:
+        if values.get(option) in wanting and unfit_arch is not None:
             raise contradiction(
-                f"{other} has no warpgroups that multiply",
-                f"{where}.{option}",
+                f"{unfit_arch} has no warpgroups that multiply",
+                f"{place}.{option}",
                 f"{WGMMA} for arch, and nothing in also",
             )
     if values.get("matmul_copies") in OWN_WARP and values.get("matmul_kernel") == "mma":
         raise contradiction(
             "products by warps have no warp of their own that copies",
-            f"{where}.matmul_copies",
+            f"{place}.matmul_copies",
             "matmul_kernel 'wgmma', or none",
         )
     return values
@@ -279,17 +280,17 @@ def known_of_cuda(values: Values) -> Values:
     memory, and the bytes that a block may share on all architectures if a kernel asks."""
     shared = _most_shared(values)
     kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
-    known: Values = {
+    defaults: Values = {
         "max_shared_memory_per_block_optin": shared,
         "matmul_precision": "float32",
         "matmul_kernel": kernel,
         "matmul_stages": 4,
         "matmul_copies": "threads",
     }
-    return known | _COSTS
+    return defaults | _COSTS
 
 
-def canonical_rocm(values: Values, where: str) -> Values:
+def canonical_rocm(values: Values, path: str) -> Values:
     """Return the values with the default wavefront size of `arch` filled in.
 
     Raises UserError (code `contradiction`) for a size that the GPU does not have (gfx9: 64 only) or
@@ -297,21 +298,21 @@ def canonical_rocm(values: Values, where: str) -> Values:
     """
     arch = str(values["arch"])
     values = {"thread_warp_size": ROCM_ARCHS[arch], **values}
-    _warp(values, (64,) if arch.startswith("gfx9") else (32, 64), arch, where)
+    _warp(values, (64,) if arch.startswith("gfx9") else (32, 64), arch, path)
     shared = values["max_shared_memory_per_block"]
-    most = (160 if arch == "gfx950" else 64) << 10
-    if isinstance(shared, int) and shared > most:
-        message = f"{arch} has {most} bytes for a block, not {shared}"
-        place = f"{where}.max_shared_memory_per_block"
+    shared_limit = (160 if arch == "gfx950" else 64) << 10
+    if isinstance(shared, int) and shared > shared_limit:
+        message = f"{arch} has {shared_limit} bytes for a block, not {shared}"
+        place = f"{path}.max_shared_memory_per_block"
         raise contradiction(message, place, "bytes one block may share")
     return values
 
 
-def _warp(values: Values, sizes: tuple[int, ...], arch: str, where: str) -> None:
+def _warp(values: Values, sizes: tuple[int, ...], arch: str, place: str) -> None:
     if values["thread_warp_size"] not in sizes:
         raise contradiction(
             f"{arch} runs {' or '.join(map(str, sizes))} threads in lockstep, not "
             f"{values['thread_warp_size']}",
-            f"{where}.thread_warp_size",
+            f"{place}.thread_warp_size",
             "threads that run in lockstep",
         )

@@ -33,11 +33,11 @@ class Hooks:
     tir_codegen: Hook | None = None
     linker: Hook | None = None
 
-    def check(self, where: str) -> None:
+    def check(self, place: str) -> None:
         """Raise UserError (code `bad-kind`) for a hook that is not callable."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not callable(value):
                 raise UserError(
-                    f"{field.name} is {value!r}, expected a function", code="bad-kind", where=where
+                    f"{field.name} is {value!r}, expected a function", code="bad-kind", where=place
                 )

@@ -77,19 +77,19 @@ def _processor() -> tuple[str, list[str]]:
     Kept in the cache if the system describes the processor, since loading LLVM takes as long as a
     small compile.
     """
-    known = _processor_key()
-    cache = user_cache() if known is not None else None
-    found = cache.get(key_of(known)) if cache is not None and known is not None else None
-    if found is not None:
-        name, features = json.loads(found)
+    key = _processor_key()
+    cache = user_cache() if key is not None else None
+    content = cache.get(key_of(key)) if cache is not None and key is not None else None
+    if content is not None:
+        name, features = json.loads(content)
         return name, features
     require_package("llvmlite", "target 'native'", "name a processor, as in docs/targets.md")
     import llvmlite.binding as llvm
 
     name = llvm.get_host_cpu_name()
     features = [name for name, on in llvm.get_host_cpu_features().items() if on]
-    if cache is not None and known is not None:
-        cache.put(key_of(known), json.dumps([name, features]).encode(), known)
+    if cache is not None and key is not None:
+        cache.put(key_of(key), json.dumps([name, features]).encode(), key)
     return name, features
 
 
@@ -117,14 +117,20 @@ def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, ob
     features of its processor. An unknown processor becomes the baseline plus its features.
     """
     name = cpu if cpu in isa.cpus else isa.baseline_cpu
-    own = isa.cpu_features(name)
+    cpu_features = isa.cpu_features(name)
     base = isa.cpu_features(isa.baseline_cpu)
-    seen = set(present)
-    known = (seen & set(isa.implied)) | base
-    found = {feature for feature in known if isa.closure([feature]) <= known} - base
-    plus = [f"+{feature}" for feature in sorted(found)]
+    detected_features = set(present)
+    isa_features = (detected_features & set(isa.implied)) | base
+    closed_features = {
+        feature for feature in isa_features if isa.closure([feature]) <= isa_features
+    } - base
+    plus = [f"+{feature}" for feature in sorted(closed_features)]
     # Some systems report no features at all; then those of the processor's model are assumed.
-    minus = [f"-{feature}" for feature in sorted(own - found - base)] if seen else []
+    minus = (
+        [f"-{feature}" for feature in sorted(cpu_features - closed_features - base)]
+        if detected_features
+        else []
+    )
     return {"mcpu": name, "mattr": [*plus, *minus]}
 
 
@@ -135,20 +141,20 @@ def _model(isa: Isa, cpu: str, present: Collection[str]) -> str:
     LLVM names a processor by its family and model, of which a virtual machine can show another
     number: one with AMX was a Rocket Lake. What generated code can use counts first.
     """
-    seen = frozenset(present) & frozenset(isa.implied)
-    if not seen or cpu not in isa.cpus:
+    isa_features = frozenset(present) & frozenset(isa.implied)
+    if not isa_features or cpu not in isa.cpus:
         return cpu
-    least = isa.cpu_features(cpu)
+    cpu_features = isa.cpu_features(cpu)
 
     def misfit(name: str) -> tuple[int, int]:
-        differences = isa.cpu_features(name) ^ seen
+        differences = isa.cpu_features(name) ^ isa_features
         return len(isa.generated(differences)), len(differences)
 
     later = [
         name
         for name in isa.cpus
-        if (features := isa.cpu_features(name)) > least
-        and ("sse4a" in features) == ("sse4a" in least)  # only AMD's have it
+        if (features := isa.cpu_features(name)) > cpu_features
+        and ("sse4a" in features) == ("sse4a" in cpu_features)  # only AMD's have it
     ]
     return min([cpu, *later], key=misfit)
 

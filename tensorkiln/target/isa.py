@@ -31,48 +31,48 @@ class Isa:
     detected: Mapping[str, str] = field(default_factory=dict)  # where the runtime finds features
     without_model: tuple[str, ...] = ()  # processors whose LLVM scheduling model is unusable
 
-    def check_cpu(self, name: str, where: str) -> None:
+    def check_cpu(self, name: str, place: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless the architecture has a processor `name`."""
         if name not in self.cpus:
             hint = _elsewhere(name, "processor", {i.arch for i in ISAS.values() if name in i.cpus})
             raise UserError(
                 f"unknown processor {name!r} for {self.arch}",
                 code="unknown-cpu",
-                where=where,
+                where=place,
                 hint=hint or nearest(name, self.cpus) or f"known: {', '.join(self.cpus)}",
             )
 
-    def check_feature(self, name: str, where: str) -> None:
+    def check_feature(self, name: str, place: str) -> None:
         """Raise UserError (code `unknown-feature`) unless the architecture has a feature or tuning
         flag `name`."""
         if name not in self.implied and name not in self.tuning:
-            known = (*self.implied, *self.tuning)
+            names = (*self.implied, *self.tuning)
             owners = {i.arch for i in ISAS.values() if name in (*i.implied, *i.tuning)}
-            hint = _elsewhere(name, "feature", owners) or nearest(name, known)
+            hint = _elsewhere(name, "feature", owners) or nearest(name, names)
             raise UserError(
                 f"unknown feature {name!r} for {self.arch}",
                 code="unknown-feature",
-                where=where,
+                where=place,
                 hint=hint or f"known: {', '.join(self.implied)}",
             )
 
     def cpu_features(self, cpu: str) -> frozenset[str]:
         """Return all features of a processor, including those of the processors it includes."""
-        found: set[str] = set()
+        features: set[str] = set()
         for word in self.cpus[cpu].split():
-            found |= {word[1:]} if word.startswith("+") else self.cpu_features(word)
-        return frozenset(found)
+            features |= {word[1:]} if word.startswith("+") else self.cpu_features(word)
+        return frozenset(features)
 
     def closure(self, features: Iterable[str]) -> frozenset[str]:
         """Return `features` and all features that they imply, transitively."""
-        found: set[str] = set()
+        all_features: set[str] = set()
         todo = list(features)
         while todo:
             name = todo.pop()
-            if name not in found:
-                found.add(name)
+            if name not in all_features:
+                all_features.add(name)
                 todo += self.implied[name].split()
-        return frozenset(found)
+        return frozenset(all_features)
 
     def without(self, features: frozenset[str], name: str) -> frozenset[str]:
         """Return `features` without `name` and without the features that imply it."""
@@ -81,24 +81,24 @@ class Isa:
     def apply(self, cpu: str, mattr: Iterable[str]) -> frozenset[str]:
         """Return the processor's features after `+name` and `-name` in order; tuning flags are
         ignored."""
-        found = self.cpu_features(cpu)
+        features = self.cpu_features(cpu)
         for flag in mattr:
             if flag[1:] in self.tuning:
                 continue
-            found = (
-                found | self.closure([flag[1:]])
+            features = (
+                features | self.closure([flag[1:]])
                 if flag[0] == "+"
-                else self.without(found, flag[1:])
+                else self.without(features, flag[1:])
             )
-        return found
+        return features
 
     def canonical_mattr(self, cpu: str, mattr: Iterable[str]) -> tuple[str, ...]:
         """Return the canonical list equivalent to `mattr`: the differences from the processor's own
         features, sorted by name. For x86-64 `+avx2` becomes `+avx`, `+avx2`, `+crc32`, ..."""
         flags = tuple(mattr)
-        own, wanted = self.cpu_features(cpu), self.apply(cpu, flags)
-        plus = [f"+{name}" for name in wanted - own]
-        minus = [f"-{name}" for name in own - wanted]
+        cpu_features, features = self.cpu_features(cpu), self.apply(cpu, flags)
+        plus = [f"+{name}" for name in features - cpu_features]
+        minus = [f"-{name}" for name in cpu_features - features]
         last = {flag[1:]: flag for flag in flags if flag[1:] in self.tuning}
         return tuple(sorted([*plus, *minus, *last.values()], key=lambda flag: flag[1:]))
 
@@ -109,11 +109,11 @@ class Isa:
     def places(self) -> dict[str, tuple[str, int]]:
         """Return where the runtime finds each feature that it can check, as (register, bit):
         `{"avx2": ("LEAF7_EBX", 5), ...}`."""
-        found: dict[str, tuple[str, int]] = {}
+        bit_of_feature: dict[str, tuple[str, int]] = {}
         for register, bits in self.detected.items():
             for bit, name in (entry.split() for entry in bits.split(", ")):
-                found[name] = (register, int(bit))
-        return found
+                bit_of_feature[name] = (register, int(bit))
+        return bit_of_feature
 
     def vector_bytes(self, features: frozenset[str], tuning: Iterable[str] = ()) -> int:
         """Return the size in bytes of the widest vector register that kernels should use; of a
@@ -173,7 +173,7 @@ def _elsewhere(name: str, noun: str, archs: Collection[str]) -> str:
     empty if it belongs to none."""
     if name == "native":
         return "write the target 'native', which is this machine's processor"
-    gpu = next((kind for kind, known in GPUS.items() if name in known), "")
+    gpu = next((kind for kind, gpu_archs in GPUS.items() if name in gpu_archs), "")
     if gpu:
         return f'write {{"kind": "{gpu}", "arch": "{name}"}}'
     if not archs:
@@ -201,9 +201,13 @@ def _each(rows: Mapping[str, str]) -> dict[str, str]:
 
 
 def _isa(
-    arch: str, cpus: Mapping[str, str], implied: Mapping[str, str], *rest: Any, **more: Any
+    arch: str,
+    cpus: Mapping[str, str],
+    implied: Mapping[str, str],
+    *fields: Any,
+    **named_fields: Any,
 ) -> Isa:
-    return Isa(arch, _each(cpus), dict(sorted(_each(implied).items())), *rest, **more)
+    return Isa(arch, _each(cpus), dict(sorted(_each(implied).items())), *fields, **named_fields)
 
 
 def _arm32(arch: str) -> Isa:

@@ -64,42 +64,42 @@ class Kind:
             self.is_cpu or self.is_accelerator or self.hooks.relax_codegen or self.hooks.tir_codegen
         )
 
-    def values(self, given: dict[str, object], where: str) -> Values:
-        """Return checked and canonical options with defaults, sorted by name. In `given`, None
+    def values(self, raw: dict[str, object], place: str) -> Values:
+        """Return checked and canonical options with defaults, sorted by name. In `raw`, None
         means not given: the option keeps its default. Raises UserError."""
-        known = {option.name: option for option in self.options}
+        options = {option.name: option for option in self.options}
         out: Values = {o.name: o.default for o in self.options if o.default is not None}
-        for name, value in given.items():
-            if name not in known:
-                raise unknown_key(name, self.name, known, FIELDS, where)
+        for name, value in raw.items():
+            if name not in options:
+                raise unknown_key(name, self.name, options, FIELDS, place)
             if value is not None:
-                out[name] = self._checked(known[name], value, f"{where}.{name}")
+                out[name] = self._checked(options[name], value, f"{place}.{name}")
         if self.canonicalizer is not None:
-            out = self._canonical(out, known, where)
+            out = self._canonical(out, options, place)
         return dict(sorted(out.items()))
 
-    def _checked(self, option: Option, value: object, where: str) -> Value:
+    def _checked(self, option: Option, value: object, place: str) -> Value:
         try:
-            return option.check(value, where)
+            return option.check(value, place)
         except UserError as error:
             owner = next((k.name for k in KINDS.values() if _offers(k, option.name, value)), "")
             if error.code != "unknown-value" or not owner:
                 raise
             hint = f"a value of kind {owner!r}: write kind {owner!r}"
-            raise UserError(error.message, code=error.code, where=where, hint=hint) from None
+            raise UserError(error.message, code=error.code, where=place, hint=hint) from None
 
-    def _canonical(self, values: Values, known: dict[str, Option], where: str) -> Values:
+    def _canonical(self, values: Values, options: dict[str, Option], place: str) -> Values:
         """Run the canonicalizer, and check its result, since it may be a user's function."""
         assert self.canonicalizer is not None
-        result: object = self.canonicalizer(dict(values), where)
-        if not isinstance(result, dict) or not set(result) <= set(known):
+        result: object = self.canonicalizer(dict(values), place)
+        if not isinstance(result, dict) or not set(result) <= set(options):
             raise UserError(
                 f"the canonicalizer of kind {self.name!r} returned {result!r}, "
-                f"expected a dict of {', '.join(known)}",
+                f"expected a dict of {', '.join(options)}",
                 code="bad-kind",
-                where=where,
+                where=place,
             )
-        return {name: known[name].check(v, f"{where}.{name}") for name, v in result.items()}
+        return {name: options[name].check(v, f"{place}.{name}") for name, v in result.items()}
 
 
 def _offers(kind: Kind, name: str, value: object) -> bool:

@@ -41,21 +41,21 @@ class MemoryPool:
         return {"name": self.name, **size, "align": self.align, "kind": self.kind}
 
 
-def read_pools(value: object, where: str, doc: str) -> tuple[MemoryPool, ...]:
+def read_pools(value: object, place: str, doc: str) -> tuple[MemoryPool, ...]:
     """Check the list of pools of a target. UserError: `wrong-type`, `unknown-key`,
     `unknown-value`, `bad-name`, `given-twice`, `contradiction`."""
     if not isinstance(value, list | tuple) or not value:
         raise UserError(
-            f"expected a list of pools, got {value!r}", code="wrong-type", where=where, hint=doc
+            f"expected a list of pools, got {value!r}", code="wrong-type", where=place, hint=doc
         )
-    pools = tuple(_pool(item, f"{where}[{i}]") for i, item in enumerate(value))
+    pools = tuple(_pool(item, f"{place}[{i}]") for i, item in enumerate(value))
     names = [p.name for p in pools]
     for i, p in enumerate(pools):
         if p.name in names[:i]:
             raise UserError(
                 f"there are two pools {p.name!r}",
                 code="given-twice",
-                where=f"{where}[{i}].name",
+                where=f"{place}[{i}].name",
                 hint="storages and limits name a pool: give each a name of its own",
             )
         later = next((q.name for q in pools[i + 1 :] if q.kind == p.kind), None)
@@ -63,27 +63,27 @@ def read_pools(value: object, where: str, doc: str) -> tuple[MemoryPool, ...]:
             raise UserError(
                 f"pool {p.name!r} has no size, so {later!r} behind it would stay empty",
                 code="contradiction",
-                where=f"{where}[{i}]",
+                where=f"{place}[{i}]",
                 hint=f"state its size, or put {p.name!r} last",
             )
     if all(p.kind != "ram" for p in pools):
         raise UserError(
             "no pool is of kind 'ram': intermediate results have no place",
             code="contradiction",
-            where=where,
+            where=place,
             hint=doc,
         )
     return pools
 
 
-def _pool(item: object, where: str) -> MemoryPool:
+def _pool(item: object, place: str) -> MemoryPool:
     if isinstance(item, MemoryPool):
         item = item.to_json()
     if not isinstance(item, Mapping):
         raise UserError(
             f"expected a dict, got {item!r}",
             code="wrong-type",
-            where=where,
+            where=place,
             hint='such as {"name": "sram", "size": 262144, "align": 8, "kind": "ram"}',
         )
     for key in item:
@@ -91,7 +91,7 @@ def _pool(item: object, where: str) -> MemoryPool:
             raise UserError(
                 f"unknown key {key!r} of a pool",
                 code="unknown-key",
-                where=where,
+                where=place,
                 hint=nearest(str(key), _FIELDS) or f"known: {', '.join(_FIELDS)}",
             )
     name = item.get("name")
@@ -99,27 +99,27 @@ def _pool(item: object, where: str) -> MemoryPool:
         raise UserError(
             f"{name!r} cannot be the name of a pool",
             code="bad-name",
-            where=f"{where}.name",
+            where=f"{place}.name",
             hint=f"letters, digits and '_', but not {', '.join(_TAKEN)}",
         )
-    kind = _choice(item.get("kind", "ram"), KINDS, f"{where}.kind")
-    align = _choice(item.get("align", 64), ALIGNS, f"{where}.align")
-    return MemoryPool(name, _size(item.get("size"), f"{where}.size"), align, kind)
+    kind = _choice(item.get("kind", "ram"), KINDS, f"{place}.kind")
+    align = _choice(item.get("align", 64), ALIGNS, f"{place}.align")
+    return MemoryPool(name, _size(item.get("size"), f"{place}.size"), align, kind)
 
 
-def _choice(value: object, choices: tuple[T, ...], where: str) -> T:
-    found = next((c for c in choices if c == value and type(c) is type(value)), None)
-    if found is None:
+def _choice(value: object, choices: tuple[T, ...], place: str) -> T:
+    choice = next((c for c in choices if c == value and type(c) is type(value)), None)
+    if choice is None:
         raise UserError(
             f"unknown value {value!r}",
             code="unknown-value",
-            where=where,
+            where=place,
             hint=nearest(str(value), map(str, choices)) or f"known: {listed(map(str, choices))}",
         )
-    return found
+    return choice
 
 
-def _size(value: object, where: str) -> int | None:
+def _size(value: object, place: str) -> int | None:
     """Bytes of a pool, given as a number or as text such as "256K"; None if not given."""
     try:
         size = byte_count(value) if isinstance(value, str) else value
@@ -130,6 +130,6 @@ def _size(value: object, where: str) -> int | None:
     raise UserError(
         f"expected {byte_count.__doc__}, got {value!r}",
         code="wrong-type",
-        where=where,
+        where=place,
         hint="bytes, as a number or as text: 262144, '256K'",
     )

@@ -96,13 +96,13 @@ def _by_registers(warps: int, registers: int) -> int:
     of_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
     if registers > _MOST_REGISTERS or of_warp * -(-warps // _PARTS) * _PARTS > _REGISTERS:
         return 0
-    held = _PARTS * (_REGISTERS // _PARTS // max(1, of_warp))
-    return held // warps
+    resident_warps = _PARTS * (_REGISTERS // _PARTS // max(1, of_warp))
+    return resident_warps // warps
 
 
 def _by_shared(arch: str, sm: Multiprocessor, shared_bytes: int) -> int:
     unit, of_system = (256, 0) if _number(arch) < 80 else (128, 1 << 10)
     if shared_bytes > CUDA_ARCHS[arch] << 10:
         return 0
-    given = -(-(shared_bytes + of_system) // unit) * unit
-    return (sm.shared_kib << 10) // max(1, given)
+    block_bytes = -(-(shared_bytes + of_system) // unit) * unit
+    return (sm.shared_kib << 10) // max(1, block_bytes)

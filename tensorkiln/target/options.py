@@ -39,36 +39,36 @@ class Option:
     default: Value | None = None
     choices: tuple[str | int, ...] = ()
 
-    def check(self, value: object, where: str) -> Value:
+    def check(self, value: object, place: str) -> Value:
         """Return `value` in canonical form (lists as tuples). Raises UserError, with the option's
         description as hint: code `wrong-type`, `out-of-range` or `unknown-value`."""
         if self.type is MemoryPool:
-            return read_pools(value, where, self.doc)
+            return read_pools(value, place, self.doc)
         if self.type is list:
-            given = names(value, where, self.doc)
-            for name in given if self.choices else ():
-                self._require_choice(name, where)
-            return given
+            entries = names(value, place, self.doc)
+            for name in entries if self.choices else ():
+                self._require_choice(name, place)
+            return entries
         # bool is a subclass of int, but `l2_bytes=True` is a mistake; so is empty text
         wrong = not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool)
         if wrong or value == "" != self.default:
             message = f"expected {TYPE_NAMES[self.type]}, got {value!r}"
-            raise UserError(message, code="wrong-type", where=where, hint=self.doc)
+            raise UserError(message, code="wrong-type", where=place, hint=self.doc)
         if isinstance(value, int) and self.type is int and not self.low <= value <= self.high:
             message = f"{value} is out of range {self.low}..{self.high}"
-            raise UserError(message, code="out-of-range", where=where, hint=self.doc)
+            raise UserError(message, code="out-of-range", where=place, hint=self.doc)
         assert isinstance(value, str | int)
         if self.choices:
-            self._require_choice(value, where)
+            self._require_choice(value, place)
         return value
 
-    def _require_choice(self, value: str | int, where: str) -> None:
+    def _require_choice(self, value: str | int, place: str) -> None:
         if value not in self.choices:
             near = nearest(value, map(str, self.choices)) if isinstance(value, str) else ""
-            known = f"{self.doc}; known: {', '.join(map(str, self.choices))}"
-            hint = _with_doc(near, self) or known
+            choices_text = f"{self.doc}; known: {', '.join(map(str, self.choices))}"
+            hint = _with_doc(near, self) or choices_text
             raise UserError(
-                f"unknown value {value!r}", code="unknown-value", where=where, hint=hint
+                f"unknown value {value!r}", code="unknown-value", where=place, hint=hint
             )
 
 
@@ -79,7 +79,7 @@ def to_json(value: Value) -> object:
     return [v.to_json() if isinstance(v, MemoryPool) else v for v in value]
 
 
-def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
+def names(value: object, place: str, doc: str = "") -> tuple[str, ...]:
     """Return names given as a list, or as text with commas; order kept, repeats dropped. UserError
     (code `wrong-type`) for anything but text and lists of non-empty text."""
     if isinstance(value, str):
@@ -88,18 +88,18 @@ def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
         value = ()
     if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
         raise UserError(
-            f"expected a list of text, got {value!r}", code="wrong-type", where=where, hint=doc
+            f"expected a list of text, got {value!r}", code="wrong-type", where=place, hint=doc
         )
     return tuple(dict.fromkeys(value))
 
 
-def contradiction(message: str, where: str, hint: str) -> UserError:
+def contradiction(message: str, place: str, hint: str) -> UserError:
     """Return the error for values that do not fit together."""
-    return UserError(f"contradiction: {message}", code="contradiction", where=where, hint=hint)
+    return UserError(f"contradiction: {message}", code="contradiction", where=place, hint=hint)
 
 
 def unknown_key(
-    name: str, kind: str, options: Mapping[str, Option], fields: tuple[str, ...], where: str
+    name: str, kind: str, options: Mapping[str, Option], fields: tuple[str, ...], place: str
 ) -> UserError:
     """Return the error for a field that is neither an option of the kind nor a field of all
     targets."""
@@ -110,7 +110,7 @@ def unknown_key(
     return UserError(
         f"unknown key {name!r} for kind {kind!r}",
         code="unknown-key",
-        where=where,
+        where=place,
         hint=hint or f"known: {', '.join(options) or 'no options'}",
     )
 

@@ -57,54 +57,58 @@ def unregister_target_kind(name: str) -> None:
 def _check_kind(kind: Kind) -> None:
     """Raise UserError (code `bad-kind`) unless names, options, hooks and defaults are valid, and
     the canonicalizer is idempotent on the defaults."""
-    where = f"register_target_kind({kind.name!r})"
+    place = f"register_target_kind({kind.name!r})"
     if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
         raise _bad(
-            f"{kind.name!r} is not a name: expected lower-case words joined by _ or .", where
+            f"{kind.name!r} is not a name: expected lower-case words joined by _ or .", place
         )
     if kind.name in KINDS or kind.name in ("native", HOST) or kind.name in INSTEAD:
-        raise _bad(f"kind {kind.name!r} is taken", where)
+        raise _bad(f"kind {kind.name!r} is taken", place)
     if not isinstance(kind.device, str) or not (kind.device or kind.composite):
-        raise _bad(f"device_type is {kind.device!r}, expected text", where)
+        raise _bad(f"device_type is {kind.device!r}, expected text", place)
     if not all(isinstance(key, str) and key for key in kind.keys):
-        raise _bad(f"default_keys {kind.keys!r}: expected text", where)
+        raise _bad(f"default_keys {kind.keys!r}: expected text", place)
     if kind.canonicalizer is not None and not callable(kind.canonicalizer):
-        raise _bad(f"canonicalizer is {kind.canonicalizer!r}, expected a function", where)
-    kind.hooks.check(where)
-    seen: set[str] = set()
+        raise _bad(f"canonicalizer is {kind.canonicalizer!r}, expected a function", place)
+    kind.hooks.check(place)
+    option_names: set[str] = set()
     for option in kind.options:
-        _check_option(option, seen, where)
+        _check_option(option, option_names, place)
     try:
-        values = kind.values({}, where)
-        again = kind.values(dict(values), where)
+        values = kind.values({}, place)
+        again = kind.values(dict(values), place)
     except UserError as error:
-        raise _bad(f"the defaults are invalid: {error.message}", where) from error
+        raise _bad(f"the defaults are invalid: {error.message}", place) from error
     except Exception as error:
-        raise _bad(f"the canonicalizer failed on the defaults: {error!r}", where) from error
+        raise _bad(f"the canonicalizer failed on the defaults: {error!r}", place) from error
     if again != values:
-        raise _bad("the canonicalizer is not idempotent: it changes its own result", where)
+        raise _bad("the canonicalizer is not idempotent: it changes its own result", place)
 
 
-def _check_option(option: object, seen: set[str], where: str) -> None:
+def _check_option(option: object, option_names: set[str], place: str) -> None:
     if not isinstance(option, Option):
-        raise _bad(f"{option!r} is not an Option", where)
-    taken = {*FIELDS, *FIELD_ALIASES, *ELSEWHERE}
-    if not _NAME.fullmatch(option.name) or option.name in taken or option.name in seen:
-        raise _bad(f"option {option.name!r}: the name is taken or invalid", where)
+        raise _bad(f"{option!r} is not an Option", place)
+    reserved_names = {*FIELDS, *FIELD_ALIASES, *ELSEWHERE}
+    if (
+        not _NAME.fullmatch(option.name)
+        or option.name in reserved_names
+        or option.name in option_names
+    ):
+        raise _bad(f"option {option.name!r}: the name is taken or invalid", place)
     if option.type not in (str, int, bool, list):
         message = f"option {option.name!r}: type {option.type!r} is not str, int, bool or list"
-        raise _bad(message, where)
+        raise _bad(message, place)
     if option.type is int and option.low >= option.high:
-        raise _bad(f"option {option.name!r}: empty range {option.low}..{option.high}", where)
+        raise _bad(f"option {option.name!r}: empty range {option.low}..{option.high}", place)
     if not option.doc:
-        raise _bad(f"option {option.name!r} has no description", where)
+        raise _bad(f"option {option.name!r} has no description", place)
     if option.default is not None:
-        option.check(option.default, f"{where}: default of {option.name!r}")
-    seen.add(option.name)
+        option.check(option.default, f"{place}: default of {option.name!r}")
+    option_names.add(option.name)
 
 
-def _bad(message: str, where: str) -> UserError:
-    return UserError(message, code="bad-kind", where=where)
+def _bad(message: str, place: str) -> UserError:
+    return UserError(message, code="bad-kind", where=place)
 
 
 def require_codegen(target: Target) -> None:
@@ -114,7 +118,7 @@ def require_codegen(target: Target) -> None:
     a CPU of an architecture in `triple.LIBRARIES`, or of any one for a kind that makes C.
     """
     has = [k.name for k in KINDS.values() if k.has_codegen]
-    here = KINDS[target.kind]
+    kind = KINDS[target.kind]
     if target.target_key or target.operators:
         name = "target_key" if target.target_key else "operators"
         raise UnsupportedError(
@@ -122,29 +126,29 @@ def require_codegen(target: Target) -> None:
             where=f"target.{name}",
             hint='{"devices": [...]}: several targets that share the work',
         )
-    if here.composite and not here.has_codegen:
+    if kind.composite and not kind.has_codegen:
         _require_devices(target)
-    elif not here.has_codegen:
+    elif not kind.has_codegen:
         raise UnsupportedError(
-            f"no code generator for kind {here.name!r}",
+            f"no code generator for kind {kind.name!r}",
             where="target.kind",
             hint=f"kinds that have one: {', '.join(has)}",
         )
     cpu = cpu_target(target)
-    where = "target" if cpu is target else "target.host"
+    place = "target" if cpu is target else "target.host"
     if not KINDS[cpu.kind].is_cpu:
         raise UnsupportedError(
             f"kind {cpu.kind!r} cannot be the host: no code generator",
-            where=where,
+            where=place,
             hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.is_cpu)}",
         )
     if cpu.libs and not KINDS[cpu.kind].hooks.relax_codegen:
-        raise _no_libraries(cpu, where)
+        raise _no_libraries(cpu, place)
     if cpu.flushes_denormals:
-        _require_flush(cpu, where, target)
+        _require_flush(cpu, place, target)
     arch = cpu.arch
     if not KINDS[cpu.kind].any_machine:
-        require_library(cpu.mtriple, f"{where}.mtriple")
+        require_library(cpu.mtriple, f"{place}.mtriple")
     if cpu is target and target.host is not None and target.host.arch != arch:
         raise UnsupportedError(
             f"the host is {target.host.kind} of {target.host.arch or 'no CPU'}, the target {arch}: "
@@ -155,26 +159,26 @@ def require_codegen(target: Target) -> None:
     if cpu.kind == "llvmjit" and not _runs_here(cpu.mtriple):
         raise UnsupportedError(
             f"kind 'llvmjit' makes code for this machine, {host_triple()}, not {cpu.mtriple}",
-            where=f"{where}.mtriple",
+            where=f"{place}.mtriple",
             hint="kind 'llvm' makes libraries for other machines",
         )
 
 
-def _require_flush(cpu: Target, where: str, target: Target) -> None:
+def _require_flush(cpu: Target, place: str, target: Target) -> None:
     """Raise UnsupportedError unless kernels of the target take denormal numbers for 0 where its CPU
     asks for it."""
     if cpu.arch not in LIBRARIES:
         raise UnsupportedError(
             f"denormals 'flush': the runtime knows no state of {cpu.arch} that takes them for 0",
-            where=f"{where}.denormals",
+            where=f"{place}.denormals",
             hint=f"architectures where it does: {', '.join(LIBRARIES)}",
         )
-    others = [d for d in (target, *flat_devices(target)) if KINDS[d.kind].is_accelerator]
-    if others:
+    accelerators = [d for d in (target, *flat_devices(target)) if KINDS[d.kind].is_accelerator]
+    if accelerators:
         raise UnsupportedError(
-            f"denormals 'flush': kernels of kind {others[0].kind!r} compute on a device, which the "
-            "state of a thread does not reach",
-            where=f"{where}.denormals",
+            f"denormals 'flush': kernels of kind {accelerators[0].kind!r} compute on a device, "
+            "which the state of a thread does not reach",
+            where=f"{place}.denormals",
             hint="leave denormals out",
         )
 
@@ -191,56 +195,56 @@ def _require_devices(target: Target) -> None:
     has = [k.name for k in KINDS.values() if k.has_codegen]
     cpu = cpu_target(target)
     for i, device in enumerate(flat_devices(target)):
-        kind, where = KINDS[device.kind], f"target.devices[{i}]"
+        kind, place = KINDS[device.kind], f"target.devices[{i}]"
         if not kind.has_codegen:
             raise UnsupportedError(
                 f"no code generator for kind {kind.name!r}",
-                where=f"{where}.kind",
+                where=f"{place}.kind",
                 hint=f"kinds that have one: {', '.join(has)}",
             )
         if kind.is_cpu:
-            _require_beside(cpu, device, where)
+            _require_beside(cpu, device, place)
 
 
-def _require_beside(cpu: Target, device: Target, where: str) -> None:
+def _require_beside(cpu: Target, device: Target, place: str) -> None:
     """Raise UnsupportedError unless a CPU can be a device beside the host: the host calls the
     device's kernels as functions of its own program."""
     if device.mtriple != cpu.mtriple:
         raise UnsupportedError(
             f"the host is of {cpu.mtriple}, the device of {device.mtriple}: the host calls a CPU's "
             "kernels as functions of its own program, and a program has one machine",
-            where=where,
+            where=place,
             hint="compile a model for each; an archive has several (docs/devices.md)",
         )
     if device.kind != cpu.kind and "llvmjit" in (device.kind, cpu.kind):
         raise UnsupportedError(
             f"the host is {cpu.kind}, the device {device.kind}: code of llvmjit stays in memory, "
             "where no linker joins it with other code",
-            where=where,
+            where=place,
             hint="CPUs of kinds 'llvm' and 'c' go together",
         )
     if not KINDS[device.kind].any_machine:
-        require_library(device.mtriple, f"{where}.mtriple")
+        require_library(device.mtriple, f"{place}.mtriple")
     if device.libs and not KINDS[device.kind].hooks.relax_codegen:
-        raise _no_libraries(device, where)
+        raise _no_libraries(device, place)
     if device.flushes_denormals and not cpu.flushes_denormals:
         raise UnsupportedError(
             "CPUs share the threads of the host, which keep denormal numbers",
-            where=f"{where}.denormals",
+            where=f"{place}.denormals",
             hint="denormals of the host's target",
         )
     if device.memory and device.memory != cpu.memory:
         raise UnsupportedError(
             "CPUs share the memory of the host, whose pools are divided",
-            where=f"{where}.memory",
+            where=f"{place}.memory",
             hint="memory of the host's target",
         )
 
 
-def _no_libraries(cpu: Target, where: str) -> UnsupportedError:
+def _no_libraries(cpu: Target, place: str) -> UnsupportedError:
     return UnsupportedError(
         f"no code generator of kind {cpu.kind!r} calls libraries, such as {cpu.libs[0]!r}",
-        where=f"{where}.libs",
+        where=f"{place}.libs",
         hint="leave libs out; compile(externals=...) gives operators to a library",
     )
 

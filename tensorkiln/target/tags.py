@@ -85,7 +85,7 @@ class TagTable:
             rows = [t for t in rows if _order(t.version) == _order(version)]
         return rows[-1] if rows else None
 
-    def unknown(self, reference: str, where: str, kinds: Collection[str] = ()) -> UserError:
+    def unknown(self, reference: str, place: str, kinds: Collection[str] = ()) -> UserError:
         """Return the error for an unknown tag. Its hint gives the known versions or the nearest
         names, or says that the name is one of `kinds`."""
         name, _, version = reference.partition(":")
@@ -99,7 +99,7 @@ class TagTable:
         return UserError(
             f"unknown tag {reference!r}",
             code="unknown-tag",
-            where=where,
+            where=place,
             hint=hint or "`kiln targets` lists them; Target.load_tags(path) reads a file of yours",
         )
 
@@ -139,13 +139,13 @@ def read_tags(text: str, file: str) -> tuple[Tag, ...]:
     return tags
 
 
-def _read_tag(row: object, where: str, file: str) -> Tag:
+def _read_tag(row: object, place: str, file: str) -> Tag:
     if not isinstance(row, Mapping):
-        raise UserError("expected a table", code="bad-tag", where=where)
+        raise UserError("expected a table", code="bad-tag", where=place)
     for key in row:
         if key not in _FIELDS:
             raise UserError(
-                f"unknown key {key!r}", code="bad-tag", where=where, hint=nearest(key, _FIELDS)
+                f"unknown key {key!r}", code="bad-tag", where=place, hint=nearest(key, _FIELDS)
             )
     texts = {k: row.get(k, "") for k in ("name", "about", "source", "hash")}
     texts["version"] = row.get("version", "1")
@@ -153,44 +153,44 @@ def _read_tag(row: object, where: str, file: str) -> Tag:
     named = [*texts.values(), *(aliases if isinstance(aliases, list) else [None])]
     if not all(isinstance(value, str) for value in named) or not isinstance(target, Mapping):
         raise UserError(
-            "expected strings, a list of aliases and a target", code="bad-tag", where=where
+            "expected strings, a list of aliases and a target", code="bad-tag", where=place
         )
     if "tag" in target:
-        raise UserError("a tag's target cannot name another tag", code="bad-tag", where=where)
+        raise UserError("a tag's target cannot name another tag", code="bad-tag", where=place)
     for name in (texts["name"], *aliases):
-        check_name(name, where)
-    check_reference(f"{texts['name']}:{texts['version']}", where)
+        check_name(name, place)
+    check_reference(f"{texts['name']}:{texts['version']}", place)
     return Tag(target=dict(target), aliases=tuple(aliases), file=file, **texts)
 
 
-def check_name(name: str, where: str) -> None:
+def check_name(name: str, place: str) -> None:
     """Raise UserError (code `bad-tag`) unless `name` is `vendor/name`."""
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is not a tag name",
             code="bad-tag",
-            where=where,
+            where=place,
             hint="vendor/name, lower-case letters and digits joined by - . _ or +",
         )
 
 
-def check_reference(reference: str, where: str) -> None:
+def check_reference(reference: str, place: str) -> None:
     """Raise UserError (code `bad-tag`) unless `reference` is `vendor/name:version`."""
     if not _REFERENCE.fullmatch(reference) or ":" not in reference:
         raise UserError(
             f"{reference!r} is not a tag with a version",
             code="bad-tag",
-            where=where,
+            where=place,
             hint="vendor/name:version, where a version is digits joined by points",
         )
 
 
-def bad_hash(reference: str, expected: str, found: str, where: str) -> UserError:
+def bad_hash(reference: str, expected: str, actual: str, place: str) -> UserError:
     """Return the error for a tag whose content does not match its hash."""
     return UserError(
-        f"tag {reference!r} is {expected}, but its contents are {found}",
+        f"tag {reference!r} is {expected}, but its contents are {actual}",
         code="tag-hash",
-        where=where,
+        where=place,
         hint="a version of a tag never changes: give the new contents a new version",
     )
 
@@ -198,11 +198,11 @@ def bad_hash(reference: str, expected: str, found: str, where: str) -> UserError
 def _check_aliases(tags: Iterable[Tag]) -> None:
     """Raise UserError if a name or alias belongs to two tags, or a version occurs twice."""
     owner: dict[str, str] = {}
-    seen: set[str] = set()
+    references: set[str] = set()
     for tag in tags:
-        if tag.reference in seen:
+        if tag.reference in references:
             raise UserError(f"{tag.reference!r} occurs twice", code="bad-tag", where=tag.file)
-        seen.add(tag.reference)
+        references.add(tag.reference)
         for name in (tag.name, *tag.aliases):
             if owner.setdefault(name, tag.name) != tag.name:
                 raise UserError(

@@ -53,23 +53,23 @@ class Target:
     ):
         fields = spec._fields if isinstance(spec, Target) else parse(spec)
         if host is not None:
-            own, wanted = Target._of(fields), Target(host)
-            if own.host not in (None, wanted):
+            target, host_target = Target._of(fields), Target(host)
+            if target.host not in (None, host_target):
                 raise UserError(
-                    f"received two hosts, {own.host} and {wanted}",
+                    f"received two hosts, {target.host} and {host_target}",
                     code="two-hosts",
                     where="target.host",
                     hint="give it once",
                 )
-            fields = own.replace(host=wanted)._fields
+            fields = target.replace(host=host_target)._fields
         self._set(fields)
 
     @classmethod
     def _of(cls, fields: Fields) -> Target:
         """Make a target from fields that were already checked."""
-        made = cls.__new__(cls)
-        made._set(fields)
-        return made
+        target = cls.__new__(cls)
+        target._set(fields)
+        return target
 
     def _set(self, fields: Fields) -> None:
         values: dict[str, object] = {
@@ -141,9 +141,9 @@ class Target:
         """Return the value of an option of the kind. If it is not given, return what the kind
         derives from the others (such as a limit of the GPU's `arch`), or None. Raises UserError
         (code `unknown-key`) for a name that the kind does not have."""
-        known = {option.name: option for option in self._kind.options}
-        if name not in known:
-            raise unknown_key(name, self.kind, known, (), f"Target[{name!r}]")
+        options = {option.name: option for option in self._kind.options}
+        if name not in options:
+            raise unknown_key(name, self.kind, options, (), f"Target[{name!r}]")
         attrs = dict(self._fields.attrs)
         return attrs[name] if name in attrs else self._kind.known(attrs).get(name)
 
@@ -261,8 +261,8 @@ class Target:
         if dtype in self._kind.lacks:
             return False
         option = f"supports_{dtype}"
-        asked = dtype == "float64" and any(o.name == option for o in self._kind.options)
-        return not asked or bool(self[option])
+        has_option = dtype == "float64" and any(o.name == option for o in self._kind.options)
+        return not has_option or bool(self[option])
 
     @property
     def is_baseline(self) -> bool:
@@ -288,8 +288,8 @@ class Target:
 
         Absent features are listed too, so that LLVM's table for the processor cannot add them.
         """
-        known = sorted(self._isa.implied)
-        flags = [f"{'+' if name in self.features else '-'}{name}" for name in known]
+        features = sorted(self._isa.implied)
+        flags = [f"{'+' if name in self.features else '-'}{name}" for name in features]
         flags += [flag for flag in self.mattr if flag[1:] in self._isa.tuning]
         return ",".join(flags)
 

@@ -31,7 +31,7 @@ _ARM_ENVIRONMENTS = tuple(_ARM.split())
 _ENVIRONMENTS = ("gnu", "musl", "android", "msvc", "elf", *_ARM_ENVIRONMENTS)
 
 
-def canonical_triple(text: str, where: str = "target.mtriple") -> str:
+def canonical_triple(text: str, place: str = "target.mtriple") -> str:
     """Return `text` as canonical `arch-vendor-os[-environment]`.
 
     Aliases are replaced and a missing vendor is filled in: `arm64-linux` becomes
@@ -41,47 +41,47 @@ def canonical_triple(text: str, where: str = "target.mtriple") -> str:
     # The architecture x86-64 contains the separator.
     parts = text.replace("x86-64", "x86_64", 1).split("-")
     parts[0] = _ALIASES.get(parts[0], parts[0])
-    _known(parts[0], tuple(ISAS), "architecture", text, where)
+    _known(parts[0], tuple(ISAS), "architecture", text, place)
     parts = _with_vendor(parts)
     if not 3 <= len(parts) <= 4:
         raise UserError(
             f"triple {text!r}: expected arch-vendor-os[-environment]",
             code="bad-triple",
-            where=where,
+            where=place,
             hint=f"for example {DEFAULT!r}",
         )
-    _known(parts[1], _VENDORS, "vendor", text, where)
+    _known(parts[1], _VENDORS, "vendor", text, place)
     systems = _SYSTEMS if parts[0] == "wasm32" else _SYSTEMS[:-2]
     system = _system(parts[2])
     # Only the others may carry a version: `macos13` is known, `linux5` is not.
     system = parts[2] if system in ("linux", "windows", "none", "wasi", "unknown") else system
-    _known(system, systems, "operating system", text, where)
+    _known(system, systems, "operating system", text, place)
     if len(parts) == 4:
         arm = parts[0].startswith(("arm", "thumb"))
-        known = _ARM_ENVIRONMENTS if arm else _ENVIRONMENTS
-        _known(parts[3], known, "environment", text, where)
+        environments = _ARM_ENVIRONMENTS if arm else _ENVIRONMENTS
+        _known(parts[3], environments, "environment", text, place)
     return "-".join(parts)
 
 
-def require_library(triple: str, where: str) -> str:
+def require_library(triple: str, place: str) -> str:
     """Return the architecture of a triple that libraries can be linked for: Linux with glibc, which
     is also assumed if the triple has no environment.
 
     Raises UserError (code `bad-triple`) for an invalid triple, UnsupportedError for any other
     machine.
     """
-    arch, _, system, *environment = canonical_triple(triple, where).split("-")
+    arch, _, system, *environment = canonical_triple(triple, place).split("-")
     if arch not in LIBRARIES:
         raise UnsupportedError(
             f"no code is generated for {arch} yet, as triple {triple!r} asks",
-            where=where,
+            where=place,
             hint=f"architectures that work: {', '.join(LIBRARIES)}; kind 'c' makes C for any",
         )
     if system != "linux" or environment not in ([], ["gnu"]):
-        wanted = "-".join((system, *environment))
+        system_text = "-".join((system, *environment))
         raise UnsupportedError(
-            f"no library is made for {wanted} yet, as triple {triple!r} asks",
-            where=where,
+            f"no library is made for {system_text} yet, as triple {triple!r} asks",
+            where=place,
             hint=f"triples that work: {', '.join(f'{a}-linux-gnu' for a in LIBRARIES)}",
         )
     return arch
@@ -102,11 +102,11 @@ def _system(part: str) -> str:
     return part.rstrip("0123456789.")
 
 
-def _known(part: str, known: tuple[str, ...], noun: str, text: str, where: str) -> None:
-    if part not in known:
+def _known(part: str, choices: tuple[str, ...], noun: str, text: str, place: str) -> None:
+    if part not in choices:
         raise UserError(
             f"triple {text!r}: unknown {noun} {part!r}",
             code="bad-triple",
-            where=where,
-            hint=nearest(part, known) or f"known: {', '.join(known)}",
+            where=place,
+            hint=nearest(part, choices) or f"known: {', '.join(choices)}",
         )
