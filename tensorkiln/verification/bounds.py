@@ -77,10 +77,12 @@ def rounding(
         if op.pattern == "injective" or op.name in _COPIES or not _is_float(out):
             return carried
         if op.pattern in ("elementwise", "broadcast"):
-            own = 2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, run, args))
+            op_error = (
+                2 * eps.result * (np.abs(out.astype(np.float64)) + _cancelled(op.name, run, args))
+            )
         else:
-            own = _along_rows(run, args, out, eps)
-        return own if carried is None else np.hypot(own, carried)
+            op_error = _along_rows(run, args, out, eps)
+        return op_error if carried is None else np.hypot(op_error, carried)
 
 
 def _cancelled(name: str, run: Operator, args: Sequence[Array]) -> Floats | float:
@@ -100,18 +102,18 @@ def _product(
     errors: Sequence[Floats | None],
     eps: Epsilon,
 ) -> Floats:
-    x, w, *rest = (np.abs(a.astype(np.float64)) for a in args)
+    x, w, *biases = (np.abs(a.astype(np.float64)) for a in args)
     n = math.prod(w.shape[1:])
     if name in ("linear", "matmul"):
         n = max(set(x.shape[-2:]) & set(w.shape[-2:]), default=x.shape[-1])
     elif name == "conv2d_transpose":
         n = w.size // max(1, w.shape[1])
-    terms = run([x, w, *rest]).astype(np.float64)
+    terms = run([x, w, *biases]).astype(np.float64)
     if name.startswith("conv2d"):  # Winograd's rounding is that of a whole tile
         terms = np.broadcast_to(terms.max((2, 3), keepdims=True, initial=0.0), terms.shape)
-    own = eps.result * (2 + math.sqrt(n) / 2) * terms
-    squares = [np.zeros_like(own)]
-    zeros = [np.zeros_like(r) for r in rest]
+    op_error = eps.result * (2 + math.sqrt(n) / 2) * terms
+    squares = [np.zeros_like(op_error)]
+    zeros = [np.zeros_like(r) for r in biases]
     if eps.product > eps.result:
         squares.append(2 * eps.product**2 * run([x * x, w * w, *zeros]).astype(np.float64))
     if errors[0] is not None:
@@ -121,17 +123,17 @@ def _product(
     for e in errors[2:]:
         if e is not None:  # of the bias, by channel
             by_channel = e[:, None, None] if name.startswith("conv2d") else e
-            squares.append(np.broadcast_to(by_channel**2, own.shape))
-    return np.hypot(own, np.sqrt(np.maximum(sum(squares), 0)))
+            squares.append(np.broadcast_to(by_channel**2, op_error.shape))
+    return np.hypot(op_error, np.sqrt(np.maximum(sum(squares), 0)))
 
 
 def _sum(run: Operator, x: Array, error: Floats | None, out: Array, eps: Epsilon) -> Floats:
     n = max(1, x.size // max(1, out.size))
-    own = eps.result * (2 + math.sqrt(n) / 2) * run([np.abs(x.astype(np.float64))])
+    op_error = eps.result * (2 + math.sqrt(n) / 2) * run([np.abs(x.astype(np.float64))])
     if error is None:
-        return np.asarray(own, np.float64)
+        return np.asarray(op_error, np.float64)
     # Of a mean that is more than it may be off by, which divides by n twice.
-    return np.hypot(own, np.sqrt(np.maximum(run([error**2]), 0)))
+    return np.hypot(op_error, np.sqrt(np.maximum(run([error**2]), 0)))
 
 
 def _carried(
@@ -147,18 +149,18 @@ def _carried(
     for k, error in enumerate(errors):
         if error is None:
             continue
-        found = np.zeros(exact.shape)
+        change = np.zeros(exact.shape)
         for sign in (1, -1):
             moved = list(args)
             moved[k] = _moved(args[k], sign * error)
             try:
-                other = run(moved).astype(np.float64)
+                moved_out = run(moved).astype(np.float64)
             except (UserError, IndexError, ValueError):  # an index that left its range
                 continue
-            found = np.fmax(found, np.where(other == exact, 0.0, np.abs(other - exact)))
+            change = np.fmax(change, np.where(moved_out == exact, 0.0, np.abs(moved_out - exact)))
         if op.pattern in ("reduction", "opaque"):
-            found = _row(found)
-        squares = found**2 if squares is None else squares + found**2
+            change = _row(change)
+        squares = change**2 if squares is None else squares + change**2
     return None if squares is None else np.sqrt(squares)
 
 
@@ -167,22 +169,23 @@ def _along_rows(run: Operator, args: Sequence[Array], out: Array, eps: Epsilon) 
     exact = out.astype(np.float64)
     n = max((d for a in args for d in a.shape), default=1)
     scale = eps.result * (4 + math.sqrt(n) / 2) * np.abs(exact)
-    most = max(eps.result, eps.product)
+    largest_eps = max(eps.result, eps.product)
     rng = np.random.default_rng(0)
     for _ in range(2):
         moved = [
-            a * (1 + most * rng.choice((-1.0, 1.0), a.shape)) if _is_float(a) else a for a in args
+            a * (1 + largest_eps * rng.choice((-1.0, 1.0), a.shape)) if _is_float(a) else a
+            for a in args
         ]
-        other = run(moved).astype(np.float64)
-        scale = np.fmax(scale, _row(np.where(other == exact, 0.0, np.abs(other - exact))))
+        moved_out = run(moved).astype(np.float64)
+        scale = np.fmax(scale, _row(np.where(moved_out == exact, 0.0, np.abs(moved_out - exact))))
     return scale
 
 
-def _row(found: Floats) -> Floats:
+def _row(errors: Floats) -> Floats:
     """The largest of each row, for all of it: errors of a sum fall on single elements by chance."""
-    if found.ndim == 0 or found.size == 0:
-        return found
-    return np.broadcast_to(np.fmax.reduce(found, -1, keepdims=True), found.shape)
+    if errors.ndim == 0 or errors.size == 0:
+        return errors
+    return np.broadcast_to(np.fmax.reduce(errors, -1, keepdims=True), errors.shape)
 
 
 def _moved(a: Array, by: Floats) -> Array:

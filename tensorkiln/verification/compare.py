@@ -84,8 +84,8 @@ def verify(
     require(seed, int, "seed")
     if seed < 0:
         raise UserError(f"seed is {seed}, expected a number from 0", code="bad-value")
-    for name, given in (("dims", dims), ("freeze", freeze), ("shapes", shapes)):
-        require(given, (Mapping, type(None)), name)
+    for name, argument in (("dims", dims), ("freeze", freeze), ("shapes", shapes)):
+        require(argument, (Mapping, type(None)), name)
     require(output, (str, Path, type(None)), "output")
     options = {"freeze": freeze, "shapes": shapes}
     mod = _module(model, options)
@@ -95,8 +95,8 @@ def verify(
     product = 0.0 if source.target.precision == "float32" else epsilon(source.target.precision)
     tolerance = Tolerance(rtol, atol, product)
     run = Run(source, mod, f, arrays, tolerance, reference, model, options, output is not None)
-    found = _result(run)
-    return found if output is None else save(found, output)
+    verification = _result(run)
+    return verification if output is None else save(verification, output)
 
 
 def _require_arguments(reference: object, rtol: object, atol: object, function: object) -> None:
@@ -180,32 +180,32 @@ def _is_like(p: ParamInfo, var: RVar) -> bool:
     )
 
 
-def _inputs(source: Compiled, given: Inputs, dims: Mapping[str, int], seed: int) -> list[Array]:
+def _inputs(source: Compiled, inputs: Inputs, dims: Mapping[str, int], seed: int) -> list[Array]:
     """An array for each input, as programs have it. UserError for unknown, missing or too many."""
-    if given is None:
+    if inputs is None:
         return list(map(in_bytes, random_inputs(source.info, dims, seed)))
     names = [p.name for p in source.info.inputs]
     if dims:
         raise UserError("dims is only for random inputs", code="conflict")
-    if isinstance(given, Mapping):
-        for name in given:
+    if isinstance(inputs, Mapping):
+        for name in inputs:
             if name not in names:
                 hint = nearest(str(name), names) or f"inputs: {', '.join(names)}"
                 raise UserError(f"no input {name!r}", code="unknown-input", hint=hint)
-        missing = [name for name in names if name not in given]
+        missing = [name for name in names if name not in inputs]
         if missing:
             raise UserError(f"no value for input(s) {', '.join(missing)}", code="missing-input")
-        given = [given[name] for name in names]
-    elif isinstance(given, np.ndarray) and len(names) == 1:
-        given = [given]
-    require(given, Sequence, "inputs")
-    if len(given) != len(names):
+        inputs = [inputs[name] for name in names]
+    elif isinstance(inputs, np.ndarray) and len(names) == 1:
+        inputs = [inputs]
+    require(inputs, Sequence, "inputs")
+    if len(inputs) != len(names):
         raise UserError(
-            f"expected {len(names)} input(s) ({', '.join(names)}), received {len(given)}",
+            f"expected {len(names)} input(s) ({', '.join(names)}), received {len(inputs)}",
             code="operand-count",
         )
     arrays = []
-    for p, value in zip(source.info.inputs, given, strict=True):
+    for p, value in zip(source.info.inputs, inputs, strict=True):
         array = np.asarray(value)
         if array.dtype != numpy_type(p.dtype):
             raise UserError(
@@ -227,12 +227,12 @@ def _result(run: Run) -> Verification:
     count = len(fields(run.f.result))
     values = run.source.run(run.arrays)
     notes: list[str] = []
-    kept = run.source
+    compiled = run.source
     inner = values
-    if not kept.info.kept:
+    if not compiled.info.kept:
         again = run.compiled_again(notes)
         if again is not None:
-            kept, inner = again, again.run(run.arrays)
+            compiled, inner = again, again.run(run.arrays)
             outputs = values.outputs if is_outer else values.outputs[:count]
             pairs = enumerate(zip(outputs, inner.outputs, strict=False))
             apart = [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()]
@@ -242,12 +242,12 @@ def _result(run: Run) -> Verification:
                     f"compiled again, it computes another {names}: it was compiled otherwise "
                     "or changed since"
                 )
-    if is_outer and not kept.info.kept:
+    if is_outer and not compiled.info.kept:
         return run.whole(values.outputs, notes)
     numbered = name_values(run.mod)
     f = numbered[run.f.name]
     assert isinstance(f, Function)
-    return Judge(run, kept, numbered, f, inner, values, is_outer).result(notes)
+    return Judge(run, compiled, numbered, f, inner, values, is_outer).result(notes)
 
 
 __all__ = ["REFERENCES", "verify"]

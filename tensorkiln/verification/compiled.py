@@ -75,14 +75,14 @@ class Compiled:
     def run(self, inputs: Sequence[Array]) -> Ran:
         """The outputs for these inputs, those that are only there to be looked at too, and inner
         values; of types that programs hold as bytes, the bytes."""
-        given = list(map(typed, inputs, self.info.inputs))
+        arrays = list(map(typed, inputs, self.info.inputs))
         call = self.module.create_executor(self.devices)[self.info.name]
         if self.info.kind == "graph":
-            outputs = [np.array(in_bytes(a)) for a in arrays_of(call(*given))]
-            kept = self.info.kept
-            return Ran(outputs, (Event(kept, tuple(outputs[k.output] for k in kept)),))
+            outputs = [np.array(in_bytes(a)) for a in arrays_of(call(*arrays))]
+            inner = self.info.kept
+            return Ran(outputs, (Event(inner, tuple(outputs[k.output] for k in inner)),))
         with _shown() as events:
-            outputs = [np.array(a) for a in arrays_of(call(*given))]
+            outputs = [np.array(a) for a in arrays_of(call(*arrays))]
         rows = {k.output: k for k in self.info.kept}
         return Ran(
             outputs,
@@ -109,17 +109,19 @@ class Compiled:
         f = model.get(self.info.name)
         if not isinstance(f, Function):
             return None
-        made = [(k.output, k.names) for k in kept_of(f.attrs)]  # kernels have other names by now
-        same = made == [(k.output, k.names) for k in self.info.kept]
-        return Debug(model, passes) if same else None
+        debug_rows = [
+            (k.output, k.names) for k in kept_of(f.attrs)
+        ]  # kernels have other names by now
+        is_equal = debug_rows == [(k.output, k.names) for k in self.info.kept]
+        return Debug(model, passes) if is_equal else None
 
     def schedule(self, group: FusedGroup) -> str:
         """The steps that schedule a group, as text; empty for code of externals."""
         if group.function.external or not group.function.is_primitive:
             return ""
-        own = target_in(placed_on(self.target), group.function.attrs)
+        group_target = target_in(placed_on(self.target), group.function.attrs)
         try:
-            return trace_of(Group(group.function, group.function.name, own), own)
+            return trace_of(Group(group.function, group.function.name, group_target), group_target)
         except TensorkilnError:
             return ""
 
@@ -145,56 +147,56 @@ def _shown() -> Iterator[list[tuple[int, tuple[Array, ...]]]]:
             unregister_function(KEPT_VALUES)
 
 
-def opened(given: object, function: str, devices: Devices) -> Compiled:
+def opened(source: object, function: str, devices: Devices) -> Compiled:
     """An Executable, or the library at a path, ready to be called.
 
     Raises UserError: `wrong-type` for anything else, `no-function`, `argument-kind` for a function
     that takes or returns something other than tensors.
     """
-    if isinstance(given, Executable):
-        outer = given.outer.infos if given.outer else ()
-        found = {f.name: f for f in (*(f.info for f in given.functions), *outer)}
-        info = _function(found, function, given.name)
-        kernels = {k.symbol: k for k in given.kernels}
-        return Compiled(info, given.target, kernels, given.jit(), devices, executable=given)
-    if not isinstance(given, str | Path):
+    if isinstance(source, Executable):
+        outer = source.outer.infos if source.outer else ()
+        infos = {f.name: f for f in (*(f.info for f in source.functions), *outer)}
+        info = _function(infos, function, source.name)
+        kernels = {k.symbol: k for k in source.kernels}
+        return Compiled(info, source.target, kernels, source.jit(), devices, executable=source)
+    if not isinstance(source, str | Path):
         raise UserError(
-            f"verify takes an Executable or the path of a library, not {type(given).__name__}",
+            f"verify takes an Executable or the path of a library, not {type(source).__name__}",
             code="wrong-type",
             hint="tk.compile(mod, debug=True) makes an Executable",
         )
-    metadata = inspect_library(given).metadata
-    info = _function({f.name: f for f in metadata.functions}, function, str(given))
+    metadata = inspect_library(source).metadata
+    info = _function({f.name: f for f in metadata.functions}, function, str(source))
     kernels = {k.symbol: k for k in metadata.kernels}
     target = Target(dict(metadata.target))
-    return Compiled(info, target, kernels, load_module(given), devices, path=str(given))
+    return Compiled(info, target, kernels, load_module(source), devices, path=str(source))
 
 
 def with_debug(compiled: Compiled, executable: Executable) -> Compiled:
     """The same function of another Executable."""
-    made = opened(executable, compiled.info.name, compiled.devices)
-    return replace(made, devices=compiled.devices)
+    debug_build = opened(executable, compiled.info.name, compiled.devices)
+    return replace(debug_build, devices=compiled.devices)
 
 
-def _function(functions: Mapping[str, FunctionInfo], name: str, where: str) -> FunctionInfo:
-    found = functions.get(name)
-    if found is None or found.kind == "tensor":
+def _function(functions: Mapping[str, FunctionInfo], name: str, owner: str) -> FunctionInfo:
+    info = functions.get(name)
+    if info is None or info.kind == "tensor":
         graphs = [n for n, f in functions.items() if f.kind != "tensor"]
         raise UserError(
-            f"{where!r} has no graph function {name!r}",
+            f"{owner!r} has no graph function {name!r}",
             code="no-function",
             hint=nearest(name, graphs) or f"it has: {', '.join(graphs) or 'none'}",
         )
-    for tensor in (*found.inputs, *found.outputs):
-        if tensor.shape is None and found.kind == "graph":
+    for tensor in (*info.inputs, *info.outputs):
+        if tensor.shape is None and info.kind == "graph":
             raise UserError(f"{name} takes or returns {tensor.dtype}", code="argument-kind")
-    for tensor in found.inputs:
+    for tensor in info.inputs:
         if tensor.shape is None:
             raise UserError(
                 f"{name} takes {tensor.name!r}, {tensor.dtype}: only tensors can be passed",
                 code="argument-kind",
             )
-    return found
+    return info
 
 
 def group_of(fused: IRModule, name: str) -> FusedGroup | None:

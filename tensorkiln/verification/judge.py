@@ -58,22 +58,22 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A value of the model that is known: item `at` of event number `event`."""
+    """A value of the model that is known: item `position` of event number `event`."""
 
     event: int
-    at: int
-    kept: KeptInfo
+    position: int
+    info: KeptInfo
     array: Array
 
 
 @dataclass(slots=True)
 class Judge:
-    """The values of a function, compared. `kept` is what has inner values, `inner` what it gave for
-    the inputs; `values` what is verified gave; `f` has numbered values. A straight-line function
-    computes each value once; an outer one as often as its branches and loops ask for it."""
+    """The values of a function, compared. `compiled` is what has inner values, `inner` what it gave
+    for the inputs; `values` what is verified gave; `f` has numbered values. A straight-line
+    function computes each value once; an outer one as often as its control flow asks."""
 
     run: Run
-    kept: Compiled
+    compiled: Compiled
     mod: IRModule
     f: Function
     inner: Ran
@@ -84,27 +84,27 @@ class Judge:
         """The result of the comparison."""
         run, rule = self.run, self.run.tolerance
         inputs = run.params(self.f)
-        own = {} if self.is_outer else self._own()
+        output_names = {} if self.is_outer else self._own()
         rows = self._rows()
         names = {b.var.name for b in self._bindings()}
         have: dict[str, list[Array]] = {
-            name: [] for k in self.kept.info.kept for name in k.names if name in names
+            name: [] for k in self.compiled.info.kept for name in k.names if name in names
         }
         for (name, _), row in rows.items():
             have.setdefault(name, []).append(row.array)
         outputs = (self.inner if rows else self.values).outputs
-        have = {**{n: [outputs[i]] for i, n in own.items()}, **have}
+        have = {**{n: [outputs[i]] for i, n in output_names.items()}, **have}
         # Whether errors that added up are too large matters where they decide.
         theirs_decide = run.reference == "onnxruntime"
-        decide = not rows or self.kept is not run.source or theirs_decide
+        decide = not rows or self.compiled is not run.source or theirs_decide
         whole = walk(
             self.mod, self.f, inputs, have, rule, local=False, bounds=decide, arrays=theirs_decide
         )
-        theirs = self._onnxruntime(whole, have)
-        accumulated = {c.key: theirs.get(c.key, c.difference) for c in whole.compared}
+        onnx_differences = self._onnxruntime(whole, have)
+        accumulated = {c.key: onnx_differences.get(c.key, c.difference) for c in whole.compared}
         judged = walk(self.mod, self.f, inputs, have, rule) if rows else whole
         compared = [c for c in judged.compared if c.key in rows]
-        decides = theirs if theirs_decide else {c.key: c.difference for c in compared}
+        decides = onnx_differences if theirs_decide else {c.key: c.difference for c in compared}
         bad = [c for c in compared if c.key in decides and decides[c.key].is_too_much]
         first = worst = None
         files: dict[str, bytes | str | Path] = {}
@@ -114,15 +114,15 @@ class Judge:
         if bad:
             row = rows[bad[0].key]
             # Once more, for the arrays of this place.
-            at = walk(self.mod, self.f, inputs, have, rule, arrays=True, until=bad[0].key)
-            first = self._first(at, row, accumulated.get(bad[0].key, NOT_COMPUTED))
+            prefix = walk(self.mod, self.f, inputs, have, rule, arrays=True, until=bad[0].key)
+            first = self._first(prefix, row, accumulated.get(bad[0].key, NOT_COMPUTED))
             again = self.inner.events[: row.event]
             time = sum(e.rows[0] == self.inner.events[row.event].rows[0] for e in again)
-            place = (row.kept.output - row.at, row.at, time) if self.is_outer else None
+            place = (row.info.output - row.position, row.position, time) if self.is_outer else None
             if run.saves:
                 dtype = row.array.dtype.name
                 files = repeat_files(
-                    self.kept, self.mod, self.f, inputs, at, row.kept, dtype, rule, place
+                    self.compiled, self.mod, self.f, inputs, prefix, row.info, dtype, rule, place
                 )
                 if SCRIPT not in files:
                     notes.append("code of this target cannot be exported: no script repeats it")
@@ -130,16 +130,18 @@ class Judge:
             first = self._other_way(judged, rows)
         if self.is_outer:
             reports = self._outer_outputs(judged, whole)
-            if first is None and whole.more:
+            if first is None and whole.surplus:
                 notes.append(
                     "in float64 from the inputs on, the model takes another branch or number of "
                     "iterations: a condition is nearer to its limit than what rounding adds up to"
                 )
         else:
-            reports = self._outputs(own, {n: accumulated[n, 0] for n in own.values()}, rows)
+            reports = self._outputs(
+                output_names, {n: accumulated[n, 0] for n in output_names.values()}, rows
+            )
         outputs_fit = not any(r.difference.is_too_much for r in reports)
         if first is None and rows and not outputs_fit:
-            again_text = " of what was compiled again" if self.kept is not run.source else ""
+            again_text = " of what was compiled again" if self.compiled is not run.source else ""
             notes.append(f"no node{again_text} diverges")
         return Verification(
             first is None and outputs_fit,
@@ -161,16 +163,16 @@ class Judge:
         times: Counter[str] = Counter()
         rows: dict[Key, _Row] = {}
         for number, event in enumerate(self.inner.events):
-            for at, (k, array) in enumerate(zip(event.rows, event.values, strict=True)):
+            for position, (k, array) in enumerate(zip(event.rows, event.values, strict=True)):
                 for name in names.intersection(k.names):
-                    rows[name, times[name]] = _Row(number, at, k, array)
+                    rows[name, times[name]] = _Row(number, position, k, array)
                     times[name] += 1
         return rows
 
     def _bindings(self) -> Iterator[Binding]:
         """All bindings that a run may come to."""
-        others = self.mod.functions if self.is_outer else (self.f,)
-        for f in (g for g in others if isinstance(g, Function)):
+        functions = self.mod.functions if self.is_outer else (self.f,)
+        for f in (g for g in functions if isinstance(g, Function)):
             yield from bindings_in(f.bindings)
 
     def _other_way(self, judged: Walk, rows: Mapping[Key, _Row]) -> NodeReport | None:
@@ -179,16 +181,16 @@ class Judge:
         named = {b.var.name: b for b in self._bindings()}
         if judged.results is None:
             c = judged.compared[-1]
-            kept = next(k for k in self.kept.info.kept if c.key[0] in k.names)
-            nothing = _Row(0, 0, kept, np.zeros(0, "float32"))
+            kept_info = next(k for k in self.compiled.info.kept if c.key[0] in k.names)
+            nothing = _Row(0, 0, kept_info, np.zeros(0, "float32"))
             t = c.binding.var.type
             if isinstance(t, TensorType):
                 shape = [n or 0 for n in t.static_shape() or ()]
                 nothing = replace(nothing, array=np.zeros(shape, numpy_type(t.dtype.name)))
             return replace(self._node(c, nothing, NO_DIFFERENCE), fault="host")
-        done = {c.key for c in judged.compared}
+        judged_keys = {c.key for c in judged.compared}
         for key, row in rows.items():
-            if key not in done:
+            if key not in judged_keys:
                 c = Compared(key, named[key[0]], (), (named[key[0]],), NOT_COMPUTED)
                 return replace(self._node(c, row, NOT_COMPUTED), fault="host")
         return None
@@ -196,41 +198,44 @@ class Judge:
     def _outer_outputs(self, judged: Walk, whole: Walk) -> list[OutputReport]:
         """The outputs beside the reference. They must be those of the steps that were compared;
         what errors have added up to is not judged, since it may have changed what was run."""
-        given = self.values.outputs
+        outputs = self.values.outputs
         want = leaves(whole.results or (), self.f)
-        if self.kept is not self.run.source and not whole.more:
-            return self.run.output_reports(given, want)
+        if self.compiled is not self.run.source and not whole.surplus:
+            return self.run.output_reports(outputs, want)
         reports = []
-        names = self.run.output_names(len(given))
+        names = self.run.output_names(len(outputs))
         ran = leaves(judged.results or (), self.f)
-        for i, (name, a) in enumerate(zip(names, given, strict=True)):
-            found = NOT_COMPUTED
+        for i, (name, a) in enumerate(zip(names, outputs, strict=True)):
+            output_difference = NOT_COMPUTED
             if i < len(want) and want[i].shape == a.shape:
-                found = difference(a, want[i], None)
+                output_difference = difference(a, want[i], None)
             if i < len(ran):
                 may = self.run.tolerance.of(ran[i], None, a.dtype.name)
                 host = difference(a, ran[i], may) if ran[i].shape == a.shape else OTHER_SHAPE
-                found = host if host.is_too_much else found
-            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
+                output_difference = host if host.is_too_much else output_difference
+            reports.append(OutputReport(name, a.dtype.name, a.shape, output_difference))
         return reports
 
     def _own(self) -> dict[int, str]:
         """Of each output of the model that a binding computes, the binding's name."""
-        bound = {b.var for b in self.f.bindings}
+        binding_vars = {b.var for b in self.f.bindings}
         results = enumerate(fields(self.f.result))
-        return {i: v.name for i, v in results if isinstance(v, RVar) and v in bound}
+        return {i: v.name for i, v in results if isinstance(v, RVar) and v in binding_vars}
 
     def _outputs(
-        self, own: Mapping[int, str], accumulated: Mapping[str, Difference], rows: Mapping[Key, Any]
+        self,
+        output_names: Mapping[int, str],
+        accumulated: Mapping[str, Difference],
+        rows: Mapping[Key, Any],
     ) -> list[OutputReport]:
         """Each output of what is verified, beside the reference."""
-        whole = {i: accumulated[n] for i, n in own.items()}
-        if rows and self.kept is not self.run.source:
+        whole = {i: accumulated[n] for i, n in output_names.items()}
+        if rows and self.compiled is not self.run.source:
             inputs, rule = self.run.params(self.f), self.run.tolerance
-            have = {n: [self.values.outputs[i]] for i, n in own.items()}
+            have = {n: [self.values.outputs[i]] for i, n in output_names.items()}
             again = walk(self.mod, self.f, inputs, have, rule, local=False)
-            found = {c.key[0]: c.difference for c in again.compared}
-            whole = {i: found[n] for i, n in own.items()}
+            differences = {c.key[0]: c.difference for c in again.compared}
+            whole = {i: differences[n] for i, n in output_names.items()}
         params = dict(zip(self.f.params, self.run.arrays, strict=True))
         reports = []
         for i, v in enumerate(fields(self.f.result)):
@@ -249,23 +254,23 @@ class Judge:
         if self.run.reference != "onnxruntime":
             return {}
         run = self.run
-        theirs = onnx_values(run.model, run.options, self.f, run.arrays)
+        onnx_arrays = onnx_values(run.model, run.options, self.f, run.arrays)
         rule = replace(run.tolerance, times=2 * run.tolerance.times)
         allowed = {c.key[0]: c.may for c in whole.compared}
-        found: dict[Key, Difference] = {}
-        for name, want in theirs.items():
+        differences: dict[Key, Difference] = {}
+        for name, want in onnx_arrays.items():
             if name in have and want.size == have[name][0].size:
-                given = have[name][0].reshape(want.shape)
+                array = have[name][0].reshape(want.shape)
                 may = allowed[name]
                 may = may.reshape(want.shape) if may is not None else None
-                found[name, 0] = difference(given, want, rule.of(want, may, given.dtype.name))
-        return found
+                differences[name, 0] = difference(array, want, rule.of(want, may, array.dtype.name))
+        return differences
 
     # ---- one node --------------------------------------------------------------------------
 
     def _node(self, c: Compared, row: _Row, accumulated: Difference) -> NodeReport:
         """The report of a value that a kernel, or a step of the host, computes."""
-        kernel = self.kept.kernels.get(row.kept.kernel, KernelInfo(row.kept.kernel))
+        kernel = self.compiled.kernels.get(row.info.kernel, KernelInfo(row.info.kernel))
         call = c.binding.value
         return NodeReport(
             call.span if isinstance(call, Call) else "",
@@ -273,7 +278,7 @@ class Judge:
             c.binding.var.name,
             row.array.dtype.name,
             row.array.shape,
-            row.kept.kernel,
+            row.info.kernel,
             kernel.kernel_class,
             kernel.target_key,
             tuple(_spans(c.since)),
@@ -282,75 +287,75 @@ class Judge:
             c.path,
         )
 
-    def _first(self, at: Walk, row: _Row, accumulated: Difference) -> NodeReport:
-        """The report of the first value that diverges, at which `at` ends, with who is at fault: of
-        kernels between the values of the model that are known, the first that does not compute its
-        group."""
-        c = at.compared[-1]
-        found = self._node(c, row, accumulated)
+    def _first(self, prefix: Walk, row: _Row, accumulated: Difference) -> NodeReport:
+        """The report of the first value that diverges, at which `prefix` ends, with the fault: of
+        kernels between the values of the model that are known, the first that does not compute
+        its group."""
+        c = prefix.compared[-1]
+        report = self._node(c, row, accumulated)
         if not c.difference.is_too_much:
-            return replace(found, fault="import")
-        if not row.kept.kernel:
-            return replace(found, fault="host")
-        debug = self.kept.debug(self.run.mod)
+            return replace(report, fault="import")
+        if not row.info.kernel:
+            return replace(report, fault="host")
+        debug = self.compiled.debug(self.run.mod)
         if debug is None:
-            return found
+            return report
         event = self.inner.events[row.event]
-        known = {v.name: a for v, a in at.values.items() if isinstance(a, np.ndarray)}
-        known |= {k.names[0]: a for k, a in zip(event.rows, event.values, strict=True)}
+        values = {v.name: a for v, a in prefix.values.items() if isinstance(a, np.ndarray)}
+        values |= {k.names[0]: a for k, a in zip(event.rows, event.values, strict=True)}
         names = {b.var.name for b in self._bindings()}
         between = (
             (k, a)
-            for k, a in zip(event.rows[: row.at], event.values, strict=False)
+            for k, a in zip(event.rows[: row.position], event.values, strict=False)
             if not names.intersection(k.names)
         )
-        for k, array in (*between, (row.kept, row.array)):
+        for k, array in (*between, (row.info, row.array)):
             group = next(filter(None, (group_of(debug.fused, n) for n in k.names)), None)
             if group is None:
                 continue
-            fault = self._fault(group, array, known)
-            if fault == "kernel" or k is row.kept:
-                kernel = self.kept.kernels.get(k.kernel, KernelInfo(k.kernel))
-                found = replace(
-                    found,
+            fault = self._fault(group, array, values)
+            if fault == "kernel" or k is row.info:
+                kernel = self.compiled.kernels.get(k.kernel, KernelInfo(k.kernel))
+                report = replace(
+                    report,
                     kernel=k.kernel,
                     kernel_class=kernel.kernel_class,
                     device=kernel.target_key,
-                    schedule=self.kept.schedule(group),
+                    schedule=self.compiled.schedule(group),
                     fault=fault,
                 )
                 break
-        if found.fault == "passes":
-            found = replace(found, passed=self._passed(debug, c))
-        return found
+        if report.fault == "passes":
+            report = replace(report, passed=self._passed(debug, c))
+        return report
 
-    def _fault(self, group: FusedGroup, have: Array, known: Mapping[str, Array]) -> str:
+    def _fault(self, group: FusedGroup, have: Array, values: Mapping[str, Array]) -> str:
         """Whether the kernel computes its group, of the values that it was given."""
         try:
-            operands = self._operands(group, known)
+            operands = self._operands(group, values)
             if operands is None:
                 return ""
             last = group.function.bindings[-1].var.name
             rule = self.run.tolerance
-            found = walk(group.module, group.function, operands, {last: [have]}, rule)
+            group_walk = walk(group.module, group.function, operands, {last: [have]}, rule)
         except (TensorkilnError, ValueError):
             return ""
-        return "kernel" if found.compared[-1].difference.is_too_much else "passes"
+        return "kernel" if group_walk.compared[-1].difference.is_too_much else "passes"
 
-    def _operands(self, group: FusedGroup, known: Mapping[str, Array]) -> dict[str, Array] | None:
+    def _operands(self, group: FusedGroup, values: Mapping[str, Array]) -> dict[str, Array] | None:
         """What the kernel of a group was given, by the names of the group's parameters."""
         caller = group.caller
         inputs = {}
         for p in caller.params:
-            if p.name not in known:
+            if p.name not in values:
                 return None
-            inputs[p.name] = known[p.name]
+            inputs[p.name] = values[p.name]
         steps = Steps(group.module, caller, inputs, "float64")
         for b in caller.bindings:
             if b is group.binding:
                 break
-            if b.var.name in known:
-                steps.values[b.var] = steps.promote(known[b.var.name])
+            if b.var.name in values:
+                steps.values[b.var] = steps.promote(values[b.var.name])
             elif not isinstance(b.value, Call) or b.value.op:
                 try:
                     steps.values[b.var] = steps.value(b.value, b.var.type)
@@ -378,15 +383,15 @@ class Judge:
                 if new is mod:
                     continue
                 mod = new
-                found = self._value(mod, c.key)
+                array = self._value(mod, c.key)
             except TensorkilnError:
                 return ""
-            if found is None:
+            if array is None:
                 continue
-            if found.shape != want.shape:
+            if array.shape != want.shape:
                 return pass_name(p)
             with np.errstate(all="ignore"):
-                apart = np.abs(found.astype(np.float64) - want.astype(np.float64))
+                apart = np.abs(array.astype(np.float64) - want.astype(np.float64))
             if np.isnan(apart).any() and not np.isnan(want.astype(np.float64)).any():
                 return pass_name(p)
             if float(np.nanmax(apart, initial=0.0)) > 0.3 * error:
@@ -395,23 +400,23 @@ class Judge:
 
     def _value(self, mod: IRModule, key: Key) -> Array | None:
         """A value in a run of a module in float64, where the same way is taken."""
-        found: list[Array] = []
+        arrays: list[Array] = []
         name, time = key
 
         def watch(b: Binding, value: Any) -> None:
             # What a function returns has the same name where it is called.
             if b.var.name != name or not isinstance(value, np.ndarray):
                 return
-            if not found or found[-1] is not value:
-                found.append(value)
-            if len(found) > time:
+            if not arrays or arrays[-1] is not value:
+                arrays.append(value)
+            if len(arrays) > time:
                 raise _FoundError
 
         f = mod[self.f.name]
         assert isinstance(f, Function)
         with suppress(_FoundError):
             evaluate(mod, self.run.params(f), dtype="float64", function=self.f.name, watch=watch)
-        return found[time] if len(found) > time else None
+        return arrays[time] if len(arrays) > time else None
 
 
 class _FoundError(Exception):
@@ -426,9 +431,9 @@ def _operator(value: Bound) -> str:
 
 def _spans(bindings: Sequence[Binding]) -> Iterator[str]:
     """The nodes of bindings, each once."""
-    seen = set()
+    spans = set()
     for b in bindings:
         span = (b.value.span if isinstance(b.value, Call) else "") or b.var.name
-        if span not in seen:
-            seen.add(span)
+        if span not in spans:
+            spans.add(span)
             yield span

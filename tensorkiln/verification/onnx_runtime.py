@@ -48,7 +48,10 @@ def onnx_values(
     module, values = imported_values(model, **imported_with)
     main = module[f.name]
     assert isinstance(main, Function) and len(main.bindings) == len(f.bindings)
-    number = {b.var: own.var.name for b, own in zip(main.bindings, f.bindings, strict=True)}
+    number = {
+        b.var: counterpart.var.name
+        for b, counterpart in zip(main.bindings, f.bindings, strict=True)
+    }
     named = {name: number[v] for name, v in values.items() if v in number}
     proto = onnx.ModelProto()
     if isinstance(model, str | Path):
@@ -57,10 +60,10 @@ def onnx_values(
         proto.ParseFromString(model)
     else:
         proto.CopyFrom(model)
-    given = {o.name for o in proto.graph.output}
-    asked = [o for node in proto.graph.node for o in node.output if o in named]
-    for name in asked:
-        if name not in given:
+    output_names = {o.name for o in proto.graph.output}
+    value_names = [o for node in proto.graph.node for o in node.output if o in named]
+    for name in value_names:
+        if name not in output_names:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are also raised as exceptions
@@ -70,7 +73,9 @@ def onnx_values(
         session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        found = session.run(asked, dict(zip(names, inputs, strict=True)))
+        arrays = session.run(value_names, dict(zip(names, inputs, strict=True)))
     except Exception as error:  # the exceptions of ONNX Runtime have no other common base class
         raise UserError(f"ONNX Runtime cannot run the model: {error}", code="unsupported") from None
-    return {named[n]: a for n, a in zip(asked, found, strict=True) if isinstance(a, np.ndarray)}
+    return {
+        named[n]: a for n, a in zip(value_names, arrays, strict=True) if isinstance(a, np.ndarray)
+    }

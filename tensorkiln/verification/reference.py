@@ -56,8 +56,8 @@ class Tolerance:
         size = np.abs(want.astype(np.float64))
         if self.is_given:
             return np.asarray((self.atol or 0.0) + (self.rtol or 0.0) * size)
-        own = epsilon(dtype) * size
-        total = own if error is None else np.hypot(own, error)
+        value_error = epsilon(dtype) * size
+        total = value_error if error is None else np.hypot(value_error, error)
         smallest = 0.0 if np.dtype(want.dtype).kind in "biu" else _tiny(dtype)
         return np.asarray(self.times * np.nan_to_num(total, posinf=np.inf) + smallest)
 
@@ -124,22 +124,22 @@ def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference
     a, b = have.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
         rounded = want.astype(have.dtype).astype(np.float64)
-        same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == rounded))
-        error = np.where(same, 0.0, np.abs(a - b))
+        equal = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == rounded))
+        error = np.where(equal, 0.0, np.abs(a - b))
         error = np.where(np.isnan(error), np.inf, error)
-        relative = np.where(same, 0.0, error / np.maximum(np.abs(b), np.finfo(np.float64).tiny))
-        times = error if tolerance is None else np.where(same, 0.0, error / tolerance)
+        relative = np.where(equal, 0.0, error / np.maximum(np.abs(b), np.finfo(np.float64).tiny))
+        times = error if tolerance is None else np.where(equal, 0.0, error / tolerance)
         times = np.where(np.isnan(times), np.inf, times)
-    at = np.unravel_index(int(np.argmax(times)), times.shape)
+    index = np.unravel_index(int(np.argmax(times)), times.shape)
     # Relative errors say nothing of elements that sums of others nearly cancel.
     counted = np.abs(b) > 1e-3 * np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
     return Difference(
         float(error.max()),
         float(np.max(relative, initial=0.0, where=counted)),
-        tuple(map(int, at)),
-        float(a[at]),
-        float(b[at]),
-        None if tolerance is None else float(times[at]),
+        tuple(map(int, index)),
+        float(a[index]),
+        float(b[index]),
+        None if tolerance is None else float(times[index]),
     )
 
 
@@ -169,12 +169,13 @@ class Compared:
 class Walk:
     """What `walk` found: every value of `have` that the function computes, compared in order, and
     its results, None if it did not reach the end. At its end, `values` are those that bindings may
-    read there. `more` says, of names that `have` has another number of values of, how many more."""
+    read there. `surplus` says, of names that `have` has another number of values of, how many
+    more."""
 
     compared: list[Compared] = field(default_factory=list)
     results: list[Any] | None = None
     values: dict[RVar, Any] = field(default_factory=dict)
-    more: dict[str, int] = field(default_factory=dict)
+    surplus: dict[str, int] = field(default_factory=dict)
 
     def value(self, v: RVar) -> Array:
         """A tensor in the type that the model says."""
@@ -205,7 +206,7 @@ def walk(
     which takes most of the time. With `arrays`, references and tolerances are kept, which take
     memory. `inputs` are by parameter.
     """
-    found = Walk()
+    outcome = Walk()
     run = _Walking(
         mod,
         DType("float64"),
@@ -215,18 +216,18 @@ def walk(
         bounds=bounds,
         arrays=arrays,
         until=until,
-        found=found,
+        outcome=outcome,
     )
     values, env = run.start(f, inputs)
-    found.values = values
+    outcome.values = values
     try:
         results = run.body(f, values, env)
     except _EndError:
-        return found
-    found.results = list(_flat(results))
-    left = {name: len(arrays) - run.times.get(name, 0) for name, arrays in have.items()}
-    found.more = {name: n for name, n in left.items() if n}
-    return found
+        return outcome
+    outcome.results = list(_flat(results))
+    surplus = {name: len(arrays) - run.times.get(name, 0) for name, arrays in have.items()}
+    outcome.surplus = {name: n for name, n in surplus.items() if n}
+    return outcome
 
 
 class _EndError(Exception):
@@ -243,7 +244,7 @@ class _Walking(Evaluation):
     bounds: bool = True
     arrays: bool = False
     until: Key | None = None
-    found: Walk = field(default_factory=Walk)
+    outcome: Walk = field(default_factory=Walk)
     times: dict[str, int] = field(default_factory=dict)
     errors: dict[RVar, Floats | None] = field(default_factory=dict)
     since: dict[RVar, dict[int, Binding]] = field(default_factory=dict)  # in order of time
@@ -257,31 +258,31 @@ class _Walking(Evaluation):
         key = name, self.times.get(name, 0)
         self.times[name] = key[1] + 1
         region = self._region(b)
-        known = self.have.get(name)
-        if known is None:
+        arrays = self.have.get(name)
+        if arrays is None:
             self.errors[b.var], self.since[b.var] = may, region if self.local else {}
             return want
-        is_missing = key[1] >= len(known)
+        is_missing = key[1] >= len(arrays)
         if is_missing and not self.local:
-            self.found.more[name] = len(known) - key[1] - 1
-            if key[1] > 1000 + 10 * len(known):
+            self.outcome.surplus[name] = len(arrays) - key[1] - 1
+            if key[1] > 1000 + 10 * len(arrays):
                 raise _EndError
             self.errors[b.var], self.since[b.var] = may, {}
             return want
-        given = None if is_missing else known[key[1]]
-        error, given = self._compared(given, want, may)
-        same = (want, may) if self.arrays else (None, None)
-        self.found.compared.append(
+        array = None if is_missing else arrays[key[1]]
+        error, array = self._compared(array, want, may)
+        pair = (want, may) if self.arrays else (None, None)
+        self.outcome.compared.append(
             Compared(
-                key, b, tuple(self.path), tuple(region[i] for i in sorted(region)), error, *same
+                key, b, tuple(self.path), tuple(region[i] for i in sorted(region)), error, *pair
             )
         )
         if key == self.until or is_missing:
-            self.found.values = values
+            self.outcome.values = values
             raise _EndError
-        if given is not None and self.local:
+        if array is not None and self.local:
             self.errors[b.var], self.since[b.var] = None, {}
-            return self.promote(given.astype(np.asarray(want).dtype))
+            return self.promote(array.astype(np.asarray(want).dtype))
         self.errors[b.var], self.since[b.var] = may, region if self.local else {}
         return want
 
@@ -296,23 +297,23 @@ class _Walking(Evaluation):
         return {**region, self.steps: b}
 
     def _compared(
-        self, given: Array | None, want: Any, may: Floats | None
+        self, array: Array | None, want: Any, may: Floats | None
     ) -> tuple[Difference, Array | None]:
         """The difference, and what was compiled in the shape of the model's value."""
-        if given is None:
+        if array is None:
             return NOT_COMPUTED, None
-        given = given.reshape(np.shape(want)) if given.size == np.size(want) else given
-        if given.shape != np.shape(want):
+        array = array.reshape(np.shape(want)) if array.size == np.size(want) else array
+        if array.shape != np.shape(want):
             return OTHER_SHAPE, None
-        allowed = self.tolerance.of(want, may, given.dtype.name) if self.bounds else None
-        return difference(given, want, allowed), given
+        allowed = self.tolerance.of(want, may, array.dtype.name) if self.bounds else None
+        return difference(array, want, allowed), array
 
     def _value(self, b: Binding, values: dict[RVar, Any], env: Env) -> tuple[Any, Floats | None]:
         """The value of a binding, and what it may be off by."""
         value, t = b.value, b.var.type
-        taken = self._result_of_others(b)
-        if taken is not None:
-            return taken, None
+        host_value = self._result_of_others(b)
+        if host_value is not None:
+            return host_value, None
         want = Evaluation.bound(self, b, values, env)
         if not self.bounds or not isinstance(want, np.ndarray):
             return want, None
@@ -323,20 +324,27 @@ class _Walking(Evaluation):
         args = [self.value(a, values, env) for a in value.args]
         if not all(isinstance(a, np.ndarray) for a in args):
             return want, None
-        own = [self._error(a, x) for a, x in zip(value.args, args, strict=True)]
+        operand_errors = [self._error(a, x) for a, x in zip(value.args, args, strict=True)]
         eps = epsilon(t.dtype.name)
         op = ops.get(value.op)
-        most = self.tolerance.product if op.pattern in ("contraction", "opaque") else 0.0
-        may = rounding(op, self.operator(value, env), args, own, want, Epsilon(eps, max(eps, most)))
+        product_eps = self.tolerance.product if op.pattern in ("contraction", "opaque") else 0.0
+        may = rounding(
+            op,
+            self.operator(value, env),
+            args,
+            operand_errors,
+            want,
+            Epsilon(eps, max(eps, product_eps)),
+        )
         return want, may
 
     def _result_of_others(self, b: Binding) -> Array | None:
         """What a function of the host gave, which is not called again for the reference."""
         if not isinstance(b.value, Call) or b.value.op not in _OF_HOST:
             return None
-        known = self.have.get(b.var.name, ())
-        at = self.times.get(b.var.name, 0)
-        return self.promote(known[at]) if at < len(known) else None
+        arrays = self.have.get(b.var.name, ())
+        index = self.times.get(b.var.name, 0)
+        return self.promote(arrays[index]) if index < len(arrays) else None
 
     def _error(self, v: Value, x: Array) -> Floats | None:
         """What an operand may be off by."""

@@ -38,11 +38,18 @@ Files = dict[str, bytes | str | Path]
 LIBRARY, SCRIPT = "library.so", "repeat.py"
 
 
-def save(found: Verification, folder: str | Path) -> Verification:
+def save(verification: Verification, folder: str | Path) -> Verification:
     """Write the report and what else there is to a folder; the result names it."""
-    done = replace(found, saved=str(folder) if found.files else "", repeats=SCRIPT in found.files)
-    report = {"report.txt": f"{done}\n", "report.json": json.dumps(done.to_json(), indent=1) + "\n"}
-    files: Files = {**found.files, **report}
+    saved_copy = replace(
+        verification,
+        saved=str(folder) if verification.files else "",
+        repeats=SCRIPT in verification.files,
+    )
+    report = {
+        "report.txt": f"{saved_copy}\n",
+        "report.json": json.dumps(saved_copy.to_json(), indent=1) + "\n",
+    }
+    files: Files = {**verification.files, **report}
     make = files.pop(LIBRARY, None)
     with private_temporary("kiln-verify-") as place:
         if isinstance(make, Path):
@@ -53,52 +60,54 @@ def save(found: Verification, folder: str | Path) -> Verification:
             )
             files[LIBRARY] = Path(place) / LIBRARY
         write_files(folder, files)
-    return done
+    return saved_copy
 
 
 def repeat_files(
-    kept: Compiled,
+    compiled: Compiled,
     mod: IRModule,
     f: Function,
     inputs: Mapping[str, Array],
-    at: Walk,
+    prefix: Walk,
     row: KeptInfo,
     dtype: str,
     tolerance: Tolerance,
-    shown: tuple[int, int, int] | None,
+    position: tuple[int, int, int] | None,
 ) -> Files:
     """The files that show the fault of the node at which a walk ends again, a value that was
     computed as `dtype`: the library, its inputs, the node's inputs with what it should compute of
-    them, the node as a program, and the script. A value that is not an output is `shown` by an
-    outer function: the number of the first row of the call, the value's place in it, and how often
-    that call was made before."""
-    c = at.compared[-1]
+    them, the node as a program, and the script. A value that is not an output is shown by an outer
+    function at `position`: the number of the first row of the call, the value's place in it, and
+    how often that call was made before."""
+    c = prefix.compared[-1]
     assert c.want is not None
-    node, operands = _node_alone(mod, at, c)
+    node, operands = _node_alone(mod, prefix, c)
     may = tolerance.of(c.want, c.may, dtype)
     expected = {"expected": np.asarray(c.want), "tolerance": np.broadcast_to(may, c.want.shape)}
-    names = dict(zip((p.name for p in f.params), (p.name for p in kept.info.inputs), strict=True))
+    names = dict(
+        zip((p.name for p in f.params), (p.name for p in compiled.info.inputs), strict=True)
+    )
     order = [names[p.name] for p in f.params]
     arrays = {f"input{i}": inputs[p.name] for i, p in enumerate(f.params)}
     text = _SCRIPT.format(
-        function=kept.info.name,
+        function=compiled.info.name,
         output=row.output,
-        what=f"its output {row.output}" if shown is None else "a value that it shows",
+        what=f"its output {row.output}" if position is None else "a value that it shows",
         by=f"kernel\n             {row.kernel}"
         if row.kernel
         else "a step of the\n             host",
-        shown=shown,
+        shown=position,
         name=KEPT_VALUES,
         value=row.names[0],
         inputs=order,
         operands=list(operands),
-        types={**_odd_types(arrays), **_narrow_types(kept, order), **_odd_types(operands)},
-        target=json.dumps(kept.target.to_json()),
+        types={**_odd_types(arrays), **_narrow_types(compiled, order), **_odd_types(operands)},
+        target=json.dumps(compiled.target.to_json()),
     )
     files: Files = {"inputs.npz": _npz(arrays), "node.npz": _npz({**operands, **expected})}
     if node:
         files["node.py"] = node
-    library = _library(kept)
+    library = _library(compiled)
     return files if library is None else {**files, LIBRARY: library, SCRIPT: text}
 
 
@@ -107,23 +116,23 @@ def _odd_types(arrays: Mapping[str, Array]) -> dict[str, str]:
     return {name: a.dtype.name for name, a in arrays.items() if _is_odd(a)}
 
 
-def _narrow_types(kept: Compiled, names: Sequence[str]) -> dict[str, str]:
+def _narrow_types(compiled: Compiled, names: Sequence[str]) -> dict[str, str]:
     """The element types of inputs that NumPy itself has not, by `input0`, ..."""
-    types = {p.name: p.dtype for p in kept.info.inputs}
+    types = {p.name: p.dtype for p in compiled.info.inputs}
     return {f"input{i}": types[n] for i, n in enumerate(names) if types[n] in NARROW_TYPES}
 
 
-def _library(kept: Compiled) -> bytes | Path | None:
+def _library(compiled: Compiled) -> bytes | Path | None:
     """The library; None for code that is only in memory."""
-    if kept.executable is None:
-        return Path(kept.path)
-    if kept.target.kind == "llvmjit":
+    if compiled.executable is None:
+        return Path(compiled.path)
+    if compiled.target.kind == "llvmjit":
         return None
     with private_temporary("kiln-verify-") as place:
-        return kept.executable.export_library(Path(place) / LIBRARY).read_bytes()
+        return compiled.executable.export_library(Path(place) / LIBRARY).read_bytes()
 
 
-def _node_alone(mod: IRModule, at: Walk, c: Compared) -> tuple[str, dict[str, Array]]:
+def _node_alone(mod: IRModule, prefix: Walk, c: Compared) -> tuple[str, dict[str, Array]]:
     """The bindings that compute a value since those that are known, as the text of a module whose
     parameters are these and the constants, and an array for each. No text if they read something
     other than tensors, or call functions."""
@@ -138,12 +147,12 @@ def _node_alone(mod: IRModule, at: Walk, c: Compared) -> tuple[str, dict[str, Ar
             return v
         if id(v) not in params:
             p = params[id(v)] = RVar(f"x{len(params)}", v.type)
-            arrays[p.name] = v.array if isinstance(v, Constant) else at.value(v)
+            arrays[p.name] = v.array if isinstance(v, Constant) else prefix.value(v)
         return params[id(v)]
 
     reads = {v for b in c.since for v in variables(b.value)} - inside
     calls = any(isinstance(v, GlobalRef) for b in c.since for v in values_in(b.value))
-    if calls or not all(isinstance(at.values.get(v), np.ndarray) for v in reads):
+    if calls or not all(isinstance(prefix.values.get(v), np.ndarray) for v in reads):
         return "", {}
     bindings = [Binding(b.var, map_bound(b.value, operand)) for b in c.since]
     alone = Function("main", tuple(params.values()), tuple(bindings), c.binding.var)

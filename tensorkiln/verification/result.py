@@ -58,19 +58,21 @@ class NodeReport:
 
     def lines(self) -> Iterator[str]:
         """The report of a node as lines."""
-        where = f" on {self.device}" if self.device else ""
+        device_text = f" on {self.device}" if self.device else ""
         yield f"  node         {self.node or self.value} ({self.operator})"
         yield f"  value        {self.dtype} {list(self.shape)}, {self.value} in graph passes"
         if self.kernel:
-            yield f"  kernel       {self.kernel}, class {self.kernel_class or '-'}{where}"
+            yield f"  kernel       {self.kernel}, class {self.kernel_class or '-'}{device_text}"
         else:
             yield "  kernel       none: a step of the host"
         if self.path:
             yield f"  in           {', '.join(self.path)}"
         if len(self.nodes) > 1:
-            more = len(self.nodes) - _MOST
-            shown = ", ".join(self.nodes[:_MOST]) + (f" and {more} more" if more > 0 else "")
-            yield f"  computes     {shown}"
+            hidden = len(self.nodes) - _MOST
+            node_text = ", ".join(self.nodes[:_MOST]) + (
+                f" and {hidden} more" if hidden > 0 else ""
+            )
+            yield f"  computes     {node_text}"
         yield f"  local        {self.local}"
         yield f"  accumulated  {self.accumulated}"
         if self.fault == "kernel":

@@ -76,8 +76,8 @@ class Run:
             )
             return None
         name = executable.name if executable.is_named else None
-        made = compile(self.mod, executable.target, name=name, debug=True)
-        kinds = {(k.symbol, k.kernel_class) for k in made.kernels}
+        debug_executable = compile(self.mod, executable.target, name=name, debug=True)
+        kinds = {(k.symbol, k.kernel_class) for k in debug_executable.kernels}
         if any((k.symbol, k.kernel_class) not in kinds for k in executable.kernels):
             notes.append(
                 "inner values are not known: it was compiled with other passes or externals than "
@@ -85,7 +85,7 @@ class Run:
             )
             return None
         notes.append("inner values are those of the same module compiled again, with debug=True")
-        return with_debug(self.source, made)
+        return with_debug(self.source, debug_executable)
 
     def whole(self, values: Sequence[Array], notes: Sequence[str]) -> Verification:
         """The result for a function with control flow of which only outputs are known."""
@@ -125,8 +125,8 @@ class Run:
             may = absolute * top + relative * size
             if self.tolerance.is_given:
                 may = self.tolerance.of(b, None, a.dtype.name)
-            found = difference(a, b, may) if a.shape == b.shape else OTHER_SHAPE
-            reports.append(OutputReport(name, a.dtype.name, a.shape, found))
+            output_difference = difference(a, b, may) if a.shape == b.shape else OTHER_SHAPE
+            reports.append(OutputReport(name, a.dtype.name, a.shape, output_difference))
         return reports
 
 
