@@ -38,11 +38,11 @@ class _Answered(Future[Any]):
         """Cancel the job, unless it runs."""
         return self._inner.cancel() and super().cancel()
 
-    def _arrive(self, done: Future[Any]) -> None:
+    def _arrive(self, pool_future: Future[Any]) -> None:
         with suppress(InvalidStateError):  # it was cancelled
-            if done.cancelled():
+            if pool_future.cancelled():
                 self.set_exception(CancelledError("its executor cancelled it"))
-            elif (error := done.exception()) is not None:
+            elif (error := pool_future.exception()) is not None:
                 self.set_exception(error)
             else:
-                self.set_result(answer(lambda: done.result(), ()))
+                self.set_result(answer(lambda: pool_future.result(), ()))

@@ -120,13 +120,15 @@ class InstructionCount:
     ) -> tuple[int, int]:
         command = _command(self.processor, plugin, [str(program), *words])
         try:
-            done = run_tool(command, folder, seconds=30 + 20 * limit)
+            output = run_tool(command, folder, seconds=30 + 20 * limit)
         except ToolFailure as error:
             raise _failure(error) from None
-        found = _COUNTS.search(done)
-        if found is None:
-            raise UserError(f"{EMULATOR} loads no plugins: {done.strip()[:200]}", code="no-plugin")
-        return int(found[1]), int(found[2])
+        counts = _COUNTS.search(output)
+        if counts is None:
+            raise UserError(
+                f"{EMULATOR} loads no plugins: {output.strip()[:200]}", code="no-plugin"
+            )
+        return int(counts[1]), int(counts[2])
 
 
 def _failure(error: ToolFailure) -> UserError:
@@ -149,14 +151,14 @@ def _programs(folder: Path) -> tuple[Path, Path]:
     """The program that runs in qemu, and the plugin, of the interface that this qemu has. UserError
     (code `no-plugin`) if it takes none: one that is linked statically, say."""
     program = _built(folder, "caller", "emulator_caller.c", "-target", _TRIPLE, "-ldl")
-    said = ""
+    output = ""
     for version in _VERSIONS:
         options = ("-shared", "-fPIC", f"-DVERSION={version}")
         plugin = _built(folder, f"plugin{version}.so", "emulator_plugin.c", *options)
-        said = _said(folder, _command("max", plugin, [str(program)]), 60)
-        if _COUNTS.search(said):
+        output = _said(folder, _command("max", plugin, [str(program)]), 60)
+        if _COUNTS.search(output):
             return program, plugin
-    raise UserError(f"{EMULATOR} loads no plugins: {said[-200:]}", code="no-plugin", hint=GET)
+    raise UserError(f"{EMULATOR} loads no plugins: {output[-200:]}", code="no-plugin", hint=GET)
 
 
 def _command(processor: str, plugin: Path, program: list[str]) -> list[str]:

@@ -98,51 +98,55 @@ def tune(
     _require_arguments(seconds, kernels, search, each, limit)
     require_externals(externals)
     sizes = _sizes(sizes)
-    for name, given in (("executor", executor), ("measure_executor", measure_executor)):
-        if given is not None and not isinstance(given, str):
-            require_executor(given, name)
-    way = _measure(measure)
-    options = Options(search, seed, batch, trials, kernels, float(each), float(limit), threads, way)
+    for name, argument in (("executor", executor), ("measure_executor", measure_executor)):
+        if argument is not None and not isinstance(argument, str):
+            require_executor(argument, name)
+    metric = _measure(measure)
+    options = Options(
+        search, seed, batch, trials, kernels, float(each), float(limit), threads, metric
+    )
     require_options(options)
-    asked = asked_option(asked_target(target), "precision", precision)
-    asked = asked_option(asked, "optimize", optimize)
-    require_tunable(asked)
+    compile_target = asked_option(asked_target(target), "precision", precision)
+    compile_target = asked_option(compile_target, "optimize", optimize)
+    require_tunable(compile_target)
     require_search(search)
-    if isinstance(way, InstructionCount):
-        way.require(asked)
-    known, shown = records_of(records), watched(progress)
-    shown.phase("optimise graph")
+    if isinstance(metric, InstructionCount):
+        metric.require(compile_target)
+    former_records, monitor = records_of(records), watched(progress)
+    monitor.phase("optimise graph")
     mod = frontend.import_model(model, freeze=freeze)
-    fused = fused_module(mod, asked, externals)
-    found, others = workloads_of(fused, asked, sizes)
+    fused = fused_module(mod, compile_target, externals)
+    workloads, fixed_kernels = workloads_of(fused, compile_target, sizes)
     with ExitStack() as stack:
         compiling = stack.enter_context(given_executor(executor))
         alone = stack.enter_context(given_executor(measure_executor, "measure_executor"))
-        header = _header(found, asked, way, sizes, threads)
-        chosen = _worth(found, others, kernels)
+        header = _header(workloads, compile_target, metric, sizes, threads)
+        chosen = _worth(workloads, fixed_kernels, kernels)
         book = stack.enter_context(Journal(journal, header, {w.key: w.cost for w in chosen}))
         if compiling is None:
             compiling = stack.enter_context(local_executor())
-            if alone is None and way is None:
+            if alone is None and metric is None:
                 alone = stack.enter_context(local_executor(1))
-        efforts = _efforts(found, book.costs, known)
+        efforts = _efforts(workloads, book.costs, former_records)
         measuring = Direct(alone or compiling)
-        done = Search(efforts, options, book, compiling, measuring, start + seconds, shown).run()
-    shown.finish()
-    return tuned_of(done, others)
+        finished_efforts = Search(
+            efforts, options, book, compiling, measuring, start + seconds, monitor
+        ).run()
+    monitor.finish()
+    return tuned_of(finished_efforts, fixed_kernels)
 
 
 def _require_arguments(
-    seconds: object, kernels: object, search: object, each: object, limit: object
+    seconds: object, kernels: object, search: object, kernel_seconds: object, limit: object
 ) -> None:
-    for name, value, most in (
+    for name, value, upper in (
         ("seconds", seconds, _MOST),
-        ("each", each, 60),
+        ("each", kernel_seconds, 60),
         ("limit", limit, 3600),
     ):
         require(value, (int, float), name)
-        if isinstance(value, bool) or not 0 < float(value) <= most:  # type: ignore[arg-type]
-            raise UserError(f"{name}={value!r}, expected a number above 0, at most {most:g}")
+        if isinstance(value, bool) or not 0 < float(value) <= upper:  # type: ignore[arg-type]
+            raise UserError(f"{name}={value!r}, expected a number above 0, at most {upper:g}")
     if kernels is not None and (type(kernels) is not int or kernels < 1):
         raise UserError(f"kernels={kernels!r}, expected a whole number of at least 1, or None")
     require(search, str, "search")
@@ -151,15 +155,15 @@ def _require_arguments(
         raise UserError(f"no search {search!r}", code="unknown-search", hint=hint)
 
 
-def _sizes(given: Mapping[str, int] | None) -> dict[str, int]:
+def _sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
     """Sizes of symbolic dimensions. UserError for anything else."""
-    if given is None:
+    if sizes is None:
         return {}
-    require(given, Mapping, "sizes")
-    for name, size in given.items():
+    require(sizes, Mapping, "sizes")
+    for name, size in sizes.items():
         if type(size) is not int or size < 1:
             raise UserError(f"sizes: {name!r} is {size!r}, expected a whole number of at least 1")
-    return dict(given)
+    return dict(sizes)
 
 
 def _measure(measure: object) -> Measure | None:
@@ -179,14 +183,14 @@ def _measure(measure: object) -> Measure | None:
 
 
 def _header(
-    found: list[Workload],
+    workloads: list[Workload],
     target: Target,
     measure: Measure | None,
     sizes: Mapping[str, int],
     threads: int,
 ) -> dict[str, str]:
     """What a journal is of: see `journal.HEADER`."""
-    keys = json.dumps(sorted(w.key for w in found))
+    keys = json.dumps(sorted(w.key for w in workloads))
     return {
         "compiler": source_digest()[:16],
         "target": target_text(target),
@@ -197,26 +201,32 @@ def _header(
     }
 
 
-def _worth(found: list[Workload], others: list[Kernel], kernels: int | None) -> list[Workload]:
+def _worth(
+    workloads: list[Workload], fixed_kernels: list[Kernel], kernels: int | None
+) -> list[Workload]:
     """The workloads that are measured: some more than are asked for, since an estimate chooses
     them, and none that takes less than a hundredth of a run."""
-    share = 1 - sum(k.share for k in others)
-    total = sum(w.total for w in found) / max(share, 1e-9)
-    worth = [w for w in found if w.total >= _SHARE * total]
-    return worth if kernels is None else found[: 2 * kernels]
+    share = 1 - sum(k.share for k in fixed_kernels)
+    total = sum(w.total for w in workloads) / max(share, 1e-9)
+    worth = [w for w in workloads if w.total >= _SHARE * total]
+    return worth if kernels is None else workloads[: 2 * kernels]
 
 
-def _efforts(found: list[Workload], costs: Mapping[str, float], records: Records) -> list[Effort]:
+def _efforts(
+    workloads: list[Workload], costs: Mapping[str, float], records: Records
+) -> list[Effort]:
     """Efforts for the workloads that a journal has costs of, the costliest first."""
-    by_key = {w.key: w for w in found}
+    by_key = {w.key: w for w in workloads}
     efforts = []
     for key, cost in costs.items():
         w = by_key.get(key)
         if w is None:
             continue
         space = Space(w.knobs)
-        known = records.of(w.key, target_text(w.target))
-        efforts.append(Effort(w, cost, space, tuple(_choice(w, r.choices) for r in known)))
+        workload_records = records.of(w.key, target_text(w.target))
+        efforts.append(
+            Effort(w, cost, space, tuple(_choice(w, r.choices) for r in workload_records))
+        )
     return efforts
 
 

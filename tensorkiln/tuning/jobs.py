@@ -38,12 +38,15 @@ class Compiled:
 
 def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
     """The job of a Prepared workload."""
-    own: dict[str, TrialOption] = {"weights": w.weights, "network_bytes": w.network_bytes}
-    given = tuple(sorted({**options, **own}.items()))
+    workload_options: dict[str, TrialOption] = {
+        "weights": w.weights,
+        "network_bytes": w.network_bytes,
+    }
+    trial_options = tuple(sorted({**options, **workload_options}.items()))
     return Job(
-        _key("prepare", w.text, w.target, given, w.sizes),
+        _key("prepare", w.text, w.target, trial_options, w.sizes),
         prepare,
-        (w.text, w.target.to_json(), w.family.op_class, w.sizes, given),
+        (w.text, w.target.to_json(), w.family.op_class, w.sizes, trial_options),
         f"prepare {w.name}",
     )
 
@@ -60,7 +63,12 @@ def compile_job(w: Workload, chosen: Mapping[str, int]) -> Job:
 
 
 def measure_job(
-    w: Workload, prepared: Prepared, library: bytes, run: int, what: str, measure: Measure | None
+    w: Workload,
+    prepared: Prepared,
+    library: bytes,
+    run: int,
+    choice_text: str,
+    measure: Measure | None,
 ) -> Job:
     """The job of a Verdict on a candidate; the run tells repeated ones from each other."""
     trial = prepared.trial
@@ -68,7 +76,7 @@ def measure_job(
     return Job(
         _key("measure", w.key, w.target, trial.seconds, trial.seed, digest, run),
         *_measuring(trial, prepared.library, library, measure),
-        f"measure {w.name} {what}",
+        f"measure {w.name} {choice_text}",
     )
 
 

@@ -197,19 +197,19 @@ class Journal:
 
     def _read(self, content: bytes, header: Mapping[str, str]) -> None:
         for number, line in enumerate(content.splitlines(), 1):
-            where = f"{self._path}:{number}"
+            place = f"{self._path}:{number}"
             try:
-                row = Reader(parse_json(line), where, _CODE)
+                row = Reader(parse_json(line), place, _CODE)
             except ValueError:
-                what = "no journal of kiln tune" if number == 1 else "a damaged line"
-                raise UserError(what, code=_CODE, where=where) from None
+                problem = "no journal of kiln tune" if number == 1 else "a damaged line"
+                raise UserError(problem, code=_CODE, where=place) from None
             if number > 1:
                 entry = Entry.of(row)
                 self._entries[entry.key] = entry
             else:
-                self._require_same(row, header, where)
+                self._require_same(row, header, place)
 
-    def _require_same(self, row: Reader, header: Mapping[str, str], where: str) -> None:
+    def _require_same(self, row: Reader, header: Mapping[str, str], place: str) -> None:
         """Raise UserError unless a journal is of this search: code `bad-journal` for a file that is
         not a journal, `other-journal`, which names what differs, for that of another search."""
         row.require(_HEADER)
@@ -217,17 +217,17 @@ class Journal:
         hint = "name another file, or remove this one"
         if version != VERSION:
             message = f"a journal of version {version}; this Tensorkiln reads version {VERSION}"
-            raise UserError(message, code=_CODE, where=where, hint=hint)
+            raise UserError(message, code=_CODE, where=place, hint=hint)
         row.only((_HEADER, *HEADER, _COSTS))
         costs = row.child(_COSTS)
         self.costs = {key: costs.real(key) for key, _ in row.items(_COSTS)}
-        for key, what in HEADER.items():
+        for key, description in HEADER.items():
             have, want = row.get(key, str), header[key]
             if have != want:
                 raise UserError(
-                    f"it is the journal of {what}: {_short(have)}, expected {_short(want)}",
+                    f"it is the journal of {description}: {_short(have)}, expected {_short(want)}",
                     code="other-journal",
-                    where=where,
+                    where=place,
                     hint=hint,
                 )
 

@@ -109,16 +109,16 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def tuned_of(efforts: Sequence[Effort], others: Sequence[Kernel]) -> Tuned:
+def tuned_of(efforts: Sequence[Effort], fixed_kernels: Sequence[Kernel]) -> Tuned:
     """The report on efforts."""
     records = [record for e in efforts if (record := e.record()) is not None]
-    return Tuned(Records(tuple(records)), tuple(map(_row, efforts)), tuple(others))
+    return Tuned(Records(tuple(records)), tuple(map(_row, efforts)), tuple(fixed_kernels))
 
 
 def _row(e: Effort) -> Row:
     w, won = e.workload, e.winner()
-    known = e.untuned if e.untuned is not None and e.untuned.state == OK else None
-    untuned = best = None if known is None else known.untuned
+    untuned_entry = e.untuned if e.untuned is not None and e.untuned.state == OK else None
+    untuned = best = None if untuned_entry is None else untuned_entry.untuned
     ratio, knobs = 1.0, {}
     if won is not None:
         choice, entry = won
@@ -136,7 +136,7 @@ def _row(e: Effort) -> Row:
         untuned,
         best,
         ratio,
-        "" if known is None else known.unit,
+        "" if untuned_entry is None else untuned_entry.unit,
         knobs,
         len(e.tried),
         e.space.size - 1,

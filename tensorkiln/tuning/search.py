@@ -164,33 +164,33 @@ class Search:
 
     def _left(self, e: Effort) -> int:
         """How many more candidates of a workload may be tried."""
-        left = e.space.size - 1 - len(e.tried)
-        most = self.options.trials
-        return left if most is None else min(left, most - len(e.tried))
+        remaining = e.space.size - 1 - len(e.tried)
+        trials = self.options.trials
+        return remaining if trials is None else min(remaining, trials - len(e.tried))
 
     # -- steps -------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Make the trials, and measure the untuned kernels."""
         o = self.options
-        given = {"seed": o.seed, "seconds": o.seconds, "limit": o.limit, "threads": o.threads}
-        jobs = {(job := prepare_job(e.workload, given)).key: (job, e) for e in self.efforts}
-        made = [job for job, _ in jobs.values()]
-        for outcome in self._until(made, self.compiling, "prepare kernels"):
+        options = {"seed": o.seed, "seconds": o.seconds, "limit": o.limit, "threads": o.threads}
+        jobs = {(job := prepare_job(e.workload, options)).key: (job, e) for e in self.efforts}
+        prepare_jobs = [job for job, _ in jobs.values()]
+        for outcome in self._until(prepare_jobs, self.compiling, "prepare kernels"):
             _, e = jobs[outcome.job.key]
             if outcome.failure is not None:
                 e.problem = str(outcome.failure)
                 continue
             e.prepared = outcome.result
             e.untuned = self.journal.get(e.workload.key, (), 0)
-        asked = {}
+        measure_jobs = {}
         for e in self.efforts:
             if e.prepared is not None and e.untuned is None:
                 job = self._measure(e, e.workload.untuned, e.prepared.library, 0)
-                asked[job.key] = job, e
-        measured = [job for job, _ in asked.values()]
+                measure_jobs[job.key] = job, e
+        measured = [job for job, _ in measure_jobs.values()]
         for outcome in self._until(measured, self.measuring, "measure untuned kernels"):
-            _, e = asked[outcome.job.key]
+            _, e = measure_jobs[outcome.job.key]
             e.untuned = self._entry(e, (), 0, _verdict(outcome), b"")
             self.journal.add(e.untuned)
         for e in self.efforts:
@@ -218,11 +218,11 @@ class Search:
         )
         todo = []
         for choice in choices:
-            known = self.journal.get(e.workload.key, _rows(e, choice), 0)
-            if known is None:
+            entry = self.journal.get(e.workload.key, _rows(e, choice), 0)
+            if entry is None:
                 todo.append(choice)
             else:
-                e.tried[choice] = known
+                e.tried[choice] = entry
         if todo:
             self._try(e, todo)
             self._took = max(0.1, (time.monotonic() - start) / len(todo))
@@ -233,32 +233,32 @@ class Search:
         assert e.prepared is not None
         compiled = {compile_job(e.workload, e.workload.chosen(c)).key: c for c in choices}
         libraries: dict[str, tuple[Choice, bytes]] = {}
-        same: list[tuple[Choice, bytes]] = []
-        known = {x.library: x for x in e.tried.values() if x.library}
+        repeats: list[tuple[Choice, bytes]] = []
+        entry_of_library = {x.library: x for x in e.tried.values() if x.library}
 
         def measured() -> Iterator[Job]:
             jobs = [compile_job(e.workload, e.workload.chosen(c)) for c in choices]
             for outcome in self._until(jobs, self.compiling, f"compile {e.workload.name}"):
                 choice = compiled[outcome.job.key]
-                found = _compiled(outcome)
-                if found.state != OK:
-                    verdict = Verdict(found.state, found.reason)
+                kernel = _compiled(outcome)
+                if kernel.state != OK:
+                    verdict = Verdict(kernel.state, kernel.reason)
                     self._keep(e, choice, verdict, b"")
                     continue
-                job = self._measure(e, choice, found.library, 0)
-                if _digest(found.library) in known or job.key in libraries:
-                    same.append((choice, found.library))
+                job = self._measure(e, choice, kernel.library, 0)
+                if _digest(kernel.library) in entry_of_library or job.key in libraries:
+                    repeats.append((choice, kernel.library))
                     continue
-                libraries[job.key] = choice, found.library
+                libraries[job.key] = choice, kernel.library
                 yield job
 
         for outcome in self._until(measured(), self.measuring, f"measure {e.workload.name}"):
             choice, library = libraries[outcome.job.key]
             self._keep(e, choice, _verdict(outcome), library)
         # Other values of knobs may make the same kernel: they get the same measurement.
-        found = {x.library: x for x in e.tried.values() if x.library}
-        for choice, library in same:
-            twin = found.get(_digest(library))
+        entry_of_digest = {x.library: x for x in e.tried.values() if x.library}
+        for choice, library in repeats:
+            twin = entry_of_digest.get(_digest(library))
             if twin is not None:
                 entry = replace(twin, knobs=_rows(e, choice))
                 e.tried[choice] = entry
@@ -271,29 +271,29 @@ class Search:
         for choice in e.ranked()[:_CONFIRMED]:
             if e.winner() is not None:
                 return
-            known = self.journal.get(e.workload.key, _rows(e, choice), 1)
-            if known is None:
-                known = self._again(e, choice)
-            if known is None:
+            entry = self.journal.get(e.workload.key, _rows(e, choice), 1)
+            if entry is None:
+                entry = self._again(e, choice)
+            if entry is None:
                 return
-            e.confirmed[choice] = known
+            e.confirmed[choice] = entry
 
     def _again(self, e: Effort, choice: Choice) -> Entry | None:
         """The longer measurement of a candidate; None if time ran out."""
         job = compile_job(e.workload, e.workload.chosen(choice))
         title = f"confirm {e.workload.name}"
         for outcome in self._until([job], self.compiling, title, late=True):
-            found = _compiled(outcome)
-            verdict = Verdict(found.state, found.reason)
-            if found.state == OK:
-                again = self._measure(e, choice, found.library, 1)
+            compiled = _compiled(outcome)
+            verdict = Verdict(compiled.state, compiled.reason)
+            if compiled.state == OK:
+                again = self._measure(e, choice, compiled.library, 1)
                 verdicts = [
                     _verdict(x) for x in self._until([again], self.measuring, title, late=True)
                 ]
                 if not verdicts:
                     return None
                 (verdict,) = verdicts
-            entry = self._entry(e, _rows(e, choice), 1, verdict, found.library)
+            entry = self._entry(e, _rows(e, choice), 1, verdict, compiled.library)
             self.journal.add(entry)
             return entry
         return None
@@ -306,8 +306,8 @@ class Search:
         if run:
             longer = replace(prepared.trial, seconds=LONGER * prepared.trial.seconds)
             prepared = Prepared(longer, prepared.library)
-        what = text_of(e.workload.chosen(choice)) or "untuned"
-        return measure_job(e.workload, prepared, library, run, what, self.options.measure)
+        choice_text = text_of(e.workload.chosen(choice)) or "untuned"
+        return measure_job(e.workload, prepared, library, run, choice_text, self.options.measure)
 
     def _until(
         self,
@@ -320,9 +320,9 @@ class Search:
         end = self.deadline + (10 * LONGER * self.options.seconds if late else 0.0)
         if time.monotonic() >= end:
             return
-        found = run_jobs(jobs, executor, title=title)
-        with closing(cast("Generator[Outcome]", found)):
-            for outcome in found:
+        outcomes = run_jobs(jobs, executor, title=title)
+        with closing(cast("Generator[Outcome]", outcomes)):
+            for outcome in outcomes:
                 yield outcome
                 if time.monotonic() >= end:
                     return
@@ -366,10 +366,10 @@ class Search:
     def _of_others(self, e: Effort) -> Iterator[Choice]:
         """The best choices for other kernels of the same family, as far as this kernel has these
         knobs."""
-        for other in self.efforts:
-            if other is not e and other.workload.family.op_class == e.workload.family.op_class:
-                for choice in other.ranked()[:1]:
-                    values = dict(zip((k.name for k in other.space.knobs), choice, strict=True))
+        for effort in self.efforts:
+            if effort is not e and effort.workload.family.op_class == e.workload.family.op_class:
+                for choice in effort.ranked()[:1]:
+                    values = dict(zip((k.name for k in effort.space.knobs), choice, strict=True))
                     yield tuple(values.get(k.name, k.untuned) for k in e.space.knobs)
 
 
@@ -399,11 +399,11 @@ def _verdict(outcome: Outcome) -> Verdict:
 
 def require_options(o: Options) -> None:
     """Raise UserError for invalid options."""
-    for name, value, least in (
+    for name, value, lower in (
         ("batch", o.batch, 1),
         ("trials", 1 if o.trials is None else o.trials, 1),
         ("threads", o.threads, 1),
         ("seed", o.seed, 0),
     ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{name}={value!r}, expected a whole number of at least {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < lower:
+            raise UserError(f"{name}={value!r}, expected a whole number of at least {lower}")

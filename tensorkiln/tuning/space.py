@@ -59,25 +59,29 @@ class Space:
         what they took beside the untuned one, infinity if they failed. `first` come before all
         others, as far as they are of this space. The same arguments give the same choices."""
         rng = np.random.default_rng((*seed, len(ratios)))
-        found = [c for c in dict.fromkeys(first) if c not in ratios and self._has(c)][:count]
-        left = [c for c in self._candidates(ratios, rng) if c not in ratios and c not in found]
-        if not left or len(found) == count:
-            return found
-        wanted = count - len(found)
+        first_choices = [c for c in dict.fromkeys(first) if c not in ratios and self._has(c)][
+            :count
+        ]
+        untried = [
+            c for c in self._candidates(ratios, rng) if c not in ratios and c not in first_choices
+        ]
+        if not untried or len(first_choices) == count:
+            return first_choices
+        missing_count = count - len(first_choices)
         measured = sum(math.isfinite(r) for r in ratios.values())
         if search == "random" or measured < _LEAST:
             order = (
-                self._near(left, rng)
+                self._near(untried, rng)
                 if not measured or search == "model"
-                else rng.permutation(len(left))
+                else rng.permutation(len(untried))
             )
-            return found + [left[i] for i in order[:wanted]]
-        guided = max(1, wanted - wanted // _BLIND)
-        order = np.argsort(self._expected(left, ratios, seed), kind="stable")
-        chosen = [left[i] for i in order[:guided]]
-        rest = [left[i] for i in order[guided:]]
-        blind = rng.permutation(len(rest))[: wanted - len(chosen)]
-        return found + chosen + [rest[i] for i in blind]
+            return first_choices + [untried[i] for i in order[:missing_count]]
+        guided = max(1, missing_count - missing_count // _BLIND)
+        order = np.argsort(self._expected(untried, ratios, seed), kind="stable")
+        chosen = [untried[i] for i in order[:guided]]
+        tail = [untried[i] for i in order[guided:]]
+        blind = rng.permutation(len(tail))[: missing_count - len(chosen)]
+        return first_choices + chosen + [tail[i] for i in blind]
 
     def _has(self, choice: Choice) -> bool:
         return len(choice) == len(self.knobs) and all(
@@ -89,15 +93,15 @@ class Space:
             yield from itertools.product(*(k.values for k in self.knobs))
             return
         best = sorted(ratios, key=lambda c: (ratios[c], c))[:4]
-        seen: dict[Choice, None] = {}
+        candidates: dict[Choice, None] = {}
         for choice in [self.untuned, *best]:
             for i, k in enumerate(self.knobs):
                 for value in k.values:
-                    seen[(*choice[:i], value, *choice[i + 1 :])] = None
+                    candidates[(*choice[:i], value, *choice[i + 1 :])] = None
         columns = [rng.choice(k.values, _SAMPLED) for k in self.knobs]
         for row in zip(*columns, strict=True):
-            seen[tuple(int(v) for v in row)] = None
-        yield from seen
+            candidates[tuple(int(v) for v in row)] = None
+        yield from candidates
 
     def _near(self, choices: Sequence[Choice], rng: Any) -> list[int]:
         """Numbers of choices: those that change one knob first, each in a random order."""

@@ -103,13 +103,13 @@ def fused_module(mod: IRModule, target: Target, externals: Externals = ()) -> IR
     """The fused groups of a model, as a compile makes them. UserError (code `not-lowered`) if the
     passes of the target's kind make none."""
     plan = plan_for(target, externals)
-    at = next((i for i, p in enumerate(plan.relax) if isinstance(p, LowerGroups)), None)
-    if at is None:
+    index = next((i for i, p in enumerate(plan.relax) if isinstance(p, LowerGroups)), None)
+    if index is None:
         message = "the passes of the target's kind make no kernels of fused groups"
         raise UserError(message, code="not-lowered", where="target")
     runner = make_runner((), read_config(), plan.passes)
     mod = with_names_for_c(with_device_keys(mod, plan.target, True))
-    return runner.run(mod, "relax", plan.relax[:at])
+    return runner.run(mod, "relax", plan.relax[:index])
 
 
 def require_tunable(target: Target) -> None:
@@ -137,34 +137,46 @@ def workloads_of(
     place = placed_on(target)
     _require_known(mod, sizes)
     calls, weights, network = _calls(mod), _weights(mod), _constant_bytes(mod)
-    found: dict[tuple[str, Target], Workload] = {}
-    others: list[tuple[str, str, float]] = []
+    workloads: dict[tuple[str, Target], Workload] = {}
+    fixed_costs: list[tuple[str, str, float]] = []
     for f in mod.functions:
         if not isinstance(f, Function) or not f.is_primitive or f.external:
             continue
-        own = target_in(place, f.attrs)
-        if not KINDS[own.kind].is_cpu:
+        kernel_target = target_in(place, f.attrs)
+        if not KINDS[kernel_target.kind].is_cpu:
             continue
-        group, count = Group(f, f.name, own), calls.get(f.name, 0)
-        family, knobs = _family_of(group, own)
+        group, count = Group(f, f.name, kernel_target), calls.get(f.name, 0)
+        family, knobs = _family_of(group, kernel_target)
         cost = _estimate(group, sizes)
         key, record_text = workload_of(f)
         if all(len(k.values) < 2 for k in knobs):
-            others.append((f.name, family.op_class, count * cost))
-        elif (same := found.get((key, own))) is not None:
-            nodes = (*same.nodes, *_nodes(f))
-            found[key, own] = replace(same, calls=same.calls + count, nodes=nodes)
+            fixed_costs.append((f.name, family.op_class, count * cost))
+        elif (twin := workloads.get((key, kernel_target))) is not None:
+            nodes = (*twin.nodes, *_nodes(f))
+            workloads[key, kernel_target] = replace(twin, calls=twin.calls + count, nodes=nodes)
         else:
             needs = tuple((v.name, _size(v.name, sizes)) for v in symbols_of(f))
             text, nodes = workload_text(f), _nodes(f)
-            made = Workload(
-                key, f.name, text, record_text, own, family, knobs, count, nodes, cost, needs
+            workload = Workload(
+                key,
+                f.name,
+                text,
+                record_text,
+                kernel_target,
+                family,
+                knobs,
+                count,
+                nodes,
+                cost,
+                needs,
             )
             constant = tuple(sorted(weights.get(f.name, ())))
-            found[key, own] = replace(made, weights=constant, network_bytes=network)
-    total = sum(w.total for w in found.values()) + sum(cost for *_, cost in others) or 1.0
-    by_cost = sorted(found.values(), key=lambda w: (-w.total, w.name))
-    kernels = [Kernel(name, family, cost / total) for name, family, cost in others]
+            workloads[key, kernel_target] = replace(
+                workload, weights=constant, network_bytes=network
+            )
+    total = sum(w.total for w in workloads.values()) + sum(cost for *_, cost in fixed_costs) or 1.0
+    by_cost = sorted(workloads.values(), key=lambda w: (-w.total, w.name))
+    kernels = [Kernel(name, family, cost / total) for name, family, cost in fixed_costs]
     return by_cost, sorted(kernels, key=lambda k: (-k.share, k.name))
 
 
@@ -184,18 +196,18 @@ def _calls(mod: IRModule) -> Counter[str]:
 
 def _weights(mod: IRModule) -> dict[str, set[int]]:
     """The operands of each fused group that are constants in all its calls, by its name."""
-    found: dict[str, set[int]] = {}
+    weight_indices: dict[str, set[int]] = {}
     for name, call in _group_calls(mod):
         constant = {i for i, a in enumerate(call.args) if isinstance(a, Constant)}
-        found[name] = found.get(name, constant) & constant
-    return found
+        weight_indices[name] = weight_indices.get(name, constant) & constant
+    return weight_indices
 
 
 def _constant_bytes(mod: IRModule) -> int:
     """Bytes of the constants that fused groups are called with, each once."""
     operands = (a for _, call in _group_calls(mod) for a in call.args)
-    found = {id(a): a.data.nbytes for a in operands if isinstance(a, Constant)}
-    return sum(found.values())
+    bytes_of_operand = {id(a): a.data.nbytes for a in operands if isinstance(a, Constant)}
+    return sum(bytes_of_operand.values())
 
 
 def _nodes(f: Function) -> tuple[str, ...]:
@@ -206,10 +218,10 @@ def _nodes(f: Function) -> tuple[str, ...]:
 def _require_known(mod: IRModule, sizes: Mapping[str, int]) -> None:
     """Raise UserError (code `unknown-dim`) for sizes of dimensions that the model has not."""
     graphs = [f for f in mod.functions if isinstance(f, Function)]
-    known = sorted({v.name for f in graphs for v in symbols_of(f)})
+    dims = sorted({v.name for f in graphs for v in symbols_of(f)})
     for name in sizes:
-        if name not in known:
-            hint = nearest(name, known) or f"symbolic dimensions: {listed(known) or 'none'}"
+        if name not in dims:
+            hint = nearest(name, dims) or f"symbolic dimensions: {listed(dims) or 'none'}"
             raise UserError(
                 f"no symbolic dimension {name!r}", code="unknown-dim", where="sizes", hint=hint
             )
