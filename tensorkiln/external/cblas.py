@@ -51,26 +51,27 @@ def emit(f: Function, symbol: str) -> list[Artifact]:
     call = binding.value
     assert isinstance(call, Call)
     a, b = (p.tensor for p in f.params[:2])
-    left = call.op == "matmul" and bool(call.attrs.transpose_a)
-    right = call.op == "matmul" and bool(call.attrs.transpose_b)
-    n, k = (int_value(d) for d in (b.shape[-2:] if right else b.shape[-1:-3:-1]))
-    shared = b.ndim == 2 and not left  # all rows of `a` are of one product
+    trans_a = call.op == "matmul" and bool(call.attrs.transpose_a)
+    trans_b = call.op == "matmul" and bool(call.attrs.transpose_b)
+    n, k = (int_value(d) for d in (b.shape[-2:] if trans_b else b.shape[-1:-3:-1]))
+    shared = b.ndim == 2 and not trans_a  # all rows of `a` are of one product
     sizes = Sizes(f)
-    rows = a.shape[:-1] if shared else (a.shape[-1 if left else -2],)
+    rows = a.shape[:-1] if shared else (a.shape[-1 if trans_a else -2],)
     gemm, c = _GEMM[a.dtype.name]
     bias = len(f.params) == 3
     filled = f"    for (int64_t i = 0; i < rows; i++) memcpy(y + i * {n}, bias, sizeof({c}[{n}]));"
     body = [
         f"    const int64_t rows = {sizes.product(rows)};",
         f"    const int64_t batches = {sizes.product(() if shared else a.shape[:-2])};",
-        f"    const int64_t step = {'rows' if left else _ROWS};",
+        f"    const int64_t step = {'rows' if trans_a else _ROWS};",
         *([filled] if bias else []),
         "    for (int64_t p = 0; p < batches; p++)",
         "        for (int64_t i = 0; i < rows; i += step) {",
         "            const int64_t m = rows - i < step ? rows - i : step;",
-        f"            cblas_{gemm}(ROW_MAJOR, {_flag(left)}, {_flag(right)}, (int)m, {n}, {k},",
-        f"                        1, a + (p * rows + i) * {k}, {'(int)rows' if left else k},",
-        f"                        b + p * {n} * {k}, {k if right else n}, {int(bias)},",
+        f"            cblas_{gemm}(ROW_MAJOR, {_flag(trans_a)}, {_flag(trans_b)}, (int)m, "
+        f"{n}, {k},",
+        f"                        1, a + (p * rows + i) * {k}, {'(int)rows' if trans_a else k},",
+        f"                        b + p * {n} * {k}, {k if trans_b else n}, {int(bias)},",
         f"                        y + (p * rows + i) * {n}, {n});",
         "        }",
     ]

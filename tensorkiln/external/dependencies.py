@@ -42,24 +42,24 @@ def declared_dependencies(mod: IRModule, externals: Sequence[External]) -> list[
     functions of it declare for these, in that order of the module's functions. Raises the
     UserErrors of `External.dependencies_of`."""
     by_name = {e.name: e for e in externals}
-    found = [
+    declared = [
         ((f"external {f.external!r}, ", f.name), d)
         for f in mod.externals
         if f.external in by_name
         for d in by_name[f.external].dependencies_of(f)
     ]
-    found += [(("", f.name), d) for f in mod.functions for d in f.attrs.get(DEPENDENCIES, ())]
-    found += [(("", name), d) for name, d in _of_calls(mod)]
-    nodes = _nodes(mod) if found else {}
-    return [(f"{owner}function {name!r}{nodes.get(name, '')}", d) for (owner, name), d in found]
+    declared += [(("", f.name), d) for f in mod.functions for d in f.attrs.get(DEPENDENCIES, ())]
+    declared += [(("", name), d) for name, d in _of_calls(mod)]
+    nodes = _nodes(mod) if declared else {}
+    return [(f"{owner}function {name!r}{nodes.get(name, '')}", d) for (owner, name), d in declared]
 
 
 def in_memory_dependencies(
     artifacts: Iterable[Artifact | InMemoryArtifact],
 ) -> list[Declared]:
     """What the artifacts that have no form as bytes need."""
-    own = [a for a in artifacts if isinstance(a, InMemoryArtifact)]
-    return [(f"artifact {a.name!r}", d) for a in own for d in a.dependencies]
+    in_memory = [a for a in artifacts if isinstance(a, InMemoryArtifact)]
+    return [(f"artifact {a.name!r}", d) for a in in_memory for d in a.dependencies]
 
 
 def _of_calls(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
@@ -91,7 +91,7 @@ def _nodes(mod: IRModule) -> Mapping[str, str]:
             for s in walk_stmt(f.body):
                 if isinstance(s, CallKernel) and s.span:
                     spans.setdefault(s.name, []).append(s.span)
-    return {name: f" ({listed(found, _MOST_NODES)})" for name, found in spans.items()}
+    return {name: f" ({listed(node_names, _MOST_NODES)})" for name, node_names in spans.items()}
 
 
 def uses_of(
@@ -99,23 +99,23 @@ def uses_of(
 ) -> tuple[Use, ...]:
     """How each dependency of `declared` is used, sorted by name; its first declaration says why.
     `artifacts` are those that external code generators made."""
-    asked = {d.short_name for place, d in _of_packed(mod)}
+    packed_names = {d.short_name for place, d in _of_packed(mod)}
     loaded = {a.codegen_id for a in artifacts if a.loader not in ("native", "llvmjit")}
     loaded -= {a.codegen_id for a in artifacts if a.loader in ("native", "llvmjit")}
-    found: dict[str, Use] = {}
+    uses: dict[str, Use] = {}
     for place, d in declared:
         if d.build_time:
-            how = "build"
+            kind = "build"
         elif d.libraries:
-            how = "linked"
-        elif d.short_name in asked or place.startswith("artifact "):
-            how = "host"
+            kind = "linked"
+        elif d.short_name in packed_names or place.startswith("artifact "):
+            kind = "host"
         elif any(place.startswith(f"external {name!r},") for name in loaded):
-            how = "host"  # its loader
+            kind = "host"  # its loader
         else:
-            how = "embedded"
-        found.setdefault(d.short_name, Use(d.short_name, how, place))
-    return tuple(use for _, use in sorted(found.items()))
+            kind = "embedded"
+        uses.setdefault(d.short_name, Use(d.short_name, kind, place))
+    return tuple(use for _, use in sorted(uses.items()))
 
 
 def settled_dependencies(
@@ -127,7 +127,7 @@ def settled_dependencies(
     `license-refused`, naming the place, if the policy does not permit a license, that of the
     runtime which is part of every library included.
     """
-    found = merge_dependencies(declared)
+    dependencies = merge_dependencies(declared)
     for place, d in [*declared, ("its C runtime (crt/)", RUNTIME)] if policy else ():
         reason = policy.reason(d.license)
         if reason:
@@ -141,4 +141,4 @@ def settled_dependencies(
                 if d.license != "NOASSERTION"
                 else "state its license where it is declared",
             )
-    return found
+    return dependencies

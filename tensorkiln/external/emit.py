@@ -29,29 +29,29 @@ class Emitted:
     imported: tuple[tuple[str, LoaderGroup], ...] = ()
     fallible: tuple[str, ...] = ()
 
-    def add(self, other: Emitted) -> Emitted:
-        """Return the concatenation, `other` last."""
+    def add(self, addition: Emitted) -> Emitted:
+        """Return the concatenation, `addition` last."""
         return Emitted(
             ArtifactSet(
-                (*self.artifacts, *other.artifacts),
-                self.artifacts.imports + other.artifacts.imports,
+                (*self.artifacts, *addition.artifacts),
+                self.artifacts.imports + addition.artifacts.imports,
             ),
-            self.imported + other.imported,
-            self.fallible + other.fallible,
+            self.imported + addition.imported,
+            self.fallible + addition.fallible,
         )
 
 
-def with_key(made: Emitted, key: str) -> Emitted:
+def with_key(emitted: Emitted, key: str) -> Emitted:
     """What was emitted for the device of a composite with this target key, which its artifacts
     have, unless they say another."""
 
     def group(g: LoaderGroup) -> LoaderGroup:
         return LoaderGroup(g.loader, g.target_key or key)
 
-    artifacts = tuple(replace(a, target_key=a.target_key or key) for a in made.artifacts)
-    imports = tuple((group(above), group(below)) for above, below in made.artifacts.imports)
-    imported = tuple((name, group(g)) for name, g in made.imported)
-    return Emitted(ArtifactSet(artifacts, imports), imported, made.fallible) if key else made
+    artifacts = tuple(replace(a, target_key=a.target_key or key) for a in emitted.artifacts)
+    imports = tuple((group(above), group(below)) for above, below in emitted.artifacts.imports)
+    imported = tuple((name, group(g)) for name, g in emitted.imported)
+    return Emitted(ArtifactSet(artifacts, imports), imported, emitted.fallible) if key else emitted
 
 
 def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
@@ -61,7 +61,7 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
     those of `checked`.
     """
     by_name = named(externals)
-    made = Emitted()
+    emitted = Emitted()
     for f in mod.externals:
         external = by_name.get(f.external)
         if external is None:
@@ -70,15 +70,15 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
                 code="unknown-external",
                 hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
             )
-        where = f"external {external.name!r}, function {f.name!r}"
-        own = checked(partial(external.emit, f, f.name), [f.name], where)
-        made = made.add(with_key(own, external.device))
-        if external.fallible and f.name not in made.fallible:
-            made = replace(made, fallible=(*made.fallible, f.name))
-    return made
+        label = f"external {external.name!r}, function {f.name!r}"
+        function_code = checked(partial(external.emit, f, f.name), [f.name], label)
+        emitted = emitted.add(with_key(function_code, external.device))
+        if external.fallible and f.name not in emitted.fallible:
+            emitted = replace(emitted, fallible=(*emitted.fallible, f.name))
+    return emitted
 
 
-def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> Emitted:
+def checked(emit: Callable[[], object], kernels: Sequence[str], label: str) -> Emitted:
     """Run a user's code generator for `kernels` and check what it emits.
 
     Host code (loader `native`), if any, must define the kernels. Otherwise they are functions of
@@ -87,43 +87,46 @@ def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> E
     Raises UserError: code `bad-external` unless it emits a non-empty sequence of artifacts, with
     host code in `.c` or `.o` files, under a codegen_id of its own; `plugin-failed` if it raises.
     """
-    with plugin(where):
+    with plugin(label):
         emitted = emit()
         if isinstance(emitted, Iterable) and not isinstance(emitted, ArtifactSet | str | bytes):
             emitted = tuple(emitted)
     if not isinstance(emitted, ArtifactSet | tuple):
-        raise bad_answer(where, emitted, "a sequence of Artifacts", "bad-external")
+        raise bad_answer(label, emitted, "a sequence of Artifacts", "bad-external")
     imports = emitted.imports if isinstance(emitted, ArtifactSet) else ()
     artifacts: list[Artifact | InMemoryArtifact] = []
     for a in emitted:
         if not isinstance(a, Artifact | InMemoryArtifact):
             message = f"it emitted {type(a).__name__}, expected Artifact"
-            raise UserError(message, code="bad-external", where=where)
+            raise UserError(message, code="bad-external", where=label)
         if a.codegen_id in _OURS:
             raise UserError(
                 f"{a.name} names code generator {a.codegen_id!r}, which is the compiler's own",
                 code="bad-external",
-                where=where,
+                where=label,
                 hint="another codegen_id",
             )
         if a.loader == "native" and not a.file_name.endswith(_SUFFIXES):
             raise UserError(
                 f"{a.name} is neither C source nor object",
                 code="bad-external",
-                where=where,
+                where=label,
                 hint="a name ending in .c or .o, or another loader",
             )
         artifacts.append(a)
     if not artifacts:
-        raise UserError("it emitted nothing", code="bad-external", where=where)
-    others = [a for a in artifacts if a.loader not in ("native", "header", "text")]
+        raise UserError("it emitted nothing", code="bad-external", where=label)
+    loader_artifacts = [a for a in artifacts if a.loader not in ("native", "header", "text")]
     has_code = any(a.loader == "native" for a in artifacts)
-    if not has_code and not others:
-        raise UserError("it emitted nothing that can run", code="bad-external", where=where)
+    if not has_code and not loader_artifacts:
+        raise UserError("it emitted nothing that can run", code="bad-external", where=label)
     return Emitted(
         ArtifactSet(tuple(artifacts), imports),
         ()
         if has_code
-        else tuple((k, LoaderGroup(others[0].loader, others[0].target_key)) for k in kernels),
-        tuple(kernels) if others else (),
+        else tuple(
+            (k, LoaderGroup(loader_artifacts[0].loader, loader_artifacts[0].target_key))
+            for k in kernels
+        ),
+        tuple(kernels) if loader_artifacts else (),
     )

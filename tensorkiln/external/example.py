@@ -59,8 +59,8 @@ def supports(call: Call, target: Target) -> bool | Refused:
         return Refused("its operands are not all float32")
     if not all(isinstance(d, Var) or int_value(d) is not None for d in longest):
         return Refused("a size is an expression of symbols")
-    same = all(s == longest[len(longest) - len(s) :] for s in shapes)
-    if not shapes or not same or any(t.ndim > len(longest) for t in types):
+    is_uniform = all(s == longest[len(longest) - len(s) :] for s in shapes)
+    if not shapes or not is_uniform or any(t.ndim > len(longest) for t in types):
         return Refused("its operands have neither one shape nor shapes that end alike")
     if not all(np.isfinite(a.array).all() for a in call.args if _is_number(a)):
         return Refused("an operand is infinite or NaN")
@@ -93,8 +93,8 @@ def _source(f: Function, symbol: str) -> str:
         assert isinstance(v, RVar)
         if v in names:
             return names[v]
-        same = v.tensor.shape == f.result.type.shape  # type: ignore[union-attr]
-        return f"{v.name}[i]" if same else f"{v.name}[i % ({size(v.tensor)})]"
+        is_whole = v.tensor.shape == f.result.type.shape  # type: ignore[union-attr]
+        return f"{v.name}[i]" if is_whole else f"{v.name}[i % ({size(v.tensor)})]"
 
     for k, b in enumerate(f.bindings):
         call = b.value

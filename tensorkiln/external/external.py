@@ -83,11 +83,11 @@ class External:
         it raises."""
         if not self.may_take(call):
             return False
-        what = f"external {self.name!r}: supports({call.op})"
-        with plugin(what):
+        label = f"external {self.name!r}: supports({call.op})"
+        with plugin(label):
             answer: object = self.supports(call, self.target or target)
         if not isinstance(answer, bool | np.bool_ | Refused):
-            raise bad_answer(what, answer, "True, False or Refused", "bad-external")
+            raise bad_answer(label, answer, "True, False or Refused", "bad-external")
         return answer if isinstance(answer, Refused) else bool(answer)
 
     def may_take(self, call: Call) -> bool:
@@ -107,18 +107,18 @@ class External:
         raises."""
         if isinstance(self.dependencies, tuple):
             return self.dependencies
-        what = f"external {self.name!r}: dependencies({f.name})"
-        with plugin(what):
+        label = f"external {self.name!r}: dependencies({f.name})"
+        with plugin(label):
             answer: object = self.dependencies(f)
-        return checked_dependencies(answer, what, "bad-external")
+        return checked_dependencies(answer, label, "bad-external")
 
     def get_external_dependencies(self, *functions: Function) -> tuple[ExternalDependency, ...]:
         """What the code for these functions needs, each dependency once, sorted by name. Raises
         UserError as `dependencies_of`, and `dependency-clash` if two of one name differ."""
-        own = [(f"function {f.name!r}", d) for f in functions for d in self.dependencies_of(f)]
+        declared = [(f"function {f.name!r}", d) for f in functions for d in self.dependencies_of(f)]
         if isinstance(self.dependencies, tuple):
-            own = [(f"external {self.name!r}", d) for d in self.dependencies]
-        return merge_dependencies(own)
+            declared = [(f"external {self.name!r}", d) for d in self.dependencies]
+        return merge_dependencies(declared)
 
     def __post_init__(self) -> None:
         """Check the name, which becomes part of C symbols and file names, the libraries, which
@@ -132,8 +132,8 @@ class External:
             )
         checked_libraries(self.libraries, f"external {self.name!r}")
         if not callable(self.dependencies):
-            given = checked_dependencies(self.dependencies, f"external {self.name!r}")
-            object.__setattr__(self, "dependencies", given)
+            dependencies = checked_dependencies(self.dependencies, f"external {self.name!r}")
+            object.__setattr__(self, "dependencies", dependencies)
 
 
 def named(externals: Sequence[External]) -> dict[str, External]:
@@ -141,10 +141,10 @@ def named(externals: Sequence[External]) -> dict[str, External]:
     External or two share a name."""
     by_name: dict[str, External] = {}
     for e in externals:
-        given: object = e
-        if not isinstance(given, External):
+        element: object = e
+        if not isinstance(element, External):
             raise UserError(
-                f"externals: expected External, received {type(given).__name__}",
+                f"externals: expected External, received {type(element).__name__}",
                 code="bad-external",
             )
         if by_name.setdefault(e.name, e) is not e:

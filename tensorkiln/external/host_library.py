@@ -59,43 +59,43 @@ class LibraryExternal:
     def external(self, folders: Sequence[str | Path] = ()) -> External:
         """The external, with the library of this machine or that in one of `folders`. Raises
         UserError (code `missing-library`) where there is none."""
-        found = find_library(self.file, self.install, folders or _FOLDERS)
+        library = find_library(self.file, self.install, folders or _FOLDERS)
         return External(
             self.name,
-            lambda call, target: self.supports(call, target, found),
+            lambda call, target: self.supports(call, target, library),
             self.emit,
-            (self.dependency(found),),
-            (str(found.path), *(f"-Wl,-rpath,{folder}" for folder in folders)),
+            (self.dependency(library),),
+            (str(library.path), *(f"-Wl,-rpath,{folder}" for folder in folders)),
             merge=False,
             fallible=self.fallible,
         )
 
-    def dependency(self, found: HostLibrary) -> ExternalDependency:
+    def dependency(self, library: HostLibrary) -> ExternalDependency:
         """What is recorded of the library."""
         return ExternalDependency(
             self.short_name,
             self.url,
-            "git" if found.version else "url",
-            f"v{found.version}" if found.version else "",
+            "git" if library.version else "url",
+            f"v{library.version}" if library.version else "",
             license=self.license,
             libraries=(self.file,),
         )
 
-    def supports(self, call: Call, target: Target, found: HostLibrary) -> bool | Refused:
+    def supports(self, call: Call, target: Target, library: HostLibrary) -> bool | Refused:
         """Whether the library computes a call; False for an operator that there is no code for."""
         if call.op not in self.reasons:
             return False
-        reason = self._reason(call, target, found)
+        reason = self._reason(call, target, library)
         return Refused(reason) if reason else True
 
-    def _reason(self, call: Call, target: Target, found: HostLibrary) -> str:
-        if not found.suits(target):
-            return f"{found.path} is for {found.machine}"
+    def _reason(self, call: Call, target: Target, library: HostLibrary) -> str:
+        if not library.suits(target):
+            return f"{library.path} is for {library.machine}"
         tensors = [a.type for a in call.args if isinstance(a.type, TensorType)]
         dtypes = dict.fromkeys(t.dtype.name for t in tensors)
         if len(tensors) < len(call.args) or len(dtypes) > 1 or not dtypes.keys() <= {*self.dtypes}:
-            wanted = " or all ".join(self.dtypes)
-            return f"its operands are {', '.join(dtypes)}, and must be all {wanted}"
+            accepted = " or all ".join(self.dtypes)
+            return f"its operands are {', '.join(dtypes)}, and must be all {accepted}"
         if not all(is_size(d) for t in tensors for d in t.shape):
             return "a size is an expression of symbols"
         return self.reasons[call.op](call, tensors)
@@ -110,8 +110,8 @@ def find_library(file: str, install: str, folders: Sequence[str | Path] = _FOLDE
         root = Path(folder.anchor)
         for place in sorted(root.glob(f"{folder.relative_to(root)}/{file}")):
             if place.is_file():
-                found = _VERSION.search(place.resolve().name.partition("lib")[2])
-                return HostLibrary(place, found[1] if found else "", read_elf(place).machine)
+                match = _VERSION.search(place.resolve().name.partition("lib")[2])
+                return HostLibrary(place, match[1] if match else "", read_elf(place).machine)
     raise UserError(
         f"library {file!r} is not installed: it is in none of {', '.join(map(str, folders))}",
         code="missing-library",

@@ -59,8 +59,8 @@ class PartitionExternals:
         }
         if all(graphs[f.name] is f for f in mod.unplanned):
             return mod
-        kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
-        return mod.with_functions((*kept, *functions.made.values()))
+        graph_functions: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
+        return mod.with_functions((*graph_functions, *functions.by_text.values()))
 
     def _of(self, f: Function) -> tuple[External, ...]:
         return tuple(e for e in self.externals if e.may_take_of(f, self.target))
@@ -71,16 +71,16 @@ class _Functions:
     """The functions made so far. Equal functions are made once; names are unique in the module: a
     second `mine_add` becomes `mine_add_2`."""
 
-    taken: set[str]
-    made: dict[str, Function] = field(default_factory=dict)
+    names: set[str]
+    by_text: dict[str, Function] = field(default_factory=dict)
 
     def add(self, f: Function) -> Function:
         key = print_function(f, canonical=True)
-        if key not in self.made:
-            name = unused(f.name, self.taken)
-            self.taken.add(name)
-            self.made[key] = replace(f, name=name)
-        return self.made[key]
+        if key not in self.by_text:
+            name = unused(f.name, self.names)
+            self.names.add(name)
+            self.by_text[key] = replace(f, name=name)
+        return self.by_text[key]
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +178,9 @@ class _Partition:
         short = names if len(names) <= 4 else [*names[:3], f"x{len(names) - 3}"]
         attrs = Attrs.of(primitive=True, external=region.external.name)
         name = "_".join([region.external.name, *short])
-        made = Function(name, tuple(params.values()), tuple(body), inside[last.var], attrs)
-        sizes = size_symbols(made)
+        function = Function(name, tuple(params.values()), tuple(body), inside[last.var], attrs)
+        sizes = size_symbols(function)
         extra = (ShapeValue(sizes),) if sizes else ()
         span = last.value.span if isinstance(last.value, Call) else ""
-        ref = GlobalRef(self.functions.add(made).name)
+        ref = GlobalRef(self.functions.add(function).name)
         return Binding(last.var, Call(ref, (*params, *extra), span=span))

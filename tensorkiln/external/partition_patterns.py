@@ -59,16 +59,16 @@ class PartitionPatterns:
         externals = [e for e in named(self.externals).values() if e.match is not None]
         if not externals:
             return mod
-        made: _Made = {}
-        taken = set(mod)
+        new_functions: _Made = {}
+        names = set(mod)
         graphs: dict[str, Function] = {
-            f.name: _Graph(f, self.target, self._of(f, externals), made, taken).run()
+            f.name: _Graph(f, self.target, self._of(f, externals), new_functions, names).run()
             for f in mod.unplanned
         }
         if all(graphs[f.name] is f for f in mod.unplanned):
             return mod
-        kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
-        return mod.with_functions((*kept, *made.values()))
+        graph_functions: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
+        return mod.with_functions((*graph_functions, *new_functions.values()))
 
     def _of(self, f: Function, externals: Sequence[External]) -> list[External]:
         return [e for e in externals if e.may_take_of(f, self.target)]
@@ -83,11 +83,11 @@ class _Graph:
         f: Function,
         target: Target,
         externals: Sequence[External],
-        made: _Made,
-        taken: set[str],
+        new_functions: _Made,
+        names: set[str],
     ):
         self.f, self.target, self.externals = f, target, externals
-        self.made, self.taken = made, taken
+        self.new_functions, self.function_names = new_functions, names
         self.definitions = Definitions(f)
         self.places = {
             b.var: i for i, b in enumerate(f.bindings) if isinstance(b.value, Call) and b.value.op
@@ -121,7 +121,9 @@ class _Graph:
                 self.bindings.append(b)
         return with_refused(replace(self.f, bindings=self._live()), refused)
 
-    def _checked(self, e: External, b: Binding, group: Taken, others: Collection[RVar]) -> Taken:
+    def _checked(
+        self, e: External, b: Binding, group: Taken, taken_vars: Collection[RVar]
+    ) -> Taken:
         """The group with its bindings in the graph's order. Raises UserError (code `bad-external`)
         for one that cannot become a function."""
         places = sorted({self.places.get(x.var, -1) for x in group.bindings})
@@ -129,13 +131,13 @@ class _Graph:
         reason = ""
         if not places or places[0] < 0 or len(places) != len(group.bindings):
             reason = "bindings that are not calls of this graph, each once"
-        elif bindings[-1].var in others:
+        elif bindings[-1].var in taken_vars:
             reason = f"{bindings[-1].var.name!r}, which another group computes"
         elif any(sorted(o) != list(range(v.tensor.ndim)) for v, o in group.orders.items()):
             reason = "an order that is not one of all dimensions"
         if reason:
-            what = f"external {e.name!r}: match({_op(b)})"
-            raise UserError(f"{what} took {reason}", code="bad-external")
+            label = f"external {e.name!r}: match({_op(b)})"
+            raise UserError(f"{label} took {reason}", code="bad-external")
         return replace(group, bindings=bindings)
 
     def _live(self) -> tuple[Binding, ...]:
@@ -143,13 +145,13 @@ class _Graph:
         needed = set(variables(self.f.result))
         read = needed.union(*(variables(b.value) for b in self.f.bindings))
         unread = {b.var for b in self.f.bindings if b.var not in read}  # in the graph as it came
-        kept = []
+        live = []
         for b in reversed(self.bindings):
             pure = isinstance(b.value, Call) and b.value.op not in IMPURE_OPS
             if b.var in needed or not pure or b.var in unread:
                 needed.update(variables(b.value))
-                kept.append(b)
-        return tuple(reversed(kept))
+                live.append(b)
+        return tuple(reversed(live))
 
     def _call(self, external: External, group: Taken, span: str) -> None:
         """Append a call of the group's function, and the transposes at its ends."""
@@ -170,11 +172,11 @@ class _Graph:
     def _added(self, f: Function) -> GlobalRef:
         """A reference to `f`, or to the function of this name that computes the same."""
         key = (f.name, print_function(f, canonical=True))
-        if key not in self.made:
-            name = unused(f.name, self.taken)
-            self.taken.add(name)
-            self.made[key] = replace(f, name=name)
-        return GlobalRef(self.made[key].name)
+        if key not in self.new_functions:
+            name = unused(f.name, self.function_names)
+            self.function_names.add(name)
+            self.new_functions[key] = replace(f, name=name)
+        return GlobalRef(self.new_functions[key].name)
 
     def _stored(self, v: RVar | Constant, order: tuple[int, ...] | None) -> Value:
         """`v` with its dimensions in this order."""
@@ -184,9 +186,9 @@ class _Graph:
             array = np.ascontiguousarray(v.array.transpose(order))
             return constant(array, f"{v.name}.transpose" if v.name else "")
         if (v, order) not in self.stored:
-            made = RVar(self._name(v), _permuted(v.tensor, order))
-            self.bindings.append(Binding(made, Call("transpose", (v,), Attrs.of(axes=order))))
-            self.stored[v, order] = made
+            transposed = RVar(self._name(v), _permuted(v.tensor, order))
+            self.bindings.append(Binding(transposed, Call("transpose", (v,), Attrs.of(axes=order))))
+            self.stored[v, order] = transposed
         return self.stored[v, order]
 
     def _name(self, v: RVar) -> str:
@@ -198,11 +200,11 @@ class _Graph:
 
 def _answer(e: External, b: Binding, graph: Definitions, target: Target) -> Taken | Refused | None:
     assert e.match is not None
-    what = f"external {e.name!r}: match({_op(b)})"
-    with plugin(what):
+    label = f"external {e.name!r}: match({_op(b)})"
+    with plugin(label):
         answer: object = e.match(b, graph, e.target or target)
     if answer is not None and not isinstance(answer, Taken | Refused):
-        raise bad_answer(what, answer, "Taken, Refused or None", "bad-external")
+        raise bad_answer(label, answer, "Taken, Refused or None", "bad-external")
     return answer
 
 
@@ -213,12 +215,12 @@ def _op(b: Binding) -> str:
 def _parameters(group: Taken) -> list[RVar | Constant]:
     """What the function gets: values that its bindings read and do not compute, and its weights,
     each once, in the order in which they are read."""
-    own = {b.var for b in group.bindings}
+    inner_vars = {b.var for b in group.bindings}
     read: dict[RVar | Constant, None] = {}
     for b in group.bindings:
         assert isinstance(b.value, Call)
         for a in b.value.args:
-            if a in group.weights or (isinstance(a, RVar) and a not in own):
+            if a in group.weights or (isinstance(a, RVar) and a not in inner_vars):
                 read[a] = None
     return list(read)
 
@@ -257,6 +259,6 @@ def _permuted(t: TensorType, order: tuple[int, ...] | None) -> TensorType:
 
 
 def _transpose(body: list[Binding], v: RVar, axes: tuple[int, ...], t: TensorType) -> RVar:
-    made = RVar(f"{v.name}_transpose", t)
-    body.append(Binding(made, Call("transpose", (v,), Attrs.of(axes=axes))))
-    return made
+    transposed = RVar(f"{v.name}_transpose", t)
+    body.append(Binding(transposed, Call("transpose", (v,), Attrs.of(axes=axes))))
+    return transposed

@@ -42,35 +42,35 @@ def external_called(name: str) -> External:
     have one of that name; `bad-external` for an entry point that is anything else or that names its
     external otherwise; `plugin-failed` if it cannot be loaded.
     """
-    found = [p for p in _points() if p.name == name]
-    if not found:
-        known = sorted(known_externals())
-        hint = nearest(name, known) or f"there are {', '.join(known)}"
+    points = [p for p in _points() if p.name == name]
+    if not points:
+        names = sorted(known_externals())
+        hint = nearest(name, names) or f"there are {', '.join(names)}"
         raise UserError(f"no external {name!r} is installed", code="unknown-external", hint=hint)
-    if len(found) > 1:
-        packages = " and ".join(map(_package, found))
+    if len(points) > 1:
+        packages = " and ".join(map(_package, points))
         raise UserError(
             f"external {name!r} is of packages {packages}",
             code="name-clash",
             hint="pass the object itself: externals=[...]",
         )
-    what = f"external {name!r} of package {_package(found[0])}"
-    with plugin(what):
-        made: object = found[0].load()
-        if callable(made) and not isinstance(made, External):
-            made = made()
-    if not isinstance(made, External):
-        raise bad_answer(what, made, "an External", "bad-external")
-    if made.name != name:
-        message = f"{what} is named {made.name!r}, expected the name of its entry point"
+    label = f"external {name!r} of package {_package(points[0])}"
+    with plugin(label):
+        external: object = points[0].load()
+        if callable(external) and not isinstance(external, External):
+            external = external()
+    if not isinstance(external, External):
+        raise bad_answer(label, external, "an External", "bad-external")
+    if external.name != name:
+        message = f"{label} is named {external.name!r}, expected the name of its entry point"
         raise UserError(message, code="bad-external")
-    return made
+    return external
 
 
 def _points() -> list[EntryPoint]:
     """Every entry point, those of this package first."""
-    others = entry_points(group=GROUP)
-    return [*BUILT_IN, *sorted(others, key=lambda p: (_package(p), p.name))]
+    installed = entry_points(group=GROUP)
+    return [*BUILT_IN, *sorted(installed, key=lambda p: (_package(p), p.name))]
 
 
 def _package(point: EntryPoint) -> str:

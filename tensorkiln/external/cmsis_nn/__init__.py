@@ -29,32 +29,32 @@ _WEIGHTS = {"conv2d": (0, 2, 3, 1), "depthwise_conv2d": (1, 2, 3, 0)}
 def match(b: Binding, graph: Definitions, target: Target) -> Taken | Refused | None:
     """Take the layer whose operator is at `b`, or say why not."""
     try:
-        found = layer(b, graph)
+        cmsis_layer = layer(b, graph)
     except NotTaken as reason:
         return Refused(str(reason))
-    if found is None:
+    if cmsis_layer is None:
         return None
     orders: dict[RVar | Constant, tuple[int, ...]] = {}
-    if _by_channels_last(found):
-        images = [a.value for a in (*found.inputs, found.output) if len(a.shape) == 4]
+    if _by_channels_last(cmsis_layer):
+        images = [a.value for a in (*cmsis_layer.inputs, cmsis_layer.output) if len(a.shape) == 4]
         orders.update((v, _NHWC) for v in images)
     weights: list[Constant] = []
-    if found.weights is not None:
-        assert isinstance(found.weights.value, Constant)
-        weights.append(found.weights.value)
-        if found.kind in _WEIGHTS:
-            orders[found.weights.value] = _WEIGHTS[found.kind]
-        elif not found.attrs["rows_first"]:
-            orders[found.weights.value] = (1, 0)
-    if isinstance(found.bias, Constant):
-        weights.append(found.bias)
-    return Taken(found.kind, found.bindings, tuple(weights), orders)
+    if cmsis_layer.weights is not None:
+        assert isinstance(cmsis_layer.weights.value, Constant)
+        weights.append(cmsis_layer.weights.value)
+        if cmsis_layer.kind in _WEIGHTS:
+            orders[cmsis_layer.weights.value] = _WEIGHTS[cmsis_layer.kind]
+        elif not cmsis_layer.attrs["rows_first"]:
+            orders[cmsis_layer.weights.value] = (1, 0)
+    if isinstance(cmsis_layer.bias, Constant):
+        weights.append(cmsis_layer.bias)
+    return Taken(cmsis_layer.kind, cmsis_layer.bindings, tuple(weights), orders)
 
 
-def _by_channels_last(found: Layer) -> bool:
-    if found.kind == "softmax":
-        return int(found.attrs["axis"]) == 1
-    return found.kind != "fully_connected"
+def _by_channels_last(cmsis_layer: Layer) -> bool:
+    if cmsis_layer.kind == "softmax":
+        return int(cmsis_layer.attrs["axis"]) == 1
+    return cmsis_layer.kind != "fully_connected"
 
 
 def _supports(call: Call, target: Target) -> bool:

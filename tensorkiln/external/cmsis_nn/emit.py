@@ -35,8 +35,8 @@ def emit(f: Function, symbol: str) -> list[Artifact]:
 def source(f: Function, symbol: str) -> str:
     """The text of the C file of an external function."""
     graph = Definitions(f)
-    found = next((x for b in f.bindings if (x := layer(b, graph)) is not None), None)
-    if found is None:
+    cmsis_layer = next((x for b in f.bindings if (x := layer(b, graph)) is not None), None)
+    if cmsis_layer is None:
         raise InternalError(f"function {f.name!r} has no layer of CMSIS-NN")
     names = {p: p.name for p in f.params}
 
@@ -44,13 +44,13 @@ def source(f: Function, symbol: str) -> str:
         p = parameter_of(graph, v) if isinstance(v, RVar) else None
         return "NULL" if p is None else names[p]
 
-    shape = _Call(found, symbol, pointer)
+    shape = _Call(cmsis_layer, symbol, pointer)
     params = [f"const {p.tensor.dtype.name}_t *{p.name}" for p in f.params]
     head = f"void {symbol}({', '.join([*params, 'int8_t *out'])})"
-    lines = [*_tables(found), *_BODIES[found.kind](shape)]
+    lines = [*_tables(cmsis_layer), *_BODIES[cmsis_layer.kind](shape)]
     body = "\n".join(line if line.startswith("#") else f"    {line}" for line in lines)
     return (
-        f"{_comment(found)}\n{_INCLUDES}\n{_room(shape.room)}"
+        f"{_comment(cmsis_layer)}\n{_INCLUDES}\n{_room(shape.room)}"
         f"void kiln_assertion_failed(const char *message);\n{head};\n\n"
         f"{head}\n{{\n{body}\n}}\n"
     )
@@ -138,8 +138,8 @@ def _dims(name: str, n: int, h: int, w: int, c: int) -> str:
 
 
 def _image(name: str, a: Activation, batch: int | None = None) -> str:
-    n, c, *rest = a.shape
-    h, w = rest or (1, 1)
+    n, c, *spatial = a.shape
+    h, w = spatial or (1, 1)
     return _dims(name, n if batch is None else batch, h, w, c)
 
 

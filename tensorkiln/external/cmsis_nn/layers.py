@@ -74,12 +74,14 @@ def _conv2d(b: Binding, call: Call, graph: Definitions) -> Layer:
         raise NotTaken("its weights are stored for the windows of a kernel")
     if attrs["groups"] > 1 and not depthwise:
         raise NotTaken(f"it has {attrs['groups']} groups of {per_group} channels each")
-    given, more = bias(graph, call.args[2], x, w, out) if len(call.args) > 2 else (None, ())
+    bias_value, bias_bindings = (
+        bias(graph, call.args[2], x, w, out) if len(call.args) > 2 else (None, ())
+    )
     after = result(graph, b)
     kind = "depthwise_conv2d" if depthwise else "conv2d"
-    bindings = (dx, dw, *more, b, *after.bindings)
-    factors = _factors(x, w, given, after.activation, axis=0)
-    return Layer(kind, (x,), after, bindings, attrs, factors, w, given)
+    bindings = (dx, dw, *bias_bindings, b, *after.bindings)
+    factors = _factors(x, w, bias_value, after.activation, axis=0)
+    return Layer(kind, (x,), after, bindings, attrs, factors, w, bias_value)
 
 
 def _matmul(b: Binding, call: Call, graph: Definitions) -> Layer:
@@ -91,17 +93,17 @@ def _matmul(b: Binding, call: Call, graph: Definitions) -> Layer:
     if len(w.shape) != 2:
         raise NotTaken(f"its weights have {len(w.shape)} dimensions")
     out = w.shape[0 if rows_first else 1]
-    at, more, given = b, [], None
+    end, inner_bindings, bias_value = b, [], None
     reader = graph.reader(b.var)
     if reader is not None and isinstance(reader.value, Call) and reader.value.op == "add":
         terms = [a for a in reader.value.args if a is not b.var]
-        given, own = bias(graph, terms[0], x, w, out) if terms else (None, ())
-        more, at = [*own, b, reader], reader
-    after = result(graph, at)
-    bindings = (dx, dw, *(more or [b]), *after.bindings)
-    factors = _factors(x, w, given, after.activation, axis=0 if rows_first else 1)
+        bias_value, bias_bindings = bias(graph, terms[0], x, w, out) if terms else (None, ())
+        inner_bindings, end = [*bias_bindings, b, reader], reader
+    after = result(graph, end)
+    bindings = (dx, dw, *(inner_bindings or [b]), *after.bindings)
+    factors = _factors(x, w, bias_value, after.activation, axis=0 if rows_first else 1)
     attrs = {"rows_first": rows_first}
-    return Layer("fully_connected", (x,), after, bindings, attrs, factors, w, given)
+    return Layer("fully_connected", (x,), after, bindings, attrs, factors, w, bias_value)
 
 
 def _pool(kind: str) -> Callable[[Binding, Call, Definitions], Layer]:
@@ -148,15 +150,15 @@ def _add(b: Binding, call: Call, graph: Definitions) -> Layer | None:
     if any(_op(graph.binding(a)) in ("matmul", "linear") for a in call.args):
         return None  # the bias of a matrix product
     (x, dx), (y, dy) = (
-        activation(graph, a, f"its {which} operand")
-        for a, which in zip(call.args, ("left", "right"), strict=True)
+        activation(graph, a, f"its {side} operand")
+        for a, side in zip(call.args, ("left", "right"), strict=True)
     )
     if x.shape != y.shape:
         raise NotTaken(f"its operands have the shapes {x.shape} and {y.shape}")
     after = result(graph, b)
-    most = 2 * max(x.scale, y.scale)
-    last = most / (2.0**ADD_SHIFT * after.activation.scale)
-    factors = tuple(map(Factor.of, (x.scale / most, y.scale / most, last)))
+    largest_scale = 2 * max(x.scale, y.scale)
+    last = largest_scale / (2.0**ADD_SHIFT * after.activation.scale)
+    factors = tuple(map(Factor.of, (x.scale / largest_scale, y.scale / largest_scale, last)))
     if None in factors or last >= 1:
         raise NotTaken("the ratio of its scales is outside of the range of CMSIS-NN")
     bindings = (dx, dy, b, *after.bindings) if dx is not dy else (dx, b, *after.bindings)
@@ -168,25 +170,25 @@ def _op(b: Binding | None) -> str:
 
 
 def _factors(
-    x: Activation, w: Weights, given: Constant | RVar | None, y: Activation, axis: int
+    x: Activation, w: Weights, bias_value: Constant | RVar | None, y: Activation, axis: int
 ) -> tuple[Factor, ...]:
     """The factor from sums to results per scale of the weights. Raises NotTaken if CMSIS-NN cannot
     apply one to every sum that the weights allow."""
     factors = tuple(Factor.of(x.scale * s / y.scale) for s in w.scales)
-    made = tuple(f for f in factors if f is not None)
-    if len(made) != len(factors):
+    valid_factors = tuple(f for f in factors if f is not None)
+    if len(valid_factors) != len(factors):
         raise NotTaken("the ratio of its scales is outside of [2**-31, 2**30)")
     if not isinstance(w.value, Constant):
-        return made  # checked in the graph
-    rest = tuple(i for i in range(len(w.shape)) if i != axis)
+        return valid_factors  # checked in the graph
+    reduced_axes = tuple(i for i in range(len(w.shape)) if i != axis)
     widest = max(x.zero + 128, 127 - x.zero)
-    largest = np.abs(w.value.array.astype(np.int64)).sum(axis=rest) * widest
-    if isinstance(given, Constant):
-        largest += np.abs(given.array.astype(np.int64))
-    shifted = largest * np.array([1 << max(f.shift, 0) for f in made], np.int64)
+    largest = np.abs(w.value.array.astype(np.int64)).sum(axis=reduced_axes) * widest
+    if isinstance(bias_value, Constant):
+        largest += np.abs(bias_value.array.astype(np.int64))
+    shifted = largest * np.array([1 << max(f.shift, 0) for f in valid_factors], np.int64)
     if (shifted >= 1 << 31).any():
         raise NotTaken("its sums may exceed 32 bits")
-    return made
+    return valid_factors
 
 
 Reader = Callable[[Binding, Call, Definitions], Layer | None]

@@ -65,18 +65,18 @@ class Result:
     bindings: tuple[Binding, ...]
 
 
-def require_static(what: str, t: TensorType) -> None:
+def require_static(label: str, t: TensorType) -> None:
     """Raise NotTaken unless all extents are numbers."""
     if t.static_shape() is None:
-        raise NotTaken(f"{what} has a symbolic size")
+        raise NotTaken(f"{label} has a symbolic size")
 
 
-def activation(graph: Definitions, v: Value, what: str) -> tuple[Activation, Binding]:
+def activation(graph: Definitions, v: Value, label: str) -> tuple[Activation, Binding]:
     """The int8 tensor that the operand `v` dequantises, and the binding of its DequantizeLinear."""
-    b, call = _dequantized(graph, v, what)
+    b, call = _dequantized(graph, v, label)
     if not isinstance(call.args[0], RVar):
-        raise NotTaken(f"{what} is a constant")
-    return _activation(call, call.args[0], what), b
+        raise NotTaken(f"{label} is a constant")
+    return _activation(call, call.args[0], label), b
 
 
 def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
@@ -113,82 +113,82 @@ def bias(
 
 def result(graph: Definitions, b: Binding) -> Result:
     """Follow the only reader of an operator's result: Relu or Clip, then QuantizeLinear."""
-    way: list[Binding] = []
+    chain: list[Binding] = []
     bounds: list[tuple[float | None, float | None]] = []
-    at = b.var
+    var = b.var
     while True:
-        reader = graph.reader(at)
+        reader = graph.reader(var)
         call = reader.value if reader is not None else None
-        if reader is None or not isinstance(call, Call) or call.args[0] is not at:
+        if reader is None or not isinstance(call, Call) or call.args[0] is not var:
             raise NotTaken("its result is read before it is quantised")
-        way.append(reader)
+        chain.append(reader)
         if call.op == "quantize":
-            return _quantised(reader, call, bounds, way)
+            return _quantised(reader, call, bounds, chain)
         if call.op not in ("relu", "clip"):
             raise NotTaken(f"its result is not quantised: {call.op} reads it")
         bounds.append((0.0, None) if call.op == "relu" else (call.attrs.min, call.attrs.max))
-        at = reader.var
+        var = reader.var
 
 
 def _quantised(
     b: Binding,
     call: Call,
     bounds: Sequence[tuple[float | None, float | None]],
-    way: Sequence[Binding],
+    chain: Sequence[Binding],
 ) -> Result:
-    made = _activation(call, b.var, "its result")
+    output = _activation(call, b.var, "its result")
     low, high = LOWEST, HIGHEST
-    for least, most in bounds:
-        low = low if least is None else max(low, _step(least, made))
-        high = high if most is None else min(high, _step(most, made))
+    for lower, upper in bounds:
+        low = low if lower is None else max(low, _step(lower, output))
+        high = high if upper is None else min(high, _step(upper, output))
     if low > high:
         raise NotTaken("the bounds of its Clip leave no value")
-    return Result(made, low, high, tuple(way))
+    return Result(output, low, high, tuple(chain))
 
 
-def _step(bound: float, y: Activation) -> int:
+def _step(limit: float, y: Activation) -> int:
     """The integer for a bound, as QuantizeLinear computes it, within the range of int8."""
-    steps = np.rint(np.float32(bound) / np.float32(y.scale)) + y.zero
+    steps = np.rint(np.float32(limit) / np.float32(y.scale)) + y.zero
     return int(min(max(steps, LOWEST), HIGHEST))
 
 
-def _dequantized(graph: Definitions, v: Value, what: str) -> tuple[Binding, Call]:
+def _dequantized(graph: Definitions, v: Value, label: str) -> tuple[Binding, Call]:
     """The binding of the DequantizeLinear that `v` is the result of, and its call."""
     b, call = graph.binding(v), graph.call(v)
     if b is None or call is None or call.op != "dequantize":
-        raise NotTaken(f"no DequantizeLinear makes {what}")
+        raise NotTaken(f"no DequantizeLinear makes {label}")
     return b, call
 
 
-def _given(graph: Definitions, v: Value, what: str) -> Constant | RVar:
+def _given(graph: Definitions, v: Value, label: str) -> Constant | RVar:
     """The constant or parameter `v`."""
     if isinstance(v, Constant):
         return v
     if not is_parameter(graph, v):
-        raise NotTaken(f"the model computes {what}")
+        raise NotTaken(f"the model computes {label}")
     assert isinstance(v, RVar)
     return v
 
 
-def _activation(call: Call, v: RVar, what: str) -> Activation:
+def _activation(call: Call, v: RVar, label: str) -> Activation:
     """The int8 tensor `v` that the conversion `call` reads or makes."""
-    scale, zero = _parameters(call, what)
+    scale, zero = _parameters(call, label)
     if scale.size != 1:
-        raise NotTaken(f"{what} has {scale.size} scales; CMSIS-NN has one for a whole activation")
+        raise NotTaken(f"{label} has {scale.size} scales; CMSIS-NN has one for a whole activation")
     if v.tensor.dtype.name != "int8":
-        raise NotTaken(f"{what} is {v.tensor.dtype}; CMSIS-NN computes on int8")
-    require_static(what, v.tensor)
+        raise NotTaken(f"{label} is {v.tensor.dtype}; CMSIS-NN computes on int8")
+    require_static(label, v.tensor)
     return Activation(v, float(scale.reshape(())), int(zero.reshape(-1)[0]))
 
 
-def _parameters(call: Call, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _parameters(call: Call, label: str) -> tuple[np.ndarray, np.ndarray]:
     """The constant scale and zero point of a conversion."""
     arrays = [a.array for a in call.args[1:] if isinstance(a, Constant)]
     if len(arrays) != 2:
-        raise NotTaken(f"the model computes the scale of {what}")
+        raise NotTaken(f"the model computes the scale of {label}")
     scale, zero = arrays
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise NotTaken(f"the scale of {what} is not a positive number")
+        raise NotTaken(f"the scale of {label} is not a positive number")
     return scale, zero
 
 
