@@ -79,7 +79,7 @@ def test_functions_that_the_page_names_are_defined() -> None:
     for word in (
         "schedule_group",
         "zero_border",
-        "TABLE",
+        "built_in_families",
         "RUNTIME_EXPORTS",
         "DYNAMIC_OPS",
         "kernel_text",

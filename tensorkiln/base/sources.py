@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,33 +38,30 @@ def package_digest() -> str:
     return digest.hexdigest()
 
 
-def modules_digest(*modules: str) -> str:
+def modules_digest(*modules: str, rooms: Sequence[str] = ()) -> str:
     """Return the SHA-256 (hex) over the names and texts of Python modules and of what these import,
-    directly or not: of this package from the room of the module, of another one from all of it."""
-    found: dict[str, bytes] = {}
+    directly or not: of this package from `rooms`, of another one from all of it."""
+    texts: dict[str, bytes] = {}
     for module in modules:
-        _collect(module, _room_of(module), found)
+        top = module.partition(".")[0]
+        below = [f"{top}.{room}." for room in rooms] if top == _PACKAGE.name else [f"{top}."]
+        _collect(module, tuple(below), texts)
     digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(f"{name} {len(found[name])}\n".encode())
-        digest.update(found[name])
+    for name in sorted(texts):
+        digest.update(f"{name} {len(texts[name])}\n".encode())
+        digest.update(texts[name])
     return digest.hexdigest()
 
 
-def _room_of(module: str) -> str:
-    """The room of a module of this package, else its package."""
-    parts = module.split(".")
-    return ".".join(parts[: 2 if parts[0] == _PACKAGE.name else 1])
-
-
-def _collect(module: str, room: str, found: dict[str, bytes]) -> None:
-    """Add the text of a module, if it is below `room`, and those of what it imports from there."""
-    path = _file_of(module) if f"{module}.".startswith(f"{room}.") else None
-    if module in found or path is None:
+def _collect(module: str, below: tuple[str, ...], texts: dict[str, bytes]) -> None:
+    """Add the text of a module, if its name begins with one of `below`, and those of what it
+    imports from there."""
+    path = _file_of(module) if f"{module}.".startswith(below) else None
+    if module in texts or path is None:
         return
-    found[module] = text = path.read_bytes()
+    texts[module] = text = path.read_bytes()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    _collect(module.rpartition(".")[0], room, found)  # which runs before
+    _collect(module.rpartition(".")[0], below, texts)  # which runs before
     for node in ast.walk(ast.parse(text)):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -74,7 +71,7 @@ def _collect(module: str, room: str, found: dict[str, bytes]) -> None:
             source = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
             names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
         for name in names:
-            _collect(name, room, found)
+            _collect(name, below, texts)
 
 
 def _file_of(module: str) -> Path | None:

@@ -13,10 +13,18 @@ from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, RVar, TensorType
 from tensorkiln.kernels.knobs import Knob
-from tensorkiln.ops import infer
+from tensorkiln.ops import OPS, infer
 from tensorkiln.target import Target
 
 T = TypeVar("T")
+
+# The devices whose threads run in blocks.
+GPUS = ("opencl", "cuda", "webgpu")
+
+
+def operators_of(*patterns: str) -> tuple[str, ...]:
+    """The operators of these patterns, such as "reduction"."""
+    return tuple(name for name, op in OPS.items() if op.pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +94,9 @@ class Family:
     # operator. Empty: every operator.
     operators: tuple[str, ...]
     # A function (group, target, check) -> Schedule | None as "module:name", imported when it is
-    # needed. None: it does not fit after all, because of how the group computes the operands.
-    schedule: str
+    # needed. None: it does not fit after all, because of how the group computes the operands. Rows
+    # of this package leave it out: it is `schedule` in their folder (`folders.py`).
+    schedule: str = ""
     # (call, type of the group's result, target): whether it can compute a call whose operands have
     # these layouts.
     fits: Callable[[Call, TensorType, Target], bool] = lambda call, out, target: True
@@ -127,6 +136,9 @@ class Family:
     algorithm: Algorithm | None = None
     # The devices of target kinds that it is for.
     devices: tuple[str, ...] = ("cpu",)
+    # Folders of `tensorkiln/families` whose rows it comes before: those that would compute some of
+    # its calls, too. (A row for every operator comes last, one of another package first.)
+    before: tuple[str, ...] = ()
     # The package that it comes from, set when it is loaded; empty for this one.
     owner: str = ""
 

@@ -165,3 +165,21 @@ def is_float32(call: Call) -> bool:
     return all(
         isinstance(a.type, TensorType) and a.type.dtype.name == "float32" for a in call.args[:3]
     )
+
+
+def row_major(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether operands and result are row-major."""
+    types = [a.type for a in call.args]
+    return out.layout is None and all(isinstance(t, TensorType) and t.layout is None for t in types)
+
+
+def any_layout(call: Call, out: TensorType, target: Target) -> bool:
+    """For operators that compute in whatever layout their operand has."""
+    return True
+
+
+def same_blocks(x: TensorType, out: TensorType) -> bool:
+    """Whether two images are in channel blocks of one width."""
+    if out.layout is None or x.layout is None or len(out.layout.axes) != 5:
+        return False
+    return x.layout.block(1) == out.layout.block(1)

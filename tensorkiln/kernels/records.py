@@ -270,9 +270,9 @@ def target_text(target: Target) -> str:
 @cache
 def schedule_digest(family: Family) -> str:
     """SHA-256 (hex) over the sources that decide what the values of a family's knobs mean: the
-    module of its schedule, what that imports of its own room or package, and the module that
-    declares the knobs."""
+    module of its schedule, that which declares the knobs, and what both import of families,
+    schedules and kernels, or of their own package."""
     module = family.schedule.partition(":")[0]
     assert family.knobs is not None
     declaring = getattr(inspect.unwrap(family.knobs), "__module__", module)
-    return modules_digest(module, declaring)
+    return modules_digest(module, declaring, rooms=("families", "schedule", "kernels"))

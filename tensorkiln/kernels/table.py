@@ -12,54 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from tensorkiln.ir.relax import Binding, Call, TensorType
-from tensorkiln.kernels.attention import ATTENTION
-from tensorkiln.kernels.conv2d import CONV2D, CONV2D_TILES, DEPTHWISE
-from tensorkiln.kernels.conv_parts import DILATED
 from tensorkiln.kernels.family import Algorithm, Family, Layouts
-from tensorkiln.kernels.forest import FOREST
-from tensorkiln.kernels.gpu import GPU_FAMILIES
-from tensorkiln.kernels.linear import LINEAR, MATMUL
-from tensorkiln.kernels.loops import IMAGES, LOOPS, MOVEMENT, PIXELS, REDUCTIONS
-from tensorkiln.kernels.places import COUPLED, INDICES, SCATTER, TOP_K
+from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.kernels.plugins import installed_families
-from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL, POOL_ROWS
-from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
-from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
-from tensorkiln.kernels.transposed import TRANSPOSED
-from tensorkiln.kernels.winograd import WINOGRAD
 from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
-
-TABLE: tuple[Family, ...] = (
-    DEPTHWISE,
-    DILATED,
-    CONV2D_TILES,
-    CONV2D,
-    WINOGRAD,
-    TRANSPOSED,
-    STRASSEN_PARTS,
-    STRASSEN,
-    LINEAR,
-    MATMUL,
-    POOL,
-    POOL_ROWS,
-    GLOBAL_POOL,
-    LRN,
-    ATTENTION,
-    SOFTMAX,
-    LAYER_NORM,
-    FOREST,
-    TOP_K,
-    SCATTER,
-    INDICES,
-    COUPLED,
-    PIXELS,
-    IMAGES,
-    MOVEMENT,
-    REDUCTIONS,
-    LOOPS,
-    *GPU_FAMILIES,
-)
 
 
 class Families:
@@ -159,16 +116,22 @@ def algorithm_of(call: Call, out: TensorType, target: Target) -> tuple[Algorithm
 
 
 def families(target: Target) -> Families:
-    """The families for a target: those of installed packages (see `plugins.py`), then `TABLE`."""
+    """The families for a target: those of installed packages (`plugins.py`), then those of this
+    one (`folders.py`)."""
     return _families(KINDS[target.kind].device)
 
 
 @cache
 def larger_weights() -> Mapping[str, str]:
     """What the weights of kernels are that take more memory than the model's, by their class."""
-    return {row.op_class: row.weights for row in (*installed_families(), *TABLE) if row.weights}
+    return {row.op_class: row.weights for row in _all_families() if row.weights}
 
 
 @cache
 def _families(device: str) -> Families:
-    return Families(row for row in (*installed_families(), *TABLE) if device in row.devices)
+    return Families(row for row in _all_families() if device in row.devices)
+
+
+def _all_families() -> tuple[Family, ...]:
+    """The rows of installed packages, which are tried first, then those of this one."""
+    return (*installed_families(), *built_in_families())

@@ -1,7 +1,7 @@
 """Normalisations.
 
 Operators of pattern `opaque` have schedules of their own. Their programs here, with nested
-reductions, are the slower fallback that takes any shape (`schedule/loops/schedule.py`).
+reductions, are the slower fallback that takes any shape (`families/loops/schedule.py`).
 """
 
 from __future__ import annotations

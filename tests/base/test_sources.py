@@ -50,11 +50,12 @@ def test_a_module_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert modules_digest("alone") != before
 
 
-def test_of_this_package_the_room_of_the_module() -> None:
-    found: dict[str, bytes] = {}
-    _collect("tensorkiln.schedule.linear.schedule", "tensorkiln.schedule", found)
-    assert {name.split(".")[1] for name in found} == {"schedule"}
-    assert {"tensorkiln.schedule.linear.program", "tensorkiln.schedule.primitives.loops"} <= set(
-        found
+def test_of_this_package_the_rooms_that_are_named() -> None:
+    texts: dict[str, bytes] = {}
+    rooms = ("tensorkiln.families.", "tensorkiln.schedule.")
+    _collect("tensorkiln.families.linear.schedule", rooms, texts)
+    assert {name.split(".")[1] for name in texts} == {"families", "schedule"}
+    assert {"tensorkiln.families.linear.program", "tensorkiln.schedule.primitives.loops"} <= set(
+        texts
     )
-    assert not any(name.startswith("tensorkiln.schedule.conv2d") for name in found)
+    assert not any(name.startswith("tensorkiln.families.conv2d") for name in texts)

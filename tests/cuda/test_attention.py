@@ -17,11 +17,11 @@ import pytest
 
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.families.attention_tensor_cores.gpu_row import tile_of
 from tensorkiln.ir.expr import ExprLike, Var, int_value
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.kernels.gpu_attention_tensor_cores import tile_of
 from tensorkiln.link import ptxas
 from tensorkiln.schedule.choose import schedule_group
 from tensorkiln.target import Target

@@ -14,14 +14,14 @@ import pytest
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.families.tensor_cores.gpu_row import WarpTile, stages_of
+from tensorkiln.families.wgmma.gpu_row import WarpgroupTile
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.relax import Value
 from tensorkiln.ir.stmt import PrimFunc, Sync
 from tensorkiln.ir.visit import walk_stmt
-from tensorkiln.kernels.gpu_tensor_cores import WarpTile, stages_of
-from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tensorkiln.target.cuda_tools import assembled

@@ -29,6 +29,8 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.ptx.boxes import Box, boxes_of
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir, tensor_maps_of
+from tensorkiln.families.wgmma import gpu as wgmma
+from tensorkiln.families.wgmma.gpu_row import WarpgroupTile
 from tensorkiln.inspectors.signatures import print_signatures
 from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.device_instructions import WARPGROUP_COLUMNS
@@ -40,10 +42,8 @@ from tensorkiln.ir.rings import ring_of
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, Store
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.visit import map_stmt, walk_stmt
-from tensorkiln.kernels.gpu_wgmma import WarpgroupTile
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.runtime import DeviceTensor, Executor, load_module
-from tensorkiln.schedule.gpu import wgmma
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.script import from_source
 from tensorkiln.target import Target

@@ -16,6 +16,8 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.ptx.compile import ptx_of
 from tensorkiln.codegen.ptx.emit import emit_ptx_ir
+from tensorkiln.families.wgmma import gpu as wgmma
+from tensorkiln.families.wgmma.gpu_row import WarpgroupTile, warpgroup_tile
 from tensorkiln.ir.device_instructions import WARPGROUP_COLUMNS
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
@@ -23,9 +25,7 @@ from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_module
-from tensorkiln.kernels.gpu_wgmma import WarpgroupTile, warpgroup_tile
 from tensorkiln.ops.evaluate import evaluate
-from tensorkiln.schedule.gpu import wgmma
 from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma
 from tensorkiln.script import from_source
 from tensorkiln.target import Target

@@ -143,7 +143,7 @@ def test_the_page_quotes_the_example() -> None:
 GOOD = {
     "op_class": "'mine'",
     "operators": "('softmax',)",
-    "schedule": "'tensorkiln.schedule.loops.schedule:schedule_loops'",
+    "schedule": "'tensorkiln.families.loops.schedule:schedule'",
     "prologue": "lambda call, operand, before: True",
 }
 WRONG = {

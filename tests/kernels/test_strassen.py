@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tensorkiln.families.strassen.row import parts_layout
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant
-from tensorkiln.kernels.strassen import parts_layout
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tests.transform.graphs import assert_same_values, c, graph, main, ops_of, rand

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.families.winograd.costs import Costs, Layer, fastest_tile
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.kernels.winograd import Costs, Layer, fastest_tile
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tests.transform.graphs import assert_same_values, graph, main, ops_of, rand

@@ -14,7 +14,7 @@ for package in ("torch", "onnxscript", "onnxruntime"):
 
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
-from tensorkiln.kernels.table import TABLE
+from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.schedule import choose
 from tests.codegen.c_like.in_32_bits import require_32_bits, run_in_32_bits
 from tests.models import test_quantised as quantised
@@ -114,4 +114,4 @@ def test_every_family_of_schedules_is_under_sanitizers() -> None:
     target, used = tk.Target("native").replace(kind="c"), set[str]()
     for name in (*QUICK, *FAMILIES):
         used |= classes(tk.frontend.from_onnx(str(fetch(name))), target)
-    assert {f.op_class for f in TABLE if "cpu" in f.devices} - used == set(NOWHERE)
+    assert {f.op_class for f in built_in_families() if "cpu" in f.devices} - used == set(NOWHERE)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import tensorkiln as tk
 from tensorkiln import ops
+from tensorkiln.families.conv_parts.row import halo_of, phase_parts, window_parts
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
-from tensorkiln.kernels.conv_parts import halo_of, phase_parts, window_parts
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.ops.transposed import Phases

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tensorkiln.families.conv2d.program import Conv, conv2d_program
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Constant, constant
 from tensorkiln.ir.stmt import For
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.ops.winograd import transformed_filter
 from tensorkiln.schedule.choose import schedule_group, trace_of
-from tensorkiln.schedule.conv2d.program import Conv, conv2d_program
 from tensorkiln.schedule.primitives import Schedule, replay
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.target import Target

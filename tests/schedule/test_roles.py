@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tensorkiln.families.normalization.program import rows_program, softmax
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.choose import schedule_group, trace_of
 from tensorkiln.schedule.primitives import Nest, Schedule, ScheduleError, Split, TraceStep, replay
 from tensorkiln.schedule.register_tile import finished
-from tensorkiln.schedule.rows.program import rows_program, softmax
 from tensorkiln.schedule.tree.surgery import renewed
 from tensorkiln.script import T
 from tensorkiln.script.parser import from_source

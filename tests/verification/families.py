@@ -10,7 +10,7 @@ import numpy as np
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, constant, tensor
-from tensorkiln.kernels.table import TABLE
+from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.target import Target
 from tests.schedule.gpu.kernels import KERNELS
 from tests.schedule.test_places import forest
@@ -121,7 +121,9 @@ def cases() -> dict[tuple[str, str], Case]:
 
 def families() -> list[tuple[str, str]]:
     """The devices that run here, and the classes of kernels that they have."""
-    pairs = ((d, f.op_class) for f in TABLE for d in sorted(f.devices) if d in RUN_HERE)
+    pairs = (
+        (d, f.op_class) for f in built_in_families() for d in sorted(f.devices) if d in RUN_HERE
+    )
     return list(dict.fromkeys(pairs))
 
 

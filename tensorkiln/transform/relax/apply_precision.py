@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tensorkiln import ops
+from tensorkiln.families.conv2d.row import is_depthwise
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Value
 from tensorkiln.ir.visit_graph import substitute, variables
 from tensorkiln.kernels import algorithm_of, families
-from tensorkiln.kernels.conv2d import is_depthwise
 from tensorkiln.kernels.halves import OF_WEIGHTS, half_constant, halves_of
 from tensorkiln.kernels.layouts import takes_pairs
 from tensorkiln.ops import call as op_call

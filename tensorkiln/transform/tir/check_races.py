@@ -27,20 +27,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import BLOCK_INDICES, PrimFunc
 from tensorkiln.ir.text.printer import print_expr
-from tensorkiln.kernels.gpu import GPU_FAMILIES
+from tensorkiln.kernels.folders import built_in_families
 from tensorkiln.transform.device.accesses import DeviceAccess, line_of
 from tensorkiln.transform.device.conflicts import Conflict, Conflicts, Meeting, Values
 from tensorkiln.transform.device.lanes import SlowAccess, slow_accesses
 from tensorkiln.transform.device.phases import waited
 
 Index = tuple[int, int, int]
-_SCHEDULED = frozenset(family.op_class for family in GPU_FAMILIES)
 
 
 class UnprovedWarning(UserWarning):
@@ -130,9 +130,15 @@ class CheckRaces:
     def __call__(self, mod: IRModule) -> IRModule:
         """Check device functions; the module is returned as it is. Raises as `check_races`."""
         for f in mod.prim_funcs:
-            if self.scheduled or f.op_class not in _SCHEDULED:
+            if self.scheduled or f.op_class not in _scheduled():
                 _require_proved(f)
         return mod
+
+
+@cache
+def _scheduled() -> frozenset[str]:
+    """The classes of kernels that schedules of this package make for devices."""
+    return frozenset(row.op_class for row in built_in_families() if "cpu" not in row.devices)
 
 
 def check_races(mod: IRModule) -> IRModule:

@@ -9,9 +9,9 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from tensorkiln.families.attention.gpu_row import tile_of
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import Call, RVar
-from tensorkiln.kernels.gpu_attention import tile_of
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.target import Target
 from tests.schedule.battery import Battery, typed

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tensorkiln.families.windows import gpu as windows
+from tensorkiln.families.windows.gpu import WindowTile, tile_of
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call
-from tensorkiln.schedule.gpu import windows
-from tensorkiln.schedule.gpu.windows import WindowTile, tile_of
 from tests.schedule.battery import Battery, typed
 from tests.schedule.gpu.runner import DeviceRunner, groups_for
 from tests.transform.graphs import graph, rand

@@ -1,0 +1,317 @@
+"""What fused attention computes, query by query: the plain program that `schedule.py` schedules.
+
+For each block of keys: scores = q k^T in a local buffer, the running maximum and sum of the row
+("Online normalizer calculation for softmax", Milakov and Gimelshein, 2018), then scores times v,
+added to the row's weighted sum. Blocks are part of the program because they decide the order of the
+sums. Keys are packed by lanes, [B][H][T/v][D][v].
+
+Operands of 16 bits are multiplied in pairs, by dot-product instructions: of the products q k^T the
+pairs of features, of the weighted sums of values the pairs of keys, for which exponentials are
+rounded. Keys are packed as [B][H][T/v][D/2][v][2], values as [B][H][T/2][D][2]. After the last of
+an odd number of keys, memory holds a zero, and the exponential of its hidden score is zero.
+
+Roles of loops: "task", over the heads of the batch; "row" of queries; "block" of keys; "term", over
+the terms of a sum; "keys" and "columns", over the vectors of scores and of a row of values;
+"vector", "lane" and "dot" as in schedule/register_tile.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tensorkiln.arith import simplify
+from tensorkiln.families.attention.operands import AttentionOperands
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Var,
+    VectorReduce,
+    as_expr,
+    cast,
+    const,
+    int_value,
+    intrin,
+    maximum,
+    minimum,
+    select,
+)
+from tensorkiln.ir.relax import RVar, TensorType
+from tensorkiln.ir.stmt import Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.layouts import together
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.accumulate import add_product
+from tensorkiln.schedule.build import lane_ramp, lanes, loop, nest, vectors, within
+from tensorkiln.schedule.group import Group
+from tensorkiln.target import Target
+
+# Initial value of the running maximum. Minus infinity would give NaN, as (-inf) - (-inf), in a row
+# whose scores are all -inf. The lowest finite score is used so that scores lowered to it by a
+# finite mask equal the maximum and share the weight, instead of vanishing.
+LOWEST = float(np.finfo(np.float32).min)
+
+
+class Attention(AttentionOperands):
+    """Fused attention by vectors, with keys packed by lanes and v as wide as k."""
+
+    def __init__(self, group: Group, target: Target):
+        super().__init__(group)
+        query, key, value = self.call.args[:3]
+        assert isinstance(key, RVar) and isinstance(query.type, TensorType)
+        self.narrow = query.type.dtype  # of queries, keys and values
+        # Features of a key, or keys of a feature, that one instruction multiplies and sums.
+        self.together = together(key.tensor, 3)
+        self.kbuf = self._packed(key)
+        if self.together > 1:
+            assert isinstance(value, RVar)
+            self.vbuf = self._packed(value)
+        self.lanes = target.vector_lanes("float32")
+        self.vectors = self.depth // self.lanes
+        self.block = group.knob("keys")  # of a block; may be all keys
+        self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
+
+    def _packed(self, x: RVar) -> Buffer:
+        """The buffer of packed keys or values, in which pairs are not a dimension of their own."""
+        b = self.group.buffers[x]
+        if self.together > 1:
+            *outer, last, few = x.tensor.physical_shape
+            b = self.group.buffers[x] = replace(b, shape=(*outer, simplify(last * few)))
+        return b
+
+
+def attention_program(c: Attention) -> PrimFunc:
+    """for batch, head, query: blocks of keys, then the epilogue."""
+
+    def head(b: Expr, h: Expr) -> Stmt:
+        return loop("row", c.rows, lambda s: _Row(c, b, h, s).stmt(), "row", keep=True)
+
+    body = nest(["b", "h"], [c.batch, c.heads], head, ["task", "task"])
+    return PrimFunc(c.group.name, c.group.params, body)
+
+
+class _Row:
+    """The statements for one query `s` of head `h`, and their local buffers."""
+
+    def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):
+        self.c, self.b, self.h, self.s = c, b, h, s
+        self.scores = self.local("scores", c.block)
+        self.query, self.powers = None, self.scores  # the row of q, exponentials of scores
+        if c.together > 1:
+            self.query = buffer("query", (c.depth,), c.narrow, "local")
+            self.powers = buffer("powers", (c.block,), c.narrow, "local")
+        self.weighted = self.local("weighted", c.depth)  # the sum of values so far
+        self.top = self.local("top", 1)  # the greatest score so far
+        self.total = self.local("total", 1)  # the sum of exponentials so far
+
+    def local(self, name: str, size: int) -> Buffer:
+        """A local buffer of `size` elements."""
+        return buffer(name, (size,), self.c.dtype, "local")
+
+    def number(self, value: float) -> Expr:
+        """A constant of the attention's type."""
+        return const(value, self.c.dtype)
+
+    def stmt(self) -> Stmt:
+        """Clear the sums, take the keys block by block, scale and store."""
+        zero = self.number(0)
+        clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
+        start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
+        blocks = loop("block", self.c.blocks, self.block, "block")
+        local = [self.weighted, self.top, self.total]
+        if self.query is not None:
+            local.append(self.query)
+            start.append(self.read(self.query))
+        return within(local, *start, blocks, self.finish())
+
+    def read(self, query: Buffer) -> Stmt:
+        """query = q[s]: then its features are adjacent, whatever the prologue of q."""
+
+        def feature(d: Expr) -> Stmt:
+            return Store(query, (d,), simplify_value(self.c.q(self.b, self.h, self.s, d), {}))
+
+        return self.columns("query", feature)
+
+    def columns(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
+        """`body` for every column of the head."""
+        c = self.c
+        return vectors(name, [c.vectors, c.lanes], lambda o, lane: body(o * c.lanes + lane))
+
+    def block(self, index: Expr) -> Stmt:
+        """Scores, softmax and weighted values of one block of keys."""
+        c = self.c
+        first = simplify(index * c.block)
+        count = simplify(minimum(c.block, c.keys - first))
+        size = simplify((count + (c.lanes - 1)) // c.lanes)
+        return within(
+            list(dict.fromkeys([self.scores, self.powers])),
+            self.products(index, size),
+            self.softmax(first, count, size),
+            self.values(index, first, count),
+        )
+
+    def products(self, index: Expr, size: Expr) -> Stmt:
+        """scores[t] = q . k[t], a vector of keys at a time, `size` vectors."""
+        c = self.c
+        dot = self.local("dot", c.lanes)
+
+        def vector(j: Expr) -> Stmt:
+            group = simplify(index * (c.block // c.lanes) + j)
+
+            def term(d: Expr, lane: Expr) -> Stmt:
+                q = simplify_value(c.q(self.b, self.h, self.s, d), {})
+                k = Load(c.kbuf, (self.b, self.h, group, d, lane))
+                return Store(dot, (lane,), intrin("fma", k, q, Load(dot, (lane,))))
+
+            def term_of_pairs(query: Buffer) -> Callable[..., Stmt]:
+                def add(d: Expr, lane: Expr, e: Expr) -> Stmt:
+                    k = Load(c.kbuf, (self.b, self.h, group, d, lane * c.together + e))
+                    return add_product(dot, (lane,), Load(query, (d * c.together + e,)), k)
+
+                return add
+
+            def save(lane: Expr) -> Stmt:
+                return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
+
+            if self.query is None:
+                sums = nest(["d", "l"], [c.depth, c.lanes], term, ["term", "lane"])
+            else:
+                sums = self.pairs("d", as_expr(c.depth // c.together), term_of_pairs(self.query))
+            return within(
+                [dot],
+                _lanes("zero", dot, lambda _: self.number(0)),
+                sums,
+                lanes("save", c.lanes, save),
+            )
+
+        return loop("j", size, vector, "keys", keep=True)
+
+    def pairs(self, name: str, steps: Expr, body: Callable[..., Stmt]) -> Stmt:
+        """The loops of a sum of pairs in each lane around `body`, which gets the step, the lane and
+        the element of a pair."""
+        c = self.c
+        roles = ["term", "lane", "dot"]
+        return nest([name, "l", "e"], (steps, c.lanes, c.together), body, roles)
+
+    def softmax(self, first: Expr, count: Expr, size: Expr) -> Stmt:
+        """Mask the scores, fold them into the running maximum and sum, exponentiate."""
+        c, zero, whole = self.c, IntImm(0), (lane_ramp(self.c.lanes),)
+        best, part = self.local("best", c.lanes), self.local("part", c.lanes)
+        new, alpha = self.local("new", 1), self.local("alpha", 1)
+
+        def mask(t: Expr, most: Buffer, at: Expr) -> Stmt:
+            value, raw = Var("s", c.dtype), Load(self.scores, (t,))
+            score = c.score(raw, self.b, self.h, self.s, simplify(first + t))
+            greater = maximum(Load(most, (at,)), value)
+            keep = seq(Store(self.scores, (t,), value), Store(most, (at,), greater))
+            return Let(value, simplify_value(score, {}), keep)
+
+        def exponential(i: Expr, lane: Expr) -> Stmt:
+            at, value = (i * c.lanes + lane,), Var("p", c.dtype)
+            e = intrin("exp", Load(self.scores, at) - Load(new, (zero,)))
+            # The rounded ones are summed, so that weights add up to 1 as they are multiplied.
+            power = cast(value, self.powers.dtype)
+            add = Store(part, (lane,), Load(part, (lane,)) + cast(power, self.c.dtype))
+            return Let(value, e, seq(Store(self.powers, at, power), add))
+
+        def rescale(d: Expr) -> Stmt:
+            return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
+
+        top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
+        rest = simplify(count // c.lanes * c.lanes)
+        total = Load(self.total, (zero,)) * Load(alpha, (zero,))
+        return within(
+            [best, part, new, alpha],
+            _lanes("best", best, lambda _: self.number(LOWEST)),
+            _set(new, top),
+            nest(
+                ["i_mask", "l_mask"],
+                [simplify(count // c.lanes), c.lanes],
+                lambda i, lane: mask(i * c.lanes + lane, best, lane),
+                ["", "lane"],
+            ),
+            loop("t_rest", simplify(count - rest), lambda t: mask(t, new, zero), lo=rest),
+            loop(
+                "t_hidden",
+                simplify(size * c.lanes - count),
+                lambda t: Store(self.scores, (t,), self.number(float("-inf"))),
+                lo=count,
+            ),
+            _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
+            _set(alpha, intrin("exp", top - greatest)),
+            _set(self.top, greatest),
+            _lanes("part", part, lambda _: self.number(0)),
+            nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
+            _set(self.total, total + VectorReduce("sum", Load(part, whole))),
+            None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
+        )
+
+    def values(self, index: Expr, first: Expr, count: Expr) -> Stmt:
+        """weighted += scores . v, a vector of the head's columns at a time."""
+        c = self.c
+        sums = self.local("sums", c.lanes)
+
+        def vector(column: Expr) -> Stmt:
+            def place(lane: Expr) -> Expr:
+                return column * c.lanes + lane
+
+            def term(t: Expr, lane: Expr) -> Stmt:
+                sizes = ((column, c.vectors), (lane, c.lanes))
+                bounds = {v: (0, n - 1) for v, n in sizes if isinstance(v, Var)}
+                v = c.v(self.b, self.h, simplify(first + t), place(lane))
+                value = intrin(
+                    "fma", Load(self.scores, (t,)), simplify_value(v, bounds), Load(sums, (lane,))
+                )
+                return Store(sums, (lane,), value)
+
+            def term_of_pairs(u: Expr, lane: Expr, e: Expr) -> Stmt:
+                pair = simplify(index * (c.block // c.together) + u)
+                v = Load(c.vbuf, (self.b, self.h, pair, place(lane) * c.together + e))
+                return add_product(sums, (lane,), Load(self.powers, (u * c.together + e,)), v)
+
+            def save(lane: Expr) -> Stmt:
+                return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
+
+            if c.together == 1:
+                total = nest(["t_sum", "l"], [count, c.lanes], term, ["term", "lane"])
+            else:
+                steps = simplify((count + (c.together - 1)) // c.together)
+                total = self.pairs("t_sum", steps, term_of_pairs)
+            return within(
+                [sums],
+                _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
+                total,
+                lanes("keep", c.lanes, save),
+            )
+
+        return loop("column", c.vectors, vector, "columns", keep=True)
+
+    def finish(self) -> Stmt:
+        """Store weighted / total, with the group's epilogue, in the group's output."""
+        c, zero = self.c, (IntImm(0),)
+        inv = self.local("inv", 1)
+
+        def store(d: Expr) -> Stmt:
+            value = Load(self.weighted, (d,)) * Load(inv, zero)
+            element = c.group.element(c.group.out_var, {c.var: lambda *_: value})
+            at = c.group.store_index(c.outer_index(self.b, self.h, self.s, d))
+            result = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
+            return Store(c.group.out, at, result)
+
+        total, none = Load(self.total, zero), self.number(0)
+        value = self.number(1) / total
+        if c.keeps_zero:  # a row that sees no key has total 0
+            value = select(none < total, value, none)
+        return within([inv], _set(inv, value), self.columns("end", store))
+
+
+def _set(b: Buffer, value: Expr) -> Stmt:
+    """b[0] = value, for a one-element buffer."""
+    return Store(b, (IntImm(0),), value)
+
+
+def _lanes(name: str, b: Buffer, value: Callable[[Expr], Expr]) -> Stmt:
+    """b[l] = value(l) for every lane."""
+    return lanes(name, b.shape[0], lambda lane: Store(b, (lane,), value(lane)))

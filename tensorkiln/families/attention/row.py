@@ -1,0 +1,144 @@
+"""Fused attention: scores, softmax and the weighted sum of the values in one kernel.
+
+Operands of 16 bits are multiplied in pairs where the target can (`wide`); softmax is of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensorkiln.families.attention.decomposition import decomposed
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.fusion import computes_nothing
+from tensorkiln.kernels.halves import of_halves
+from tensorkiln.kernels.knobs import TERMS, Knob, heights, knob, steps_knob
+from tensorkiln.kernels.layouts import is_float32, takes_pairs
+from tensorkiln.target import Target
+from tensorkiln.target.registers import highest, max_rows
+
+
+def _fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether the head size is a multiple of the vector width, and operands are packed as the
+    family asks."""
+    found = _layouts(call, out, target)
+    if found is None:
+        return False
+    asked = zip(call.args, found.operands, strict=True)
+    return all(
+        isinstance(a.type, TensorType) and want in (None, a.type.layout) for a, want in asked
+    )
+
+
+def head_sizes(call: Call) -> tuple[int | None, int | None]:
+    """The sizes of a head in the queries and in the values; None for a symbolic one."""
+    q, v = call.args[0].type, call.args[2].type
+    assert isinstance(q, TensorType) and isinstance(v, TensorType)
+    return int_value(q.shape[3]), int_value(v.shape[3])
+
+
+def lacks_types(call: Call) -> str:
+    """Why no kernel computes an attention, from its types; empty if one may."""
+    if not is_float32(call):
+        return "its operands are not all float32"
+    return _lacks_sizes(call)
+
+
+def _lacks_sizes(call: Call) -> str:
+    return "its head size is symbolic" if None in head_sizes(call) else ""
+
+
+def _lacks(call: Call, target: Target) -> str:
+    lanes = target.vector_lanes("float32")
+    depth, width = head_sizes(call)
+    if lanes == 1:
+        return "the target has no vectors"
+    pairs = call.attrs.get("wide") and takes_pairs(call, target)
+    if (reason := _lacks_sizes(call) if pairs else lacks_types(call)) or depth is None:
+        return reason
+    if depth != width:
+        return f"its queries have head size {depth}, its values {width}"
+    return f"its head size {depth} is no multiple of {lanes} lanes" if depth % lanes else ""
+
+
+def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    """Keys packed by lanes, or by lanes and pairs of features, with values packed by pairs of keys.
+    Needs vectors, float32 or a target that multiplies pairs of 16 bits, and a head size that is a
+    multiple of the vector width and the same in v as in k."""
+    if _lacks(call, target):
+        return None
+    lanes = target.vector_lanes("float32")
+    keys, values = Layout.parse(f"A B C/{lanes} D C%{lanes}"), None
+    if call.attrs.get("wide"):
+        keys = Layout.parse(f"A B C/{lanes} D/2 C%{lanes} D%2")
+        values = Layout.parse("A B C/2 D C%2")
+    return Layouts((None, keys, values, *[None] * len(call.args[3:])))
+
+
+def _multiplies_pairs(call: Call, target: Target) -> bool:
+    """Whether a kernel multiplies operands of 16 bits in pairs."""
+    wide = replace(call, attrs=Attrs.of(**{**call.attrs, "wide": True}))
+    return takes_pairs(call, target) and not _lacks(wide, target)
+
+
+def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+    """Data movement of queries, and of values that are not packed. Arithmetic would be repeated for
+    each head."""
+    moved = (0,) if call.attrs.get("wide") else (0, 2)
+    return operand in moved and computes_nothing(before)
+
+
+def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
+    """Data movement to a row-major result, and its conversion."""
+    call, t = reader.value, reader.var.type
+    moves = isinstance(call, Call) and call.op in ("transpose", "reshape", "cast")
+    return moves and isinstance(t, TensorType) and t.layout is None
+
+
+# Keys of a block: all of them up to SINGLE_BLOCK, which needs no rescaling between blocks; else
+# KEY_BLOCK. And others, of which all are whole vectors.
+SINGLE_BLOCK, KEY_BLOCK, _BLOCKS = 512, 128, (64, 128, 256, 512)
+# Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
+_VECTORS, _MOST_VECTORS = 2, 4
+
+
+def _knobs(call: Call, out: TensorType, target: Target) -> tuple[Knob, ...]:
+    q, k = (a.type for a in call.args[:2])
+    assert isinstance(q, TensorType) and isinstance(k, TensorType)
+    lanes, keys, rows = target.vector_lanes("float32"), int_value(k.shape[2]), int_value(q.shape[2])
+    whole = keys is not None and 0 < keys <= SINGLE_BLOCK
+    block = -(-keys // lanes) * lanes if whole and keys else KEY_BLOCK
+    blocks = [n for n in _BLOCKS if n % lanes == 0 and (keys is None or n < keys)]
+    tall = max_rows(target, _VECTORS)
+    terms = TERMS if target.multiplies_by_lane else 1  # then four neighbours are one load
+    return (
+        knob(
+            "rows",
+            heights(rows, highest(target, _VECTORS), tall),
+            tall,
+            "rows of queries of a tile",
+        ),
+        knob("vectors", range(1, _MOST_VECTORS + 1), _VECTORS, "vectors per row of a tile"),
+        steps_knob((head_sizes(call)[0] or 1), terms),
+        knob("keys", blocks, block, "keys of a block"),
+    )
+
+
+ATTENTION = Family(
+    op_class="attention_fused",
+    operators=("attention",),
+    fits=_fits,
+    layouts=_layouts,
+    lacks=lambda call, out, target: _lacks(call, target),
+    decompose=decomposed,
+    epilogue=_epilogue,
+    prologue=_prologue,
+    knobs=_knobs,
+    algorithm=of_halves("attention", _multiplies_pairs),
+)
+
+ROWS = (ATTENTION,)

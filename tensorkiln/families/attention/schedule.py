@@ -1,0 +1,94 @@
+"""Fused attention: scores never leave the first-level cache.
+
+A tile of queries goes through the keys block by block. The products q k^T and the weighted sums of
+values keep a few vectors per row of the tile in registers; the softmax between them works row by
+row. The program is in program.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tensorkiln.families.attention.program import Attention, attention_program
+from tensorkiln.ir.expr import int_value
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import (
+    FEW_TASKS,
+    in_lanes,
+    nest_of,
+    row_tiles,
+    share,
+    sink,
+    steps_of,
+)
+from tensorkiln.target import Target
+
+_REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
+    """Attention with injective prologues (split heads) and epilogues (merge heads)."""
+    c = Attention(group, target)
+    s = Schedule(attention_program(c), check=check)
+    tasks = s.loops(role="task")
+    sizes = [int_value(s.loop(task).extent) for task in tasks]
+    known = [n for n in sizes if n is not None]
+    few = len(known) == len(sizes) and math.prod(known) < FEW_TASKS
+    few = few and int_value(c.rows) is not None
+    if not few:
+        share(s, tasks)
+    # Steps that are the same for every row tile come first, before the tiles are copies.
+    for name in _REGISTERS:
+        s.set_scope(name, "register")
+    for loop in s.loops(role="lane"):
+        in_lanes(s, loop)
+    if (terms := group.knob("terms")) > 1:
+        for loop in s.loops(role="term"):
+            steps_of(s, loop, terms)
+    for role in ("keys", "columns"):
+        for vectors in _several(s, role, group.knob("vectors")):
+            sink(s, vectors)
+    (rows,) = s.loops(role="row")
+    for tile in row_tiles(s, rows, group.knob("rows")):
+        _tile(s, tile, 3 + (c.together > 1))
+    if few and target.has_threads:
+        _share_tiles(s)
+    return s
+
+
+def _share_tiles(s: Schedule) -> None:
+    """Divide the tiles of rows of all heads, which are few, among threads."""
+    for task in reversed(s.loops(role="task")):
+        if len(s.children(task)) > 1:  # tiles of two sizes
+            s.fission(task)
+    tiles = [x for x in s.loops(role="row") if s.loop(x).kind == "serial"]
+    for tile in tiles:
+        around = s.parent(tile)
+        if around is None or s.role(around) == "task":
+            share(s, nest_of(s, tile))
+
+
+def _several(s: Schedule, role: str, count: int) -> list[str]:
+    """Split a loop over vectors into groups of several vectors, and single ones for the rest;
+    return the loops over the vectors of a group."""
+    (loop,) = s.loops(role=role)
+    size, roles = count if s.reaches(loop, count) else 1, (role, "vector")
+    found = s.split(loop, size, (f"{loop}_0", f"o_{loop}"), "peel", roles)
+    if (rest := found.tail) is None:
+        return [found.inner]
+    return [found.inner, s.split(rest, 1, (f"{rest}_0", f"o_{rest}"), roles=roles).inner]
+
+
+def _tile(s: Schedule, rows: str, first: int) -> None:
+    """Keep the sums of a tile of rows in registers over the loops over keys, then over values. The
+    loop over blocks of keys is statement `first` of a row."""
+    blocks = s.fission(rows).parts[first]
+    inside = s.children(blocks)
+    if s.role(inside[0]) == "block":
+        s.reorder(inside[0], blocks)
+    for part in s.fission(blocks).parts:
+        outer = s.children(part)[0]
+        if s.role(outer) in ("keys", "columns"):
+            s.reorder(outer, part)
+            sink(s, part)

@@ -1,0 +1,421 @@
+"""One-pass attention on tensor cores, of float16 and bfloat16.
+
+As `families/attention/gpu.py`, but each warp has 16 queries of the block's tile, and both products
+are made of fragments (`schedule/intrin/fragments.py`):
+
+    copy queries
+    for a tile of keys:
+        copy keys and values
+        threads: scores = q k^T * scale + mask;  top = max(top, scores);  rescale own sums
+                 weights = exp(scores - top);  own sums += weights v
+
+The result fragments of two products with keys hold the same elements, in the same threads, as the
+left fragment of a product with values. So scores become weights without leaving the registers of a
+thread. Four threads share a row of scores. Scores, softmax and sums are float32; weights are
+rounded to the type of the values before they are multiplied. Results go through the shared memory
+of the queries, so that they can be stored as vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tensorkiln.arith import simplify
+from tensorkiln.families.attention.gpu_blocks import AttentionBlocks, bind_blocks, is_inside
+from tensorkiln.families.attention.program import LOWEST
+from tensorkiln.families.attention_tensor_cores.gpu_row import (
+    UNIT,
+    WarpAttentionTile,
+    tile_of,
+    whole,
+)
+from tensorkiln.families.tensor_cores.gpu_row import PAD
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.dtype import FLOAT32
+from tensorkiln.ir.expr import (
+    Broadcast,
+    Expr,
+    ExprLike,
+    IntImm,
+    Var,
+    cast,
+    const,
+    intrin,
+    logical_and,
+    maximum,
+    select,
+)
+from tensorkiln.ir.stmt import If, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import lane_ramp, loop, nest, within
+from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.fragments import chosen, joined, loaded, multiplied
+from tensorkiln.schedule.gpu.grid import bind_threads
+from tensorkiln.schedule.gpu.tiles import adjacent
+from tensorkiln.schedule.group import Group, static
+from tensorkiln.schedule.intrin.fragments import LEFT_MATRICES, RIGHT_MATRICES, SUMS
+from tensorkiln.schedule.primitives import Cooperative, Schedule
+from tensorkiln.target import Target
+from tensorkiln.target.capability import least_capability
+
+_COPY = "copy {}"  # the roles of nests that fill shared memory
+_STORE = "store"  # the role of the nest that stores to the output
+_REGISTER = "register"  # the role of loops over what a thread has in registers
+_KEPT = ("weighted", "top", "total")  # what a thread keeps while the block runs
+_AT_ONCE = 8  # most loads that a thread waits for together: each needs registers
+_FRAGMENT = 8  # elements of a left fragment, and of two right ones
+_ROWS = 2  # rows of a thread, 8 apart
+_PAIR = 2  # sums of a thread in each row of a product
+_QUAD = 4  # threads that share a row
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
+    """The schedule of attention of 16-bit floats, with data movement before and after it. None
+    where no tile fits."""
+    assert group.anchor is not None
+    tile = tile_of(group.anchor, target)
+    if tile is None:
+        return None
+    made = _Attention(group.unviewed, tile, least_capability(target))
+    s = Schedule(PrimFunc(group.name, made.group.params, made.grid(made.block)), check)
+    bind_blocks(s)
+    for name, lanes in made.lanes.items():
+        for copy in s.loops(role=_COPY.format(name)):
+            done: Cooperative = s.cooperative(copy, tile.threads, lanes)
+            rounds = static(s.loop(done.rounds).extent, "rounds of a copy")
+            # Unrolled copies load before they store, so each iteration takes registers.
+            at_once = next(n for n in range(_AT_ONCE, 0, -1) if rounds % n == 0)
+            s.unroll(s.split(done.rounds, at_once).inner if at_once < rounds else done.rounds)
+    for store in s.loops(role=_STORE):
+        s.cooperative(store, tile.threads, made.stored_lanes)
+    for b in (made.queries, made.key, made.values):
+        s.storage_align(b.name, 0, static(b.shape[1], "a row"), PAD // b.dtype.bytes)
+    bind_threads(s)
+    for name in s.loops(role=_REGISTER):
+        s.unroll(name)
+    for name in _KEPT:
+        s.set_scope(name, "register")
+    return s
+
+
+class _Attention(AttentionBlocks):
+    """The program of attention on tensor cores."""
+
+    def __init__(self, group: Group, tile: WarpAttentionTile, capability: int):
+        super().__init__(group, tile.rows, tile.keys)
+        self.tile, self.capability = tile, capability
+        self.half, self.dtype = self.dtype, FLOAT32  # of operands, and of scores and sums
+        depth, self.columns = whole(self.depth), whole(self.width)
+        self.terms = depth
+        # Its rows hold queries first, and results in the end.
+        self.queries = self._shared("queries", tile.rows, max(depth, self.columns))
+        self.key = self._shared("keys", tile.keys, depth)
+        self.values = self._shared("values", tile.keys, self.columns)
+        self.weighted = self._own("weighted", self.columns // SUMS.columns, SUMS.count)
+        self.top = self._own("top", _ROWS)  # the greatest score so far
+        self.total = self._own("total", _ROWS)  # of the exponentials of own keys
+        at = (*(Var(n) for n in ("b", "h", "s")), Var("d"))
+        operands = (("queries", self.q, self.depth), ("keys", self.k, self.depth))
+        self.lanes = {
+            name: self._vector(element(*at), at[-1], size)
+            for name, element, size in (*operands, ("values", self.v, self.width))
+        }
+        place = Load(group.out, group.store_index(self.outer_index(*at)))
+        self.stored_lanes = self._vector(place, at[-1], self.width)
+
+    def _vector(self, value: Expr, d: Var, size: int) -> int:
+        """How many elements of a head can be accessed at once."""
+        return max(1, int(adjacent((value,), ((d, IntImm(size)),), IntImm(size))))
+
+    def _shared(self, name: str, *shape: int) -> Buffer:
+        return buffer(name, shape, self.half, "shared")
+
+    def _own(self, name: str, *shape: ExprLike) -> Buffer:
+        return buffer(name, (self.tile.threads, *shape), self.dtype, "local")
+
+    def _scratch(self, name: str, *shape: int, dtype: object = FLOAT32) -> Buffer:
+        return buffer(name, shape, str(dtype), "register")
+
+    def block(self, b: Expr, first: Expr, h: Expr) -> Stmt:
+        """A tile of queries of a head, from `first` on."""
+        tile = self.tile
+
+        def step(j: Expr) -> Stmt:
+            at = simplify(j * tile.keys)
+            return seq(
+                self._copy(self.key, at, self.keys, self.depth, lambda t, d: self.k(b, h, t, d)),
+                self._copy(self.values, at, self.keys, self.width, lambda t, d: self.v(b, h, t, d)),
+                each_thread("thread", tile.threads, lambda t: self._look(t, b, h, first, at)),
+            )
+
+        return within(
+            [self.queries, self.key, self.values, self.weighted, self.top, self.total],
+            self._copy(self.queries, first, self.rows, self.depth, lambda s, d: self.q(b, h, s, d)),
+            each_thread("thread", tile.threads, self._start),
+            loop("j", self.rounds(first), step, keep=True),
+            each_thread("thread", tile.threads, self._finish),
+            nest(
+                ["i", "d"],
+                [tile.rows, self.columns],
+                lambda i, d: self._store(b, h, first, i, d),
+                [_STORE, ""],
+                True,
+            ),
+        )
+
+    # ---- global memory -------------------------------------------------------------------------
+
+    def _copy(
+        self,
+        into: Buffer,
+        first: Expr,
+        extent: Expr,
+        size: int,
+        element: Callable[[Expr, Expr], Expr],
+    ) -> Stmt:
+        """Copy rows of `size` elements, from row `first` on, to shared memory, with zeros beyond
+        the last row and element."""
+        rows = static(into.shape[0], "rows")
+        lanes = self.lanes[into.name]
+
+        def copy(j: Expr, d: Expr) -> Stmt:
+            at = simplify(first + j)
+            store = Store(into, (j, d), simplify_value(element(at, d), {}))
+            known = is_inside(at, extent, rows) + self._whole(d, size, lanes)
+            zero = Store(into, (j, d), const(0, self.half))
+            return If(logical_and(*known), store, zero) if known else store
+
+        names, role = ["j", "d"], _COPY.format(into.name)
+        return nest(names, [rows, whole(size)], copy, [role, ""], True)
+
+    def _whole(self, d: Expr, size: int, lanes: int) -> list[Expr]:
+        """The condition that a vector is inside of a head, as a list."""
+        return is_inside(d // lanes * lanes if lanes > 1 else d, IntImm(size), whole(size))
+
+    def _store(self, b: Expr, h: Expr, first: Expr, i: Expr, d: Expr) -> Stmt:
+        s = simplify(first + i)
+        value = Load(self.queries, (i, d))
+        element = self.group.element(self.group.out_var, {self.var: lambda *_: value})
+        result = simplify_value(element(*([IntImm(0)] * self.group.out_type.ndim)), {})
+        index = self.group.store_index(self.outer_index(b, h, s, d))
+        made = Store(self.group.out, index, result)
+        known = is_inside(s, self.rows, self.tile.rows)
+        known += self._whole(d, self.width, self.stored_lanes)
+        return If(logical_and(*known), made) if known else made
+
+    # ---- threads -------------------------------------------------------------------------------
+
+    def _first(self, t: Expr) -> Expr:
+        """The first row, in the tile, of the warp of thread t."""
+        return t // WARP_THREADS * UNIT
+
+    def _each_row(self, body: Callable[[Expr], Stmt]) -> Stmt:
+        return loop("r", _ROWS, body, _REGISTER)
+
+    def _start(self, t: Expr) -> Stmt:
+        def clear(c: Expr) -> Stmt:
+            zero = Broadcast(const(0, self.dtype), SUMS.count)
+            return Store(self.weighted, (t, c, lane_ramp(SUMS.count)), zero)
+
+        def row(r: Expr) -> Stmt:
+            top = Store(self.top, (t, r), const(LOWEST, self.dtype))
+            return seq(top, Store(self.total, (t, r), const(0, self.dtype)))
+
+        columns = loop("c", self.columns // SUMS.columns, clear, _REGISTER)
+        return seq(self._each_row(row), columns)
+
+    def _look(self, t: Expr, b: Expr, h: Expr, first: Expr, at: Expr) -> Stmt:
+        """Process the tile of keys and values in shared memory."""
+        products = self.tile.keys // SUMS.columns
+        sums = self._scratch("sums", products, SUMS.count)  # of products, in vectors
+        scores = self._scratch("scores", products, SUMS.count)  # and one by one
+        alpha = self._scratch("alpha", _ROWS)
+        best = self._scratch("best", _ROWS)
+        return within(
+            [sums, scores, alpha, best],
+            self._products(t, sums),
+            self._mask(t, b, h, first, at, sums, scores, best),
+            self._softmax(t, scores, best, alpha),
+            self._rescale(t, alpha),
+            self._weigh(t, scores),
+        )
+
+    def _products(self, t: Expr, sums: Buffer) -> Stmt:
+        """Multiply the queries of a warp by all keys in shared memory."""
+        a = self._scratch("a", _FRAGMENT, dtype=self.half)
+        b = self._scratch("b", _FRAGMENT, dtype=self.half)
+        zero = Broadcast(const(0, self.dtype), SUMS.count)
+
+        def clear(c: Expr) -> Stmt:
+            return Store(sums, (c, lane_ramp(SUMS.count)), zero)
+
+        def term(k: Expr) -> Stmt:
+            queries = loaded(self.queries, False, LEFT_MATRICES, t, self._first(t), k * UNIT)
+
+            def keys(c: Expr) -> Stmt:
+                found = loaded(self.key, False, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
+                return self._both(b, found, a, lambda half: (sums, (simplify(c * 2 + half),)))
+
+            store = Store(a, (lane_ramp(_FRAGMENT),), queries)
+            return seq(store, loop("c", self.tile.keys // UNIT, keys, _REGISTER))
+
+        return within(
+            [a, b],
+            loop("c", self.tile.keys // SUMS.columns, clear, _REGISTER),
+            loop("k", self.terms // UNIT, term, _REGISTER),
+        )
+
+    def _both(
+        self,
+        into: Buffer,
+        right: Expr,
+        left: Buffer,
+        place: Callable[[int], tuple[Buffer, tuple[Expr, ...]]],
+    ) -> Stmt:
+        """Add the products of `left` with two right factors, loaded together, to the sums at
+        `place(0)` and `place(1)`."""
+        every, half = lane_ramp(_FRAGMENT), _FRAGMENT // 2
+        found: list[Stmt] = [Store(into, (every,), right)]
+        for k in range(2):
+            sums, index = place(k)
+            at = (*index, lane_ramp(SUMS.count))
+            y = chosen(Load(into, (every,)), tuple(range(k * half, (k + 1) * half)))
+            value = multiplied(Load(left, (every,)), y, Load(sums, at), self.capability)
+            found.append(Store(sums, at, value))
+        return seq(*found)
+
+    def _mask(
+        self,
+        t: Expr,
+        b: Expr,
+        h: Expr,
+        first: Expr,
+        at: Expr,
+        sums: Buffer,
+        scores: Buffer,
+        best: Buffer,
+    ) -> Stmt:
+        """Turn products into scores, and find the maximum of each row of a thread."""
+        hidden = const(float("-inf"), self.dtype)
+
+        def apart(c: Expr) -> Stmt:
+            own = Load(sums, (c, lane_ramp(SUMS.count)))
+            every = range(SUMS.count)
+            return seq(*(Store(scores, (c, IntImm(e)), chosen(own, (e,))) for e in every))
+
+        def one(c: Expr, r: Expr, e: Expr) -> Stmt:
+            place = c, simplify(r * _PAIR + e)
+            row, column = SUMS.place(t % WARP_THREADS, place[1])
+            row = simplify(first + self._first(t) + row)
+            key = simplify(at + c * SUMS.columns + column)
+            score = simplify_value(self.score(Load(scores, place), b, h, row, key), {})
+            known = is_inside(key, self.keys, self.tile.keys)
+            if self.mask is None and known:
+                score, known = select(known[0], score, hidden), []
+            elif self.mask is not None:
+                known += is_inside(row, self.rows, self.tile.rows)
+            value = Var("s", self.dtype)
+            greater = Store(best, (r,), maximum(Load(best, (r,)), value))
+            body = Let(value, score, seq(Store(scores, place, value), greater))
+            return If(logical_and(*known), body, Store(scores, place, hidden)) if known else body
+
+        count = self.tile.keys // SUMS.columns
+        return seq(
+            self._each_row(lambda r: Store(best, (r,), const(LOWEST, self.dtype))),
+            loop("c", count, apart, _REGISTER),
+            nest(["c", "r", "e"], [count, _ROWS, _PAIR], one, [_REGISTER] * 3),
+        )
+
+    def _softmax(self, t: Expr, scores: Buffer, best: Buffer, alpha: Buffer) -> Stmt:
+        """Update maxima and sums of exponentials, and replace scores by weights."""
+
+        def row(r: Expr) -> Stmt:
+            own, new = (t, r), Var("new", self.dtype)
+            top = Load(self.top, own)
+            # The four threads of a row are neighbours, so they can exchange values without shared
+            # memory.
+            most = maximum(top, intrin("subgroup_max", Load(best, (r,)), IntImm(_QUAD)))
+            steps = seq(
+                Store(alpha, (r,), _exp(top - new)),
+                Store(self.top, own, new),
+                Store(self.total, own, Load(self.total, own) * Load(alpha, (r,))),
+            )
+            return Let(new, most, steps)
+
+        def weight(c: Expr, r: Expr, e: Expr) -> Stmt:
+            place, own, value = (c, simplify(r * _PAIR + e)), (t, r), Var("p", self.dtype)
+            power = _exp(Load(scores, place) - Load(self.top, own))
+            add = Store(self.total, own, Load(self.total, own) + value)
+            return Let(value, power, seq(Store(scores, place, value), add))
+
+        extents = [self.tile.keys // SUMS.columns, _ROWS, _PAIR]
+        weights = nest(["c", "r", "e"], extents, weight, [_REGISTER] * 3)
+        return seq(self._each_row(row), weights)
+
+    def _rescale(self, t: Expr, alpha: Buffer) -> Stmt:
+        def rescale(c: Expr) -> Stmt:
+            at = (t, c, lane_ramp(SUMS.count))
+            return Store(self.weighted, at, Load(self.weighted, at) * self._by_row(alpha))
+
+        return loop("c", self.columns // SUMS.columns, rescale, _REGISTER)
+
+    def _by_row(self, factors: Buffer) -> Expr:
+        """A vector with a factor for each sum of a thread in a product, from a factor per row."""
+        return joined([Load(factors, (IntImm(e // _PAIR),)) for e in range(SUMS.count)])
+
+    def _weigh(self, t: Expr, scores: Buffer) -> Stmt:
+        """Add the values in shared memory, times their weights."""
+        a = self._scratch("w", _FRAGMENT, dtype=self.half)
+        b = self._scratch("v", _FRAGMENT, dtype=self.half)
+
+        def keys(k: Expr) -> Stmt:
+            parts: list[Expr] = [
+                Load(scores, (simplify(k * 2 + half), IntImm(e)))
+                for half in range(2)
+                for e in range(SUMS.count)
+            ]
+            weights = Store(a, (lane_ramp(_FRAGMENT),), cast(joined(parts), self.half))
+
+            def values(c: Expr) -> Stmt:
+                found = loaded(self.values, True, RIGHT_MATRICES, t, c * UNIT, k * UNIT)
+                return self._both(
+                    b, found, a, lambda half: (self.weighted, (t, simplify(c * 2 + half)))
+                )
+
+            return seq(weights, loop("c", self.columns // UNIT, values, _REGISTER))
+
+        return within([a, b], loop("k", self.tile.keys // UNIT, keys, _REGISTER))
+
+    def _finish(self, t: Expr) -> Stmt:
+        """Divide by the sums of all exponentials, and store to the shared memory of the queries."""
+        inverse = self._scratch("inverse", _ROWS)
+
+        def row(r: Expr) -> Stmt:
+            all_ = Var("all", self.dtype)
+            value = const(1, self.dtype) / all_
+            if self.keeps_zero:  # a row that sees no key has total 0
+                zero = const(0, self.dtype)
+                value = select(zero < all_, value, zero)
+            total = intrin("subgroup_sum", Load(self.total, (t, r)), IntImm(_QUAD))
+            return Let(all_, total, Store(inverse, (r,), value))
+
+        def store(c: Expr) -> Stmt:
+            sums = Load(self.weighted, (t, c, lane_ramp(SUMS.count))) * self._by_row(inverse)
+            made = []
+            for first in range(0, SUMS.count, _PAIR):
+                row, column = SUMS.place(t % WARP_THREADS, IntImm(first))
+                at = simplify(self._first(t) + row)
+                pair = cast(chosen(sums, (first, first + 1)), self.half)
+                index = (at, lane_ramp(_PAIR, simplify(c * SUMS.columns + column)))
+                made.append(Store(self.queries, index, pair))
+            return seq(*made)
+
+        columns = loop("c", self.columns // SUMS.columns, store, _REGISTER)
+        return within([inverse], self._each_row(row), columns)
+
+
+def _exp(x: Expr) -> Expr:
+    """exp(x), by the device's power of two."""
+    return intrin("thread_exp2", x * const(math.log2(math.e), x.dtype))

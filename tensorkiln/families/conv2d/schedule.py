@@ -1,0 +1,149 @@
+"""Direct convolution on channel blocks.
+
+The accumulators of a tile of output pixels times one panel of channels stay in registers over the
+whole sum. Threads share the panels, and the rows too when panels are few. The program is in
+program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tensorkiln.families.conv2d.program import Conv, conv2d_program
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.kernels.knobs import SUM_TERMS
+from tensorkiln.kernels.tiles import tiles
+from tensorkiln.schedule.build import PARALLEL_WORK
+from tensorkiln.schedule.group import Group, static
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import FEW_TASKS, fetch_ahead, nest_of, share, sink
+from tensorkiln.target import Target
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
+    """Direct convolution with its elementwise epilogue."""
+    c = Conv(group)
+    pixels, terms = group.knob("pixels"), group.knob("terms")
+    c.piece = group.knob("piece", SUM_TERMS)
+    set_patch(c, pixels, max(4, min(8, (pixels + 1) // 2)))
+    c.tile = pixels if c.is_open else 0
+    s = Schedule(conv2d_program(c), check=check)
+    for loop in s.loops(role="channel"):
+        s.unroll(s.split(loop, terms).inner if c.step // c.together > terms else loop)
+    if group.knob("unrolled", 0):
+        for loop in s.loops(role="kernel_column"):
+            s.unroll(loop)
+    rows = min(pixels, group.knob("rows", 1))
+    if c.is_open:
+        for pixel in s.loops(role="pixel"):
+            sink(s, pixel)
+    else:
+        (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+        register_tiles(s, row, column, rows, pixels // rows)
+    s.set_scope("part" if "part" in s.blocks() else "total", "register")
+    fetch_ahead(s, c.w, group.knob("fetch"))
+    first = group.knob("rows_first", 0)
+    if first:
+        _rows_first(s)
+    if target.has_threads:
+        if first:
+            share_nests(s, c, s.loops(role="panel"))
+        else:
+            share_pixels(s, c, rows_are_tasks=len(tiles(c.rows, rows)) == 1)
+    return s
+
+
+def set_patch(c: Conv, columns: int, rows: int) -> None:
+    """Choose the patches of an image of unknown size: whole rows; where there are few rows, pieces
+    of rows, each of whole register tiles and with enough work for a thread."""
+    known = int_value(c.height)
+    if not c.is_open:
+        return
+    if known is None or known > rows:
+        c.patch = (rows, 0)
+        return
+    tile = known * columns * c.vectors * c.lanes * c.taps // 8
+    c.patch = (0, columns * max(1, -(-PARALLEL_WORK // tile)))
+
+
+def register_tiles(s: Schedule, h: str, w: str, rows: int, cols: int) -> None:
+    """Cut loops h and w over the pixels of an image into tiles of at most rows x cols and keep the
+    sums of each in registers."""
+    s.split_even(w, cols)
+    for part in s.split_even(h, rows).parts:
+        outer, r = part.loops
+        if len(s.children(r)) > 1:  # columns of two sizes
+            s.fission(r)
+        for r in s.children(outer):
+            (w,) = s.children(r)
+            (q,) = s.children(w)
+            s.reorder(w, r, q)
+            sink(s, r, q)
+
+
+class _Work(Protocol):
+    """What a convolution has to share among threads: its output; scalar operations per image."""
+
+    ot: TensorType
+    panels: int
+    work: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows or columns are unknown."""
+
+
+def share_pixels(s: Schedule, c: _Work, rows_are_tasks: bool) -> None:
+    """Divide the work among threads: panels; if there are few panels, strips of rows; if there are
+    few rows too, as in a signal, which has one, tiles of columns."""
+    batch = int_value(c.ot.shape[0]) or 1
+    if batch * c.work <= PARALLEL_WORK:
+        return
+    outer = [*s.loops(role="batch"), *s.loops(role="panel")]
+    if not rows_are_tasks and batch * c.panels >= FEW_TASKS:
+        share(s, outer)
+        return
+    if c.is_open:
+        _separate(s)
+        share_nests(s, c, s.loops(role="patch"))
+        return
+    strips = {x: static(s.loop(x).extent, "strips of rows") for x in s.loops(role="row")}
+    few = any(batch * c.panels * count < FEW_TASKS for count in strips.values())
+    for row in strips if few else ():
+        if len(s.children(row)) > 1:
+            s.fission(row)
+    _separate(s)
+    for row in s.loops(role="row"):
+        columns = [x for x in s.children(row) if few and s.role(x) == "column"]
+        share(s, nest_of(s, columns[0] if columns else row))
+
+
+def share_nests(s: Schedule, c: _Work, loops: Sequence[str]) -> None:
+    """Divide the iterations of each loop, with the loops around it, among threads, if there is work
+    for them."""
+    if (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK:
+        for loop in loops:
+            share(s, nest_of(s, loop))
+
+
+def _separate(s: Schedule) -> None:
+    """Give the halo's stores, the phases, and row tiles of two sizes loop nests of their own."""
+    outer = [*s.loops(role="batch"), *s.loops(role="panel"), *s.loops(role="phase")]
+    for loop in reversed(outer):
+        if len(s.children(loop)) > 1:
+            s.fission(loop)
+
+
+def _rows_first(s: Schedule) -> None:
+    """Compute all panels of a few rows before the next rows, whose pixels then are in the cache.
+
+    for panel: halo; for rows   ->   for panel: halo
+                                     for rows, panel
+    """
+    _separate(s)
+    for rows in s.loops(role="row"):
+        panel = s.parent(rows)
+        if panel is not None and s.role(panel) == "panel":
+            s.reorder(rows, panel)

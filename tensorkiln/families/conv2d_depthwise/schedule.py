@@ -1,0 +1,71 @@
+"""Depthwise convolution on channel blocks: the program is that of `families/conv2d/program.py`."""
+
+from __future__ import annotations
+
+from tensorkiln.families.conv2d.program import Conv, conv2d_program
+from tensorkiln.families.conv2d.schedule import register_tiles, set_patch, share_pixels
+from tensorkiln.families.conv2d_depthwise.knobs import DEPTHWISE
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import sink
+from tensorkiln.target import Target
+
+# Rows of a patch of an image of unknown size, of a depthwise convolution: few enough that threads
+# share small images evenly.
+_ROWS = 6
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
+    """One filter per channel: its weights stay in registers over a tile of pixels."""
+    c = Conv(group)
+    set_patch(c, DEPTHWISE, _ROWS)
+    s = Schedule(conv2d_program(c), check=check)
+    # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
+    columns, rows_of_taps = s.loops(role="kernel_column"), s.loops(role="kernel_row")
+    for loop in (*columns, *(rows_of_taps if group.knob("unrolled", 0) else ())):
+        s.unroll(loop)
+    cols, rows = group.knob("columns"), group.knob("rows")
+    if c.is_open:
+        _open_tiles(s, cols, rows)
+    else:
+        (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+        register_tiles(s, row, column, rows, cols)
+    s.set_scope("total", "register")
+    if target.has_threads:
+        share_pixels(s, c, rows_are_tasks=False)
+    return s
+
+
+def _open_tiles(s: Schedule, cols: int, rows: int) -> None:
+    """Cut patches of unknown extents into register tiles of `cols` columns of a row. Left-over
+    columns go into narrower tiles, of as many rows as fit the registers then, at most `rows`;
+    left-over rows one by one."""
+    (h,), (w,) = s.loops(role="row"), s.loops(role="column")
+    rest: str | None = w
+    for size in dict.fromkeys((cols, max(1, cols // 3), 1)):
+        (w,) = s.children(h)
+        if not s.reaches(w, size):
+            continue
+        found = s.split(w, size, tail="peel")
+        rest = found.tail
+        part, *others = s.fission(h).parts if rest else (h,)
+        _tiles_of_rows(s, part, min(rows, max(1, cols // size)))
+        if rest is None:
+            return
+        (h,) = others
+
+
+def _tiles_of_rows(s: Schedule, h: str, rows: int) -> None:
+    """Cut the loop over rows around tiles of columns into tiles of `rows` and of single rows."""
+    if rows > 1 and s.reaches(h, rows):
+        found = s.split(h, rows, tail="peel")
+        (w,) = s.children(found.inner)
+        (q,) = s.children(w)
+        s.reorder(w, found.inner, q)
+        sink(s, found.inner, q)
+        if found.tail is None:
+            return
+        h = found.tail
+    (w,) = s.children(h)
+    (q,) = s.children(w)
+    sink(s, q)

@@ -1,0 +1,173 @@
+"""The schedule for groups without a schedule of their own: elementwise, injective, reductions.
+
+Vector lanes run over the innermost memory axis of the output when the loads allow it, else over the
+innermost axis of a reduction; threads share the outer axes. The program is in program.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tensorkiln.families.loops.program import (
+    UNKNOWN,
+    Blocked,
+    Flat,
+    Merged,
+    OutputRegion,
+    RowMajor,
+    loops_program,
+    regions_of,
+)
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.stmt import Alloc
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.kernels.knobs import CHAINS
+from tensorkiln.schedule.build import PARALLEL_WORK
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
+from tensorkiln.schedule.primitives import Schedule, Split
+from tensorkiln.schedule.register_tile import FEW_TASKS, nest_of, share, with_inner
+from tensorkiln.target import Target
+
+# Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
+_CHUNK = 64
+# With fewer planes than this, threads share each of them, not planes.
+_FEW_PLANES = 16
+# Iterations of a chunk of an unknown number of rows. Shorter rows stay in one loop: the same loop
+# behind chunks, which is all that few rows run, took 0.8 us for argmax of 100 x 3 instead of 0.4.
+_MOST_IN_CHUNK = 512
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule:
+    """Any group whose operators all have tensor programs."""
+    regions = regions_of(group, target)
+    s = Schedule(loops_program(group, regions), check=check)
+    rests = [_flat(s, r) if isinstance(r, Flat) else _nest(s, r) for r in regions]
+    for loop in s.loops(role="term"):
+        # Not if the lanes are inside the loop already, nor in the remainder of a vectorized loop,
+        # where each result is to be summed in the same order as in the vectors.
+        if s.children(loop)[0] in s.blocks() and not _is_inside(s, loop, rests):
+            sum_in_lanes(s, loop, regions[0].lanes, group.knob("chains", CHAINS))
+    in_vectors(s)
+    buffers = dict.fromkeys(t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc))
+    for name in buffers:
+        s.set_scope(name, "register")
+    return s
+
+
+def _flat(s: Schedule, r: Flat) -> str | None:
+    """Vectorize the loop, and share it in chunks of vectors when there is work for threads. Return
+    the loop over the elements that are left over."""
+    found = _vectors(s, r)
+    if found is None:
+        return None
+    s.vectorize(found.inner)
+    if r.parallel and s.reaches(found.outer, _CHUNK):
+        s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+    return found.tail
+
+
+def _nest(s: Schedule, r: OutputRegion) -> str | None:
+    """Vectorize the nest, then share its outer loops among threads. Return the loop over the
+    elements that are left over."""
+    found = None
+    if r.vector == r.named("channel"):
+        innermost(s, *s.loops(role=r.vector))
+    else:
+        found = _vectors(s, r)
+        if found is not None:
+            innermost(s, found.inner)
+    if isinstance(r, Merged) and r.planes < _FEW_PLANES:
+        if found is not None and r.parallel and s.reaches(found.outer, _CHUNK):
+            s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+    elif isinstance(r, Blocked) and r.parallel and r.blocks < FEW_TASKS:
+        _pixels(s, r)
+    else:
+        _tasks(s, r)
+    return found.tail if found is not None else None
+
+
+def _pixels(s: Schedule, r: Blocked) -> None:
+    """Share rows of pixels among threads, of all blocks of channels, which are few; where rows are
+    few as well, as in a signal, the columns too."""
+    for loop in reversed(s.loops(role=r.named("outer"))):
+        if len(s.children(loop)) > 1:  # the halo
+            s.fission(loop)
+    for loop in s.loops(role=r.named("row")) or s.loops(role=r.named("column")):
+        share(s, with_inner(s, nest_of(s, loop)))
+
+
+def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:
+    """Whether a loop is nested in one of the others."""
+    around = s.parent(loop)
+    while around is not None and around not in others:
+        around = s.parent(around)
+    return around is not None
+
+
+def _vectors(s: Schedule, r: OutputRegion) -> Split | None:
+    """Split the loop with role `r.vector` into vectors and lanes; None if there is no such loop, or
+    it is shorter than a vector."""
+    for loop in s.loops(role=r.vector) if r.vector else ():
+        if s.reaches(loop, r.lanes):
+            names = (f"{loop}_0", f"l{r.number}")
+            found: Split = s.split(loop, r.lanes, names, "peel", (r.vector, "lane"))
+            return found
+    return None
+
+
+def innermost(s: Schedule, lane: str) -> None:
+    """Move a loop inside all loops that it holds, and vectorize it there.
+
+    for l:                          acc[0:16] = 0
+        acc[0] = 0                  for k:
+        for k:               ->         acc[0:16] = acc[0:16] + x[k, 0:16]
+            acc[0] += x[k, l]       out[0:16] = acc[0:16]
+        out[l] = acc[0]
+    """
+    inside = s.children(lane)
+    if len(inside) > 1:
+        for part in s.fission(lane).parts:
+            innermost(s, part)
+        return
+    nest: list[str] = []
+    while len(inside) == 1 and inside[0] in s.loops():
+        nest.append(inside[0])
+        inside = s.children(inside[0])
+    if nest:
+        s.reorder(*nest, lane)
+        innermost(s, lane) if len(inside) > 1 else s.vectorize(lane)
+        return
+    s.vectorize(lane)
+
+
+def _tasks(s: Schedule, r: OutputRegion) -> None:
+    """Fuse the outer loops into one parallel loop if there is work for several threads; if each
+    element is a reduction, with the loop over vectors or elements. Where a dimension of it is
+    unknown, threads get chunks of iterations, each of which is worth a thread."""
+    if not r.around:
+        return
+    nest: list[str] = []
+    roles = [r.named("outer"), *([r.named("element")] if r.reduces else [])]
+
+    def is_task(loop: str) -> bool:
+        return s.role(loop) in roles
+
+    inside = [n for n in s.loops() if s.parent(n) is None and is_task(n)][:1]
+    while len(inside) == 1 and is_task(inside[0]):
+        nest.append(inside[0])
+        inside = list(s.children(inside[0]))
+    extents = [int_value(s.loop(n).extent) for n in nest]
+    if None not in extents or not isinstance(r, RowMajor):
+        if r.parallel:
+            share(s, nest)
+        return
+    iteration = r.work // math.prod(n or UNKNOWN for n in extents)
+    chunk = PARALLEL_WORK // max(1, iteration)
+    if chunk <= 1:
+        share(s, nest)
+        return
+    tasks = s.fuse(*nest) if len(nest) > 1 else nest[0]
+    if chunk <= _MOST_IN_CHUNK and s.reaches(tasks, chunk):
+        s.parallel(s.split(tasks, chunk, tail="peel").outer)

@@ -1,0 +1,149 @@
+"""Products on tensor cores: which types are multiplied, and the tile of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.family import Family, operators_of
+from tensorkiln.kernels.fusion import elementwise_epilogue, light
+from tensorkiln.target import Target
+from tensorkiln.target.capability import copies_ahead, least_capability, most_shared
+from tensorkiln.target.gpus import TENSOR_CORES
+
+_BYTES = ("int8", "uint8")
+FACTORS = frozenset(
+    {("float16", "float16"), ("bfloat16", "bfloat16"), *((a, b) for a in _BYTES for b in _BYTES)}
+)
+TF32 = ("float32", "float32")
+
+_UNIT = 16  # rows and columns of the smallest tile of a warp
+_LARGEST, _USUAL = 128, 64
+_FULL = 128  # with fewer tiles a device is not full, and smaller tiles are better
+_LEAST = 8  # with fewer rows or columns, most of a tile would be computed in vain
+_WARPS = 4  # of a block, at most
+_TERMS = 64  # bytes of terms that a tile gets at a time
+MMA_TERMS = 32  # bytes of terms of one instruction
+PAD = 16  # bytes behind each row of shared memory
+_SUM = 4  # bytes of a sum
+
+
+_OF_SYSTEM = 1 << 10  # bytes of shared memory of each block that the system takes
+_REGISTERS = 256 << 10  # bytes of a multiprocessor's registers
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile:
+    """A tile of `rows` x `columns` sums of a block of `down` x `across` warps, which gets
+    `term_bytes` bytes of terms at a time."""
+
+    rows: int
+    columns: int
+    term_bytes: int
+    down: int
+    across: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.down * self.across * WARP_THREADS
+
+    @property
+    def of_warp(self) -> tuple[int, int]:
+        """(rows, columns) of the part of a warp."""
+        return self.rows // self.down, self.columns // self.across
+
+    @property
+    def factors(self) -> int:
+        """An upper bound on the bytes of shared memory of the tiles of both factors."""
+        return (self.rows + self.columns) * (self.term_bytes + PAD)
+
+    @property
+    def shared(self) -> int:
+        """The same, with 16 rows of the sums of each warp."""
+        return self.factors + self.down * _UNIT * (self.columns * _SUM + PAD)
+
+
+def stages_of(
+    rows: int, columns: int, factors: int, rest: int, rounds: int | None, target: Target
+) -> int:
+    """Into how many parts shared memory is divided for the factors of a tile, of `factors` bytes
+    each, beside `rest` bytes. As many as the target asks for and as there are rounds, but not so
+    many that fewer blocks (of at most two) fit a multiprocessor than their registers allow."""
+    asked = target["matmul_stages"]
+    assert isinstance(asked, int)
+    if not copies_ahead(target) or asked == 1:
+        return 1
+    blocks = 1 if 2 * rows * columns * _SUM >= _REGISTERS else 2
+    room = (most_shared(target) + _OF_SYSTEM) // blocks - _OF_SYSTEM
+    return max(1, min(asked, (room - rest) // factors, asked if rounds is None else rounds))
+
+
+def warp_tile(
+    rows: int | None, columns: int | None, batch: int, term_bytes: int | None, target: Target
+) -> WarpTile | None:
+    """The tile for a product of these extents, None being unknown. None if it has too few rows or
+    columns, or if blocks of the target are too small."""
+    if min(_LEAST if n is None else n for n in (rows, columns)) < _LEAST:
+        return None
+    threads, shared = target["max_num_threads"], target["max_shared_memory_per_block"]
+    assert isinstance(threads, int) and isinstance(shared, int)
+    sizes = [_size(rows), _size(columns)]
+    tiles = batch * ((rows or _USUAL) // _LARGEST) * ((columns or _USUAL) // _LARGEST)
+    if sizes == [_USUAL, _USUAL] and tiles >= _FULL:
+        sizes = [_LARGEST, _LARGEST]
+    terms = _TERMS if term_bytes is None or term_bytes > MMA_TERMS else MMA_TERMS
+    down, across = _warps(sizes[0], sizes[1], min(_WARPS, threads // WARP_THREADS))
+    found = WarpTile(sizes[0], sizes[1], terms, down, across)
+    return found if down and found.shared <= shared else None
+
+
+def _size(extent: int | None) -> int:
+    """The least power of two, from _UNIT to _USUAL, that is at least `extent`; _USUAL if it is
+    unknown or larger."""
+    size = _UNIT
+    while size < _USUAL and (extent is None or size < extent):
+        size *= 2
+    return size
+
+
+def _warps(rows: int, columns: int, most: int) -> tuple[int, int]:
+    """(warps along rows, warps along columns) of a tile, at most `most` in all, such that the part
+    of each is as square as possible and at least _UNIT x _UNIT. (0, 0) if a block has no room for a
+    warp."""
+    if not most:
+        return 0, 0
+    down = across = 1
+    while down * across * 2 <= most and max(rows // down, columns // across) > _UNIT:
+        if rows // down >= columns // across:
+            down *= 2
+        else:
+            across *= 2
+    return down, across
+
+
+def _fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether all architectures of the target multiply such factors."""
+    if len(call.args) < 2:
+        return False
+    types = [a.type for a in call.args[:2]]
+    left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
+    rounded = (left, right) == TF32 and target["matmul_precision"] == "tf32"
+    if not rounded and (left, right) not in FACTORS:
+        return False
+    return least_capability(target) >= TENSOR_CORES[left]
+
+
+CONTRACTION = Family(
+    op_class="gpu_tensor_cores",
+    operators=operators_of("contraction"),
+    fits=_fits,
+    epilogue=elementwise_epilogue,
+    prologue=light,
+    inplace=True,
+    devices=("cuda",),
+    before=("contraction",),
+)
+
+ROWS = (CONTRACTION,)

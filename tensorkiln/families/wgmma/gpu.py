@@ -1,0 +1,217 @@
+"""Sums of products (`schedule/gpu/products.py`) of float16 or bfloat16 by warpgroups: wgmma of
+sm_90a.
+
+A block has one or two warpgroups, each of which computes 64 rows of the tile, all of its columns.
+In each round 64 terms of both factors are copied to shared memory, with zeros beyond the last row,
+column or term, in the permuted rows that the instruction reads (`schedule/intrin/warpgroup.py`).
+All threads copy, for later rounds (`families/tensor_cores/factors.py`); or a producer warp does
+(`ir/rings.py`), by its threads or by TMA.
+
+Sums stay in registers, as float32. In the end they go through shared memory, 64 columns at a time,
+and threads compute the rest of the group from there, in the order of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorkiln.arith import simplify
+from tensorkiln.families.tensor_cores.factors import (
+    ROUND,
+    Factor,
+    copy_ahead,
+    divide_copies,
+    factors_of,
+    fill,
+    how_copied,
+)
+from tensorkiln.families.wgmma.gpu_row import (
+    HALVES,
+    OUT_COLUMNS,
+    PAD,
+    WarpgroupTile,
+    warpgroup_tile,
+)
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.device_instructions import (
+    MATRIX_ALIGN,
+    WARP_THREADS,
+    WARPGROUP_ROWS,
+    WARPGROUP_TERMS,
+    WARPGROUP_THREADS,
+)
+from tensorkiln.ir.dtype import FLOAT32
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Shuffle, cast, const, int_value, intrin
+from tensorkiln.ir.stmt import PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.build import lane_ramp, loop, nest, within
+from tensorkiln.schedule.gpu.block import each_thread
+from tensorkiln.schedule.gpu.grid import bind_threads
+from tensorkiln.schedule.gpu.products import Product
+from tensorkiln.schedule.gpu.tiles import Side, TiledProduct, bind_tiles, tiled_product
+from tensorkiln.schedule.group import Group, inplace_params, product
+from tensorkiln.schedule.intrin.fragments import SUMS, warpgroup_sums
+from tensorkiln.schedule.intrin.warpgroup import swizzled, warpgroup_mma_name, whole_rows
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.target import Target
+from tensorkiln.target.gpus import OWN_WARP
+
+_REGISTER = "register"  # the role of loops over what a thread has in registers
+_STORE = "store"  # the role of nests that store to the output
+
+
+def schedule(group: Group, target: Target, check: bool = False) -> Schedule | None:
+    """The schedule of a group whose output elements are functions of one sum of products of float16
+    or bfloat16. None if it is not such a product, or has too few rows or columns for tiles."""
+    group, found = tiled_product(group)
+    factors = None if found is None else factors_of(found)
+    if found is None or factors is None or any(x.dtype.name not in HALVES for x in factors):
+        return None
+    rows, columns, batch = (
+        int_value(product(tuple(e for _, e in axes)))
+        for axes in (found.rows, found.columns, found.batch)
+    )
+    tile = warpgroup_tile(rows, columns, batch or 1, target)
+    if tile is None:
+        return None
+    made = _Tiles(group, found, tile, factors)
+    s = Schedule(
+        PrimFunc(group.name, group.params, made.stmt(), inplace=inplace_params(group)), check
+    )
+    bind_tiles(s)
+    both = made.left, made.right
+    producers = WARP_THREADS if _has_producers(tile, target) else 0
+    by_maps = bool(producers) and target["matmul_copies"] == "tma"
+    ahead = copy_ahead(s, both, made.of, tile, made.out, target, producers, by_maps)
+    for factor in both:
+        divide_copies(s, factor, producers if ahead and producers else tile.threads)
+    for name in s.loops(role=_STORE):
+        s.cooperative(name, tile.threads, made.lanes)
+    # Padding puts the rows that a warp writes at once into different banks.
+    s.storage_align(made.out.name, 0, OUT_COLUMNS, PAD)
+    bind_threads(s)
+    for name in s.loops(role=_REGISTER):
+        s.unroll(name)
+    for name in ("sums", "parts"):
+        s.set_scope(name, "register")
+    return s
+
+
+def _has_producers(tile: WarpgroupTile, target: Target) -> bool:
+    """Whether a block has a producer warp: the target asks for one, and the block has room for
+    it."""
+    most = target["max_num_threads"]
+    assert isinstance(most, int)
+    return target["matmul_copies"] in OWN_WARP and tile.threads + WARP_THREADS <= most
+
+
+class _Tiles:
+    """The program of a product in tiles."""
+
+    def __init__(
+        self, group: Group, p: Product, tile: WarpgroupTile, factors: tuple[Expr, Expr]
+    ) -> None:
+        self.p, self.tile = p, tile
+        self.of = TiledProduct(group, p, tile.rows, tile.columns, WARPGROUP_TERMS, factors)
+        self.left = _matrices("left", self.of.left, self.of)
+        self.right = _matrices("right", self.of.right, self.of)
+        self.fragment = warpgroup_sums(tile.columns)
+        self.sums = buffer("sums", (tile.threads, self.fragment.count), FLOAT32, "local")
+        # The same in the pieces in which they are stored: eight columns of each.
+        self.blocks, self.eights = tile.columns // OUT_COLUMNS, OUT_COLUMNS // SUMS.columns
+        shape = (tile.threads, self.blocks, self.eights, SUMS.count)
+        self.parts = buffer("parts", shape, FLOAT32, "local")
+        self.out = buffer("totals", (tile.rows, OUT_COLUMNS), self.of.rounded, "shared")
+        self.lanes = self.of.result_lanes
+
+    def stmt(self) -> Stmt:
+        """for batch, tile of rows, tile of columns: the tile."""
+        return self.of.grid(self._tile)
+
+    def _tile(self, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        def step(k: Expr) -> Stmt:
+            first = k * self.of.depth
+            return within(
+                [self.left.buffer, self.right.buffer],
+                fill(self.left, self.of, (z, first_row, first)),
+                fill(self.right, self.of, (z, first_column, first)),
+                self._each_thread(self._multiply),
+            )
+
+        return within(
+            [self.out, self.sums, self.parts],
+            self._each_thread(self._start),
+            loop("k", self.of.rounds, step, ROUND, keep=True),
+            self._each_thread(self._divide),
+            loop(
+                "c", self.blocks, lambda c: self._finish(c, z, first_row, first_column), _REGISTER
+            ),
+        )
+
+    def _each_thread(self, body: Callable[[Expr], Stmt]) -> Stmt:
+        return each_thread("thread", self.tile.threads, body)
+
+    # ---- sums ----------------------------------------------------------------------------------
+
+    def _sums_of(self, t: Expr) -> Load:
+        return Load(self.sums, (t, lane_ramp(self.fragment.count)))
+
+    def _start(self, t: Expr) -> Stmt:
+        sums = self._sums_of(t)
+        return Store(self.sums, sums.indices, Broadcast(const(0, FLOAT32), self.fragment.count))
+
+    def _multiply(self, t: Expr) -> Stmt:
+        """Add the products of the terms in shared memory to the sums of a thread."""
+        first = simplify(t // WARPGROUP_THREADS * WARPGROUP_ROWS)
+        rows = whole_rows(self.left.buffer, WARPGROUP_ROWS, first)
+        columns = whole_rows(self.right.buffer, self.tile.columns)
+        flips = "a" * self.left.how.transposed + "b" * self.right.how.transposed
+        sums = self._sums_of(t)
+        value = intrin(warpgroup_mma_name(self.tile.columns, flips), rows, columns, sums)
+        return Store(self.sums, sums.indices, value)
+
+    # ---- output --------------------------------------------------------------------------------
+
+    def _divide(self, t: Expr) -> Stmt:
+        """Divide the vector of a thread's sums into vectors of eight columns each."""
+        found, sums = [], self._sums_of(t)
+        for k in range(0, self.fragment.count, SUMS.count):
+            c, b = divmod(k // SUMS.count, self.eights)
+            part = Shuffle(sums, sums, tuple(range(k, k + SUMS.count)))
+            found.append(Store(self.parts, self._part(t, IntImm(c), IntImm(b)), part))
+        return seq(*found)
+
+    def _part(self, t: Expr, c: Expr, b: Expr) -> tuple[Expr, ...]:
+        return (t, c, b, lane_ramp(SUMS.count))
+
+    def _finish(self, c: Expr, z: Expr, first_row: Expr, first_column: Expr) -> Stmt:
+        """Store 64 columns of the tile. The sums go to shared memory; from there all threads
+        compute the rest of the group, in the order of the output."""
+
+        def share(t: Expr) -> Stmt:
+            return loop("b", self.eights, lambda b: self._share(t, c, b), _REGISTER)
+
+        def store(i: Expr, j: Expr) -> Stmt:
+            row, base = simplify(first_row + i), simplify(first_column + c * OUT_COLUMNS)
+            total = cast(Load(self.out, (i, j)), self.p.dtype)
+            return self.of.finish(total, z, row, (base, j), self.lanes)
+
+        extents = [self.tile.rows, OUT_COLUMNS]
+        return seq(self._each_thread(share), nest(["i", "j"], extents, store, [_STORE, ""], True))
+
+    def _share(self, t: Expr, c: Expr, b: Expr) -> Stmt:
+        """Store a thread's sums of eight columns to shared memory, two at a time."""
+        part, found = Load(self.parts, self._part(t, c, b)), []
+        for k in range(0, SUMS.count, 2):
+            row, column = self.fragment.place(t % WARPGROUP_THREADS, IntImm(k))
+            row = simplify(t // WARPGROUP_THREADS * WARPGROUP_ROWS + row)
+            at = simplify(b * SUMS.columns + column)
+            pair = cast(Shuffle(part, part, (k, k + 1)), self.out.dtype.with_lanes(2))
+            found.append(Store(self.out, (row, lane_ramp(2, at)), pair))
+        return seq(*found)
+
+
+def _matrices(name: str, side: Side, of: TiledProduct) -> Factor:
+    """A factor in permuted rows of 128 bytes, as wgmma reads it."""
+    how = how_copied(name, side, of)
+    made = buffer(name, (side.size, of.depth), side.dtype, "shared", MATRIX_ALIGN)
+    return Factor(side, made, how, lambda j, k: swizzled(j, k, how.transposed))

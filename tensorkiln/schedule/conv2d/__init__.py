@@ -1,1 +1,0 @@
-"""Direct and depthwise convolutions."""

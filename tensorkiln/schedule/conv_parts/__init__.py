@@ -1,1 +1,0 @@
-"""Transposed and dilated convolutions, in parts that sum the same taps."""

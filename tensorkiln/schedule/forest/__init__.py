@@ -1,1 +1,0 @@
-"""Walks through decision trees: many at a time."""

@@ -1,1 +1,0 @@
-"""Plain loops: every group that no other family computes."""

@@ -1,1 +1,0 @@
-"""Layout changes, transposes and slices."""

@@ -1,1 +1,0 @@
-"""The first elements in order, and elements put to computed places."""

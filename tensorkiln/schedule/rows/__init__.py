@@ -1,1 +1,0 @@
-"""Softmax and layer norm, row by row."""

@@ -1,1 +1,0 @@
-"""Products by one level of Strassen's algorithm."""

@@ -1,1 +1,0 @@
-"""Convolutions by Winograd's algorithm."""
