@@ -1,8 +1,9 @@
-"""A trial of one kernel: which operands it gets, and what it has to compute from them.
+"""A trial of one kernel: its operands, and how its result is checked.
 
-Operands are drawn from a seed, so that a trial is a few kilobytes however large they are. What is
-right is known at some places of the result, in float64, with what rounding may do there; everywhere
-else a kernel is held against another one that was found right at these places.
+Operands are drawn at random from a seed, so a trial is a few kilobytes long however large they are.
+The expected result is computed in float64 at up to `PLACES` elements, each with a bound on the
+rounding error. All other elements are compared with the result of another kernel, which was right
+at these elements.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tensorkiln.runtime.tensor import aligned_empty, dtype_named
 
 Array = npt.NDArray[Any]
 
-GUARD = 4096  # bytes before and behind each operand that no kernel may write
-PLACES = 4096  # of the result, at which it is known
-# Bytes of weights that calls walk over at most, which no core's share of caches holds; and those of
-# a kernel from which on they are copied.
+GUARD = 4096  # bytes before and after each operand that no kernel may write
+PLACES = 4096  # the most elements of the result that are checked against float64
+# Copies of weights take at most the first number of bytes, more than a core's share of any cache.
+# Weights smaller than the second are not copied.
 _MOST_COLD, _LEAST_COLD = 1 << 27, 1 << 16
 _FILL = 0xA5
 _UNWRITTEN = 0xFF  # NaN, in floats
@@ -34,17 +35,18 @@ _CODE = "bad-trial"
 
 
 class WrongResult(UserError):
-    """A kernel did not compute what it should."""
+    """A kernel computed a wrong result, or wrote outside of its result."""
 
     code = "wrong-result"
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of a kernel. `shape` is its logical shape; each of `axes`, in order of memory, is
-    (dimension, divisor, modulus, halo): along it lies `(i + halo) // divisor % modulus` of the
-    index i of that dimension, without a modulus where that is 0. What is outside of the shape is
-    zero."""
+    """A tensor of a kernel, in the layout in which the kernel reads or writes it. `shape` is its
+    logical shape. `axes` are the dimensions of the array in memory, outermost first, each
+    (dimension, divisor, modulus, halo): its index is `(i + halo) // divisor % modulus`, where i is
+    the index of that logical dimension; modulus 0 means no modulus. Elements in memory that
+    correspond to no logical element are zero."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,14 +54,15 @@ class Operand:
 
     @property
     def physical(self) -> tuple[int, ...]:
-        """The shape in memory."""
+        """The shape of the array in memory."""
         return tuple(
             modulus or -(-(self.shape[dim] + 2 * halo) // divisor)
             for dim, divisor, modulus, halo in self.axes
         )
 
     def inside(self) -> Array:
-        """Which elements in memory are of the tensor, in the physical shape."""
+        """A mask of the physical shape: True where an element in memory belongs to the logical
+        tensor, False in padding."""
         index = self._logical()
         inside = np.ones(self.physical, bool)
         for i, extent in zip(index, self.shape, strict=True):
@@ -67,7 +70,7 @@ class Operand:
         return inside
 
     def packed(self, array: Array) -> Array:
-        """A logical array as it lies in memory."""
+        """A logical array copied into the layout in memory."""
         if self._is_plain():
             return array.reshape(self.physical)
         index = self._logical()
@@ -76,7 +79,8 @@ class Operand:
         return np.where(self.inside(), elements, np.zeros((), array.dtype))
 
     def at(self, physical: Array, places: npt.NDArray[np.int64]) -> Array:
-        """The elements at flat logical places of an array as it lies in memory."""
+        """The elements at flat indices of the logical tensor, from an array in the layout in
+        memory."""
         index = np.unravel_index(places, self.shape) if self.shape else ()
         indices = []
         for dim, divisor, modulus, halo in self.axes:
@@ -88,7 +92,8 @@ class Operand:
         return self.axes == tuple((d, 1, 0, 0) for d in range(len(self.shape)))
 
     def _logical(self) -> list[Array]:
-        """The logical index of each element in memory, by dimension, to be broadcast."""
+        """The logical index of each element in memory: one array for each dimension, which
+        broadcast together."""
         indices: list[Array] = [np.zeros((), np.int64) for _ in self.shape]
         rank = len(self.axes)
         for k, ((dim, divisor, _, halo), n) in enumerate(
@@ -101,15 +106,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a kernel is called with, and what has to come out.
-
-    `symbol` is its name in a library; `operands` are its tensors, the result last, `sizes` its
-    symbolic dimensions. `want` are the elements at `places()` of the result, and `may` what each
-    may be off by: float64, as bytes. With `positive`, no operand has a negative number. `seconds`
-    is the time for measuring, `limit` that for a single call; `threads` are those of a call.
-    Operands `weights` are constants of a network whose weights are `network_bytes` in all: calls
-    find them where they lie when a run of the network comes back to them.
-    """
+    """The arguments of a kernel's call, and its expected result. `symbol` is the kernel's name in a
+    library; `operands` are its tensors, the result last, `sizes` its symbolic dimensions. `want`
+    has the expected elements at `places()` of the result and `may` their permitted absolute errors:
+    float64, as bytes. With `positive`, no operand has a negative number. `seconds` is the time for
+    measuring, `limit` the time after which a single call counts as hung; `threads` are those of a
+    call. The operands numbered `weights` are constants of a network whose weights have
+    `network_bytes` in total: they are measured cold in cache, as a run of the whole network finds
+    them."""
 
     symbol: str
     operands: tuple[Operand, ...]
@@ -125,14 +129,16 @@ class Trial:
     network_bytes: int = 0
 
     def drawn(self) -> Iterator[Array]:
-        """The logical arrays of the operands but the last: floats between -1 and 1, small integers,
-        and 0 or 1 of more than 8 bits, which are indices of any dimension."""
+        """The logical arrays of all operands but the last: floats between -1 and 1, small integers,
+        and 0 or 1 for integers of more than 8 bits, since these may be indices into a dimension of
+        any size."""
         for i, operand in enumerate(self.operands[:-1]):
             rng = np.random.default_rng((self.seed, i))
             yield _drawn(rng, operand, self.positive)
 
     def places(self) -> npt.NDArray[np.int64]:
-        """Flat places of the result in its logical shape, in order: all, if they are not many."""
+        """The flat logical indices of the result's elements that are checked against float64,
+        ascending: all elements of a small result, a sample of a large one."""
         count = math.prod(self.operands[-1].shape)
         if count <= PLACES:
             return np.arange(count)
@@ -140,8 +146,9 @@ class Trial:
         return np.sort(rng.choice(count, PLACES, replace=False))
 
     def check(self, result: Array, second_result: Array | None = None) -> None:
-        """Raise WrongResult unless a result, as it lies in memory, is right: at the places, in its
-        padding, and everywhere as near to `second_result` as two right results are."""
+        """Raise WrongResult unless a result, in its layout in memory, is right: at its places
+        within `may` of `want`, zero in its padding and, if there is `second_result`, everywhere
+        within twice the largest permitted error of that result."""
         out = self.operands[-1]
         want, may = np.frombuffer(self.want), np.frombuffer(self.may)
         places = self.places()
@@ -158,7 +165,7 @@ class Trial:
             _require_near(flat, reference, tolerance, lambda k: np.unravel_index(k, result.shape))
 
     def to_json(self) -> str:
-        """All but `want` and `may`."""
+        """All fields except `want` and `may`."""
         row = asdict(self)
         del row["want"], row["may"]
         return json.dumps(row)
@@ -229,8 +236,8 @@ def _drawn(rng: np.random.Generator, operand: Operand, positive: bool) -> Array:
 def _require_near(
     have: Array, want: Array, may: Array, place: Callable[[int], Sequence[Any]]
 ) -> None:
-    """Raise WrongResult at the element that is the furthest off. NaN agrees with NaN, and infinity
-    with what is too large for the type."""
+    """Raise WrongResult for the element with the largest error, if it is too large. NaN equals NaN,
+    and infinity equals a number that is too large for the type."""
     with np.errstate(all="ignore"):
         a = have.astype(np.float64)
         rounded = want.astype(have.dtype).astype(np.float64)
@@ -249,7 +256,7 @@ def _require_near(
 
 
 class Memory:
-    """The operands of a trial in memory, between guards, and any number of results."""
+    """The operands of a trial in memory between guard bytes, and arrays for results."""
 
     def __init__(self, trial: Trial):
         self.trial = trial
@@ -263,8 +270,9 @@ class Memory:
         self._inputs = len(self._raw)
 
     def walk(self) -> list[list[Array]]:
-        """The inputs of calls in turn: copies of the weights, as many as a network has weights of
-        this size, so that each call finds its own as cold as a run of the network does."""
+        """The inputs that successive calls take in turn: as many copies of the kernel's weights as
+        fill the size of the network's weights, so that each call finds its weights as cold in cache
+        as a run of the network does."""
         trial = self.trial
         size = sum(self.inputs[i].nbytes for i in trial.weights)
         count = min(trial.network_bytes, _MOST_COLD) // size if size >= _LEAST_COLD else 0
@@ -278,13 +286,13 @@ class Memory:
         return inputs
 
     def result(self) -> Array:
-        """An array for a result, of bytes that no result has."""
+        """An array for a result, filled with bytes that a correct result does not have."""
         buffer = self._make(self.trial.operands[-1])
         buffer.view(np.uint8).reshape(-1)[:] = _UNWRITTEN
         return buffer
 
     def require_guards(self) -> None:
-        """Raise WrongResult if anything was written outside of the results."""
+        """Raise WrongResult if a kernel wrote to an operand or outside of its results."""
         for i, (raw, inner) in enumerate(self._raw):
             if i < self._inputs:
                 if zlib.crc32(raw.data) != self._sums[i]:

@@ -1,8 +1,8 @@
-"""`tk.scale`: many jobs on the processes, machines and stores that somebody else runs.
+"""`tk.scale`: many compiles, or many rows, on processes, machines and stores that others operate.
 
-Nothing here is a distributed system. Jobs are plain data that are named by their content and may be
-done twice, so whatever runs functions elsewhere will do: any `concurrent.futures.Executor`, Dask's
-`Client.get_executor()`, Ray by `ray_executor()`, or this machine's own processes, the default.
+This package contains no cluster of its own. A job is plain data, identified by a hash of its
+content, and may run twice without harm; so any executor will do: those of `concurrent.futures`,
+Dask's `Client.get_executor()`, Ray through `ray_executor()`, or local processes, the default.
 """
 
 from tensorkiln.scale.dask import dask_executor

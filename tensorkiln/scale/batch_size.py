@@ -1,4 +1,6 @@
-"""How many rows a call of a library has: what it takes, and what fits into memory."""
+"""How many rows one call of a library takes: within what its shapes allow, as many as a memory
+budget holds.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,16 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.schema import Dim
 from tensorkiln.measure.inputs import numpy_type
 
-# Bytes of a call by default, its inputs, results and workspace: about what the caches of one core
-# hold, beyond which a larger batch gains nothing; and the most rows of a call.
+# The default for inputs, results and workspace of one call: about the caches of one core, beyond
+# which a larger batch gains nothing. And the most rows of a call.
 BATCH_BYTES = 32 << 20
 MOST_ROWS = 1024
-_UNKNOWN = 128  # what a symbolic dimension other than the batch counts as, in an estimate
+_UNKNOWN = 128  # the assumed size of other symbolic dimensions than the batch, in estimates
 
 
 def batch_dim(params: Sequence[ParamInfo]) -> Dim:
-    """The first dimension of all inputs, which is that of rows. Raises UserError without one."""
+    """The dimension of rows: the first dimension of every input. Raises UserError if the inputs do
+    not share one."""
     for param in params:
         if not param.shape:
             raise UserError(
@@ -46,8 +49,8 @@ def batch_dim(params: Sequence[ParamInfo]) -> Dim:
 def rows_of_a_call(
     info: FunctionInfo, batch: Dim, batch_size: int | None, fits: int
 ) -> tuple[int, int]:
-    """The most rows of a call, and the least: `batch_size`, else `fits`, within what the
-    library takes. Raises UserError (code `batch-size`) for a number that it does not take."""
+    """The most and the least rows of a call: `batch_size`, else `fits`, limited to what the library
+    takes. Raises UserError (code `batch-size`) for a number that the library does not take."""
     if isinstance(batch, int):
         if batch_size not in (None, batch):
             raise UserError(
@@ -73,7 +76,7 @@ def rows_of_a_call(
 
 
 def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> int:
-    """About what one more row in a call costs: inputs, results and workspace."""
+    """About how many bytes one more row adds to a call: inputs, results and workspace."""
     tensors = sum(
         numpy_type(p.dtype).itemsize * math.prod(_sized(p.shape or ()))
         for p in (*fed, *info.outputs)
@@ -84,7 +87,8 @@ def bytes_of_a_row(info: FunctionInfo, batch: Dim, fed: Sequence[ParamInfo]) -> 
 
 
 def most_of(symbol: str, requires: Sequence[str]) -> int | None:
-    """The most that conditions such as `batch <= 512` leave a symbolic dimension; None: any."""
+    """The largest value that conditions such as `batch <= 512` permit for a symbolic dimension;
+    None if there is no such condition."""
     limit = re.compile(rf"{re.escape(symbol)} (<=?) (\d+)(?: \(.*\))?")
     matches = map(limit.fullmatch, requires)
     limits = [int(m[2]) - (m[1] == "<") for m in matches if m]
@@ -100,7 +104,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,  # of C: sizes are not negative
+    ast.Div: operator.floordiv,  # C's integer division, of sizes that are not negative
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }

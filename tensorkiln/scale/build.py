@@ -1,9 +1,9 @@
-"""What a worker of a farm does: one row of the manifest, from a model to files in the output.
+"""The job of a farm's worker: build one row of the manifest, from a model to files in the output.
 
-It does what `kiln compile` does. The key of a row is the hash of everything that its bytes follow
-from: model, target, options, and the compiler itself (`compiler_identity`: sources of the package,
-versions, the linker, plugins). So a row may be built twice, on any machine, and the result of one
-can be kept for others (`results.py`). Files are put in place whole or not at all.
+It does what `kiln compile` does. The key of a row is a hash of everything that its bytes depend on:
+model, target, options, and the compiler itself (`compiler_identity`: the sources of the package,
+versions of its dependencies, the linker, plugins). So a row may be built twice, on any machine, and
+its result can be cached for other farms (`results.py`). Files are written atomically.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from tensorkiln.scale.results import File, Results
 from tensorkiln.scale.storage import download, is_url, storage_of
 from tensorkiln.target import Target
 
-_RECORDS = ".records"  # which no output is called
-MOST_INLINE = 1 << 16  # bytes of a model that travels in its jobs
+_RECORDS = ".records"  # a name that no output can have
+MOST_INLINE = 1 << 16  # bytes of the largest model that is sent along with its jobs
 _LIBRARIES = ("llvmlite", "numpy", "ml_dtypes")
 _PLUGINS = ("tensorkiln.externals", "tensorkiln.kernel_families", "tensorkiln.onnx_importers")
 
 
 @functools.cache
 def compiler_identity() -> dict[str, str]:
-    """What decides, besides model, target and options, which bytes a compile makes: this package,
-    the packages that it computes, generates code and links with, and installed plugins."""
+    """What the bytes of a compile depend on besides model, target and options: the sources of this
+    package, the versions of the packages that it computes, generates code and links with, and the
+    installed plugins."""
     versions = {"tensorkiln": VERSION, "sources": package_digest()}
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    with suppress(UserError):  # without a linker, archives can be made none the less
+    with suppress(UserError):  # archives can be built without a linker
         versions["linker"] = choose_toolchain("x86_64-linux-gnu").identity
     for group in _PLUGINS:
         for point in entry_points_of(group):
@@ -61,9 +62,9 @@ def compiler_identity() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model by its hashes, and where a worker may find it: at `local`, a path, if its machine is
-    the same or shares the folder; here, if it is small; in the shared cache; and at its URL. `path`
-    is what the manifest says."""
+    """A model by the hashes of its files, and where a worker may find it: at the path `local`, if
+    the worker runs on this machine or shares the folder; in this object, if the model is small; in
+    the shared cache; or at its URL. `path` is what the manifest says."""
 
     path: str
     local: str
@@ -72,21 +73,21 @@ class ModelFile:
 
     @staticmethod
     def at(path: str, local: Path) -> ModelFile:
-        """The model of a path or URL, which is at the path `local` for now. UserError as
-        `hashes_of`."""
+        """The model of a path or URL, whose files are at the path `local` at the moment. UserError
+        as `hashes_of`."""
         source = hashes_of(local)
         small = not source.weights and local.stat().st_size <= MOST_INLINE
         return ModelFile(path, str(local), source, local.read_bytes() if small else None)
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
-        """Names, the model's own first, and hashes of all files."""
+        """Names, the model's own first, and hashes of all files of the model."""
         return ((PurePosixPath(self.path).name, self.source.sha256), *self.source.weights)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that a worker needs for a row."""
+    """Everything that a worker needs to build a row."""
 
     key: str
     names: tuple[str, ...]
@@ -100,7 +101,7 @@ class Work:
 
 
 def work_of(row: Row, model: ModelFile, output: str, cache: str | None, jobs: int) -> Work:
-    """The work of a row. Its key is the hash of all that its bytes follow from."""
+    """The work of a row. Its key is the hash of everything that the row's bytes depend on."""
     compiler = compiler_identity()
     source = model.source
     decides = {
@@ -116,7 +117,7 @@ def work_of(row: Row, model: ModelFile, output: str, cache: str | None, jobs: in
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a worker answers."""
+    """A worker's answer for one row."""
 
     files: tuple[File, ...]
     cached: bool
@@ -124,11 +125,10 @@ class Built:
 
 
 def build(work: Work) -> Built:
-    """Make the files of a row, or take them from a cache, and put them into the output.
-
-    Raises the errors of `compile` and of the exports; UserError also where this worker has another
-    compiler (code `other-compiler`), and where the model is not at hand or has changed since.
-    """
+    """Build the files of a row, or take them from a cache, and write them to the output. Raises the
+    errors of `compile` and of the exports, and UserError where this worker has another version of
+    the compiler (code `other-compiler`), cannot get the model, or finds that the model has changed
+    since."""
     _require_compiler(work.compiler)
     results = results_of(work.cache)
     results.look()
@@ -148,7 +148,7 @@ def build(work: Work) -> Built:
 
 
 def results_of(cache: str | None) -> Results:
-    """The cache of results of a place, with this user's in front."""
+    """The cache of results at a place, with this user's local cache in front of it."""
     return Results(storage_of(cache) if cache else None, user_cache())
 
 
@@ -157,8 +157,8 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _found(work: Work, results: Results, folder: Path) -> tuple[File, ...] | None:
-    """The files of a result that a cache has, written to a folder. Equal rows of other targets and
-    models have the same result, so their names are of this row."""
+    """The files of a cached result, copied to a folder and named after this row: the same result
+    may have been made for a row of another name. None if it is not cached."""
     cached_files = results.find(work.key)
     if cached_files is None or len(cached_files) != len(work.names):
         return None
@@ -169,7 +169,7 @@ def _found(work: Work, results: Results, folder: Path) -> tuple[File, ...] | Non
 
 
 def _made(work: Work, results: Results, folder: Path) -> tuple[str, ...]:
-    """Compile and export, as `kiln compile` does; return the notes of the compile."""
+    """Compile and export the row, as `kiln compile` does; return the notes of the compile."""
     options, progress = work.options, Progress()
     with _at_hand(work.model, results) as model:
         module = import_model(model, freeze=dict(options.freeze) if options.freeze else None)
@@ -221,7 +221,7 @@ def _require_same(model: ModelFile, source: ModelSource | None) -> None:
 
 @contextmanager
 def _at_hand(model: ModelFile, results: Results) -> Iterator[Path]:
-    """The path of a model's file, beside which are those of its weights."""
+    """The path of a model's file, with its files of weights beside it."""
     local = Path(model.local)
     if local.is_file() and (model.data is None or local.read_bytes() == model.data):
         yield local
@@ -231,8 +231,8 @@ def _at_hand(model: ModelFile, results: Results) -> Iterator[Path]:
 
 
 def _fetched(model: ModelFile, results: Results, folder: Path) -> Path:
-    """The path of a model in a folder, to which its files are copied. UserError (code
-    `missing-file`) if no cache and no URL has them."""
+    """The path of a model in a folder, after its files were copied there. UserError (code
+    `missing-file`) if neither a cache nor a URL provides them."""
     model_name = model.files[0][0]
     for name, sha256 in model.files:
         to = resolve_inside(folder, name)
@@ -257,11 +257,11 @@ def _downloaded(model: ModelFile, name: str, to: Path) -> bool:
 
 
 def download_model(url: str, folder: Path) -> Path:
-    """The path of a model in a folder, to which it and its files of weights are copied from where
-    the URL says. UserError (code `missing-file`) if one is not there."""
+    """The path of a model in a folder, after it and its files of weights were downloaded there.
+    UserError (code `missing-file`) if one of them does not exist."""
     parent, _, model_name = url.rpartition("/")
     names = [model_name]
-    for name in names:  # which grow when the model is there
+    for name in names:  # the list grows once the model has been read
         to = resolve_inside(folder, name)
         to.parent.mkdir(parents=True, exist_ok=True)
         if not download(f"{parent}/{name}", to):

@@ -1,6 +1,6 @@
-"""Columns of Arrow as tensors, a row each. Nothing is copied where the memory of both is the same.
+"""Columns of Arrow tables as tensors, one per row, without a copy where the memory layouts agree.
 
-Imported where tables are scored, and only there: it needs pyarrow.
+Imported only where tables are scored, since it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _HINT = "preprocess= makes the tensors"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A tensor of each row of a batch: row i is `values[starts[i]:...]` in the shape `shapes[i]`;
-    with `starts` None, all rows have one shape and `values` is [rows, *shape]. Rows that were
-    refused hold anything."""
+    """The tensors of one column in a batch, one per row. Row i is `values[starts[i]:...]` in the
+    shape `shapes[i]`; if `starts` is None, all rows have one shape and `values` is [rows, *shape].
+    The values of rows that were refused are undefined."""
 
     values: Array
     starts: npt.NDArray[np.int64] | None = None
     shapes: Sequence[Shape] = ()
 
     def shape(self, row: int) -> Shape:
-        """The shape of a row's tensor."""
+        """The shape of row i's tensor."""
         return self.values.shape[1:] if self.starts is None else self.shapes[row]
 
     def take(self, rows: Sequence[int]) -> Array:
-        """The tensors of these rows, all of one shape, as [rows, *shape]."""
+        """The tensors of the rows with these numbers, which all have one shape, as [rows,
+        *shape]."""
         if self.starts is None:
             first, last = rows[0], rows[-1]
             if last - first == len(rows) - 1 and all(a < b for a, b in pairwise(rows)):
@@ -55,8 +56,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What a type of Arrow holds: its elements, the dimensions that every row has (None: that of a
-    list of any length), and whether it says the shape, rather than a number of elements."""
+    """The innermost element type of an Arrow type, the dimensions of each row (None for a list of
+    any length), and whether the type states the shape or only a number of elements."""
 
     element: Any
     dims: tuple[int | None, ...]
@@ -64,7 +65,7 @@ class Leaf:
 
 
 def leaf_of(kind: Any) -> Leaf | None:
-    """The elements below a type of Arrow; None for what is not a tensor."""
+    """The Leaf of an Arrow type; None if the type cannot hold tensors."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return Leaf(kind.value_type, tuple(kind.shape), True)
     if isinstance(kind, pa.BaseExtensionType):
@@ -86,14 +87,14 @@ def _is_list(kind: Any) -> bool:
 
 
 def is_bytes(kind: Any) -> bool:
-    """Whether a column holds bytes, which may be those of tensors."""
+    """Whether the values of a column are byte strings, which may be the bytes of tensors."""
     is_variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return bool(is_variable or pa.types.is_fixed_size_binary(kind))
 
 
 def require_column(name: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any]) -> None:
-    """Raise UserError (codes `column-type`, `column-shape`) for a column of which no row can be
-    rows of the input: its elements would change their values, or their number is another."""
+    """Raise UserError (codes `column-type`, `column-shape`) for a column that can never be rows of
+    the input: converting its elements would change values, or their number is another."""
     row = (param.shape or ())[1:]
     subject, row_text = f"input {param.name!r}", shown_dims(row)
     if pa.types.is_dictionary(kind):
@@ -147,19 +148,20 @@ def _numpy_type(kind: Any) -> np.dtype[Any]:
 
 
 def shown_dims(dims: Sequence[Dim | None]) -> str:
-    """`[3, any]`, for people."""
+    """Dimensions as text for messages, such as `[3, any]`."""
     return f"[{', '.join('any' if d is None else str(d) for d in dims)}]"
 
 
 def static_size(dims: Sequence[Dim]) -> int | None:
-    """The number of elements, None if a dimension is symbolic."""
+    """The number of elements; None if a dimension is symbolic."""
     sizes = [d for d in dims if isinstance(d, int)]
     return math.prod(sizes) if len(sizes) == len(dims) else None
 
 
 def _fitted(sizes: Shape, row_dims: Sequence[Dim], says_shape: bool) -> Shape | None:
-    """The shape that a row of these sizes has for `row_dims`; None if it is no such row. A flat
-    list is taken in the order of C; one that says its shape must have that one."""
+    """The shape of a row of these sizes as `row_dims`, whose symbolic dimensions they determine;
+    None if they do not fit. A flat list is read in row-major order; a type that states its shape
+    must match."""
     if len(sizes) == len(row_dims) and all(
         isinstance(dim, str) or size == dim for size, dim in zip(sizes, row_dims, strict=True)
     ):
@@ -178,8 +180,8 @@ def _fitted(sizes: Shape, row_dims: Sequence[Dim], says_shape: bool) -> Shape | 
 def tensors_of(
     column: Any, param: ParamInfo, dtype: np.dtype[Any], name: str, refused: Refusals
 ) -> Rows:
-    """The tensors of a column for an input [batch, ...] of `dtype`; `require_column` has passed.
-    Rows that have none are added to `refused`."""
+    """The tensors of a column for an input [batch, ...] of `dtype`. `require_column` has passed.
+    Rows that cannot be tensors of the input are added to `refused` with the reason."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ExtensionArray) and not isinstance(column.type, _TENSOR):
@@ -241,8 +243,9 @@ def _each(leaf: Leaf) -> int:
 
 
 def _elements(column: Any, count: int) -> tuple[Any, npt.NDArray[np.int64] | None]:
-    """The elements of a column, and where in them each row begins and the last ends; None if all
-    rows have as many. Lists of one size within another are taken together."""
+    """The elements of a column, and the offsets at which each row begins and the last ends; None
+    for the offsets if all rows have the same number of elements. Nested lists of fixed size are
+    flattened together."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_dictionary(column.type):
@@ -272,7 +275,7 @@ def _as_numpy(values: Any, dtype: np.dtype[Any]) -> Array:
 def _of_bytes(
     column: Any, row_dims: Sequence[Dim], dtype: np.dtype[Any], name: str, refused: Refusals
 ) -> Rows:
-    """Tensors whose bytes, in the order of C and of this machine, are the column's values."""
+    """Tensors from a column of byte strings: row-major elements in this machine's byte order."""
     shape = tuple(d for d in row_dims if isinstance(d, int))
     size = math.prod(shape) * dtype.itemsize
     if pa.types.is_fixed_size_binary(column.type) and column.null_count == 0:
@@ -304,7 +307,7 @@ def _of_nested(
     name: str,
     refused: Refusals,
 ) -> Rows:
-    """Lists of lists whose sizes only their values say."""
+    """Tensors from nested lists of variable size, whose shapes only their values tell."""
     parts: list[Array] = []
     shapes: list[Shape] = []
     for row, value in enumerate(column):

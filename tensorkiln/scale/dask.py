@@ -1,4 +1,4 @@
-"""Dask as an executor. Dask is imported when it is asked for, and not before."""
+"""Dask as an executor. Dask is imported when an executor is made, not with this module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tensorkiln.base.packages import require_package
 
 
 class DaskExecutor(Executor):
-    """Tasks of a Dask cluster. `dask_executor` makes it. Dask's own `Client.get_executor()` serves
-    as well; it leaves the client to its caller."""
+    """An executor whose jobs are tasks of a Dask cluster; `dask_executor` makes it. Dask's own
+    `Client.get_executor()` works as well; there the caller has to close the client."""
 
     def __init__(self, client: Any, cpus: int):
         self.cpus = cpus
@@ -28,8 +28,9 @@ class DaskExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs, and leave the cluster: after the last job, unless they are cancelled
-        or nobody waits. A cluster that was started here ends."""
+        """Accept no more jobs and disconnect from the cluster, after the last job. With
+        `cancel_futures`, or without `wait`, jobs that have not ended are cancelled instead. A
+        cluster that this executor started is shut down."""
         if self._client is None:
             return
         if cancel_futures or not wait:
@@ -40,7 +41,7 @@ class DaskExecutor(Executor):
         client.close()
 
     def __exit__(self, *raised: object) -> None:
-        """With an exception, nobody waits for results."""
+        """Shut down; after an exception without waiting for results."""
         self.shutdown(wait=raised[0] is None, cancel_futures=raised[0] is not None)
 
 
@@ -66,8 +67,9 @@ def dask_executor(address: str | None = None, *, cpus: int = 1) -> DaskExecutor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    """A call as one object: among the arguments of a task, Dask would look for its own futures and
-    tasks, and for its own options among those with names."""
+    """A function with its arguments as one opaque object. If they were arguments of the task, Dask
+    would search them for futures and tasks of its own, and take some keyword arguments for its own
+    options."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]

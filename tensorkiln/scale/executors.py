@@ -1,4 +1,4 @@
-"""Executors by name: what the command line's `--executor`, and variables of make, take."""
+"""Executors by name, as the command line's `--executor` and variables of make give them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ Given = Executor | str | None
 
 @contextmanager
 def given_executor(argument: Given, argument_name: str = "executor") -> Iterator[Executor | None]:
-    """What an argument says: an executor as it is; of text that of `executor_of`, which ends with
-    the block; None. UserError (code `bad-executor`) for anything else."""
+    """The executor that an argument stands for: an executor itself; the one that text names, shut
+    down at the end of the block; or None. UserError (code `bad-executor`) for anything else."""
     if isinstance(argument, str):
         with executor_of(argument) as executor:
             yield executor

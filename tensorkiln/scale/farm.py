@@ -1,8 +1,9 @@
-"""`tk.scale.farm`: every row of a manifest, on any executor, into a folder or an object store.
+"""`tk.scale.farm`: compile every row of a manifest, on any executor, into a folder or object store.
 
-`farm.json` beside the outputs says what was made from what. Rows whose files are as it says are not
-made again, so that running a farm again does what is missing. It is written before the first row,
-so that what an interrupted run leaves is known to be a farm's, and replaced.
+`farm.json` beside the outputs records what each row was made from. A row whose files agree with
+that record is not built again, so a farm that was interrupted continues where it stopped. The
+report is first written before any row is built, so that the files of an interrupted run are known
+to belong to a farm and may be replaced.
 """
 
 from __future__ import annotations
@@ -50,18 +51,19 @@ def farm(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> FarmReport:
-    """Compile every row of a manifest into `output`, and return what became of each.
+    """Compile every row of a manifest into `output`, and return a report on each.
 
     `manifest` is the path of a TOML file, or a mapping with the same keys
     (docs/howto/compile-many.md). `output` and `cache` are folders or URLs that fsspec knows; all
-    workers must reach them. In the cache, results are found by what they are made from; who can
-    write there decides what is taken for code. `executor` is any of `concurrent.futures`, or text
-    for `executor_of`; None: this machine's processes. `only` are patterns of names of rows; the
-    others are left as they are. With `fail_fast` nothing is begun after the first failure; with
-    `dry_run` nothing is made or written, and rows that would be are `waiting`.
+    workers must be able to reach them. Results in the cache are found by a hash of what they are
+    made from; whoever can write to it decides what code is used, so it has to be trusted.
+    `executor` is any of `concurrent.futures`, or text for `executor_of`; None: processes of this
+    machine. `only` are patterns of names of rows; other rows are left alone. With `fail_fast`, no
+    row is started after the first failure; with `dry_run`, nothing is built or written, and rows
+    that would be built are `waiting`.
 
-    A row that fails is a row of the report, not an exception. Raises UserError for a wrong
-    manifest, `only` that matches nothing, and places that cannot be written.
+    A row that fails is reported, not raised. Raises UserError for an invalid manifest, patterns of
+    `only` that match nothing, and places that cannot be written.
     """
     rows = _asked_rows(read_manifest(manifest).rows, only)
     out = storage_of(output)
@@ -87,7 +89,8 @@ def farm(
 
 
 def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
-    """The rows whose names one of the patterns matches; UserError for one that matches none."""
+    """The rows whose names match one of the patterns; UserError for a pattern that matches no
+    row."""
     if isinstance(only, str):
         raise UserError(f"only={only!r}: expected a list of patterns", code="wrong-type")
     names = [row.name for row in rows]
@@ -103,7 +106,7 @@ def _asked_rows(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
 
 
 class _Run:
-    """One run: what is known of each row, by name."""
+    """One run of a farm: the state of each row, by name."""
 
     def __init__(self, out: Storage, rows: Sequence[Row], cache: str | None, progress: Progress):
         self._out, self._rows, self._cache, self._progress = out, rows, cache, progress
@@ -113,8 +116,8 @@ class _Run:
         self._written = 0.0
 
     def look(self, stack: ExitStack, cpus: int) -> None:
-        """Find the key of each row, and those that are there. Models that are downloaded go with
-        `stack`."""
+        """Compute the key of each row, and find the rows whose files exist already. Models that are
+        downloaded for it are deleted with `stack`."""
         models = {row.model.path: row.model for row in self._rows}
         self._progress.phase("read models", len(models))
         files: dict[str, ModelFile | Failure] = {}
@@ -146,7 +149,7 @@ class _Run:
         return about
 
     def _is_there(self, row: Row, former: Former) -> bool:
-        """Whether the files are what the former report says."""
+        """Whether the files in the output are those that the former report lists."""
         if [f.name for f in former.files] != list(row.names):
             return False
         for file, stamp in zip(former.files, former.stamps, strict=True):
@@ -159,7 +162,8 @@ class _Run:
         return self._out.sha256(file.name) == file.sha256
 
     def share(self) -> None:
-        """Put models into the cache that workers on other machines could not find otherwise."""
+        """Upload to the shared cache those models that workers on other machines cannot get
+        otherwise."""
         if self._cache is None:
             return
         results = results_of(self._cache)
@@ -173,7 +177,7 @@ class _Run:
             self._progress.advance(1, model.path)
 
     def make(self, executor: Executor, fail_fast: bool) -> None:
-        """Make the rows that are left."""
+        """Build all rows that do not exist yet."""
         failed = any(entry.state is State.FAILED for entry in self._made.values())
         if not self._work or (fail_fast and failed):
             return
@@ -201,17 +205,17 @@ class _Run:
         return entry.noted(build.notes).done(state, build.files, [s or "" for s in stamps])
 
     def write(self) -> None:
-        """Write the report as far as it is known."""
+        """Write the report on the rows finished so far."""
         self._out.put(REPORT, self.report().to_bytes(self._former))
         self._written = time.monotonic()
 
     def report(self) -> FarmReport:
-        """What became of each row until now."""
+        """The report on the rows finished so far."""
         return FarmReport(self._out.url, compiler_identity(), tuple(self._made.values()))
 
 
 def _model_file(path: str, stack: ExitStack) -> ModelFile | Failure:
-    """The model of a path or URL, or why there is none."""
+    """The model of a path or URL, or the reason why it cannot be read."""
     try:
         if not is_url(path):
             return ModelFile.at(path, Path(path))
@@ -240,6 +244,6 @@ def _elsewhere(out: Storage, name: str) -> Failure:
 
 
 def counts(rows: Iterable[Made]) -> dict[str, int]:
-    """How many rows are in each state."""
+    """The number of rows in each state, by the state's name."""
     states = [row.state for row in rows]
     return {state.value: states.count(state) for state in State}

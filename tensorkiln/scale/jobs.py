@@ -1,8 +1,9 @@
-"""Many jobs on an executor of others: each is named by its content, and done until it answers.
+"""Many jobs on an executor that others operate: each identified by its content and retried if its
+worker is lost.
 
-What an engine does when a machine is gone differs: a process pool breaks, Ray and Dask start a
-task again and give up after a while. All of it looks the same from here: a job that was lost is
-submitted again, a few times; a job that raised has failed, and nobody tries it again.
+Engines report a lost machine differently: a process pool breaks; Ray and Dask restart the task and
+give up after a while. Here it is one case: a job that was lost is submitted again, a few times. A
+job that raised an exception has failed, and is not retried.
 """
 
 from __future__ import annotations
@@ -54,14 +55,11 @@ _LOST = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A call `run(*arguments)` of a function of a module, whose arguments and result can be pickled
-    and are small.
-
-    `key` names it by its content: jobs of one key have one result, so one of them is run. It may
-    run twice, wholly or in part, since a machine may be lost after the work and before the answer;
-    what it writes must be the same both times, and written whole or not at all. `what` is for
-    people.
-    """
+    """A call `run(*arguments)` of a module-level function, whose arguments and result can be
+    pickled and are small. `key` identifies it by its content: jobs with one key have one result, so
+    only one of them is run. It may run twice, wholly or in part, since a machine may be lost after
+    the work and before the answer; what it writes must be the same both times, and must be written
+    atomically. `what` describes the job for people."""
 
     key: str
     run: Callable[..., Any]
@@ -87,8 +85,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: its result, or a failure. `tries` counts the submissions, `seconds` is
-    what the last of them took on its worker, 0 where no worker answered."""
+    """The outcome of a job: its result or its failure. `tries` is the number of submissions,
+    `seconds` the time that the last one took on its worker, 0 if no worker answered."""
 
     job: Job
     result: Any = None
@@ -105,9 +103,10 @@ class _Answer:
 
 
 def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> _Answer:
-    """What a worker calls. Exceptions come home as data: those of engines change their class on the
-    way, and one that cannot be unpickled breaks a pool. So is a result that cannot be pickled: for
-    that, Dask lets its caller wait for ever."""
+    """The function that a worker calls: it runs the job and returns its result or its exception as
+    plain data. Exceptions are not raised to the engine, since engines change their class on the way
+    and one that cannot be unpickled breaks a process pool. A result that cannot be pickled is
+    answered with a failure, since Dask would let its caller wait for ever."""
     start = time.perf_counter()
     result, failure = None, None
     try:
@@ -126,14 +125,13 @@ def run_jobs(
     progress: Progress | None = None,
     title: str = "jobs",
 ) -> Iterator[Outcome]:
-    """Run jobs and yield their outcomes in the order in which they come, one for each key.
+    """Run jobs and yield their outcomes as they complete, one for each key.
 
-    `executor`: any `concurrent.futures.Executor`; None: this machine's processes
+    `executor` is any `concurrent.futures.Executor`; None: processes of this machine
     (`local_executor`), which end with the iterator. A job whose worker is lost is submitted again,
-    `tries` times in all. When the caller stops early, or is interrupted, jobs that have not begun
-    are cancelled.
-
-    Raises UserError (code `bad-executor`) for an executor that takes no jobs.
+    up to `tries` times in all. If the caller stops early or is interrupted, jobs that have not
+    started are cancelled. Raises UserError (code `bad-executor`) for an object that is not an
+    executor.
     """
     if executor is not None:
         require_executor(executor)
@@ -144,7 +142,7 @@ def run_jobs(
 
 
 def require_executor(executor: object, argument: str = "executor") -> None:
-    """Raise UserError (code `bad-executor`) for what takes no jobs."""
+    """Raise UserError (code `bad-executor`) for an object that is not an executor."""
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
         raise UserError(
             f"{argument} is {executor!r}, expected one of concurrent.futures",
@@ -196,8 +194,8 @@ def _run(
 
 
 def _submitted(executor: Executor, job: Job) -> Future[_Answer]:
-    """The job's future; one that a broken executor refuses is lost, and one whose arguments cannot
-    be pickled has failed: neither is an error of the caller. UserError for an executor that was
+    """The job's future. If the executor is broken it holds a lost job, and if the arguments cannot
+    be pickled a failed one: neither is an error of the caller. UserError for an executor that was
     shut down."""
     try:
         return executor.submit(answer, job.run, job.arguments)
@@ -211,7 +209,7 @@ def _submitted(executor: Executor, job: Job) -> Future[_Answer]:
                 where="executor",
             ) from error
         return _refused(error)
-    except Exception as error:  # of Ray, which pickles at once
+    except Exception as error:  # from Ray, which pickles arguments at once
         return _refused(error)
 
 
@@ -222,7 +220,7 @@ def _refused(error: Exception) -> Future[_Answer]:
 
 
 def _collected(future: Future[_Answer]) -> tuple[_Answer, Failure | None]:
-    """The answer of a finished future, and why it was lost, if it was."""
+    """The answer of a finished future, and its failure if the job was lost."""
     # Nobody here has cancelled it: engines do, when a scheduler or a driver is gone.
     error = (
         CancelledError("its executor cancelled it") if future.cancelled() else future.exception()

@@ -1,4 +1,6 @@
-"""This machine's processes as an executor that outlives them: the default of everything here."""
+"""An executor of local processes that survives the death of any of them: the default of this
+package.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,14 @@ _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class WorkerLost(BrokenExecutor):
-    """The process that had a job is gone."""
+    """The process that ran a job died."""
 
 
 class LocalExecutor(Executor):
-    """Processes of one job at a time. One that dies takes its own job with it (WorkerLost), and
-    another takes its place; of a ProcessPoolExecutor, every job would be lost. Functions are
-    pickled by name, and a script that uses this guards its main part as for `multiprocessing`."""
+    """A pool of processes, each with one job at a time. A process that dies fails only its own job
+    (WorkerLost), and is replaced; in a ProcessPoolExecutor it would break the pool and lose every
+    job. Functions are pickled by name, and a script that uses this guards its main part as for
+    `multiprocessing`."""
 
     def __init__(self, workers: int, cpus: int = 1):
         self.workers, self.cpus = workers, cpus
@@ -49,8 +52,9 @@ class LocalExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs, and end the processes: after the last job, or, with `cancel_futures`,
-        after those that have begun. Without `wait`, those are ended too, and no other begins."""
+        """Accept no more jobs and end the processes: after the last job or, with `cancel_futures`,
+        after those that are running. Without `wait`, running jobs are ended too, and no other
+        starts."""
         with self._idle:
             self._closed = True
             if cancel_futures or not wait:
@@ -67,11 +71,11 @@ class LocalExecutor(Executor):
             pool.shutdown(wait=wait, cancel_futures=True)
 
     def __exit__(self, *raised: object) -> None:
-        """With an exception, nobody waits for results."""
+        """Shut down; after an exception without waiting for results."""
         self.shutdown(wait=raised[0] is None, cancel_futures=raised[0] is not None)
 
     def _start(self) -> None:
-        """Give waiting jobs to free processes."""
+        """Assign waiting jobs to idle processes."""
         while True:
             with self._lock:
                 if not self._waiting or not self._free:
@@ -140,15 +144,15 @@ def _process() -> ProcessPoolExecutor:
 
 
 def _begin(parent: int) -> None:
-    """In a new process: Ctrl-C is the parent's to handle, and without a parent there is no work.
-    SIGTERM ends the process when its job has cleaned up."""
+    """Set up a new process: Ctrl-C is left to the parent; the process exits if its parent dies;
+    SIGTERM ends it once its job has cleaned up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 class _Leaving(BaseException):
-    """The process is to end."""
+    """Raised in a worker process that has to exit."""
 
 
 _has_job = False
@@ -181,7 +185,7 @@ def _watch(parent: int) -> None:
 
 
 def _end(pools: Sequence[ProcessPoolExecutor]) -> None:
-    """End processes: those that do not end by themselves are killed."""
+    """Terminate processes, and kill those that do not exit in time."""
     processes = [p for pool in pools for p in list((pool._processes or {}).values())]
     for process in processes:
         process.terminate()

@@ -54,7 +54,8 @@ _NAME_TEXT = "a name of letters, digits and . _ + - that begins with a letter or
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model: an absolute path, or a URL. `place` is where the manifest says so."""
+    """A model of the manifest: an absolute path or a URL. `place` is its location in the manifest,
+    for error messages."""
 
     name: str
     path: str
@@ -64,7 +65,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One library that is to be made: `name` is that of its file below the output, with `/`."""
+    """One library to build: `name` is the name of its file below the output, with `/`."""
 
     name: str
     model: Model
@@ -74,7 +75,7 @@ class Row:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files of the row, the library or archive first."""
+        """The names of all files of the row, the library or archive first."""
         if self.options.weights != "beside":
             return (self.name,)
         return self.name, str(PurePosixPath(self.name).with_suffix(".safetensors"))
@@ -116,14 +117,14 @@ def read_manifest(source: str | Path | Mapping[str, Any]) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """An override or exclusion: patterns by what they are held against."""
+    """An override or exclusion: patterns, by the property of a row that they match."""
 
     patterns: Mapping[str, tuple[str, ...]]
     place: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def holds(self, **values: str) -> bool:
-        """Whether each pattern matches the value of its name."""
+        """Whether every pattern matches the row's property of that name."""
         return all(
             any(fnmatchcase(values[key], pattern) for pattern in patterns)
             for key, patterns in self.patterns.items()
@@ -226,7 +227,7 @@ class _Reading:
                 yield Model(name, path, place, settings)
 
     def _files(self, key: str, path: str, place: str) -> Iterator[tuple[str, str]]:
-        """The names and places of an entry's models."""
+        """The names and locations of the models that an entry stands for."""
         if not path or "\0" in path:
             raise self.wrong(f"{path!r} is not a path", f"{place}.path")
         whole = path if is_url(path) else str(self.folder / Path(path).expanduser())
@@ -274,7 +275,7 @@ class _Reading:
             raise self.wrong(f"{str(path)!r} cannot be read: {error}", place) from None
 
     def _records(self, paths: Sequence[str], place: str) -> str:
-        """The text of the records of files, merged; empty if there are none."""
+        """The merged text of the files of records; empty if there are none."""
         if not paths:
             return ""
         try:
@@ -328,7 +329,7 @@ class _Reading:
 
 
 def _patterns(reader: Reader, key: str) -> tuple[str, ...]:
-    """The patterns of a key, text or a list of texts; none where it is missing."""
+    """The patterns of a key, which is text or a list of texts; empty if the key is missing."""
     if reader.is_null(key):
         return ()
     value = reader.get(key, object)
@@ -339,7 +340,8 @@ def _patterns(reader: Reader, key: str) -> tuple[str, ...]:
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said last holds; sizes of dimensions are said one by one."""
+    """Options where later tables override earlier ones; sizes of dimensions are merged one by
+    one."""
     merged: dict[str, Any] = {}
     for layer in layers:
         freeze = {**merged.get("freeze", {}), **layer.get("freeze", {})}

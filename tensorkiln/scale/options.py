@@ -1,4 +1,4 @@
-"""What a manifest may say of how a model is compiled, at each of its places."""
+"""The options of the manifest: how a model is compiled and exported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ AXES = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one row is compiled, besides its target: arguments of `tk.compile`, and of the export.
-
-    `name` is what names of C begin with. The values are those of JSON, so that a job can carry
-    them.
-    """
+    """How one row is compiled, besides its target: arguments of `tk.compile` and of the export.
+    `name` is the prefix of C names. All values are JSON values, so that a job can carry them."""
 
     name: str
     format: str = "so"
@@ -42,12 +39,12 @@ class Options:
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Options:
-        """The options that are said; those of the target are left out."""
+        """The options in `settings`, without those that belong to the target."""
         names = {f.name for f in fields(Options)}
         return Options(**{k: v for k, v in settings.items() if k in names and v is not None})
 
     def to_json(self) -> dict[str, object]:
-        """The options that are not their defaults, and the name."""
+        """The name, and the options that differ from their defaults."""
         plain = Options(self.name)
         changes = {k: v for k, v in asdict(self).items() if v != getattr(plain, k)}
         return {"name": self.name, **changes}
@@ -106,7 +103,8 @@ def _paths(reader: Reader, key: str) -> tuple[str, ...]:
 
 
 def _workspace(reader: Reader, key: str) -> object:
-    """Bytes, as a number or text, or those of pools; `compile` reads the text."""
+    """The limit of the workspace in bytes, a number or text, or one limit for each memory pool.
+    `compile` parses the text."""
     value = reader.get(key, object)
     pools = value if isinstance(value, dict) else {"": value}
     for pool, size in pools.items():
@@ -144,9 +142,9 @@ KEYS = tuple(_READERS)
 def read_options(
     reader: Reader, extra_keys: Sequence[str], *, model: bool = False
 ) -> dict[str, Any]:
-    """The options that a table says, of which those of AXES are tuples; `extra_keys` are those that
-    it may have besides, and a table of a `model` may have a name. UserError for any other key, and
-    for values that are not as they should be."""
+    """The options in a table; those in AXES are tuples of values. `extra_keys` are the other keys
+    that the table may have; with `model`, it may have a name. UserError for an unknown key or an
+    invalid value."""
     readers = _READERS | (_OF_MODELS if model else {})
     reader.only([*extra_keys, *readers])
     return {key: read(reader, key) for key, read in readers.items() if not reader.is_null(key)}

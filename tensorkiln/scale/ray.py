@@ -1,4 +1,4 @@
-"""Ray as an executor. Ray is imported when it is asked for, and not before."""
+"""Ray as an executor. Ray is imported when an executor is made, not with this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorkiln.base.packages import require_package
 
 
 class RayExecutor(Executor):
-    """Tasks of a Ray cluster. `ray_executor` makes it."""
+    """An executor whose jobs are tasks of a Ray cluster; `ray_executor` makes it."""
 
     def __init__(self, options: Mapping[str, Any], owns: bool):
         import ray
@@ -40,7 +40,7 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs; leave the cluster if `ray_executor` joined it."""
+        """Accept no more jobs; disconnect from the cluster if `ray_executor` connected to it."""
         from concurrent.futures import wait as wait_for
 
         self._closed = True
@@ -56,12 +56,12 @@ class RayExecutor(Executor):
             ray.shutdown()
 
     def __exit__(self, *raised: object) -> None:
-        """With an exception, nobody waits for results."""
+        """Shut down; after an exception jobs are cancelled."""
         self.shutdown(wait=True, cancel_futures=raised[0] is not None)
 
 
 class _TaskFuture(Future[Any]):
-    """The future of a task of Ray."""
+    """The future of a Ray task."""
 
     def __init__(self, ref: Any):
         super().__init__()
@@ -69,7 +69,7 @@ class _TaskFuture(Future[Any]):
         ref.future().add_done_callback(self._arrive)
 
     def cancel(self) -> bool:
-        """Cancel the task, unless it has answered."""
+        """Cancel the task, unless it has finished."""
         import ray
 
         if not super().cancel():

@@ -1,6 +1,6 @@
 """Ray Data as an engine of `map_batches`: actors that have loaded the library.
 
-Imported where Ray scores, and only there: it needs pyarrow and Ray.
+Imported only where Ray scores, since it needs pyarrow and Ray.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.scale.scorer import Scorer, Scoring
 from tensorkiln.scale.tables import Files, Part, Stream, read_part, source_of
 
-_READ_ROWS = 256  # at a time
-_BLOCK_BYTES = 32 << 20  # of row groups that a task reads: many for each CPU, to end together
+_READ_ROWS = 256  # rows that are read at a time
+_BLOCK_BYTES = 32 << 20  # that a task reads: small, so that all CPUs finish at about the same time
 
 
 class _Actor:
-    """A process that has loaded the library; its weights are mapped, so that those of one machine
-    share them."""
+    """A process that has loaded the library. The weights are memory-mapped, so that the actors of
+    one machine share them."""
 
     def __init__(self, scoring: Scoring):
         self._scoring = scoring
         self._scorer: Scorer | None = None
 
     def __call__(self, table: Any) -> Any:
-        """The rows of a block with their results."""
+        """The rows of a block, with their results."""
         if self._scorer is None or not self._scorer.schema.equals(table.schema):
             if table.num_rows == 0 and not table.column_names:
-                return table  # a block of nothing has no schema
+                return table  # an empty block has no schema
             self._scorer = Scorer(self._scoring, table.schema)
         return self._scorer.score_table(table)
 
 
 def scored(scoring: Scoring, data: Any, concurrency: int | tuple[int, int] | None) -> Any:
-    """A Dataset of Ray with the results, computed when it is used, in the order of its rows."""
+    """A Ray Dataset with the results, in the order of its rows. It is computed when it is
+    consumed."""
     dataset, schema = _dataset(data)
-    scorer = Scorer(scoring, schema)  # what does not fit is said here
+    scorer = Scorer(scoring, schema)  # raises here, not in an actor, if inputs do not fit
     pool, share = _actors()
     smallest, largest = _span(concurrency or pool)
     scored_dataset = dataset.map_batches(
@@ -71,13 +72,13 @@ def _actors() -> tuple[int | tuple[int, int], float]:
 
 
 class _Reader:
-    """A task that reads parts of files, by their numbers."""
+    """A task that reads parts of files, given by their numbers."""
 
     def __init__(self, parts: list[Part], schema: Any):
         self._parts, self._schema = parts, schema
 
     def __call__(self, numbers: Any) -> Iterator[Any]:
-        """The rows of these parts, some at a time."""
+        """The rows of these parts, batch by batch."""
         for number in numbers.column(0).to_pylist():
             yield self._schema.empty_table()
             for batch in read_part(self._parts[number], self._schema.names, _READ_ROWS):
@@ -85,7 +86,7 @@ class _Reader:
 
 
 def _dataset(data: Any) -> tuple[Any, Any]:
-    """The rows as Ray's, and their columns in Arrow."""
+    """The rows as a Ray Dataset, and their Arrow schema."""
     if isinstance(data, ray.data.Dataset):
         return data, _schema(data)
     source = source_of(data)
@@ -106,7 +107,7 @@ def _dataset(data: Any) -> tuple[Any, Any]:
 
 
 def _schema(dataset: Any) -> Any:
-    """The columns in Arrow. A Dataset that does not know them computes its first row."""
+    """The Arrow schema of a Dataset. If Ray does not know it, the first row is computed."""
     schema = dataset.schema()
     base = getattr(schema, "base_schema", None)
     if isinstance(base, pa.Schema):

@@ -1,4 +1,6 @@
-"""What became of each row of a farm, and `farm.json`, which the next run reads."""
+"""The report on a farm: the outcome of each row, and `farm.json`, from which the next run
+continues.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _VERSION = 1
 
 
 class State(enum.Enum):
-    """What became of a row: compiled now; taken from the output or a cache; no result, and why; or
-    not reached."""
+    """The outcome of a row: compiled in this run; taken from the output or a cache; failed; or not
+    reached yet."""
 
     MADE = "made"
     CACHED = "cached"
@@ -39,8 +41,8 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A row and what became of it. `key` names what it is made from, empty where the model could
-    not be read. `seconds` is what its worker took, 0 where none was asked."""
+    """A row and its outcome. `key` is the hash of what it is made from, empty if the model could
+    not be read. `seconds` is the time that its worker took, 0 if no worker was asked."""
 
     name: str
     model: str
@@ -59,40 +61,40 @@ class Made:
 
     @staticmethod
     def of(row: Row) -> Made:
-        """A row that is not reached yet."""
+        """The row before any work on it."""
         options = row.options.to_json()
         target = row.target.to_json()
         return Made(row.name, row.model.name, row.target_name, target, options, row.names)
 
     def keyed(self, key: str) -> Made:
-        """This row, of which it is known what it is made from."""
+        """A copy with the key."""
         return replace(self, key=key)
 
     def timed(self, seconds: float, tries: int) -> Made:
-        """This row after a worker was asked."""
+        """A copy with the time that its worker took and the number of submissions."""
         return replace(self, seconds=seconds, tries=tries)
 
     def noted(self, notes: Sequence[str]) -> Made:
-        """This row, of whose compile there is something to know."""
+        """A copy with the notes of its compile."""
         return replace(self, notes=tuple(notes))
 
     def done(self, state: State, files: Sequence[File], stamps: Sequence[str]) -> Made:
-        """This row, whose files are there."""
+        """A copy whose files exist now."""
         return replace(self, state=state, files=tuple(files), stamps=tuple(stamps))
 
     def failed(self, failure: Failure) -> Made:
-        """This row, which has no result."""
+        """A copy that has failed."""
         return replace(self, state=State.FAILED, failure=failure)
 
     @property
     def is_ours(self) -> bool:
-        """Whether its files are, or may be by now, what a farm has written: not those of a row that
-        failed before a worker was asked."""
+        """Whether files of its names in the output are, or may be, a farm's own. They are not if
+        the row failed before a worker was asked."""
         return self.state is not State.FAILED or self.tries > 0
 
     @property
     def bytes(self) -> int:
-        """The size of its files."""
+        """The total size of its files."""
         return sum(file.bytes for file in self.files)
 
     def to_json(self) -> dict[str, object]:
@@ -116,7 +118,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class FarmReport:
-    """What became of each row, in the manifest's order."""
+    """The outcome of each row, in the manifest's order."""
 
     output: str
     compiler: Mapping[str, str]
@@ -138,7 +140,7 @@ class FarmReport:
 
     @property
     def failed(self) -> tuple[Made, ...]:
-        """The rows that have no result."""
+        """The rows that failed."""
         return self.of(State.FAILED)
 
     @property
@@ -147,8 +149,9 @@ class FarmReport:
         return self.of(State.WAITING)
 
     def is_good(self, policy: str = "all") -> bool:
-        """Whether this is a success: `all`: every row is there; `supported`: every row but those
-        whose models are not supported; `any`: one row is there; `none`: always."""
+        """Whether the run is a success. With policy `all`, if every row was built; `supported`, if
+        every row was built except those whose models are not supported; `any`, if at least one was;
+        `none`: always."""
         successes = len(self.made) + len(self.cached)
         if policy == "any":
             return successes > 0
@@ -160,8 +163,8 @@ class FarmReport:
         return policy == "none" or missing == 0
 
     def to_bytes(self, former: FormerReport) -> bytes:
-        """`farm.json`: these rows, and those of former runs that this one was not asked for; all
-        files that a farm wrote, or was about to write, are its `names`."""
+        """`farm.json`: these rows, and the rows of former runs that this run was not asked for. Its
+        `names` are all files that a farm wrote or was about to write."""
         row_names = {row.name for row in self.rows}
         names = former.names.union(n for row in self.rows if row.is_ours for n in row.names)
         rows = [{**row.to_json(), "stamps": list(row.stamps)} for row in self.rows]
@@ -177,7 +180,7 @@ class FarmReport:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a report says of a row whose files are there."""
+    """What the former report says of a row that was built."""
 
     key: str
     files: tuple[File, ...]
@@ -186,8 +189,8 @@ class Former:
 
 @dataclass(frozen=True, slots=True)
 class FormerReport:
-    """The report of former runs: rows that are there, all rows as they stand there, and the files
-    that a farm wrote."""
+    """The report of former runs: the rows that were built, the JSON of all rows, and the names of
+    files that a farm wrote."""
 
     rows: Mapping[str, Former] = field(default_factory=dict)
     raw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -195,8 +198,8 @@ class FormerReport:
 
 
 def read_report(out: Storage) -> FormerReport:
-    """The report in an output; an empty one if there is none. UserError (code `bad-report`) if it
-    is damaged, since it says which files may be replaced."""
+    """The report in an output; an empty one if there is no report. UserError (code `bad-report`) if
+    it is damaged: it decides which files may be replaced, so it is not ignored."""
     text = out.read(REPORT)
     if text is None:
         return FormerReport()
@@ -220,7 +223,8 @@ def read_report(out: Storage) -> FormerReport:
 
 
 def _parsed(text: bytes) -> object:
-    """A report may be larger than other JSON: it has a row for each of thousands of files."""
+    """The JSON of a report. It may be longer than other JSON, since it has a row for each of
+    thousands of files."""
     try:
         if len(text) > MOST_TEXT:
             raise ValueError(f"it has more than {MOST_TEXT} bytes")

@@ -1,6 +1,6 @@
-"""Results of a library as columns of Arrow.
+"""Results of a library as columns of Arrow tables.
 
-Imported where tables are scored, and only there: it needs pyarrow.
+Imported only where tables are scored, since it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _STORED = {
 
 
 def output_type(param: ParamInfo) -> tuple[Any, np.dtype[Any]]:
-    """The type of a result's column, and that of its elements in NumPy. A number a row is plain;
-    one dimension is a list, several are Arrow's tensors of one shape, or nested lists where a
-    dimension is symbolic. Raises UserError (codes `column-type`, `column-shape`) for elements that
-    Arrow lacks, and for rows without elements."""
+    """The Arrow type of a result's column, and the NumPy type of its elements. One number per row
+    is a plain column, one dimension a list; several dimensions are Arrow's tensors of fixed shape,
+    or nested lists where a dimension is symbolic. Raises UserError (codes `column-type`,
+    `column-shape`) for element types that Arrow lacks, and for rows without elements."""
     try:
         dtype = np.dtype(_STORED.get(param.dtype, param.dtype))
         element = pa.from_numpy_dtype(dtype)
@@ -61,8 +61,8 @@ def column_of(
     param: ParamInfo,
     refused: Mapping[int, str],
 ) -> Any:
-    """A column of `count` rows: of each piece, rows that its numbers name, with their tensors
-    [rows, *shape]. Rows that were refused, and only these, are in none of them, and become null."""
+    """A column of `count` rows from pieces, each the numbers of rows and their tensors [rows,
+    *shape]. Rows that were refused are in no piece, and become null."""
     kind, dtype = output_type(param)
     row = (param.shape or ())[1:]
     mask = None
@@ -99,7 +99,7 @@ def _ragged(
     row: Sequence[Dim],
     mask: npt.NDArray[np.bool_] | None,
 ) -> Any:
-    """Nested lists, with the sizes that each row's tensor has."""
+    """Nested lists, for tensors whose sizes differ from row to row."""
     empty_shape = tuple(d if isinstance(d, int) else 0 for d in row)
     row_tensors: list[Array] = [np.zeros(empty_shape, dtype)] * count
     for rows, tensors in pieces:

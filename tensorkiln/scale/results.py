@@ -1,9 +1,10 @@
-"""The cache of whole results: what a row of a farm has made, found by what it was made from.
+"""The cache of whole results: the files of a farm's row, found by the hash of what the row is made
+from.
 
-The shared one is a place that the caller names: `results/ab/<key>.json` lists files by hash, and
-`blobs/ab/<sha256>` are their contents. In front of it is this user's cache (base/cache.py). Content
-is taken only if it has the hash by which it is asked for; who may write to the shared place decides
-which hash that is.
+The shared cache is at a place that the caller names: `results/ab/<key>.json` lists files by hash,
+and `blobs/ab/<sha256>` has their contents. In front of it is the user's local cache
+(base/cache.py). A content is used only if it has the hash that the list says; whoever can write to
+the shared place decides what the lists say, and so has to be trusted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LOCAL_SHARE = 64
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that was made: its name below the output, its hash (SHA-256, hex) and size."""
+    """A built file: its name below the output, its hash (SHA-256, hex) and size."""
 
     name: str
     sha256: str
@@ -38,7 +39,7 @@ class File:
 
     @staticmethod
     def of(name: str, path: Path) -> File:
-        """The file of this name that is at a path for now."""
+        """The file of this name, whose content is at a path at the moment."""
         return File(name, file_hash(path), path.stat().st_size)
 
     @staticmethod
@@ -54,16 +55,16 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results by key: in `local`, a cache of this user alone, and in `shared`. A shared cache that
-    does not do what is asked never fails a row: `notes` say so."""
+    """A cache of results by key: `local`, of this user alone, and `shared`. A row never fails
+    because the shared cache does; errors become `notes`."""
 
     shared: Storage | None = None
     local: Cache | None = None
     notes: list[str] = field(default_factory=list, compare=False)
 
     def require(self) -> None:
-        """Raise UserError if the shared cache cannot be read, if it is new and cannot be begun, and
-        if it is one of another version (code `bad-cache`)."""
+        """Raise UserError if the shared cache cannot be read, or cannot be created, or has another
+        version (code `bad-cache`)."""
         if self.shared is None:
             return
         text = json.dumps({"version": _VERSION}).encode()
@@ -79,13 +80,13 @@ class Results:
             )
 
     def look(self) -> None:
-        """Note whether the shared cache is another than the one that was begun: some places, such
-        as folders and `memory://`, are a process's or a machine's own."""
+        """Check that this worker sees the cache that the farm started with, and note it if not: a
+        folder may be local to a machine, and `memory://` is local to a process."""
         if self.shared is not None and self._shared(_MARK) is None:
             self._note(f"the cache {self.shared.url!r} is another one on this worker")
 
     def find(self, key: str) -> tuple[File, ...] | None:
-        """The files of a result; None if it is not there, or cannot be read."""
+        """The files of a result; None if it is not cached, or cannot be read."""
         for text in (self._local(_result(key)), self._shared(f"results/{key[:2]}/{key}.json")):
             files = _parsed(text) if text is not None else None
             if files:
@@ -93,7 +94,7 @@ class Results:
         return None
 
     def fetch(self, file: File, to: Path) -> bool:
-        """Write the content of a file to a path; False if it is not there, or damaged."""
+        """Write the content of a file to a path; False if it is missing or damaged."""
         content = self._local(_blob(file.sha256))
         if content is not None:
             atomic_write(to, content)
@@ -110,8 +111,8 @@ class Results:
         return True
 
     def keep(self, key: str, files: Sequence[File], paths: Mapping[str, Path]) -> None:
-        """Store a result, whose contents are at `paths` by name: the record last, when all that it
-        lists is there."""
+        """Store a result, whose contents are at `paths` by name. Its list of files is written last,
+        so that all files of a listed result exist."""
         text = json.dumps({"version": _VERSION, "files": [asdict(f) for f in files]}).encode()
         for file in files:
             self._keep(_blob(file.sha256), paths[file.name])
@@ -122,7 +123,7 @@ class Results:
             self._stored(f"results/{key[:2]}/{key}.json", text)
 
     def _stored(self, name: str, content: Path | bytes) -> bool:
-        """Put something into the shared cache; False, and a note, where that fails."""
+        """Write a file to the shared cache; False, with a note, if that fails."""
         try:
             if self.shared is not None:
                 self.shared.put(name, content)
@@ -136,7 +137,7 @@ class Results:
             self.notes.append(text)
 
     def share(self, sha256: str, path: Path) -> None:
-        """Put a content into the shared cache, unless it is there."""
+        """Upload a content to the shared cache, unless it is there already."""
         if self.shared is not None and self.shared.stamp(_blob_name(sha256)) is None:
             self.shared.put(_blob_name(sha256), path)
 
@@ -169,7 +170,7 @@ def _blob_name(sha256: str) -> str:
 
 
 def _parsed(text: bytes) -> tuple[File, ...] | None:
-    """The files that a record lists; None for a damaged one, which a new result then replaces."""
+    """The files in a list; None if it is damaged. A new result then replaces it."""
     try:
         reader = Reader(parse_json(text, unique=True), "result", "bad-result")
         if len(text) > MAX_BYTES or reader.get("version", int) != _VERSION:

@@ -1,8 +1,8 @@
-"""Tables through a library: in threads of this process, or in parts by an executor.
+"""Tables through a library: by threads of this process, or in parts by the jobs of an executor.
 
-Threads take batches in order; jobs take parts of files. Each part of the output says in its
-metadata which call it belongs to, so a folder of results needs no list, and a run that is repeated
-skips what is there. Imported where tables are scored, and only there: it needs pyarrow.
+Threads take batches in order; jobs take parts of files. The metadata of each part of the output
+says to which call it belongs, so a folder of results needs no index, and a run that is repeated
+skips the parts that exist. Imported only where tables are scored, since it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _R = TypeVar("_R")
 
 
 def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
-    """What the results of a call on files follow from: two runs with one key make the same parts.
-    A function is told by its name and its code, not by what it calls."""
+    """A hash of what the results of a call on files depend on: two runs with one key write the same
+    parts. A function counts by its name and its bytecode, not by what it calls."""
     function = scoring.preprocess
     code = getattr(function, "__code__", None)
     identity = [
@@ -64,8 +64,8 @@ def key_of(scoring: Scoring, source: Files, parts: Sequence[Part]) -> str:
 
 
 def library_file(library: str | LoadedModel) -> Path:
-    """The file of a library, which other processes can load. Raises UnsupportedError for one that
-    is a temporary file, or none."""
+    """The path of a library from which other processes can load it. Raises UnsupportedError if it
+    was loaded from a temporary file or from no file."""
     if isinstance(library, LoadedModel):
         library.__reduce__()
         return library.module.path.absolute()
@@ -83,7 +83,8 @@ def _digest(value: Any) -> str:
 def _in_order(
     function: Callable[[_T], _R], work: Iterable[_T], workers: int
 ) -> Iterator[tuple[_T, _R]]:
-    """Each of `work` with its result, in order; a few are held at a time, whatever their number."""
+    """Each item of `work` with its result, in order, computed by `workers` threads. Only a few
+    items are in memory at a time."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="kiln-score")
     pending: deque[tuple[_T, Future[_R]]] = deque()
     try:
@@ -102,7 +103,7 @@ def _in_order(
 def _scored_stream(
     scorer: Scorer, source: Stream, workers: int, monitor: Progress
 ) -> Generator[tuple[int, Scored]]:
-    """Each batch of a stream with the number of its first row."""
+    """The scored batches of a stream, each with the number of its first row."""
     monitor.phase("rows", source.rows)
     first = 0
     for _, scored in _in_order(
@@ -117,7 +118,8 @@ def _scored_stream(
 def _scored_parts(
     scorer: Scorer, parts: Sequence[Part], workers: int, monitor: Progress
 ) -> Generator[tuple[Part, int, Scored | None]]:
-    """The batches of each part, with the number of their first row in the file; then None."""
+    """The scored batches of each part, each with the number of its first row in the file; None
+    after the last batch of a part."""
     monitor.phase("rows", sum(part.rows for part in parts))
 
     def read() -> Iterator[tuple[Part, int, Any]]:
@@ -139,7 +141,7 @@ def _scored_parts(
 
 
 def _require(scorer: Scorer, scored: Scored, file: str, first: int) -> None:
-    """Raise for the first row that failed, unless failures are reported."""
+    """Raise for the first row that failed, unless the call reports failures."""
     if scored.refused and scorer.scoring.on_error == "raise":
         row = min(scored.refused)
         raise bad_row(RowFailure(file, first + row, scored.refused[row]))
@@ -148,7 +150,7 @@ def _require(scorer: Scorer, scored: Scored, file: str, first: int) -> None:
 def iterated(
     scorer: Scorer, source: Files | Stream, workers: int, monitor: Progress
 ) -> ScoredBatches:
-    """The batches, made while they are read."""
+    """The scored batches as an iterator, computed as it is consumed."""
     failures: list[RowFailure] = []
 
     def batches() -> Iterator[Any]:
@@ -171,7 +173,7 @@ def iterated(
 def by_threads(
     scorer: Scorer, parts: Sequence[Part], folder: Path, key: str, workers: int, monitor: Progress
 ) -> None:
-    """Write the parts, one after the other."""
+    """Score the parts by threads and write their files, one after the other."""
     steps = _scored_parts(scorer, parts, workers, monitor)
     try:
         for part in parts:
@@ -191,7 +193,8 @@ def _writer(scorer: Scorer, part: Part, folder: Path, key: str) -> PartWriter:
 def streamed_to(
     scorer: Scorer, source: Stream, workers: int, out: Path, part_bytes: int, monitor: Progress
 ) -> Scores:
-    """Write the rows of a stream as parts of a folder, which is there as a whole or not at all."""
+    """Write the scored rows of a stream as parts in a folder, which appears when all are
+    written."""
     names: list[str] = []
     made_folder(out.parent)
     steps = _scored_stream(scorer, source, workers, monitor)
@@ -212,7 +215,7 @@ def streamed_to(
 
 
 def scores(folder: Path, files: Sequence[Path], before: int, column: str) -> Scores:
-    """What is in these files, by what they say of themselves."""
+    """The Scores of these files, from the numbers in their metadata."""
     summaries = [about(path) or {} for path in files]
     rows, failed = (sum(int(f.get(name, 0)) for f in summaries) for name in ("rows", "failed"))
     return Scores(folder, tuple(files), rows, failed, before, column)
@@ -229,7 +232,8 @@ def by_jobs(
     executor: Executor,
     progress: Progress | None,
 ) -> None:
-    """Write the parts by jobs. Raises for the first that failed, or was lost too often."""
+    """Score and write the parts by jobs of an executor. Raises for the first part that failed, or
+    was lost too often."""
     place = str(folder.absolute())
     jobs = [
         Job(f"{key}/{part.name}", score_part, (scoring, part, place, key), part.name)
@@ -246,8 +250,8 @@ def by_jobs(
 
 
 def score_part(scoring: Scoring, part: Part, folder: str, key: str) -> RowFailure | None:
-    """The job of a worker: score a part, and write its file. Returns the row that failed, where
-    failures are not reported, and then nothing is written."""
+    """The job of a worker: score a part and write its file. If a row fails and failures are not
+    reported, nothing is written, and the row is returned."""
     scorer = Scorer(scoring, schema_of(part.file))
     try:
         with _writer(scorer, part, Path(folder), key) as writer:

@@ -1,7 +1,7 @@
-"""What a worker does with a batch: rows to tensors, calls of the library, results to columns. A row
-that fails is found, and the others have their results.
+"""The work on one batch: rows to tensors, calls of the library, results to columns. If a call
+fails, it is split until the row at fault is found; all other rows get their results.
 
-Imported where tables are scored, and only there: it needs pyarrow.
+Imported only where tables are scored, since it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tensorkiln.scale.tables import whole_table
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is done with each batch, as plain data that can be pickled; the fields are arguments of
-    `map_batches`. `inputs` and `outputs` are pairs of a name of the library and columns, None: by
-    their names."""
+    """How each batch is scored, as plain data that can be pickled. The fields are arguments of
+    `map_batches`. `inputs` are pairs of an input's name and its columns, `outputs` pairs of a
+    result's name and its column; None: columns have the names of the inputs or results."""
 
     library: str | LoadedModel
     function: str | None = None
@@ -60,19 +60,19 @@ class Scoring:
     batch_bytes: int = BATCH_BYTES
     on_error: Literal["raise", "report"] = "raise"
     error_column: str = "error"
-    threads: int = 1  # of a call
+    threads: int = 1  # of each call
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A batch with its results, and the rows of it that failed, by number, with their reasons."""
+    """A batch with its results, and the rows that failed: reasons by row number."""
 
     batch: Any
     refused: Refusals
 
 
 class Scorer:
-    """A library that scores batches of one schema; several threads may do so at once."""
+    """A library that scores batches of one schema. It may be used by several threads at once."""
 
     def __init__(self, scoring: Scoring, schema: Any):
         self.scoring = scoring
@@ -124,7 +124,7 @@ class Scorer:
             raise UserError(f"{self.info.name} takes nothing of a row", code="not-scorable")
 
     def _bound(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each input; UserError for one that is missing or of a wrong type."""
+        """The columns of each input; UserError if one is missing or has a wrong type."""
         if self.scoring.preprocess is not None:
             return {}
         chosen_columns = dict(self.scoring.inputs or ())
@@ -198,7 +198,7 @@ class Scorer:
 
     @property
     def read(self) -> list[str]:
-        """The columns that are needed, in the order of the table."""
+        """The names of the columns that have to be read, in the order of the table."""
         if self.scoring.preprocess is not None:
             return list(self.schema.names)
         needed_names = {*self.keep, *(c for columns in self._columns.values() for c in columns)}
@@ -206,7 +206,8 @@ class Scorer:
 
     @property
     def read_rows(self) -> int:
-        """Rows that are read at a time: those of a call, or of as many calls as fit into memory."""
+        """How many rows to read at a time: those of one call or, if the library's batch is fixed,
+        of as many calls as fit into the memory budget."""
         if isinstance(self.batch, str):
             return self.call_rows
         return self.batch * max(1, min(MOST_ROWS, self._fit) // self.batch)
@@ -214,8 +215,8 @@ class Scorer:
     # ---- batches ----
 
     def score(self, batch: Any) -> Scored:
-        """The batch's kept columns with its results. With `on_error="raise"`, results of rows that
-        failed are missing, and the caller raises."""
+        """The kept columns of a batch with its results. With `on_error="raise"`, the results of
+        rows that failed are missing, and the caller has to raise."""
         refused: Refusals = {}
         pieces = list(self._results(self._tensors(batch, refused), refused))
         arrays = [batch.column(batch.schema.get_field_index(name)) for name in self.keep]
@@ -231,7 +232,7 @@ class Scorer:
         return Scored(pa.RecordBatch.from_arrays(arrays, schema=self.result_schema), refused)
 
     def score_table(self, table: Any) -> Any:
-        """As `score`, of a table; raises BadRow where failures are not reported."""
+        """As `score`, for a table; raises BadRow unless failures are reported."""
         if table.num_rows == 0:
             return self.result_schema.empty_table()
         scored = self.score(whole_table(table))
@@ -241,7 +242,7 @@ class Scorer:
         return pa.Table.from_batches([scored.batch])
 
     def _tensors(self, batch: Any, refused: Refusals) -> list[list[tuple[Sequence[int], Rows]]]:
-        """For each input, rows of the batch and their tensors."""
+        """For each input, the rows of the batch with their tensors."""
         if self.scoring.preprocess is None:
             everything = range(batch.num_rows)
             return [[(everything, self._of_columns(p, batch, refused))] for p in self._fed]
@@ -264,7 +265,8 @@ class Scorer:
     def _preprocessed(
         self, batch: Any, begin: int, end: int, refused: Refusals
     ) -> Iterator[tuple[range, list[Rows]]]:
-        """What the user's function makes of rows; of half as many where it raises, down to one."""
+        """The tensors that the user's function returns for these rows. If it raises, each half is
+        tried, down to single rows."""
         if begin == end:
             return
         try:
@@ -325,7 +327,8 @@ class Scorer:
     def _results(
         self, inputs: list[list[tuple[Sequence[int], Rows]]], refused: Refusals
     ) -> Iterator[tuple[Sequence[int], list[Array]]]:
-        """Of rows whose tensors have the same shapes: their numbers, and their results."""
+        """The row numbers and results of each call; the rows of a call have tensors of the same
+        shapes."""
         for parts in zip(*inputs, strict=True):
             numbers, rows = parts[0][0], [input_rows for _, input_rows in parts]
             first = numbers[0] if len(numbers) else 0
@@ -337,7 +340,8 @@ class Scorer:
     def _called(
         self, rows: list[Rows], chosen: Sequence[int], first: int, refused: Refusals
     ) -> Iterator[tuple[Sequence[int], list[Array]]]:
-        """The results of a call; of calls for half of the rows where it fails, down to one."""
+        """The results of a call. If it fails, each half of its rows is called, down to single
+        rows."""
         short = self.least_rows - len(chosen)
         padded = [*chosen, *[chosen[-1]] * short] if short > 0 else chosen
         tensors = iter([r.take([i - first for i in padded]) for r in rows])
@@ -367,7 +371,7 @@ class Scorer:
 
 
 class _Interface(UserError):
-    """A mistake in a user's function, rather than in a row."""
+    """A user's function breaks its contract: an error of the call, not of a row."""
 
 
 def _said(error: Exception) -> str:
@@ -388,7 +392,7 @@ def _unknown(message: str, argument: str, name: str, names: Sequence[str]) -> Us
 def _require_number(
     column: str, kind: Any, param: ParamInfo, dtype: np.dtype[Any], count: int
 ) -> None:
-    """Raise UserError unless `count` columns of numbers are the rows of an input."""
+    """Raise UserError unless `count` columns of numbers, side by side, are the rows of an input."""
     row = (param.shape or ())[1:]
     if len(row) != 1 or (isinstance(row[0], int) and row[0] != count):
         raise UserError(
@@ -413,7 +417,7 @@ def _fits(shape: Shape, row_dims: Sequence[Dim]) -> bool:
 
 
 def _groups(rows: list[Rows], numbers: Sequence[int], refused: Refusals) -> Iterator[Sequence[int]]:
-    """Rows that were not refused, by the shapes of their tensors."""
+    """The rows that were not refused, grouped by the shapes of their tensors."""
     good = [n for n in numbers if n not in refused] if refused else numbers
     if not len(good):
         return
@@ -439,10 +443,10 @@ def _opened(scoring: Scoring) -> LoadedModel:
 
 @lru_cache(maxsize=4)
 def _loaded(path: str, changed: int) -> LoadedModel:
-    """A library of this process: a worker loads it once, and its weights are mapped."""
+    """The library, which each process loads only once. Its weights are memory-mapped."""
     return load(path)
 
 
 def threads_of_a_call(workers: int) -> int:
-    """What each of so many workers may use: all of them together as many as there are CPUs."""
+    """The threads of each call if `workers` calls run at once: an equal share of the CPUs."""
     return max(1, available_cpus() // workers)

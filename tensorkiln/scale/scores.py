@@ -1,4 +1,4 @@
-"""What scoring a table gives back. Nothing of pyarrow is imported before it is used."""
+"""The results of scoring a table. It needs pyarrow only when rows are read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tensorkiln.base.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row without a result: its file (empty for rows that are in none), its number there or among
-    all rows, from 0, and the reason."""
+    """A row without a result: its file (empty if the rows are not in files), its number in that
+    file or else among all rows, from 0, and the reason."""
 
     file: str
     row: int
@@ -29,13 +29,13 @@ class RowFailure:
 
 
 class BadRow(UserError):
-    """A row that failed, where failures are not reported (code `bad-row`)."""
+    """A row failed, and the call does not report failures (code `bad-row`)."""
 
     failure: RowFailure
 
 
 def bad_row(failure: RowFailure) -> BadRow:
-    """The error for a row; it can be pickled, as all errors."""
+    """The error for a row. It can be pickled, as all errors can."""
     hint = "on_error='report' goes on with the others"
     error = BadRow(failure.reason, code="bad-row", where=failure.place, hint=hint)
     error.failure = failure
@@ -44,8 +44,9 @@ def bad_row(failure: RowFailure) -> BadRow:
 
 @dataclass(frozen=True)
 class Scores:
-    """What was written: files of Parquet in the order of the rows, the rows in them, and how many
-    of these failed. `done_before` of the files were there, from a run that was interrupted."""
+    """The files that were written: Parquet files in the order of the rows, the number of rows in
+    them, and how many of these failed. `done_before` of the files existed already, from a run that
+    was interrupted."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -67,8 +68,9 @@ class Scores:
 
 
 class ScoredBatches:
-    """An iterator of RecordBatches with results, made while it is read. `failures` are those of the
-    batches that have been read. `close`, or the end of a `with` block, ends the workers early."""
+    """An iterator of RecordBatches with results, computed as it is consumed. `failures` are those
+    in the batches consumed so far. `close`, or the end of a `with` block, stops the workers
+    early."""
 
     def __init__(self, schema: Any, batches: Iterator[Any], failures: list[RowFailure]):
         self.schema = schema
@@ -82,19 +84,19 @@ class ScoredBatches:
         return next(self._batches)
 
     def reader(self) -> Any:
-        """A RecordBatchReader of what is left."""
+        """A RecordBatchReader of the remaining batches."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.schema, self._batches)
 
     def table(self) -> Any:
-        """What is left, as a Table in memory."""
+        """The remaining batches, as a Table in memory."""
         import pyarrow as pa
 
         return pa.Table.from_batches(list(self._batches), schema=self.schema)
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop the workers."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()

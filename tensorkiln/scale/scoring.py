@@ -44,34 +44,35 @@ def map_batches(
 ) -> Any:
     """Call a compiled library on all rows of a table, and append its results as columns.
 
-    `data`: files of Parquet (paths, folders, patterns), a Table, RecordBatch, RecordBatchReader or
-    Dataset of pyarrow, or a `ray.data.Dataset`. It is read in batches, never as a whole. `inputs`
-    names the column of each input, or the columns of numbers that are side by side in it; without
-    it, columns have the names of inputs. `outputs` names results and their columns; None: all.
-    `columns` are those of the table that are kept; None: all. `constants` are inputs that are the
-    same in every call. `preprocess(batch)` gets a RecordBatch with all columns and returns an array
-    [rows, ...] for each input, in place of `inputs`.
+    `data` is Parquet files (paths, folders, patterns), a pyarrow Table, RecordBatch,
+    RecordBatchReader or Dataset, or a `ray.data.Dataset`. It is read in batches, never as a whole.
+    `inputs` maps each input to its column, or to several columns of numbers that form its rows side
+    by side; by default, columns have the names of inputs. `outputs` maps results to names of
+    columns; None: all results. `columns` are the columns of the table to keep; None: all.
+    `constants` are inputs with the same value in every call. `preprocess(batch)` gets a RecordBatch
+    with all columns and returns an array [rows, ...] for each input; it replaces `inputs`.
 
     The first dimension of inputs and results is that of rows. If it is symbolic, a call has
-    `batch_size` rows, by default as many as `batch_bytes` hold with their workspace; if it is a
+    `batch_size` rows, by default as many as fit into `batch_bytes` with their workspace; if it is a
     number, the last call is padded with copies of a row.
 
-    `engine`: "local" (None: unless `data` is Ray's) has `concurrency` threads of this process, by
-    default one for each CPU, which share the library; "ray" is Ray Data with as many actors.
+    With `engine` "local" (None: unless `data` is Ray's), `concurrency` threads of this process
+    share the library, by default one for each CPU; with "ray", Ray Data runs that many actors. An
     `executor`, any of concurrent.futures or text for `executor_of`, scores files in parts of
-    `part_bytes`, each where a worker is; it needs `out`.
+    `part_bytes`, each as a job; it needs `out`.
 
-    A row that is null, of another shape, or on which `preprocess` or the library fails raises
-    UserError (code `bad-row`) that names it or, with `on_error="report"`, has null results and its
-    reason in `error_column`, and all other rows have theirs.
+    If a row is null or has another shape, or if `preprocess` or the library fails on it, the call
+    raises UserError (code `bad-row`) that names the row. With `on_error="report"` such a row gets
+    null results and a reason in `error_column`, and all other rows get their results.
 
-    Returns Scores, with `out`: a folder for files of Parquet, in the order of the rows. Each is
-    written whole or not at all; the same call on the same files of Parquet goes on with those that
-    are missing, and other data are written as a whole folder or not at all. Without `out`: a
-    ScoredBatches, or, of Ray, a Dataset that is computed when it is used.
+    With `out`, a folder, the results are written there as Parquet files, in the order of the rows,
+    and the call returns Scores. Of Parquet files, each part is written atomically, and repeating
+    the call continues with the parts that are missing; results of other data are written as a whole
+    folder, atomically. Without `out` the call returns ScoredBatches or, of Ray, a Dataset that is
+    computed when it is consumed.
 
-    Raises UserError for what does not fit together, and without pyarrow
-    (`pip install 'tensorkiln[arrow]'`).
+    Raises UserError for arguments that contradict each other, and without pyarrow (`pip install
+    'tensorkiln[arrow]'`).
     """
     require_package("pyarrow", "tk.scale.map_batches")
     by_ray = _by_ray(data, engine, executor)
@@ -114,7 +115,7 @@ def map_batches(
     workers = concurrency if isinstance(concurrency, int) else available_cpus()
     if executor is None:
         scoring = replace(scoring, threads=threads_of_a_call(workers))
-    scorer = Scorer(scoring, source.schema)  # what does not fit is said before a row is read
+    scorer = Scorer(scoring, source.schema)  # raises before a row is read if inputs do not fit
     monitor = watched(progress)
     if out is None:
         return score_tables.iterated(scorer, source, workers, monitor)
@@ -206,7 +207,7 @@ def _check_choices(on_error: Any, error_column: Any, preprocess: Any, inputs: An
 def _check_combinations(
     by_ray: bool, executor: Any, concurrency: Any, part_bytes: Any, out: Any, progress: Any
 ) -> None:
-    """Raise for what would have no effect."""
+    """Raise UserError for arguments that would have no effect together."""
     if out is not None and not isinstance(out, str | os.PathLike):
         raise UserError(f"out is {out!r:.80}, expected the path of a folder", where="out=")
     rows = [

@@ -1,7 +1,8 @@
-"""Where artifacts go and come from: a folder, or what fsspec knows by URL (s3, gs, memory, ...).
+"""Storage for artifacts: a folder, or an object store that fsspec knows by URL (s3, gs, memory,
+...).
 
-A file is put whole or not at all. Object stores do that themselves; elsewhere it is written under
-another name first, and moved. fsspec is imported for URLs alone, and a folder needs nothing.
+A file is replaced atomically. Object stores do that themselves; elsewhere it is written under
+another name first, then renamed. fsspec is imported only for URLs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MOST_TEXT = 1 << 26  # bytes of a report, or of a record, that are read
 
 
 def is_url(text: str) -> bool:
-    """Whether a place is a URL, not a path."""
+    """Whether a place is a URL rather than a path."""
     return _URL.match(text) is not None
 
 
@@ -55,8 +56,8 @@ def local_path(text: str) -> str:
 
 
 class Storage(Protocol):
-    """A place of files by relative names with `/`. All methods raise UserError (code `storage`, or
-    `cannot-write`) where the place does not do what is asked."""
+    """A place with files that have relative names with `/`. All methods raise UserError (code
+    `storage` or `cannot-write`) if the operation fails."""
 
     @property
     def url(self) -> str:
@@ -64,24 +65,24 @@ class Storage(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None if it is not there."""
+        """The content of a small file; None if it does not exist."""
         ...
 
     def fetch(self, name: str, to: Path) -> bool:
-        """Copy a file to a path; False if it is not there."""
+        """Copy a file to a local path; False if it does not exist."""
         ...
 
     def put(self, name: str, source: Path | bytes) -> None:
-        """Write a file, whole or not at all, in the place of one that is there."""
+        """Write a file atomically, replacing one of that name."""
         ...
 
     def sha256(self, name: str) -> str | None:
-        """The hash (hex) of a file's content; None if it is not there."""
+        """The hash (hex) of a file's content; None if the file does not exist."""
         ...
 
     def stamp(self, name: str) -> str | None:
-        """What is another after a file was changed, empty where nothing says that but its content;
-        None if the file is not there."""
+        """Text that changes whenever the file does, such as a version or ETag; empty if the place
+        offers nothing of that kind; None if the file does not exist."""
         ...
 
 
@@ -93,7 +94,7 @@ def storage_of(place: str | os.PathLike[str]) -> Storage:
     """
     text = os.fspath(place) if isinstance(place, os.PathLike) else place
     if isinstance(text, str) and is_url(text) and not local_path(text):
-        _filesystem(text)  # errors come now
+        _filesystem(text)  # to raise now what would fail later
         return Store(text.rstrip("/"))
     path = plain_path(local_path(text) if isinstance(text, str) else text)
     return Folder(str(path.absolute()))
@@ -101,7 +102,7 @@ def storage_of(place: str | os.PathLike[str]) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of this machine, or one that all machines share."""
+    """A folder of this machine, or one on a network file system."""
 
     url: str
 
@@ -152,12 +153,12 @@ class Folder:
                 self._path(name).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return ""  # whoever damages a file can keep its times
+            return ""  # not its times: damage may leave them as they were
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What fsspec knows by URL. Its own configuration has credentials and endpoints."""
+    """A URL that fsspec knows. Credentials and endpoints are in fsspec's own configuration."""
 
     url: str
 
@@ -230,7 +231,7 @@ class Store:
 
 
 def matches_of(pattern: str) -> list[str]:
-    """The files that a pattern of absolute paths, or of URLs, matches, sorted; `**` is any number
+    """The files that match a pattern of absolute paths or URLs, sorted; `**` stands for any number
     of folders."""
     local = local_path(pattern)
     if local:
@@ -242,7 +243,7 @@ def matches_of(pattern: str) -> list[str]:
 
 
 def download(url: str, to: Path) -> bool:
-    """Copy what a URL names to a path; False if it is not there."""
+    """Copy the file at a URL to a local path; False if it does not exist."""
     parent, _, name = url.rpartition("/")
     return storage_of(parent).fetch(name, to)
 
@@ -254,13 +255,13 @@ def _inside(name: str) -> str:
 
 
 def _filesystem(url: str) -> Any:
-    """fsspec's file system of a URL."""
+    """fsspec's file system for a URL."""
     require_package("fsspec", f"the place {url!r}", "name a folder")
     import fsspec
 
     protocol = url.partition(":")[0].lower()
     try:
-        # Others write there, too, and listings that are remembered would be wrong.
+        # Others write to the place, too, which would make cached listings wrong.
         return fsspec.filesystem(protocol, use_listings_cache=False)
     except ImportError as error:
         raise UserError(
@@ -281,7 +282,7 @@ def _filesystem(url: str) -> Any:
 
 @contextmanager
 def _explained(url: str, name: str) -> Iterator[None]:
-    """What a place raises becomes a UserError (code `storage`) that says where."""
+    """Convert exceptions of a place to UserError (code `storage`) with the location."""
     try:
         yield
     except (TensorkilnError, MemoryError, AssertionError):

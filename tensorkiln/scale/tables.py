@@ -1,6 +1,6 @@
-"""Where rows come from, and where results go: files of Parquet in parts, streams of batches.
+"""The rows to score and the results: Parquet files in parts, and streams of batches.
 
-Imported where tables are scored, and only there: it needs pyarrow.
+Imported only where tables are scored, since it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, cannot_write
 from tensorkiln.base.folders import Listed
 
-# What is read at a time of a column chunk, so that a large row group need not fit into memory.
+# Bytes of a column chunk that are read at a time, so that a large row group need not fit in memory.
 _BUFFER = 1 << 20
-# Uncompressed bytes of a part, which is what is lost with a worker, and of a row group that is
+# Uncompressed bytes of a part, all of which is lost with a worker; and of a row group that is
 # written.
 PART_BYTES = 128 << 20
 _GROUP_BYTES = 16 << 20
@@ -32,7 +32,8 @@ _KEY = b"tensorkiln.scores"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Row groups of a file, whose results are one file, `name`: rows from number `first` on."""
+    """Some row groups of a Parquet file, whose results become one file, `name`; `first` is the
+    number of their first row."""
 
     name: str
     file: str
@@ -43,13 +44,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of Parquet of one schema, in order."""
+    """Parquet files of one schema, in order."""
 
     paths: tuple[str, ...]
     schema: Any
 
     def parts(self, part_bytes: int) -> list[Part]:
-        """Runs of row groups of about so many bytes; of each file at least one."""
+        """Consecutive row groups, in parts of about `part_bytes` uncompressed bytes; each file has
+        at least one part."""
         pieces: list[Part] = []
         for path in self.paths:
             metadata = _opened(path).metadata
@@ -67,20 +69,21 @@ class Files:
         return pieces
 
     def state(self) -> list[list[Any]]:
-        """What tells that the files are the same as in a former run."""
+        """Paths, sizes and times of the files, by which a later run knows that they are the
+        same."""
         return [[p, s.st_size, s.st_mtime_ns] for p in self.paths for s in [Path(p).stat()]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Batches that are read once, in order; `rows` is their number, 0 if it is not known."""
+    """Batches that can be read once, in order; `rows` is the number of rows, 0 if unknown."""
 
     schema: Any
     source: Any
     rows: int = 0
 
     def batches(self, columns: Sequence[str], size: int) -> Iterator[Any]:
-        """Batches of `size` rows, but for the last, with these columns."""
+        """Batches of `size` rows with these columns; the last may have fewer."""
         if isinstance(self.source, ds.Dataset):
             options = {"batch_size": size, "batch_readahead": 2, "fragment_readahead": 1}
             scanned = self.source.scanner(columns=list(columns), use_threads=False, **options)
@@ -91,7 +94,7 @@ class Stream:
 
 
 def part_name(number: int) -> str:
-    """The name of the file of a part: those of later rows come later."""
+    """The file name of a part; names sort in the order of the rows."""
     return f"part-{number:06d}.parquet"
 
 
@@ -104,7 +107,8 @@ def _chosen(batch: Any, columns: Sequence[str]) -> Any:
 
 
 def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """The same rows in batches of `size`; copied only where one is made of several."""
+    """The same rows in batches of `size`. Rows are copied only where a batch has to be joined from
+    several."""
     pieces: list[Any] = []
     count = 0
     for batch in batches:
@@ -122,7 +126,7 @@ def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
 
 
 def whole(batches: Sequence[Any]) -> Any:
-    """Batches as one."""
+    """Several batches as one."""
     if len(batches) == 1:
         return batches[0]
     return whole_table(pa.Table.from_batches(batches))
@@ -137,7 +141,8 @@ def whole_table(table: Any) -> Any:
 
 
 def source_of(data: Any) -> Files | Stream:
-    """What `data` of map_batches is. Raises UserError (codes `no-rows`, `bad-data`)."""
+    """The `data` argument of `map_batches` as Files or a Stream. Raises UserError (codes `no-rows`,
+    `bad-data`)."""
     if isinstance(data, str | os.PathLike):
         return _files([data])
     if isinstance(data, list | tuple) and data:
@@ -222,7 +227,7 @@ def _opened(path: str) -> Any:
 
 
 def schema_of(path: str) -> Any:
-    """The columns of a file."""
+    """The schema of a file."""
     return _opened(path).schema_arrow
 
 
@@ -234,7 +239,7 @@ def read_part(part: Part, columns: Sequence[str], size: int) -> Iterator[Any]:
                 batch_size=size,
                 row_groups=list(part.groups),
                 columns=list(columns),
-                use_threads=False,  # the cores have libraries to run
+                use_threads=False,  # all cores are busy with calls of the library
             )
             yield from _of_size(read if part.groups else (), size)
     except (OSError, pa.ArrowException) as error:
@@ -245,8 +250,8 @@ def read_part(part: Part, columns: Sequence[str], size: int) -> Iterator[Any]:
 
 
 class PartWriter:
-    """A file of Parquet that is there when the block has ended, or not at all. It says whose part
-    it is: the `key` of the call, and the file and number of its first row."""
+    """Writes a Parquet file that appears when the `with` block has ended without an exception. Its
+    metadata has the `key` of the call, and the source file and number of its first row."""
 
     def __init__(self, path: Path, schema: Any, key: str, file: str, first: int):
         self._schema = schema
@@ -264,13 +269,13 @@ class PartWriter:
 
     def __enter__(self) -> PartWriter:
         path = self._place.__enter__()
-        # The codec that decodes fastest; scores hardly shrink by others.
+        # The codec that decodes fastest; others hardly make scores smaller.
         self._writer = pq.ParquetWriter(path, self._schema, compression="snappy")
         return self
 
     def write(self, batch: Any, failed: int) -> None:
-        """Append a batch of which so many rows failed; row groups are written when they are large
-        enough."""
+        """Append a batch, of which `failed` rows failed. Row groups are written as they become
+        large enough."""
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         self.bytes += batch.nbytes
@@ -297,7 +302,7 @@ class PartWriter:
 
 
 def about(path: Path) -> Mapping[str, Any] | None:
-    """What a part says of itself; None for a file that is not a part."""
+    """The metadata that PartWriter wrote; None for any other file."""
     with suppress(OSError, ValueError, pa.ArrowException):
         summary = (pq.read_metadata(path).metadata or {}).get(_KEY)
         parsed = json.loads(summary) if summary else None
@@ -306,13 +311,14 @@ def about(path: Path) -> Mapping[str, Any] | None:
 
 
 def parts_in(folder: Path) -> Listed:
-    """The parts of a folder, which a later run may replace; what else is in it stays."""
+    """The files in a folder that PartWriter wrote. A later run may replace these, and leaves all
+    others alone."""
     return {p.name: None for p in sorted(folder.glob("part-*.parquet")) if about(p) is not None}
 
 
 def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
-    """The names of the parts that a former run of the same call has finished. Raises UserError
-    (code `cannot-write`) if the folder holds anything else."""
+    """The names of the parts that a former run of the same call finished. Raises UserError (code
+    `cannot-write`) if the folder contains anything else."""
     names = {part.name for part in parts}
     finished = set()
     try:
@@ -333,14 +339,14 @@ def require_ours(folder: Path, parts: Sequence[Part], key: str) -> set[str]:
 
 
 def remove_remains(folder: Path, parts: Sequence[Part]) -> None:
-    """Remove what killed workers left of these parts, which are all there."""
+    """Remove temporary files that killed workers left, once all these parts are written."""
     for part in parts:
         for remnant in folder.glob(f".{part.name}.*.tmp"):
             remnant.unlink(missing_ok=True)
 
 
 def reasons_in(path: Path, column: str) -> Iterator[tuple[int, str]]:
-    """The rows of a part that failed, by their number in it, and why."""
+    """The rows that failed in a part: their numbers in the part, and the reasons."""
     row = 0
     for batch in _opened(str(path)).iter_batches(columns=[column]):
         for k, reason in enumerate(batch.column(0)):

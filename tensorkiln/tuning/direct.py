@@ -1,4 +1,9 @@
-"""Jobs whose workers have the runtime package alone: what they run is handed to them as it is."""
+"""Jobs for workers on which only the runtime package is installed, not this compiler.
+
+A job of `tensorkiln.scale` arrives on a worker as a call of `scale.jobs.answer`, which such a
+worker cannot import. `Direct` submits the job's own function in its place, and turns what that
+returns or raises into an answer on this side.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,15 @@ from tensorkiln.scale.jobs import answer
 
 
 class Direct(Executor):
-    """`run_jobs` on another executor, whose workers need not have `tensorkiln.scale`: an answer is
-    made of what they give here, not there."""
+    """An executor for `run_jobs` that wraps another one, whose workers need not have
+    `tensorkiln.scale`: the answer is built in this process from what the worker returned."""
 
     def __init__(self, executor: Executor):
         self._executor = executor
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The future of `answer(run, arguments)`; of any other function as the executor does."""
+        """The future of an answer. A call of `scale.jobs.answer` becomes a call of the job's own
+        function; any other function is passed to the wrapped executor unchanged."""
         if fn is not answer:
             return self._executor.submit(fn, *args, **kwargs)
         run, arguments = args
@@ -27,7 +33,7 @@ class Direct(Executor):
 
 
 class _Answered(Future[Any]):
-    """The answer to a job whose result another future has."""
+    """The future of a job's answer, completed when the wrapped executor's future is."""
 
     def __init__(self, inner: Future[Any]):
         super().__init__()
@@ -35,7 +41,7 @@ class _Answered(Future[Any]):
         inner.add_done_callback(self._arrive)
 
     def cancel(self) -> bool:
-        """Cancel the job, unless it runs."""
+        """Cancel the job unless it is running."""
         return self._inner.cancel() and super().cancel()
 
     def _arrive(self, pool_future: Future[Any]) -> None:

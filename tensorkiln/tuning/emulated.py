@@ -1,8 +1,10 @@
-"""Kernels of AArch64 measured without a machine that has one: by what they execute in qemu.
+"""AArch64 kernels measured on a machine of another kind, by counting the instructions that qemu
+executes.
 
-A small program loads the library there and calls the kernel once, or not at all; the difference is
-a call. A plugin of qemu counts instructions and, among them, loads and stores, which are known by
-their encoding. It is compiled here, from `emulator_plugin.c`.
+A small program loads the library under qemu and calls the kernel once, or not at all; the
+difference between the two counts belongs to the call. A qemu plugin counts instructions and, among
+them, loads and stores, which it recognizes by their encoding. The plugin is compiled here from
+`emulator_plugin.c`.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ GET = "apt-get install qemu-user libc6-arm64-cross"
 _TRIPLE = "aarch64-linux-gnu.2.17"
 _HERE = Path(__file__).parent
 _VERSIONS = range(1, 7)  # of the interface of qemu's plugins
-_WROTE = 9  # the exit status where it wrote behind its result
+_WROTE = 9  # exit status of the program if the kernel wrote past the end of its result
 _COUNTS = re.compile(r"kiln-counts (\d+) (\d+)")
 
 
 class EmulationFailure(UserError):
-    """What was emulated ended badly; `state` says how (`runtime.timing`)."""
+    """The emulated program crashed, hung or failed; `state` says which (`runtime.timing`)."""
 
     code = "emulation-failed"
 
@@ -51,21 +53,22 @@ class EmulationFailure(UserError):
 
 @dataclass(frozen=True, slots=True)
 class InstructionCount:
-    """Measures a kernel of AArch64 by the instructions that a call executes, loads and stores
-    counted twice, since they are what a small processor waits for: a proxy for its time, which
-    knows no caches. `processor` is that of qemu, by default one with all instructions."""
+    """Measures an AArch64 kernel by the instructions that one call executes. Loads and stores count
+    twice, because small processors spend most of their time waiting for them. It is a proxy for
+    time that ignores caches. `processor` is qemu's `-cpu`; by default one with all instruction set
+    extensions."""
 
     processor: str = "max"
     unit: str = "instructions"
 
     @property
     def machine(self) -> str:
-        """What executes them."""
+        """The emulator and the processor that it emulates, for reports."""
         return f"{EMULATOR} -cpu {self.processor}"
 
     @staticmethod
     def missing() -> str:
-        """What is not installed of what it needs; empty where all is."""
+        """The required tools that are not installed, as text; empty if all are."""
         if shutil.which(EMULATOR) is None:
             return f"no {EMULATOR} on the PATH"
         if not list(_root().glob("lib/ld-linux-*")):
@@ -84,12 +87,12 @@ class InstructionCount:
             raise UserError(f"counting instructions: {missing}", code="no-tool", hint=GET)
 
     def __call__(self, library: Path, trial: Trial) -> float:
-        """Instructions of a call, and once more its loads and stores."""
+        """The instructions of a call, plus its loads and stores a second time."""
         return float(sum(self.count(library, trial)))
 
     def count(self, library: Path, trial: Trial) -> tuple[int, int]:
-        """(instructions, loads and stores) of a call; WrongResult if it computes anything else than
-        it should, EmulationFailure if it ends badly."""
+        """(instructions, loads and stores) of a call. Raises WrongResult if it computes something
+        wrong, EmulationFailure if it crashes, hangs or fails."""
         memory = Memory(trial)
         with private_temporary("kiln-emulated-") as name:
             folder = Path(name)
@@ -132,7 +135,7 @@ class InstructionCount:
 
 
 def _failure(error: ToolFailure) -> UserError:
-    """What it means that the program failed."""
+    """The error for a failed run of the emulated program, from its exit status and output."""
     lines = [line for line in str(error).splitlines()[1:] if not _COUNTS.search(line)]
     words = lines[-1] if lines else f"exit status {error.status}"
     if error.status == _WROTE:
@@ -148,8 +151,9 @@ def _root() -> Path:
 
 
 def _programs(folder: Path) -> tuple[Path, Path]:
-    """The program that runs in qemu, and the plugin, of the interface that this qemu has. UserError
-    (code `no-plugin`) if it takes none: one that is linked statically, say."""
+    """The program that runs under qemu, and the plugin, compiled for the plugin interface of this
+    version of qemu. UserError (code `no-plugin`) if this qemu cannot load plugins, as statically
+    linked builds cannot."""
     program = _built(folder, "caller", "emulator_caller.c", "-target", _TRIPLE, "-ldl")
     output = ""
     for version in _VERSIONS:
@@ -170,7 +174,7 @@ def _command(processor: str, plugin: Path, program: list[str]) -> list[str]:
 
 
 def _said(folder: Path, command: list[str], seconds: float) -> str:
-    """What a command writes, also where it fails."""
+    """The output of a command, whether or not it fails."""
     try:
         return run_tool(command, folder, seconds=seconds)
     except ToolFailure as failure:
@@ -178,7 +182,7 @@ def _said(folder: Path, command: list[str], seconds: float) -> str:
 
 
 def _built(folder: Path, name: str, source: str, *options: str) -> Path:
-    """A C file of this package, compiled into the folder, from the cache if it is there."""
+    """A C file of this package compiled into the folder, or taken from the cache."""
     text = (_HERE / source).read_text(encoding="utf-8")
     zig = zig_path()
     key = key_of({"kind": "emulator", "text": text, "options": " ".join(options), "zig": str(zig)})

@@ -38,7 +38,7 @@ from tensorkiln.tuning.workloads import (
 
 MEASURES = ("time", "instructions")
 _MOST = 7 * 86400.0
-_SHARE = 0.01
+_SHARE = 0.01  # of a run's time: kernels that take less are not worth tuning
 
 
 def tune(
@@ -66,33 +66,35 @@ def tune(
     externals: Externals = (),
     progress: Progress | None = None,
 ) -> Tuned:
-    """Search for the values of knobs with which a model's kernels take the least time, for
+    """Search for the values of knobs with which a model's kernels are fastest, as records for
     `compile(records=)`.
 
-    `model`, `target`, `freeze`, `precision`, `optimize` and `externals` are those of `compile`,
-    whose kernels they decide. The search ends after about `seconds`, at most a candidate's time
-    later, or when every choice was tried; `kernels` is how many kernels it is for, the costliest,
-    and `trials` the candidates of each at most. `sizes` are of symbolic dimensions, for which a
-    kernel is measured.
+    `model`, `target`, `freeze`, `precision`, `optimize` and `externals` are as for `compile`; pass
+    what the model will be compiled with, since the kernels depend on it. The search ends when every
+    choice was tried, or after about `seconds`: at most the time of one candidate later. Only the
+    `kernels` costliest kernels are tuned, each with at most `trials` candidates. `sizes` are the
+    sizes of symbolic dimensions for which kernels are measured.
 
-    Candidates are compiled by `executor`, any of `concurrent.futures` or text for
-    `tk.scale.executor_of`, by default this machine's processes; and measured by `measure_executor`,
-    by default the same, by a clock one at a time on this machine. Where it runs, the runtime
-    package is enough, and `resources={"board": 1}` of `tk.scale.ray_executor` sends them to boards.
-    Each candidate runs in a process of its own, with `limit` seconds for a call, and beside the
-    untuned kernel for `each` seconds, on `threads` threads; it has to compute what NumPy in float64
-    does. `measure` is "time"; "instructions", what an AArch64 library executes in qemu, for
-    machines that are not here; or a function, `Measure`.
+    Candidates are compiled by `executor`: any of `concurrent.futures`, or text for
+    `tk.scale.executor_of`; by default processes of this machine. They are measured by
+    `measure_executor`: by default the same; if neither is given and `measure` is "time", by one
+    process of this machine, one candidate at a time. A machine that only measures needs no more
+    than the runtime package; with `resources={"board": 1}` of `tk.scale.ray_executor`, candidates
+    are measured on boards.
+    Each candidate runs in a process of its own, on `threads` threads, for `each` seconds in turn
+    with the untuned kernel; a call that takes more than `limit` seconds fails. Its result has to
+    agree with NumPy in float64. `measure` is "time"; "instructions", the instructions that an
+    AArch64 library executes in qemu, for target machines that are not at hand; or a function,
+    `Measure`.
 
-    `search` is "model", trees of scikit-learn that learn from what was measured (extra `tune`), or
-    "random"; `batch` candidates are proposed at a time, and the same measurements with the same
-    `seed` lead to the same ones. With a `journal`, a file of what was measured, a search that was
-    ended goes on where it was. `records` are tried first.
+    `search` is "model", where scikit-learn's regression trees learn from the measurements (extra
+    `tune`), or "random"; `batch` candidates are proposed at a time. The same measurements and the
+    same `seed` lead to the same proposals. With a `journal`, a file of measurements, a search that
+    was interrupted is resumed. The choices of `records` are tried first.
 
-    A record is kept only if its kernel was better in two measurements, by more than noise. Raises
-    UserError for invalid options, a journal of something else (code `other-journal`), and a
-    missing package; what `compile` raises; UnsupportedError for a target other than a CPU of kind
-    llvm.
+    A record is kept only if its kernel was faster in two measurements, by more than noise. Raises
+    UserError for invalid options, a journal of another search (code `other-journal`) and a missing
+    package; what `compile` raises; UnsupportedError for a target other than a CPU of kind llvm.
     """
     start = time.monotonic()
     _require_arguments(seconds, kernels, search, each, limit)
@@ -156,7 +158,8 @@ def _require_arguments(
 
 
 def _sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Sizes of symbolic dimensions. UserError for anything else."""
+    """The sizes of symbolic dimensions, checked: UserError unless they map names to positive
+    integers."""
     if sizes is None:
         return {}
     require(sizes, Mapping, "sizes")
@@ -167,7 +170,7 @@ def _sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _measure(measure: object) -> Measure | None:
-    """The way to measure that an argument stands for; None is a clock."""
+    """The `Measure` that the argument stands for; None stands for wall-clock time."""
     if isinstance(measure, str) and measure in MEASURES:
         return InstructionCount() if measure == "instructions" else None
     if callable(measure) and isinstance(getattr(measure, "unit", None), str):
@@ -189,7 +192,8 @@ def _header(
     sizes: Mapping[str, int],
     threads: int,
 ) -> dict[str, str]:
-    """What a journal is of: see `journal.HEADER`."""
+    """The first line of the journal, by which a resumed search checks that it is the same one: see
+    `journal.HEADER`."""
     keys = json.dumps(sorted(w.key for w in workloads))
     return {
         "compiler": source_digest()[:16],
@@ -204,8 +208,9 @@ def _header(
 def _worth(
     workloads: list[Workload], fixed_kernels: list[Kernel], kernels: int | None
 ) -> list[Workload]:
-    """The workloads that are measured: some more than are asked for, since an estimate chooses
-    them, and none that takes less than a hundredth of a run."""
+    """The workloads to measure: those that take at least a hundredth of a run of the model by the
+    estimate or, if a number of kernels was asked for, twice as many of the costliest, since
+    measuring may rank them otherwise."""
     share = 1 - sum(k.share for k in fixed_kernels)
     total = sum(w.total for w in workloads) / max(share, 1e-9)
     worth = [w for w in workloads if w.total >= _SHARE * total]
@@ -215,7 +220,7 @@ def _worth(
 def _efforts(
     workloads: list[Workload], costs: Mapping[str, float], records: Records
 ) -> list[Effort]:
-    """Efforts for the workloads that a journal has costs of, the costliest first."""
+    """Efforts for the workloads whose costs the journal has, the costliest first."""
     by_key = {w.key: w for w in workloads}
     efforts = []
     for key, cost in costs.items():

@@ -1,5 +1,8 @@
-"""What workers do for a search: prepare a workload, compile a candidate, measure one. All of them
-take and give plain data of some hundred kilobytes, and may be done twice."""
+"""What workers do for a search: prepare a workload, compile a candidate, measure one.
+
+Arguments and results are plain data of a few hundred kilobytes. Each job may run twice without
+harm, since an executor resubmits a job whose worker died.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from tensorkiln.scale import Job
 from tensorkiln.target import Target
 from tensorkiln.tuning.workloads import TrialOption, Workload, library_of, trial_for
 
-COMPILING = 60.0  # seconds that a candidate may take to compile
+COMPILING = 60.0  # seconds after which compiling a candidate is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A workload that can be measured: its trial, and the library of the untuned kernel."""
+    """A workload that is ready to be measured: its trial, and the library of the untuned kernel."""
 
     trial: Trial
     library: bytes
@@ -29,7 +32,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The library of a candidate, or why there is none."""
+    """The library of a candidate, or the reason why compiling it failed."""
 
     library: bytes
     state: str = OK
@@ -37,7 +40,7 @@ class Compiled:
 
 
 def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
-    """The job of a Prepared workload."""
+    """The job that returns the Prepared workload."""
     workload_options: dict[str, TrialOption] = {
         "weights": w.weights,
         "network_bytes": w.network_bytes,
@@ -52,7 +55,7 @@ def prepare_job(w: Workload, options: Mapping[str, float | int]) -> Job:
 
 
 def compile_job(w: Workload, chosen: Mapping[str, int]) -> Job:
-    """The job of a Compiled candidate."""
+    """The job that returns the Compiled candidate."""
     rows = tuple(sorted(chosen.items()))
     return Job(
         _key("compile", w.text, w.target, rows),
@@ -70,7 +73,8 @@ def measure_job(
     choice_text: str,
     measure: Measure | None,
 ) -> Job:
-    """The job of a Verdict on a candidate; the run tells repeated ones from each other."""
+    """The job that returns the Verdict on a candidate. The number of the run makes repeated
+    measurements different jobs, which would otherwise be run once."""
     trial = prepared.trial
     digest = hashlib.sha256(library).hexdigest()
     return Job(
@@ -83,7 +87,8 @@ def measure_job(
 def _measuring(
     trial: Trial, untuned: bytes, library: bytes, measure: Measure | None
 ) -> tuple[Callable[..., Verdict], tuple[Any, ...]]:
-    """The function that a worker calls, of the runtime package alone, and its arguments."""
+    """The function that a worker calls, and its arguments. The function is in the runtime package,
+    so that a worker needs no more than that."""
     if measure is None:
         return time_kernel, (trial, untuned, library)
     return measure_kernel, (trial, library, measure)
@@ -100,7 +105,7 @@ def prepare(
     sizes: tuple[tuple[str, int], ...],
     options: tuple[tuple[str, TrialOption], ...],
 ) -> Prepared:
-    """Compile a workload untuned, and compute what has to come out."""
+    """Compile a workload untuned, and compute the expected results."""
     library, symbol = library_of(text, Target(dict(target)), family)
     return Prepared(trial_for(text, symbol, dict(sizes), dict(options)), library)
 
@@ -108,7 +113,7 @@ def prepare(
 def compile_candidate(
     text: str, target: Mapping[str, object], family: str, chosen: tuple[tuple[str, int], ...]
 ) -> Compiled:
-    """Compile a workload with the values of its knobs."""
+    """Compile a workload with these values of its knobs."""
     try:
         library, _ = within(COMPILING, library_of, text, Target(dict(target)), family, chosen)
     except TookTooLongError:

@@ -1,8 +1,9 @@
-"""What was measured so far, line by line, so that a search that was killed goes on where it was.
+"""The journal of a search: all measurements so far, so that a search that was killed can be
+resumed.
 
-The first line says what it is a journal of; each further one is a measurement, in the order in
-which they came. A line is written at once and whole, but for a last one that a kill may have torn:
-that measurement is made again.
+The first line identifies the search (`HEADER`); each further line is one measurement, in the order
+in which they were made. Each line is appended by one write. If a kill cuts the last line short, it
+is dropped and that measurement is made again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HEADER = "kiln_tuning"
 _COSTS = "costs"
 _CODE = "bad-journal"
 _LIMIT = 1 << 30
-# Keys of the header, and how an error calls what differs.
+# The keys of the header, and what an error message calls a value that differs.
 HEADER = {
     "compiler": "another version of the compiler",
     "target": "another target",
@@ -40,10 +41,10 @@ HEADER = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One candidate that was measured: the workload's key, the values of its knobs that are not
-    untuned, the number of the run (0: of the search, further ones confirm), and what became of it:
-    see `runtime.timing.Verdict`. Numbers are absent unless the state is "ok", and `ratio`, which is
-    1 for the untuned kernel, infinity."""
+    """One measured candidate: the workload's key, the values of the knobs that differ from the
+    untuned ones, the number of the run (0: the search itself; further numbers are confirming
+    measurements), and the outcome: see `runtime.timing.Verdict`. Unless the state is "ok", the
+    numbers are absent and `ratio` is infinity. The ratio of the untuned kernel is 1."""
 
     workload: str
     knobs: tuple[tuple[str, int], ...]
@@ -60,18 +61,19 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, int], ...], int]:
-        """What it is a measurement of."""
+        """What identifies the measurement: workload, knobs and run."""
         return self.workload, self.knobs, self.run
 
     def to_json(self) -> dict[str, object]:
-        """Its fields by name, without those that are empty."""
+        """The fields by name, without empty ones."""
         row = {name: getattr(self, name) for name in self.__slots__}
         row["knobs"] = dict(self.knobs)
         return {k: v for k, v in row.items() if v not in ("", None, math.inf)}
 
     @staticmethod
     def of(row: Reader) -> Entry:
-        """The entry of untrusted JSON. UserError (code `bad-journal`) for anything but one."""
+        """The entry that untrusted JSON describes. UserError (code `bad-journal`) if it is
+        malformed."""
         row.only(Entry.__slots__)
         value, median, untuned = (
             None if row.is_null(key) else row.real(key) for key in ("value", "median", "untuned")
@@ -116,11 +118,11 @@ class Journal:
             self._open(header)
 
     def get(self, workload: str, knobs: tuple[tuple[str, int], ...], run: int) -> Entry | None:
-        """The measurement of a candidate, if it was made."""
+        """The measurement of a candidate; None if there is none yet."""
         return self._entries.get((workload, knobs, run))
 
     def add(self, entry: Entry) -> None:
-        """Keep a measurement."""
+        """Append a measurement."""
         self._entries[entry.key] = entry
         if self._file is not None:
             self._append(entry.to_json())
@@ -140,7 +142,8 @@ class Journal:
         self._close()
 
     def _open(self, header: Mapping[str, str]) -> None:
-        """Read the file if it is there, cut off a torn line, and leave it open for more."""
+        """Read the file if it exists, drop an incomplete last line, and keep the file open for
+        appending."""
         path = self._path
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -169,7 +172,8 @@ class Journal:
             self._file = None
 
     def _lock(self) -> None:
-        """Hold the file as long as it is open. UserError (code `in-use`) if another search does."""
+        """Lock the file while it is open. UserError (code `in-use`) if another search has locked
+        it."""
         import fcntl
 
         assert self._file is not None

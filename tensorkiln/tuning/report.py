@@ -1,4 +1,4 @@
-"""`Tuned`: what a search found, and what became of its candidates."""
+"""`Tuned`: the result of a search, with the outcome of each candidate."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A workload: its kernel's name and family, what it computes in the model and how often;
-    `untuned` and `best` in `unit`, of which `ratio` is the second by the first, and `knobs` the
-    choice that is best: none, and a ratio of 1, where nothing was better. `tried` counts the
-    candidates, `choices` all that there are. `problem` says why it could not be tuned."""
+    """One workload: its kernel's name and family, the model's nodes that it computes, and its calls
+    in a run. `untuned` and `best` are measurements in `unit`, and `ratio` is best / untuned.
+    `knobs` is the best choice; it is empty, and the ratio 1, where nothing was better than the
+    untuned kernel. `tried` is the number of candidates measured, `choices` the size of the space.
+    `problem` is the reason why the workload could not be tuned."""
 
     name: str
     family: str
@@ -110,7 +111,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def tuned_of(efforts: Sequence[Effort], fixed_kernels: Sequence[Kernel]) -> Tuned:
-    """The report on efforts."""
+    """The report on all efforts of a search."""
     records = [record for e in efforts if (record := e.record()) is not None]
     return Tuned(Records(tuple(records)), tuple(map(_row, efforts)), tuple(fixed_kernels))
 

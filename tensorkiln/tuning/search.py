@@ -52,7 +52,7 @@ class Options:
     batch: int = 8
     trials: int | None = None
     kernels: int | None = None
-    seconds: float = 0.2  # of a measurement
+    seconds: float = 0.2  # of each measurement
     limit: float = 10.0
     threads: int = 1
     measure: Measure | None = None
@@ -138,7 +138,7 @@ class Search:
         self.efforts, self.options, self.journal = list(efforts), options, journal
         self.compiling, self.measuring = compiling, measuring
         self.deadline, self.progress = deadline, progress
-        self._took = 2.0  # seconds that a candidate took, at the last
+        self._took = 2.0  # seconds that one candidate takes: a guess, then those of the last one
 
     def run(self) -> list[Effort]:
         """Tune, and return what is known of each workload, the costliest first."""

@@ -1,5 +1,11 @@
-"""Which candidates are tried next: all of a small space, of a large one those from which a model of
-the measurements so far expects most."""
+"""The space of choices of one workload, and which candidates are tried next.
+
+A choice is one value for each knob. Spaces of up to `_LISTED` choices are enumerated; larger ones
+are sampled. Once some candidates are measured, an ensemble of regression trees is fitted to the
+logarithms of their ratios to the untuned kernel, and the choices with the best predictions, less an
+allowance for uncertainty, are proposed next, along with some random ones. A candidate that failed
+counts as twice as slow as the slowest.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +22,17 @@ from tensorkiln.kernels.knobs import Knob
 from tensorkiln.tuning.workloads import Choice
 
 SEARCHES = ("model", "random")
-_LISTED = 20_000  # choices of a space that is looked at as a whole
-_SAMPLED = 4_000  # of a larger one, at a time
+_LISTED = 20_000  # the largest space that is enumerated
+_SAMPLED = 4_000  # choices that are drawn from a larger one for each proposal
 _TREES = 64
-_LEAST = 6  # measurements from which a model is made
-_BLIND = 4  # one of so many proposals is not the model's
-_FAILED = math.log(2)  # a failure is as bad as twice the slowest
+_LEAST = 6  # the fewest measurements to which a model is fitted
+_BLIND = 4  # one in this many proposals is random instead of the model's
+_FAILED = math.log(2)  # a candidate that failed counts as twice as slow as the slowest
 
 
 def require_search(search: str) -> None:
-    """Raise UserError (code `missing-package`) if what a search needs is not installed."""
+    """Raise UserError (code `missing-package`) if the search needs a package that is not
+    installed."""
     if search == "model":
         require_package("sklearn", "tuning by a model", "search='random' does without")
 
@@ -43,7 +50,7 @@ class Space:
 
     @property
     def untuned(self) -> Choice:
-        """The choice that is taken without a record."""
+        """The choice that a compile makes without a record."""
         return tuple(k.untuned for k in self.knobs)
 
     def propose(
@@ -55,9 +62,10 @@ class Space:
         search: str = "model",
         seed: Sequence[int] = (0,),
     ) -> list[Choice]:
-        """At most `count` choices that are not among `ratios`, which says of those that were tried
-        what they took beside the untuned one, infinity if they failed. `first` come before all
-        others, as far as they are of this space. The same arguments give the same choices."""
+        """At most `count` choices that are not in `ratios` yet. `ratios` maps each tried choice to
+        its time divided by that of the untuned kernel, infinity for one that failed. The choices of
+        `first` that belong to this space are proposed before all others. The same arguments give
+        the same choices."""
         rng = np.random.default_rng((*seed, len(ratios)))
         first_choices = [c for c in dict.fromkeys(first) if c not in ratios and self._has(c)][
             :count
@@ -104,7 +112,8 @@ class Space:
         yield from candidates
 
     def _near(self, choices: Sequence[Choice], rng: Any) -> list[int]:
-        """Numbers of choices: those that change one knob first, each in a random order."""
+        """Choices by their number: first those that differ from the untuned one in one knob, then
+        the others, each part in a random order."""
         changed = [sum(a != b for a, b in zip(c, self.untuned, strict=True)) for c in choices]
         shuffled = rng.permutation(len(choices))
         return sorted(shuffled.tolist(), key=lambda i: min(changed[i], 2))
@@ -112,8 +121,8 @@ class Space:
     def _expected(
         self, choices: Sequence[Choice], ratios: Mapping[Choice, float], seed: Sequence[int]
     ) -> Any:
-        """What an ensemble of trees expects of choices, as logarithms of ratios, less what its
-        trees differ by: what is not known may be good."""
+        """A lower confidence bound of each choice's log ratio: the mean prediction of an ensemble
+        of trees minus its spread, so that choices about which the trees disagree get explored."""
         from sklearn.ensemble import ExtraTreesRegressor
 
         tried = sorted(ratios)
@@ -129,8 +138,8 @@ class Space:
         return trees.mean(0) - trees.std(0)
 
     def _features(self, choices: Sequence[Choice]) -> Any:
-        """Of each knob the place of its value among all, and the logarithm of its size; then the
-        products of two."""
+        """The features of choices: for each knob, the index of its value among all values, and the
+        value's logarithm; then all products of two of these."""
         place = [
             {v: i / max(1, len(k.values) - 1) for i, v in enumerate(k.values)} for k in self.knobs
         ]

@@ -1,5 +1,8 @@
-"""The kernels of a model as workloads: each fused group by itself, as text that compiles anywhere
-to a library with the very kernel that a compile of the whole model makes."""
+"""The kernels of a model as workloads that can be tuned separately.
+
+A workload is one fused group, as the text of a module of its own. Compiled anywhere, that text
+gives a library with exactly the kernel that a compile of the whole model makes of the group.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +49,19 @@ from tensorkiln.verification.reference import Tolerance, walk
 Choice = tuple[int, ...]  # a value of each knob, in their order
 TrialOption = float | int | tuple[int, ...]
 
-# What a machine is taken to do where kernels cannot be timed: only their order follows from it.
-_FLOPS, _BYTES = 16e9, 8e9  # a second
-_PASSES = 4  # operations of an element that is not a product
+# A nominal machine for estimates of cost, which only rank the kernels.
+_FLOPS, _BYTES = 16e9, 8e9  # per second
+_PASSES = 4  # operations per element read or written, of operators that are not products
 _CALLER = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A kernel of a model that has knobs. `key` is the hash by which records know it, `text` the
-    module of its fused group, `target` what it is compiled for.
-    `calls` are those of a run of the model, `nodes` what it computes there. `cost` is what one call
-    takes, in seconds by an estimate. `weights` are its operands that are constants of the model,
-    whose constants are `network_bytes` in all."""
+    """A kernel of a model that has knobs. `key` is the hash by which records refer to it, `text`
+    the module of its fused group, `target` what it is compiled for. `calls` is the number of its
+    calls in a run of the model, `nodes` are the model's nodes that it computes. `cost` is an
+    estimate of the seconds of one call. `weights` are the numbers of those operands that are
+    constants of the model, whose constants have `network_bytes` in total."""
 
     key: str
     name: str
@@ -76,23 +79,23 @@ class Workload:
 
     @property
     def untuned(self) -> Choice:
-        """The choice that is taken without a record."""
+        """The choice that a compile makes without a record."""
         return tuple(k.untuned for k in self.knobs)
 
     @property
     def total(self) -> float:
-        """What all its calls in a run of the model take."""
+        """Estimated seconds of all its calls in a run of the model."""
         return self.calls * self.cost
 
     def chosen(self, choice: Choice) -> dict[str, int]:
-        """A choice by the names of knobs: those that are not untuned."""
+        """A choice as a mapping from names of knobs to values, without those that are untuned."""
         pairs = zip(self.knobs, choice, strict=True)
         return {k.name: value for k, value in pairs if value != k.untuned}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that has no knobs, and what part of a run it takes by an estimate."""
+    """A kernel without knobs, and the share of a run's time that it takes, by an estimate."""
 
     name: str
     family: str
@@ -113,7 +116,7 @@ def fused_module(mod: IRModule, target: Target, externals: Externals = ()) -> IR
 
 
 def require_tunable(target: Target) -> None:
-    """Raise UnsupportedError for a target whose kernels are no objects of a library."""
+    """Raise UnsupportedError for a target whose kernels are not object code of a shared library."""
     kind = KINDS[target.kind]
     if cpu_target(target).kind == "llvm" and (kind.is_cpu or kind.composite):
         return
@@ -216,7 +219,8 @@ def _nodes(f: Function) -> tuple[str, ...]:
 
 
 def _require_known(mod: IRModule, sizes: Mapping[str, int]) -> None:
-    """Raise UserError (code `unknown-dim`) for sizes of dimensions that the model has not."""
+    """Raise UserError (code `unknown-dim`) if `sizes` names a dimension that the model does not
+    have."""
     graphs = [f for f in mod.functions if isinstance(f, Function)]
     dims = sorted({v.name for f in graphs for v in symbols_of(f)})
     for name in sizes:
@@ -245,7 +249,8 @@ def _family_of(group: Group, target: Target) -> tuple[Family, tuple[Knob, ...]]:
 
 
 def _estimate(group: Group, sizes: Mapping[str, int]) -> float:
-    """Seconds that a call takes, by its work: their order is what counts."""
+    """Estimated seconds of a call: the larger of its arithmetic and its memory traffic on a nominal
+    machine. Only the order of these estimates is used."""
     work = sum(_work(call, v.tensor, sizes) for v, call in group.calls.items())
     tensors = [*(p.tensor for p in group.function.params), group.out_type]
     moved = sum(math.prod(_shape(t, sizes)) * t.dtype.bytes for t in tensors)
@@ -253,8 +258,8 @@ def _estimate(group: Group, sizes: Mapping[str, int]) -> float:
 
 
 def _work(call: Call, out: TensorType, sizes: Mapping[str, int]) -> float:
-    """About how many operations a call of an operator takes: of products two for each term, less
-    what Winograd's transforms save; of others some for each element."""
+    """About how many arithmetic operations a call of an operator takes: for products, two per term,
+    less what Winograd's transforms save; for other operators, a fixed number per element."""
     types = [a.type for a in call.args if isinstance(a.type, TensorType)]
     whole = math.prod(_shape(out, sizes))
     if call.op == "attention":
@@ -291,8 +296,8 @@ def _group_in(text: str) -> Function:
 def compiled(
     text: str, target: Target, family: str, chosen: Sequence[tuple[str, int]] = ()
 ) -> Executable:
-    """What a workload compiles to with the values of a family's knobs. Raises what `compile`
-    raises, and UserError (code `declined`) if another family computes it."""
+    """The executable of a workload, compiled with these values of a family's knobs. Raises what
+    `compile` raises, and UserError (code `declined`) if another family computes it."""
     group = _group_in(text)
     if chosen:
         rows = tuple((family, *row) for row in chosen)
@@ -313,8 +318,8 @@ def compiled(
 def library_of(
     text: str, target: Target, family: str, chosen: Sequence[tuple[str, int]] = ()
 ) -> tuple[bytes, str]:
-    """The library of a workload with the values of a family's knobs, and its kernel's symbol.
-    Raises what `compiled` raises."""
+    """The library of a workload with these values of a family's knobs, and the symbol of its
+    kernel. Raises what `compiled` raises."""
     exe = compiled(text, target, family, chosen)
     (kernel,) = exe.kernels
     with private_temporary("kiln-workload-") as folder:
@@ -325,8 +330,8 @@ def library_of(
 def trial_for(
     text: str, symbol: str, sizes: Mapping[str, int], options: Mapping[str, TrialOption]
 ) -> Trial:
-    """The trial of a workload: its operands, and what NumPy in float64 says of the result. Where
-    numbers below 0 give NaN, operands have none."""
+    """The trial of a workload: its operands, and the result that NumPy computes in float64. If
+    negative numbers would give NaN, the operands have none."""
     f = _group_in(text)
     mod = IRModule((f,))
     assert isinstance(f.result, RVar)
@@ -358,7 +363,7 @@ def _operand(v: RVar, sizes: Mapping[str, int]) -> Operand:
 
 
 def _reference(mod: IRModule, f: Function, trial: Trial) -> tuple[Array, Array]:
-    """The result of a group in float64, and what each element may be off by."""
+    """The result of a group in float64, and the permitted error of each element."""
     inputs = {p.name: x for p, x in zip(f.params, trial.drawn(), strict=True)}
     out = trial.operands[-1]
     assert isinstance(f.result, RVar)

@@ -1,20 +1,20 @@
-"""How far from the exact result rounding may take an operator: the tolerance of `tk.verify`.
+"""How large the rounding errors of an operator may be: the tolerance of `tk.verify`.
 
-The usual first-order analysis, with errors taken as independent. `error` of a value is an array of
-its shape: what its elements may be off by, about. An operator adds its own rounding, in units of
-eps, the distance from 1 to the next number of its type,
+This is the usual first-order error analysis, with errors taken as independent. The `error` of a
+value is an array of its shape, with the estimated absolute error of each element. An operator adds
+its own rounding (eps is the distance from 1 to the next number of its type, y the result),
 
     sum of n products (conv2d, linear, matmul, sum, mean)   eps (2 + sqrt(n) / 2) sum |x_i| |w_i|
     copies (transpose, slice, max)                          0
     any other, element by element                           2 eps |y|, and eps for what cancels in
                                                             1 + erf(x), exp(x) - 1, log(1 + exp(x)),
                                                             and between the terms of a batch norm
-    any other along rows (softmax, layer_norm, attention)   eps (4 + sqrt(n) / 2) |y|, and what y
-                                                            changes by if operands do by eps
+    any other along rows (softmax, layer_norm, attention)   eps (4 + sqrt(n) / 2) |y|, and how much
+                                                            y changes if operands change by eps
 
-and what it makes of the errors of its operands: of a sum of products sqrt(sum w_i^2 error_i^2), of
-others the difference that the errors make, which near a jump (rounding, comparison, argmax) is the
-whole step. `TIMES` of the result is tolerated.
+and propagates the errors of its operands. For a sum of products that is sqrt(sum w_i^2 error_i^2).
+Any other operator is evaluated on operands moved by their errors; near a jump (rounding,
+comparison, argmax) the change is the whole step. `TIMES` times the estimate is tolerated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 Operator = Callable[[Sequence[Array]], Array]
 
 TIMES = 8.0
-# Sums of products of their first two operands, to which a third is added; sums of their only one.
+# Operators that sum products of their first two operands and add a third; that sum their only one.
 _PRODUCTS = ("conv2d", "conv2d_transpose", "linear", "matmul")
 _SUMS = ("sum", "mean", "avg_pool2d")
 _COPIES = ("max", "min", "max_pool2d", "identity", "relu", "abs", "neg", "maximum", "minimum")
@@ -43,8 +43,8 @@ _COPIES = ("max", "min", "max_pool2d", "identity", "relu", "abs", "neg", "maximu
 
 @dataclass(frozen=True, slots=True)
 class Epsilon:
-    """The rounding of an operator: of its results' type, and of the operands of products, which
-    `compile(precision=)` rounds to fewer bits."""
+    """The relative precisions of an operator: that of its result's type, and that of the operands
+    of products, which `compile(precision=)` may round to fewer bits."""
 
     result: float
     product: float
@@ -66,8 +66,9 @@ def rounding(
     out: Array,
     eps: Epsilon,
 ) -> Floats | None:
-    """What elements of `out = run(args)` may be off by, for operands that are off by `errors`; None
-    if nothing is rounded."""
+    """The estimated errors of the elements of `out = run(args)`, if the operands have `errors`
+    (None: they are exact): the operator's own rounding, and what it makes of these errors. None if
+    the result is exact."""
     with np.errstate(all="ignore"):
         if op.name in _PRODUCTS and _is_float(out):
             return _product(op.name, run, args, errors, eps)
@@ -86,7 +87,8 @@ def rounding(
 
 
 def _cancelled(name: str, run: Operator, args: Sequence[Array]) -> Floats | float:
-    """What a formula of the operator, element by element, may cancel, in units of 2 eps."""
+    """An operator may be computed as a difference of larger terms, which loses bits. The size of
+    those terms, for operators of one element each; its rounding is 2 eps of it."""
     if name == "gelu":  # x / 2 (1 + erf(x / sqrt(2)))
         return np.minimum(np.abs(args[0].astype(np.float64)), 10.0) / 4
     if name == "batch_norm":  # x s + (b - m s)
@@ -121,7 +123,7 @@ def _product(
     if errors[1] is not None:
         squares.append(run([x * x, errors[1] ** 2, *zeros]).astype(np.float64))
     for e in errors[2:]:
-        if e is not None:  # of the bias, by channel
+        if e is not None:  # the error of the bias, which has one element per channel
             by_channel = e[:, None, None] if name.startswith("conv2d") else e
             squares.append(np.broadcast_to(by_channel**2, op_error.shape))
     return np.hypot(op_error, np.sqrt(np.maximum(sum(squares), 0)))
@@ -132,7 +134,7 @@ def _sum(run: Operator, x: Array, error: Floats | None, out: Array, eps: Epsilon
     op_error = eps.result * (2 + math.sqrt(n) / 2) * run([np.abs(x.astype(np.float64))])
     if error is None:
         return np.asarray(op_error, np.float64)
-    # Of a mean that is more than it may be off by, which divides by n twice.
+    # For a mean this is an overestimate: the squares are divided by n, not by n squared.
     return np.hypot(op_error, np.sqrt(np.maximum(run([error**2]), 0)))
 
 
@@ -143,7 +145,8 @@ def _carried(
     errors: Sequence[Floats | None],
     out: Array,
 ) -> Floats | None:
-    """What the errors of operands make of the result, each by itself."""
+    """The errors of the result due to those of the operands, taken as independent: each operand is
+    moved by its error, up and down, and the result's changes are added as squares."""
     squares: Floats | None = None
     exact = out.astype(np.float64)
     for k, error in enumerate(errors):
@@ -155,7 +158,7 @@ def _carried(
             moved[k] = _moved(args[k], sign * error)
             try:
                 moved_out = run(moved).astype(np.float64)
-            except (UserError, IndexError, ValueError):  # an index that left its range
+            except (UserError, IndexError, ValueError):  # a moved index is out of range
                 continue
             change = np.fmax(change, np.where(moved_out == exact, 0.0, np.abs(moved_out - exact)))
         if op.pattern in ("reduction", "opaque"):
@@ -165,7 +168,9 @@ def _carried(
 
 
 def _along_rows(run: Operator, args: Sequence[Array], out: Array, eps: Epsilon) -> Floats:
-    """The rounding of an operator that passes over rows several times."""
+    """The rounding of operators that pass over rows several times (softmax, layer_norm, attention):
+    an estimate from the number of terms, or the change of the result when all operands are randomly
+    moved by their precision, whichever is larger."""
     exact = out.astype(np.float64)
     n = max((d for a in args for d in a.shape), default=1)
     scale = eps.result * (4 + math.sqrt(n) / 2) * np.abs(exact)
@@ -182,7 +187,8 @@ def _along_rows(run: Operator, args: Sequence[Array], out: Array, eps: Epsilon) 
 
 
 def _row(errors: Floats) -> Floats:
-    """The largest of each row, for all of it: errors of a sum fall on single elements by chance."""
+    """Each row's largest error, for the whole row: a random experiment shows on single elements
+    what may happen to any element of the row."""
     if errors.ndim == 0 or errors.size == 0:
         return errors
     return np.broadcast_to(np.fmax.reduce(errors, -1, keepdims=True), errors.shape)

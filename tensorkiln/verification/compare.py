@@ -1,4 +1,4 @@
-"""`verify`: where does what was compiled begin to differ from the model?"""
+"""`tk.verify`: where does a compiled function begin to differ from its model?"""
 
 from __future__ import annotations
 
@@ -58,27 +58,28 @@ def verify(
     devices: Devices = None,
     output: str | Path | None = None,
 ) -> Verification:
-    """Compare what was compiled with the model, node by node, and find where it begins to differ.
+    """Compare a compiled function with its model, node by node, and find the first node that
+    differs.
 
     `compiled` is an Executable, or the path of a library. If it was compiled with `debug=True`, the
-    result of every kernel is compared; an Executable that was not is compiled again from the model
-    with `debug`, and of a library without it only outputs are compared. `model` is what it was
-    compiled from: the path or bytes of an ONNX model, an `onnx.ModelProto` (`freeze` and `shapes`
-    as for `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in
-    order or by name; None: random ones, by `seed`, with `dims` for the sizes of symbolic
-    dimensions.
+    result of every kernel is compared. Otherwise an Executable is compiled again from the model
+    with `debug`, and of a library only the outputs are compared. `model` is what it was compiled
+    from: the path or bytes of an ONNX model, an `onnx.ModelProto` (`freeze` and `shapes` as for
+    `from_onnx`), an IRModule, or a `torch.export.ExportedProgram`. `inputs` are arrays, in order or
+    by name; None: random arrays from `seed`, with `dims` for the sizes of symbolic dimensions.
 
-    The reference is the model's operators in float64, each of which reads what was compiled
-    (`Difference` `local`) and, once more, what the reference itself computed (`accumulated`). The
-    local error decides. Its tolerance is 8 times what rounding may do to these operators, by their
-    types, the number of terms of sums, and the precision of products
-    (docs/howto/it-is-wrong.md), or `atol + rtol * |reference|` if one of both is given. With
-    `reference="onnxruntime"` accumulated errors are those from what ONNX Runtime computes of the
-    ONNX model, with twice the tolerance of the whole way from the inputs, and they decide.
+    The reference evaluates the model's operators in float64, twice. For the error `local` of a
+    node, its operators read the values that the compiled function computed, so that earlier errors
+    do not count; for `accumulated`, they read the reference's own values. The local error decides.
+    Its tolerance is 8 times the estimated effect of rounding on these operators, which depends on
+    their types, the number of terms of sums, and the precision of products
+    (docs/howto/it-is-wrong.md); or `atol + rtol * |reference|` if one of these is given. With
+    `reference="onnxruntime"`, accumulated errors are the differences from what ONNX Runtime
+    computes; they decide, with twice the tolerance that accumulates from the inputs.
 
     `output` is a folder for a report, the inputs of the first node that diverges, and a script that
-    repeats the fault. Raises UserError for inputs that do not fit, `missing-package` without ONNX
-    Runtime, `other-model` if the library's function is not the model's.
+    reproduces the fault. Raises UserError for inputs that do not fit the model, `missing-package`
+    without ONNX Runtime, `other-model` if the model has no such function.
     """
     _require_arguments(reference, rtol, atol, function)
     require(seed, int, "seed")
@@ -117,7 +118,8 @@ def _require_arguments(reference: object, rtol: object, atol: object, function: 
 
 
 def _module(model: Any, options: Mapping[str, Any]) -> IRModule:
-    """The module of a model in any of the forms that `verify` takes; `options` are for ONNX."""
+    """The module of a model in any of the forms that `verify` accepts; `options` are those of the
+    ONNX import."""
     if isinstance(model, IRModule | Function):
         _refuse_options(options)
         return model if isinstance(model, IRModule) else IRModule((model,))
@@ -167,7 +169,8 @@ def _function(mod: IRModule, source: Compiled) -> Function:
 
 
 def _is_like(p: ParamInfo, var: RVar) -> bool:
-    """Whether a library's parameter can be a model's: of its type, rank and known sizes."""
+    """Whether a library's parameter may be the model's: it has the same type and rank, and the same
+    sizes where both are known."""
     narrow = NARROW_TYPES.get(p.dtype)
     if (p.dtype if narrow is None else narrow.storage) != var.tensor.dtype.name:
         return False
@@ -181,7 +184,8 @@ def _is_like(p: ParamInfo, var: RVar) -> bool:
 
 
 def _inputs(source: Compiled, inputs: Inputs, dims: Mapping[str, int], seed: int) -> list[Array]:
-    """An array for each input, as programs have it. UserError for unknown, missing or too many."""
+    """An array for each input, in the types of the compiled function. UserError for unknown,
+    missing or too many inputs."""
     if inputs is None:
         return list(map(in_bytes, random_inputs(source.info, dims, seed)))
     names = [p.name for p in source.info.inputs]
@@ -216,7 +220,7 @@ def _inputs(source: Compiled, inputs: Inputs, dims: Mapping[str, int], seed: int
 
 
 def _result(run: Run) -> Verification:
-    """The result, with the files of `output`."""
+    """The comparison, with the files for `output`."""
     is_outer = run.f.is_outer or run.source.info.kind == "outer"
     if is_outer and run.reference != "float64":
         raise UserError(

@@ -1,4 +1,10 @@
-"""What `tk.verify` is given, an Executable or a library in a file, as one class."""
+"""The compiled function that `tk.verify` gets, an Executable or a library in a file, behind one
+interface.
+
+A graph function that was compiled with `debug` has additional outputs: the values between its
+kernels (`FunctionInfo.kept` says which). A function with control flow runs on the host; compiled
+with `debug`, it passes these values to a function of Python as it computes them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +42,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class FusedGroup:
-    """The group of operators that a kernel computes: `binding` of `caller` calls `function`."""
+    """The fused group that a kernel computes: `binding` of `caller` is the call of `function`."""
 
     module: IRModule
     caller: Function
@@ -46,7 +52,8 @@ class FusedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Values that are known from one place at one time: a row for each, in order of time."""
+    """Values that became known together: `rows` describe them, in the order in which they were
+    computed."""
 
     rows: tuple[KeptInfo, ...]
     values: tuple[Array, ...]
@@ -54,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run gave: the outputs, and what is known of inner values, in order of time."""
+    """The results of a run: the outputs and, in the order of time, the values between kernels."""
 
     outputs: list[Array]
     events: tuple[Event, ...]
@@ -62,7 +69,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A graph function that was compiled. `path` is the library's, empty for an Executable."""
+    """A compiled graph function. `path` is that of its library, empty for an Executable."""
 
     info: FunctionInfo
     target: Target
@@ -73,8 +80,8 @@ class Compiled:
     executable: Executable | None = None
 
     def run(self, inputs: Sequence[Array]) -> Ran:
-        """The outputs for these inputs, those that are only there to be looked at too, and inner
-        values; of types that programs hold as bytes, the bytes."""
+        """Call the function. The outputs include those that only `debug` adds. Elements of types
+        that NumPy lacks are returned as their bytes."""
         arrays = list(map(typed, inputs, self.info.inputs))
         call = self.module.create_executor(self.devices)[self.info.name]
         if self.info.kind == "graph":
@@ -93,9 +100,9 @@ class Compiled:
         )
 
     def debug(self, model: IRModule) -> Debug | None:
-        """The module of fused groups, and the passes that made it of `model`: as `compile`
-        remembers them, or for a library, by the passes of its target; None where these do not give
-        the kernels that it has."""
+        """The module of fused groups, and the passes that lead to it from `model`. An Executable
+        remembers them; for a library, the passes of its target are run again. None if these do not
+        give the kernels that the library has."""
         if self.executable is not None:
             return self.executable.debug
         passes = plan_for(self.target).with_kept_values().relax
@@ -116,7 +123,7 @@ class Compiled:
         return Debug(model, passes) if is_equal else None
 
     def schedule(self, group: FusedGroup) -> str:
-        """The steps that schedule a group, as text; empty for code of externals."""
+        """The trace of the schedule of a group; empty if an external compiled it."""
         if group.function.external or not group.function.is_primitive:
             return ""
         group_target = target_in(placed_on(self.target), group.function.attrs)
@@ -131,7 +138,8 @@ _shown_lock = ProcessLock(threading.RLock)
 
 @contextmanager
 def _shown() -> Iterator[list[tuple[int, tuple[Array, ...]]]]:
-    """What outer functions that this thread runs show: numbers of first rows, and values."""
+    """Collect what functions with control flow report in this thread: for each report the number of
+    its first row in `kept`, and the values."""
     events: list[tuple[int, tuple[Array, ...]]] = []
     thread = threading.get_ident()
 
@@ -139,7 +147,7 @@ def _shown() -> Iterator[list[tuple[int, tuple[Array, ...]]]]:
         if threading.get_ident() == thread:
             events.append((int(first), tuple(np.array(a) for a in arrays_of(tuple(values)))))
 
-    with _shown_lock:  # functions are registered for the whole process
+    with _shown_lock:  # the function is registered for the whole process
         register_function(KEPT_VALUES, show)
         try:
             yield events
@@ -148,10 +156,10 @@ def _shown() -> Iterator[list[tuple[int, tuple[Array, ...]]]]:
 
 
 def opened(source: object, function: str, devices: Devices) -> Compiled:
-    """An Executable, or the library at a path, ready to be called.
+    """The function of an Executable, or of the library at a path.
 
     Raises UserError: `wrong-type` for anything else, `no-function`, `argument-kind` for a function
-    that takes or returns something other than tensors.
+    whose arguments or results are not all tensors.
     """
     if isinstance(source, Executable):
         outer = source.outer.infos if source.outer else ()
@@ -173,7 +181,7 @@ def opened(source: object, function: str, devices: Devices) -> Compiled:
 
 
 def with_debug(compiled: Compiled, executable: Executable) -> Compiled:
-    """The same function of another Executable."""
+    """The same function, of an Executable that was compiled again with `debug`."""
     debug_build = opened(executable, compiled.info.name, compiled.devices)
     return replace(debug_build, devices=compiled.devices)
 
@@ -200,8 +208,8 @@ def _function(functions: Mapping[str, FunctionInfo], name: str, owner: str) -> F
 
 
 def group_of(fused: IRModule, name: str) -> FusedGroup | None:
-    """The group that computes the value called `name`; None if no function of the module binds it
-    to a call of one."""
+    """The group that computes the value of this name; None if the value is not the result of a
+    group's call."""
     for f in fused.functions:
         if not isinstance(f, Function) or f.is_primitive:
             continue

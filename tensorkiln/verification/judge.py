@@ -1,4 +1,17 @@
-"""The values of a function beside its model's: where they differ first, and who is at fault."""
+"""Compare a function's values with its model's, find the first that diverges, and what is at fault.
+
+The compiled function gives some values of the model: its outputs and, with `debug`, what each
+kernel returned. The reference evaluates the model in float64 and compares each such value
+(`reference.walk`). At the first one that differs by more than rounding may explain, the fault is
+located:
+
+- If the error is only that from ONNX Runtime, while the imported operators agree: `import`.
+- If a step between kernels computed the value: `host`. So too if the compiled function took another
+  branch, or another number of iterations.
+- Else the value's fused group is evaluated in float64 on the operands that the kernel had. If the
+  kernel's result differs, `kernel`. If it agrees, the group is not what the model says: `passes`.
+  Running the passes one by one, and evaluating the model after each, then tells which one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +71,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A value of the model that is known: item `position` of event number `event`."""
+    """A compiled value that the model has, too: number `position` among the values of event number
+    `event`."""
 
     event: int
     position: int
@@ -68,9 +82,11 @@ class _Row:
 
 @dataclass(slots=True)
 class Judge:
-    """The values of a function, compared. `compiled` is what has inner values, `inner` what it gave
-    for the inputs; `values` what is verified gave; `f` has numbered values. A straight-line
-    function computes each value once; an outer one as often as its control flow asks."""
+    """One comparison. `values` are the results of the function to verify. `compiled` is a function
+    that gives the values between kernels, the same one or one compiled again with `debug`, and
+    `inner` are its results for the same inputs. `f` is the model's function, whose values have
+    distinct names. With `is_outer`, it has control flow, and may compute a value any number of
+    times; otherwise each value is computed once."""
 
     run: Run
     compiled: Compiled
@@ -94,7 +110,7 @@ class Judge:
             have.setdefault(name, []).append(row.array)
         outputs = (self.inner if rows else self.values).outputs
         have = {**{n: [outputs[i]] for i, n in output_names.items()}, **have}
-        # Whether errors that added up are too large matters where they decide.
+        # Tolerances of accumulated errors take time: only where these errors decide.
         theirs_decide = run.reference == "onnxruntime"
         decide = not rows or self.compiled is not run.source or theirs_decide
         whole = walk(
@@ -113,7 +129,7 @@ class Judge:
             worst = self._node(top, rows[top.key], accumulated.get(top.key, NOT_COMPUTED))
         if bad:
             row = rows[bad[0].key]
-            # Once more, for the arrays of this place.
+            # Once more, to get the arrays at this value.
             prefix = walk(self.mod, self.f, inputs, have, rule, arrays=True, until=bad[0].key)
             first = self._first(prefix, row, accumulated.get(bad[0].key, NOT_COMPUTED))
             again = self.inner.events[: row.event]
@@ -158,7 +174,7 @@ class Judge:
         )
 
     def _rows(self) -> dict[Key, _Row]:
-        """What is known of the model's values, in order of time."""
+        """The compiled values that the model has, too, in the order of time."""
         names = {b.var.name for b in self._bindings()}
         times: Counter[str] = Counter()
         rows: dict[Key, _Row] = {}
@@ -170,14 +186,15 @@ class Judge:
         return rows
 
     def _bindings(self) -> Iterator[Binding]:
-        """All bindings that a run may come to."""
+        """All bindings that a run may evaluate."""
         functions = self.mod.functions if self.is_outer else (self.f,)
         for f in (g for g in functions if isinstance(g, Function)):
             yield from bindings_in(f.bindings)
 
     def _other_way(self, judged: Walk, rows: Mapping[Key, _Row]) -> NodeReport | None:
-        """The first value that one of both has computed and the other has not, where all that both
-        have computed agrees: the host took another branch, or another number of iterations."""
+        """The report for a branch or number of iterations that differs: the first value that only
+        one of the compiled function and the model computed, when all values that both computed
+        agree. None if there is no such value."""
         named = {b.var.name: b for b in self._bindings()}
         if judged.results is None:
             c = judged.compared[-1]
@@ -196,8 +213,10 @@ class Judge:
         return None
 
     def _outer_outputs(self, judged: Walk, whole: Walk) -> list[OutputReport]:
-        """The outputs beside the reference. They must be those of the steps that were compared;
-        what errors have added up to is not judged, since it may have changed what was run."""
+        """The reports on outputs of a function with control flow. An output has to agree with the
+        steps that were compared. Its difference from the reference of the whole model is reported
+        but does not decide, since accumulated errors may have changed the branches that were
+        taken."""
         outputs = self.values.outputs
         want = leaves(whole.results or (), self.f)
         if self.compiled is not self.run.source and not whole.surplus:
@@ -217,7 +236,7 @@ class Judge:
         return reports
 
     def _own(self) -> dict[int, str]:
-        """Of each output of the model that a binding computes, the binding's name."""
+        """The names of bindings whose values are outputs, by the number of the output."""
         binding_vars = {b.var for b in self.f.bindings}
         results = enumerate(fields(self.f.result))
         return {i: v.name for i, v in results if isinstance(v, RVar) and v in binding_vars}
@@ -228,7 +247,7 @@ class Judge:
         accumulated: Mapping[str, Difference],
         rows: Mapping[Key, Any],
     ) -> list[OutputReport]:
-        """Each output of what is verified, beside the reference."""
+        """The reports on outputs of a function without control flow."""
         whole = {i: accumulated[n] for i, n in output_names.items()}
         if rows and self.compiled is not self.run.source:
             inputs, rule = self.run.params(self.f), self.run.tolerance
@@ -250,7 +269,7 @@ class Judge:
     def _onnxruntime(
         self, whole: Walk, have: Mapping[str, Sequence[Array]]
     ) -> dict[Key, Difference]:
-        """Of each value that ONNX Runtime computes too, the difference from that."""
+        """For each value that ONNX Runtime computes, too, the difference from its result."""
         if self.run.reference != "onnxruntime":
             return {}
         run = self.run
@@ -269,7 +288,7 @@ class Judge:
     # ---- one node --------------------------------------------------------------------------
 
     def _node(self, c: Compared, row: _Row, accumulated: Difference) -> NodeReport:
-        """The report of a value that a kernel, or a step of the host, computes."""
+        """The report on one value, which a kernel or a step of the host computes."""
         kernel = self.compiled.kernels.get(row.info.kernel, KernelInfo(row.info.kernel))
         call = c.binding.value
         return NodeReport(
@@ -288,9 +307,10 @@ class Judge:
         )
 
     def _first(self, prefix: Walk, row: _Row, accumulated: Difference) -> NodeReport:
-        """The report of the first value that diverges, at which `prefix` ends, with the fault: of
-        kernels between the values of the model that are known, the first that does not compute
-        its group."""
+        """The report on the first value that diverges, at which the walk `prefix` ended, with what
+        is at fault. Graph passes may have hidden model values between several kernels: of the
+        kernels since the last value that is known, the first that computes its group wrongly is
+        reported."""
         c = prefix.compared[-1]
         report = self._node(c, row, accumulated)
         if not c.difference.is_too_much:
@@ -330,7 +350,8 @@ class Judge:
         return report
 
     def _fault(self, group: FusedGroup, have: Array, values: Mapping[str, Array]) -> str:
-        """Whether the kernel computes its group, of the values that it was given."""
+        """What is at fault: "kernel" if its result `have` is not what its group computes of its
+        operands, "passes" if it is, "" if the operands cannot be determined."""
         try:
             operands = self._operands(group, values)
             if operands is None:
@@ -343,7 +364,8 @@ class Judge:
         return "kernel" if group_walk.compared[-1].difference.is_too_much else "passes"
 
     def _operands(self, group: FusedGroup, values: Mapping[str, Array]) -> dict[str, Array] | None:
-        """What the kernel of a group was given, by the names of the group's parameters."""
+        """The operands that the kernel of a group had, by the names of the group's parameters. None
+        if an input is not known."""
         caller = group.caller
         inputs = {}
         for p in caller.params:
@@ -359,7 +381,7 @@ class Judge:
             elif not isinstance(b.value, Call) or b.value.op:
                 try:
                     steps.values[b.var] = steps.value(b.value, b.var.type)
-                except KeyError:  # reads what is not known
+                except KeyError:  # it reads a value that is not known
                     continue
         call = group.binding.value
         assert isinstance(call, Call)
@@ -369,7 +391,8 @@ class Judge:
         }
 
     def _passed(self, debug: Debug, c: Compared) -> str:
-        """The pass after which the module's value is another."""
+        """The name of the pass after which the module computes another value: the first whose
+        result differs by a considerable part of the error. Empty if none is found."""
         want = self._value(self.mod, c.key)
         if want is None:
             return ""
@@ -399,12 +422,13 @@ class Judge:
         return ""
 
     def _value(self, mod: IRModule, key: Key) -> Array | None:
-        """A value in a run of a module in float64, where the same way is taken."""
+        """The value with this key in an evaluation of a module in float64; None if it is not
+        computed there."""
         arrays: list[Array] = []
         name, time = key
 
         def watch(b: Binding, value: Any) -> None:
-            # What a function returns has the same name where it is called.
+            # A function's result has its name in the function and again at the call.
             if b.var.name != name or not isinstance(value, np.ndarray):
                 return
             if not arrays or arrays[-1] is not value:
@@ -420,7 +444,7 @@ class Judge:
 
 
 class _FoundError(Exception):
-    """Ends an evaluation that has reached the value that it was for."""
+    """Ends an evaluation once it has computed the value in question."""
 
 
 def _operator(value: Bound) -> str:
@@ -430,7 +454,7 @@ def _operator(value: Bound) -> str:
 
 
 def _spans(bindings: Sequence[Binding]) -> Iterator[str]:
-    """The nodes of bindings, each once."""
+    """The nodes of the model that bindings come from, each once."""
     spans = set()
     for b in bindings:
         span = (b.value.span if isinstance(b.value, Call) else "") or b.var.name

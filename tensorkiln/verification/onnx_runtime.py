@@ -1,4 +1,4 @@
-"""ONNX Runtime as the reference of `tk.verify`: every value of an ONNX model."""
+"""ONNX Runtime as the reference of `tk.verify`, for every value of an ONNX model."""
 
 from __future__ import annotations
 

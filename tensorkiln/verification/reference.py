@@ -1,5 +1,12 @@
-"""The reference of `tk.verify`: a graph function in float64, binding by binding and along the
-branches and iterations that are taken, beside what was computed of it."""
+"""The reference of `tk.verify`: a graph function evaluated in float64 and compared with compiled
+values.
+
+`walk` evaluates the model binding by binding, including branches, loops and calls. Whenever a
+binding's value was also compiled, both are compared. In a `local` walk, evaluation then continues
+with the compiled value in place of the reference's, so that each comparison shows the error of only
+those operators that were evaluated since. Along with each value its estimated rounding error is
+computed (`bounds`).
+"""
 
 from __future__ import annotations
 
@@ -36,9 +43,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What a value may be off by: the analysis of `bounds`, unless `rtol` or `atol` are given; then
-    as numpy.allclose. `product` is the epsilon of products' operands (`compile(precision=)`);
-    `times` multiplies the analysis, for a reference that rounds too."""
+    """The permitted error of a value: by the analysis of `bounds` or, if `rtol` or `atol` is given,
+    as in numpy.allclose. `product` is the epsilon of products' operands (`compile(precision=)`).
+    `times` multiplies the analysis; it is larger for a reference that rounds, too."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -47,12 +54,12 @@ class Tolerance:
 
     @property
     def is_given(self) -> bool:
-        """Whether the caller gave numbers."""
+        """Whether the caller gave `rtol` or `atol`."""
         return self.rtol is not None or self.atol is not None
 
     def of(self, want: Array, error: Floats | None, dtype: str) -> Floats:
-        """The tolerance of each element of a value in float64 that `error` says of it; the value
-        was stored as `dtype`."""
+        """The permitted error of each element of the reference `want`, whose estimated rounding
+        error is `error` and which the compiled function stored as `dtype`."""
         size = np.abs(want.astype(np.float64))
         if self.is_given:
             return np.asarray((self.atol or 0.0) + (self.rtol or 0.0) * size)
@@ -62,7 +69,7 @@ class Tolerance:
         return np.asarray(self.times * np.nan_to_num(total, posinf=np.inf) + smallest)
 
     def rule(self) -> str:
-        """One sentence for reports."""
+        """The rule in a few words, for reports."""
         if self.is_given:
             return f"atol={self.atol or 0:g} + rtol={self.rtol or 0:g} x |reference|"
         eps = f", eps {self.product:.3g} in products" if self.product else ""
@@ -70,7 +77,7 @@ class Tolerance:
 
 
 def _tiny(dtype: str) -> float:
-    """Numbers so near to 0 may be flushed."""
+    """The smallest normal number of a type; smaller ones may be flushed to 0."""
     if dtype == "bfloat16":
         return 2.0**-126
     kind = np.dtype(dtype)
@@ -79,9 +86,10 @@ def _tiny(dtype: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest errors of a value, and the place where its error is the largest part of what is
-    tolerated: `times` that, of `have` where the reference has `want`. More than 1 is too much. If
-    `times` is None, nothing is tolerated or not, and the place is that of the largest error."""
+    """The largest absolute and relative errors of a value, and its worst element: `have` at index
+    `at`, where the reference has `want`. `times` is that element's error divided by its tolerance;
+    more than 1 diverges. If `times` is None, there was no tolerance, and the worst element is that
+    of the largest absolute error."""
 
     absolute: float
     relative: float
@@ -97,7 +105,8 @@ class Difference:
 
     @property
     def is_missing(self) -> bool:
-        """Whether one of both is not there: `have` and `want` are NaN, which agree otherwise."""
+        """Whether the value was computed on one side only. `have` and `want` are NaN then; NaN on
+        both sides is no error otherwise."""
         return math.isnan(self.have) and math.isnan(self.want)
 
     def __str__(self) -> str:
@@ -117,8 +126,8 @@ OTHER_SHAPE = Difference(np.inf, np.inf, (), np.inf, 0.0, np.inf)
 
 
 def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference:
-    """Compare two arrays of one shape, to a tolerance if one is given. NaN agrees with NaN, and
-    what is too large for the type of `have` with its infinity."""
+    """Compare two arrays of one shape, with a tolerance if one is given. NaN equals NaN, and
+    infinity equals a number that is too large for the type of `have`."""
     if have.size == 0:
         return NO_DIFFERENCE
     a, b = have.astype(np.float64), want.astype(np.float64)
@@ -131,7 +140,7 @@ def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference
         times = error if tolerance is None else np.where(equal, 0.0, error / tolerance)
         times = np.where(np.isnan(times), np.inf, times)
     index = np.unravel_index(int(np.argmax(times)), times.shape)
-    # Relative errors say nothing of elements that sums of others nearly cancel.
+    # Relative errors are meaningless for elements near 0, where large terms cancelled.
     counted = np.abs(b) > 1e-3 * np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
     return Difference(
         float(error.max()),
@@ -144,16 +153,16 @@ def difference(have: Array, want: Array, tolerance: Floats | None) -> Difference
 
 
 Key = tuple[str, int]  # the name of a value, and how often it was computed before
-Have = Mapping[str, Sequence[Array]]  # what was compiled of values, by name, in order of time
+Have = Mapping[str, Sequence[Array]]  # compiled values by name, each name's in order of time
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A value that was computed, and the reference.
+    """The comparison of one value.
 
-    `since` are the bindings that were evaluated since the known values that it depends on. `path`
-    is where in an outer function it was (`Evaluation.path`). `want` is the reference, in float64,
-    and `may` what it may be off by, where these were asked for.
+    `since` are the bindings that were evaluated since the compiled values on which it depends.
+    `path` is where in a function with control flow it was computed (`Evaluation.path`). With
+    `arrays`, `want` is the reference in float64 and `may` its estimated rounding error.
     """
 
     key: Key
@@ -167,10 +176,9 @@ class Compared:
 
 @dataclass(slots=True)
 class Walk:
-    """What `walk` found: every value of `have` that the function computes, compared in order, and
-    its results, None if it did not reach the end. At its end, `values` are those that bindings may
-    read there. `surplus` says, of names that `have` has another number of values of, how many
-    more."""
+    """The result of `walk`: the comparisons in order, and the function's results, None if it ended
+    early. `values` are those in scope where it ended. `surplus` maps names to how many more values
+    of that name were compiled than the reference computed."""
 
     compared: list[Compared] = field(default_factory=list)
     results: list[Any] | None = None
@@ -178,7 +186,7 @@ class Walk:
     surplus: dict[str, int] = field(default_factory=dict)
 
     def value(self, v: RVar) -> Array:
-        """A tensor in the type that the model says."""
+        """A tensor, converted to its type in the model."""
         kind = v.type.dtype.name if isinstance(v.type, TensorType) else ""
         array = np.asarray(self.values[v])
         return array.astype(numpy_type(kind)) if kind else array
@@ -196,15 +204,19 @@ def walk(
     arrays: bool = False,
     until: Key | None = None,
 ) -> Walk:
-    """Evaluate `f` and what it calls, and compare the values that `have` has.
+    """Evaluate `f` and what it calls in float64, and compare its values with the compiled ones,
+    `have`.
 
-    With `local`, later bindings read what `have` has: errors do not add up, each is that of the
-    operators `since`, and branches and iterations are those that were run. Without it they read the
-    reference itself. It ends at the value `until`; with `local`, where `have` should have one more
-    value of a name and has not: another way was taken. Without it, at ten times as many, since a
-    loop may not end. Without `bounds`, nothing is said of what is tolerated,
-    which takes most of the time. With `arrays`, references and tolerances are kept, which take
-    memory. `inputs` are by parameter.
+    With `local`, bindings read compiled values where there are any: errors do not accumulate, each
+    is that of the operators `since`, and branches and iterations are those that the compiled
+    function took. The walk ends where `have` lacks a value, since another branch or number of
+    iterations was taken there. Without `local`, bindings read the reference's own values, and the
+    walk ends after ten times as many values of a name as were compiled, since a loop may not
+    terminate. In any case it ends at the value `until`.
+
+    Without `bounds`, errors are not compared with tolerances, whose computation takes most of the
+    time. With `arrays`, each comparison keeps its arrays, which takes memory. `inputs` are by
+    parameter.
     """
     outcome = Walk()
     run = _Walking(
@@ -236,7 +248,9 @@ class _EndError(Exception):
 
 @dataclass(slots=True)
 class _Walking(Evaluation):
-    """The evaluation that `walk` makes. `times` is how often a value of each name was computed."""
+    """The evaluation that `walk` makes. `times` counts the values of each name so far; `errors` are
+    the estimated rounding errors of values, and `since` the bindings that were evaluated since
+    compiled values, numbered by time."""
 
     have: Have = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
@@ -251,9 +265,9 @@ class _Walking(Evaluation):
     steps: int = 0
 
     def bound(self, b: Binding, values: dict[RVar, Any], env: Env) -> Any:
-        """The value of a binding for those that follow it."""
+        """The value of a binding that later bindings read: the compiled one in a local walk."""
         want, may = self._value(b, values, env)
-        # Counted now: within its own value, a recursive function has computed it again.
+        # Counted only now: evaluating a recursive call computes the same name again.
         name = b.var.name
         key = name, self.times.get(name, 0)
         self.times[name] = key[1] + 1
@@ -287,7 +301,7 @@ class _Walking(Evaluation):
         return want
 
     def _region(self, b: Binding) -> dict[int, Binding]:
-        """The bindings since known values, with `b` itself."""
+        """The bindings that were evaluated for `b` since compiled values, with `b` itself."""
         inner = {x.var for x in bindings_in((b,))}
         region: dict[int, Binding] = {}
         for v in variables(b.value):
@@ -299,7 +313,7 @@ class _Walking(Evaluation):
     def _compared(
         self, array: Array | None, want: Any, may: Floats | None
     ) -> tuple[Difference, Array | None]:
-        """The difference, and what was compiled in the shape of the model's value."""
+        """The difference, and the compiled value in the shape of the model's value."""
         if array is None:
             return NOT_COMPUTED, None
         array = array.reshape(np.shape(want)) if array.size == np.size(want) else array
@@ -309,7 +323,7 @@ class _Walking(Evaluation):
         return difference(array, want, allowed), array
 
     def _value(self, b: Binding, values: dict[RVar, Any], env: Env) -> tuple[Any, Floats | None]:
-        """The value of a binding, and what it may be off by."""
+        """The reference's value of a binding, and its estimated rounding error."""
         value, t = b.value, b.var.type
         host_value = self._result_of_others(b)
         if host_value is not None:
@@ -339,7 +353,8 @@ class _Walking(Evaluation):
         return want, may
 
     def _result_of_others(self, b: Binding) -> Array | None:
-        """What a function of the host gave, which is not called again for the reference."""
+        """The compiled result of a host function, which is not called a second time for the
+        reference."""
         if not isinstance(b.value, Call) or b.value.op not in _OF_HOST:
             return None
         arrays = self.have.get(b.var.name, ())
@@ -347,7 +362,7 @@ class _Walking(Evaluation):
         return self.promote(arrays[index]) if index < len(arrays) else None
 
     def _error(self, v: Value, x: Array) -> Floats | None:
-        """What an operand may be off by."""
+        """The estimated error of an operand; None if it is exact."""
         error = self.errors.get(v) if isinstance(v, RVar) else None
         return error if error is None or error.shape == x.shape else None
 
@@ -361,7 +376,7 @@ _OF_HOST = ("call_packed", "call_dps_packed")
 
 
 def _is_operator(call: Call) -> bool:
-    """Whether a call is of an operator whose rounding `bounds` knows."""
+    """Whether a call is of an operator whose rounding `bounds` can estimate."""
     return bool(call.op) and call.op not in ops.DYNAMIC and call.op not in IMPURE_OPS
 
 

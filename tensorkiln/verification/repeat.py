@@ -1,5 +1,6 @@
 """The folder that `tk.verify(output=)` writes: a report, the inputs of the first node that
-diverges, and a script that repeats the fault."""
+diverges, and a script that reproduces the fault.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ LIBRARY, SCRIPT = "library.so", "repeat.py"
 
 
 def save(verification: Verification, folder: str | Path) -> Verification:
-    """Write the report and what else there is to a folder; the result names it."""
+    """Write the report and the result's files to a folder; return the result with the folder's
+    name."""
     saved_copy = replace(
         verification,
         saved=str(folder) if verification.files else "",
@@ -74,11 +76,11 @@ def repeat_files(
     tolerance: Tolerance,
     position: tuple[int, int, int] | None,
 ) -> Files:
-    """The files that show the fault of the node at which a walk ends again, a value that was
-    computed as `dtype`: the library, its inputs, the node's inputs with what it should compute of
-    them, the node as a program, and the script. A value that is not an output is shown by an outer
-    function at `position`: the number of the first row of the call, the value's place in it, and
-    how often that call was made before."""
+    """The files that reproduce the fault at the value where a walk ended: the library, its inputs,
+    the node's operands with the expected result, the node as a program, and the script. `dtype` is
+    the type in which the value was computed. A value that is not an output is reported by a
+    function with control flow; `position` then says how to find it: the number of the first row of
+    the report, the value's place in the report, and how many such reports come before."""
     c = prefix.compared[-1]
     assert c.want is not None
     node, operands = _node_alone(mod, prefix, c)
@@ -112,18 +114,18 @@ def repeat_files(
 
 
 def _odd_types(arrays: Mapping[str, Array]) -> dict[str, str]:
-    """The element types that files of NumPy do not say."""
+    """The element types of arrays whose type a NumPy file cannot express."""
     return {name: a.dtype.name for name, a in arrays.items() if _is_odd(a)}
 
 
 def _narrow_types(compiled: Compiled, names: Sequence[str]) -> dict[str, str]:
-    """The element types of inputs that NumPy itself has not, by `input0`, ..."""
+    """The element types of inputs that NumPy itself lacks, by the names `input0`, `input1`, ..."""
     types = {p.name: p.dtype for p in compiled.info.inputs}
     return {f"input{i}": types[n] for i, n in enumerate(names) if types[n] in NARROW_TYPES}
 
 
 def _library(compiled: Compiled) -> bytes | Path | None:
-    """The library; None for code that is only in memory."""
+    """The library's path or bytes; None for code that exists only in memory."""
     if compiled.executable is None:
         return Path(compiled.path)
     if compiled.target.kind == "llvmjit":
@@ -133,9 +135,9 @@ def _library(compiled: Compiled) -> bytes | Path | None:
 
 
 def _node_alone(mod: IRModule, prefix: Walk, c: Compared) -> tuple[str, dict[str, Array]]:
-    """The bindings that compute a value since those that are known, as the text of a module whose
-    parameters are these and the constants, and an array for each. No text if they read something
-    other than tensors, or call functions."""
+    """A program of only the bindings since compiled values, and the arrays for its parameters,
+    which stand for those values and the constants. The program is empty if the bindings read
+    anything but tensors or call functions."""
     inside = {b.var for b in bindings_in(c.since)}
     params: dict[int, RVar] = {}
     arrays: dict[str, Array] = {}
@@ -160,7 +162,7 @@ def _node_alone(mod: IRModule, prefix: Walk, c: Compared) -> tuple[str, dict[str
 
 
 def _is_odd(a: Array) -> bool:
-    """Whether NumPy's files have no name for the type."""
+    """Whether a NumPy file cannot express the type."""
     return a.dtype.kind == "V" or a.dtype.name == "bfloat16"
 
 

@@ -1,4 +1,4 @@
-"""What `tk.verify` returns."""
+"""The result of `tk.verify`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 8  # names in a line
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """An output of the model: how far what was compiled is from the reference on the same
+    """An output of the model: the difference of the compiled result from the reference for the same
     inputs."""
 
     name: str
@@ -25,19 +25,19 @@ class OutputReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node of the model that a kernel computes the value of, and the kernel.
+    """A node of the model, with the kernel that computes its value.
 
-    `nodes` are all that were computed since values that are known of what was compiled: the
-    kernel's, unless graph passes hid what is between several kernels. `local` compares with these
-    nodes evaluated on the compiled values that they read, so errors do not add up; `accumulated`
-    with the reference of the whole model. `path` says where in a function with control flow the
-    value was computed: branches taken, iterations (from 0), calls. `schedule` is the trace of the
-    kernel's schedule, where there is one.
+    `nodes` are all nodes that were computed since the last compiled values that are known: those of
+    the kernel, unless graph passes hid the values between several kernels. `local` is the
+    difference from these nodes, evaluated on the compiled values that they read, so that earlier
+    errors do not count; `accumulated` is that from the reference of the whole model. `path` says
+    where in a function with control flow the value was computed: the branches taken, iterations
+    (from 0), calls. `schedule` is the trace of the kernel's schedule, if there is one.
 
-    `fault` says, of a node that diverges, who is at fault: `kernel`, whose code does not compute
-    its operators; `passes`, which made other operators of the model's (`passed` names the pass, if
-    it is known); `import`, where only ONNX Runtime disagrees; `host`, the steps between kernels of
-    a function with control flow; empty if that is not known.
+    `fault` says what is wrong if the node diverges: `kernel`: its code does not compute its
+    operators; `passes`: graph passes changed what the model computes (`passed` names the pass, if
+    it is known); `import`: only ONNX Runtime disagrees; `host`: a step between kernels of a
+    function with control flow is wrong; empty if that is not known.
     """
 
     node: str
@@ -57,7 +57,7 @@ class NodeReport:
     passed: str = ""
 
     def lines(self) -> Iterator[str]:
-        """The report of a node as lines."""
+        """The report as lines of text."""
         device_text = f" on {self.device}" if self.device else ""
         yield f"  node         {self.node or self.value} ({self.operator})"
         yield f"  value        {self.dtype} {list(self.shape)}, {self.value} in graph passes"
@@ -92,12 +92,12 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether what was compiled computes what the model says.
+    """Whether a compiled function computes what its model says.
 
     `ok` is the answer. `first` is the first node, in the model's order, that diverges beyond the
-    tolerance; None if none does, or if nothing is known of inner values, as `notes` then say.
-    `worst` is the node whose local error is the largest part of its tolerance, and `compared` how
-    many nodes were compared. `outputs` are those of the model.
+    tolerance. It is None if none does, or if the values between kernels are not known; `notes` then
+    say so. `worst` is the node whose local error is the largest part of its tolerance, `compared`
+    the number of values that were compared. `outputs` are those of the model.
     """
 
     ok: bool
@@ -116,7 +116,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """That of `kiln verify`: 0 if `ok`, else 1."""
+        """The exit status of `kiln verify`: 0 if `ok`, else 1."""
         return 0 if self.ok else 1
 
     def __bool__(self) -> bool:
@@ -145,7 +145,7 @@ class Verification:
             yield f"saved: {self.saved}{again}"
 
     def to_json(self) -> dict[str, object]:
-        """The result as plain values; what is not finite is text."""
+        """The result as JSON values; numbers that are not finite are text."""
         out = {
             name: getattr(self, name)
             for name in ("ok", "function", "target", "reference", "tolerance", "compared")
@@ -158,7 +158,7 @@ class Verification:
 
 
 def _to_do(first: NodeReport, is_saved: bool) -> Iterator[str]:
-    """What helps next, by who is at fault."""
+    """Advice on what to do next, depending on what is at fault."""
     if first.fault == "passes":
         name = first.passed or "every pass"
         yield f"  next         KILN_DUMP=folder writes the model before and after {name}"

@@ -1,4 +1,4 @@
-"""One call of `verify`: what is compared with what, and outputs where nothing else is known."""
+"""One call of `verify`: its arguments, and the comparison of outputs if nothing else is known."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from tensorkiln.verification.result import OutputReport, Verification
 
 Array = npt.NDArray[Any]
 
-# Of functions with control flow of which inner values are not known: relative, and to the output's
-# largest magnitude.
+# Tolerances for functions with control flow whose inner values are not known: relative to each
+# element, and to the output's largest magnitude.
 _WHOLE = {"float32": (1e-3, 1e-4), "float16": (0.0, 1e-2), "bfloat16": (0.0, 5e-2)}
 
 
 @dataclass(slots=True)
 class Run:
-    """One call of `verify`: the function's model, `arrays` for its inputs, in order."""
+    """One call of `verify`: the model's function, and `arrays` for its inputs, in order."""
 
     source: Compiled
     mod: IRModule
@@ -57,17 +57,18 @@ class Run:
     saves: bool
 
     def output_names(self, count: int) -> list[str]:
-        """The names of outputs; those of the fields of an outer function's tuple are numbered."""
+        """The names of outputs. A function with control flow may return a tuple as one output; its
+        fields are then numbered."""
         names = [o.name for o in self.source.info.outputs]
         return names if len(names) >= count else [f"{names[0]}{i}" for i in range(count)]
 
     def params(self, f: Function) -> dict[str, Array]:
-        """The inputs by the names of parameters."""
+        """The inputs by the names of `f`'s parameters."""
         return {p.name: a for p, a in zip(f.params, self.arrays, strict=True)}
 
     def compiled_again(self, notes: list[str]) -> Compiled | None:
-        """The Executable compiled with `debug`, of the same module and target; None if there is
-        none, or its kernels are others."""
+        """The function compiled again with `debug`, from the same module for the same target; None,
+        with a note, for a library or if the kernels differ."""
         executable = self.source.executable
         if executable is None:
             notes.append(
@@ -88,7 +89,7 @@ class Run:
         return with_debug(self.source, debug_executable)
 
     def whole(self, values: Sequence[Array], notes: Sequence[str]) -> Verification:
-        """The result for a function with control flow of which only outputs are known."""
+        """The result for a function with control flow of which only the outputs are known."""
         want = evaluate(self.mod, self.params(self.f), dtype="float64", function=self.f.name)
         reports = self.output_reports(values, leaves(want, self.f))
         relative, absolute = _WHOLE[self.source.target.precision]
@@ -109,8 +110,9 @@ class Run:
         )
 
     def output_reports(self, values: Sequence[Array], want: Sequence[Array]) -> list[OutputReport]:
-        """The outputs of a function with control flow, beside a reference of which errors add up
-        from the inputs on."""
+        """The reports on outputs of a function with control flow, compared with the reference of
+        the whole model. Since all its rounding errors add up, the tolerance is a fixed one for each
+        precision."""
         relative, absolute = _WHOLE[self.source.target.precision]
         if len(values) != len(want):
             raise UserError(
@@ -131,12 +133,13 @@ class Run:
 
 
 def fields(v: Value) -> tuple[Value, ...]:
-    """The values of a function's result, one or a tuple's."""
+    """The fields of a function's result: those of a tuple, or the result itself."""
     return v.fields if isinstance(v, Tuple) else (v,)
 
 
 def leaves(values: Sequence[Any], f: Function) -> list[Array]:
-    """The tensors and numbers of a flat result of `f`, as `arrays_of` gives those of a library."""
+    """The tensors and numbers in the results of `f`, flattened as `arrays_of` does for a
+    library."""
     types = list(_flat_types(f.result.type))
     if len(types) != len(values):
         types = [ObjectType()] * len(values)
@@ -158,7 +161,7 @@ def _flat_types(t: Type) -> Iterator[Type]:
 
 
 def target_text(source: Compiled) -> str:
-    """The target in a few words."""
+    """The target in a few words, for reports."""
     target = source.target
     if target.tag:
         return target.tag
