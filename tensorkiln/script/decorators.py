@@ -86,9 +86,9 @@ def _macro(f: Callable[..., Any], frame: FrameType) -> Macro:
     for node in ast.walk(source.parse()):
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
             captured = _captured(frame, f)
-            made = Macro(f.__name__, node, source, captured, trusted=True)
-            captured[f.__name__] = made  # for recursion
-            return made
+            macro = Macro(f.__name__, node, source, captured, trusted=True)
+            captured[f.__name__] = macro  # for recursion
+            return macro
     raise UserError(f"{f.__name__} is not in its file", where=f"{source.file}:{line}")
 
 

@@ -78,8 +78,8 @@ def _compiles_to(text: str, file: str, mode: str, code: CodeType) -> bool:
     typed before."""
     for flags in (0, __future__.annotations.compiler_flag):
         with suppress(SyntaxError, ValueError):
-            made = compile(text, file, mode, flags, dont_inherit=True)
-            if any(c == code for c in _codes(made)):
+            compiled = compile(text, file, mode, flags, dont_inherit=True)
+            if any(c == code for c in _codes(compiled)):
                 return True
     return False
 
@@ -94,21 +94,21 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def command_of(arguments: Sequence[str]) -> str | None:
     """The program of `python -c`, of the arguments of Python itself; None for another command."""
-    rest = iter(arguments[1:])
-    for word in rest:
+    words = iter(arguments[1:])
+    for word in words:
         if word == "--check-hash-based-pycs":
-            next(rest, None)
+            next(words, None)
         elif not word.startswith("-") or word == "-":
             return None
         elif not word.startswith("--"):
             for i, letter in enumerate(word[1:], 2):
                 if letter == "c":
-                    return word[i:] or next(rest, None)
+                    return word[i:] or next(words, None)
                 if letter == "m":
                     return None
                 if letter in "WX":  # with a value, in this word or the next
                     if not word[i:]:
-                        next(rest, None)
+                        next(words, None)
                     break
     return None
 
@@ -125,10 +125,10 @@ def _input_texts() -> Iterator[str]:
         if stat.S_ISREG(status.st_mode):
             yield os.pread(0, status.st_size, 0).decode("utf-8-sig")
             return
-    held = _input_buffer().partition(b"\0")[0]
-    ends = [len(held), *(m.end() for m in re.finditer(rb"\n", held))]
+    buffer = _input_buffer().partition(b"\0")[0]
+    ends = [len(buffer), *(m.end() for m in re.finditer(rb"\n", buffer))]
     for end in sorted(set(ends), reverse=True):
-        yield held[:end].decode("utf-8-sig", "replace")
+        yield buffer[:end].decode("utf-8-sig", "replace")
 
 
 def _input_buffer() -> bytes:

@@ -80,8 +80,12 @@ class Dialect:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = self._decorators.get(name)
-        return Word(f"{self.letter}.{name}", self._functions.get(name)) if found is None else found
+        decorator = self._decorators.get(name)
+        return (
+            Word(f"{self.letter}.{name}", self._functions.get(name))
+            if decorator is None
+            else decorator
+        )
 
     def __repr__(self) -> str:
         return self.letter

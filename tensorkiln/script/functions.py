@@ -61,8 +61,8 @@ def _intrinsic(name: str, *args: ExprLike) -> Expr:
     like = next(a.dtype for a in args if isinstance(a, Expr))
     items = [a if isinstance(a, Expr) else const(a, like) for a in args]
     first = items[0]
-    for other in items[1:]:
-        first, _ = match_lanes(first, other)
+    for operand in items[1:]:
+        first, _ = match_lanes(first, operand)
     return intrin(name, *(match_lanes(a, first)[0] for a in items))
 
 

@@ -74,13 +74,13 @@ class GraphState:
         if var.type.value is not None:
             return var.type.value
         key = f"the number of {var.name}"  # no name of a script
-        found = self.scope.bound.get(key)
-        if not isinstance(found, Var):
-            found = Var(var.name, INT64)
-            self.scope.bound[key] = found
-            named = PrimType(var.type.dtype, found)
+        symbol = self.scope.meanings.get(key)
+        if not isinstance(symbol, Var):
+            symbol = Var(var.name, INT64)
+            self.scope.meanings[key] = symbol
+            named = PrimType(var.type.dtype, symbol)
             self.bindings.append(Binding(RVar(var.name, named), MatchCast(var, named)))
-        return found
+        return symbol
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
         """Return a UserError that underlines `node`."""
@@ -90,17 +90,19 @@ class GraphState:
         """Bind a name to a value. Raise UserError if it is already bound in the current block;
         names from outside of the block, and `_`, may be rebound."""
         if name == "_" or name in self.rebindable:
-            self.scope.bound.pop(name, None)
+            self.scope.meanings.pop(name, None)
         self.scope.bind(node, name, value)
 
     def dims(self) -> set[Var]:
         """Return the symbolic dimensions in scope."""
-        return {v for v in self.scope.bound.values() if isinstance(v, Var)}
+        return {v for v in self.scope.meanings.values() if isinstance(v, Var)}
 
     def is_module(self, node: ast.expr) -> bool:
         """Whether `node` is a name of this module, such as `cls`."""
         return (
-            isinstance(node, ast.Name) and node.id in self.words and node.id not in self.scope.bound
+            isinstance(node, ast.Name)
+            and node.id in self.words
+            and node.id not in self.scope.meanings
         )
 
     @contextmanager
@@ -109,7 +111,7 @@ class GraphState:
         afterwards."""
         bindings, rebindable, words = self.bindings, self.rebindable, set(self.words)
         self.bindings = []
-        self.rebindable = {n for n, v in self.scope.bound.items() if isinstance(v, RVar)}
+        self.rebindable = {n for n, v in self.scope.meanings.items() if isinstance(v, RVar)}
         try:
             with self.scope.inner():
                 yield

@@ -70,18 +70,18 @@ def operator_call(g: GraphState, node: ast.Call, name: str) -> Call:
         attrs = _positional(g, args[count:], name)
         args = args[:count]
     for k in node.keywords:
-        own = _RENAMED.get(name, {}).get(k.arg or "", k.arg)
+        attr_name = _RENAMED.get(name, {}).get(k.arg or "", k.arg)
         if not _is_fixed(g, node, name, k):
-            attrs.append(ast.keyword(own, _value(own or "", k.value, g)))
+            attrs.append(ast.keyword(attr_name, _value(attr_name or "", k.value, g)))
     first: Value | None = None
     missing = name in _AXES and args and not any(k.arg == "axes" for k in attrs)
     if missing:
         first = parse_value(g, args[0])
         attrs.append(_all_axes(node, first, reverse=name == "transpose"))
-    made = ast.copy_location(ast.Call(node.func, args, attrs), node)
+    call = ast.copy_location(ast.Call(node.func, args, attrs), node)
     if first is None:
-        return make_call(g, made, name, args)
-    return _with_operand(g, made, name, first)
+        return make_call(g, call, name, args)
+    return _with_operand(g, call, name, first)
 
 
 _AXES = ("sum", "mean", "max", "min", "prod", "transpose")
@@ -117,8 +117,8 @@ def _value(key: str, node: ast.expr, g: GraphState) -> ast.expr:
     return _tuple([node] * 4, node) if key == "padding" and number else node
 
 
-def _tuple(items: list[ast.expr], at: ast.expr) -> ast.expr:
-    return ast.copy_location(ast.Tuple(list(items), ast.Load()), at)
+def _tuple(items: list[ast.expr], place: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Tuple(list(items), ast.Load()), place)
 
 
 def _is_fixed(g: GraphState, node: ast.Call, name: str, k: ast.keyword) -> bool:
@@ -130,14 +130,14 @@ def _is_fixed(g: GraphState, node: ast.Call, name: str, k: ast.keyword) -> bool:
     if value in allowed:
         return True
     if k.arg == "out_dtype":
-        made = [parse_value(g, a) for a in node.args[:1]]
-        t = made[0].type if made else None
+        operands = [parse_value(g, a) for a in node.args[:1]]
+        t = operands[0].type if operands else None
         if isinstance(t, TensorType) and t.dtype.name == value:
             return True
         hint = f'R.cast(..., dtype="{value}") of the operands, or of the result'
         raise g.fail(k.value, f"{name} gives the type of its operands, not {value!r}", hint)
-    wanted = next(a for a in allowed if a)
-    raise g.fail(k.value, f"{k.arg}={value!r} of {name}", f"{wanted!r}, and R.transpose")
+    allowed_value = next(a for a in allowed if a)
+    raise g.fail(k.value, f"{k.arg}={value!r} of {name}", f"{allowed_value!r}, and R.transpose")
 
 
 def _all_axes(node: ast.Call, operand: Value, reverse: bool) -> ast.keyword:
@@ -154,12 +154,12 @@ def _with_operand(g: GraphState, node: ast.Call, name: str, operand: Value) -> C
     if not isinstance(var, RVar):
         var = RVar(f"lv{len(g.bindings)}", operand.type)
         g.bindings.append(Binding(var, operand))
-    g.scope.bound[key] = var
+    g.scope.meanings[key] = var
     try:
         named = ast.copy_location(ast.Name(key, ast.Load()), node.args[0])
         return make_call(g, node, name, [named, *node.args[1:]])
     finally:
-        del g.scope.bound[key]
+        del g.scope.meanings[key]
 
 
 # ---- operators that are one of ours ----------------------------------------------------------
@@ -189,25 +189,25 @@ def _operand(g: GraphState, node: ast.Call) -> tuple[Value, TensorType]:
 
 def _axes_of(g: GraphState, node: ast.Call, ndim: int) -> tuple[int, ...] | None:
     """The axes of a call as numbers from 0 to `ndim` - 1; None if it gives none."""
-    given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg in ("axis", "axes"))]
-    if len(given) > 1 or len(node.args) > 2 or len(node.keywords) > 1:
+    axis_nodes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg in ("axis", "axes"))]
+    if len(axis_nodes) > 1 or len(node.args) > 2 or len(node.keywords) > 1:
         raise g.fail(node, "expected a tensor and its axes")
-    found = parse_literal(g.scope, given[0]) if given else None
-    if found is None:
+    literal = parse_literal(g.scope, axis_nodes[0]) if axis_nodes else None
+    if literal is None:
         return None
-    axes = found if isinstance(found, tuple) else (found,)
+    axes = literal if isinstance(literal, tuple) else (literal,)
     numbers = tuple(a for a in axes if type(a) is int and -ndim <= a < ndim)
     if len(numbers) != len(axes):
-        raise g.fail(given[0], f"expected axes of {-ndim} to {ndim - 1}, received {found!r}")
+        raise g.fail(axis_nodes[0], f"expected axes of {-ndim} to {ndim - 1}, received {literal!r}")
     return tuple(a % ndim for a in numbers)
 
 
 def _expand_dims(g: GraphState, node: ast.Call) -> Parsed:
     x, t = _operand(g, node)
     count = 1 + t.ndim
-    given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "axis")]
-    several = given and isinstance(given[0], ast.List | ast.Tuple)
-    count = t.ndim + (len(given[0].elts) if several else 1)  # type: ignore[attr-defined]
+    axis_nodes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "axis")]
+    several = axis_nodes and isinstance(axis_nodes[0], ast.List | ast.Tuple)
+    count = t.ndim + (len(axis_nodes[0].elts) if several else 1)  # type: ignore[attr-defined]
     axes = _axes_of(g, node, count) or (0,)
     sizes = iter(_shape_of(t))
     shape = tuple(1 if i in axes else next(sizes) for i in range(count))
@@ -266,8 +266,8 @@ def _filled_like(value: int) -> Callable[[GraphState, ast.Call], Parsed]:
 
     def parse(g: GraphState, node: ast.Call) -> Parsed:
         _, t = _operand(g, node)
-        given = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "dtype")]
-        dtype = parse_dtype(g.scope, given[0]).name if given else t.dtype.name
+        dtype_nodes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "dtype")]
+        dtype = parse_dtype(g.scope, dtype_nodes[0]).name if dtype_nodes else t.dtype.name
         return _made(node, "full", (), shape=_shape_of(t), value=value, dtype=dtype)
 
     return parse

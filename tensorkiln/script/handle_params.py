@@ -39,11 +39,13 @@ def with_buffers(scope: NameScope, node: ast.FunctionDef) -> ast.FunctionDef:
     if not buffers:
         return node
     arguments = [_parameter(a, buffers, symbols) for a in node.args.args]
-    made = ast.FunctionDef(**{name: getattr(node, name) for name in node._fields})
-    made.args = ast.arguments(**{n: getattr(node.args, n) for n in node.args._fields})
-    made.args.args = arguments
-    made.body = [s for s in node.body if s not in dropped] or [ast.copy_location(ast.Pass(), node)]
-    return ast.copy_location(made, node)
+    definition = ast.FunctionDef(**{name: getattr(node, name) for name in node._fields})
+    definition.args = ast.arguments(**{n: getattr(node.args, n) for n in node.args._fields})
+    definition.args.args = arguments
+    definition.body = [s for s in node.body if s not in dropped] or [
+        ast.copy_location(ast.Pass(), node)
+    ]
+    return ast.copy_location(definition, node)
 
 
 def _is_handle(scope: NameScope, arg: ast.arg) -> bool:
@@ -82,21 +84,21 @@ def _parameter(
         ast.Attribute(ast.copy_location(ast.Name("T", ast.Load()), call), "Buffer", ast.Load()),
         call,
     )
-    rest = [_shape(a, symbols) if i == 0 else a for i, a in enumerate(call.args[1:])]
+    arguments = [_shape(a, symbols) if i == 0 else a for i, a in enumerate(call.args[1:])]
     keywords = [
         ast.keyword(k.arg, _shape(k.value, symbols) if k.arg == "shape" else k.value)
         for k in call.keywords
     ]
-    made = ast.copy_location(ast.Call(func, rest, keywords), call)
-    return ast.copy_location(ast.arg(name, made), arg)
+    annotation = ast.copy_location(ast.Call(func, arguments, keywords), call)
+    return ast.copy_location(ast.arg(name, annotation), arg)
 
 
 def _shape(node: ast.expr, symbols: set[str]) -> ast.expr:
     """A shape whose extents of symbols are quoted, as those that introduce dimensions are."""
     if not isinstance(node, ast.Tuple | ast.List):
         return node
-    made = [_extent(e, symbols) for e in node.elts]
-    return ast.copy_location(ast.Tuple(made, ast.Load()), node)
+    extents = [_extent(e, symbols) for e in node.elts]
+    return ast.copy_location(ast.Tuple(extents, ast.Load()), node)
 
 
 def _extent(e: ast.expr, symbols: set[str]) -> ast.expr:

@@ -27,18 +27,18 @@ def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
             return parse_literal(scope, node)  # type: ignore[return-value]
         case ast.Call() if scope.dialect(node.func)[2:] == "ExternalDependency":
             return _dependency(scope, node)
-    found = parse_any(scope, node)
-    if isinstance(found, Expr):
-        return found
-    known = plain(unwrap(found))
-    if known is None and unwrap(found) is not None:
-        raise scope.fail(node, f"a Python {type(unwrap(found)).__name__} as an attribute")
-    return known  # type: ignore[return-value]
+    attr_value = parse_any(scope, node)
+    if isinstance(attr_value, Expr):
+        return attr_value
+    constant = plain(unwrap(attr_value))
+    if constant is None and unwrap(attr_value) is not None:
+        raise scope.fail(node, f"a Python {type(unwrap(attr_value)).__name__} as an attribute")
+    return constant  # type: ignore[return-value]
 
 
 def _dependency(scope: NameScope, node: ast.Call) -> ExternalDependency:
     """`T.ExternalDependency("blas", "https://...", version_spec="1.2")`, also with `R`."""
-    given: dict[str, object] = {}
+    fields: dict[str, object] = {}
     if len(node.args) > len(FIELDS):
         raise scope.fail(node.args[len(FIELDS)], f"its fields are {', '.join(FIELDS)}")
     named = [(k.arg or "", k.value) for k in node.keywords]
@@ -46,25 +46,25 @@ def _dependency(scope: NameScope, node: ast.Call) -> ExternalDependency:
         if name not in FIELDS:
             hint = nearest(name, FIELDS) or f"its fields are {', '.join(FIELDS)}"
             raise scope.fail(value, f"an external dependency has no field {name!r}", hint)
-        if name in given:
+        if name in fields:
             raise scope.fail(value, f"{name!r} is given twice")
-        given[name] = parse_attr(scope, value)
-    missing = [name for name in FIELDS[:2] if name not in given]
+        fields[name] = parse_attr(scope, value)
+    missing = [name for name in FIELDS[:2] if name not in fields]
     if missing:
         raise scope.fail(node, f"an external dependency needs its {missing[0]}")
     try:
-        return ExternalDependency(**given)  # type: ignore[arg-type]
+        return ExternalDependency(**fields)  # type: ignore[arg-type]
     except UserError as error:
         raise scope.fail(node, f"{error.where}: {error.message}", error.hint) from None
 
 
 def parse_dependencies(scope: NameScope, node: ast.expr) -> tuple[ExternalDependency, ...]:
     """Parse a list of external dependencies."""
-    found = parse_attr(scope, node)
-    problem = problem_of(CALL_ATTRS, "", DEPENDENCIES, found)
+    dependencies = parse_attr(scope, node)
+    problem = problem_of(CALL_ATTRS, "", DEPENDENCIES, dependencies)
     if problem is not None:
         raise scope.fail(node, *problem)
-    return found  # type: ignore[return-value]
+    return dependencies  # type: ignore[return-value]
 
 
 def parse_attrs(scope: NameScope, node: ast.expr) -> Attrs:
@@ -76,11 +76,11 @@ def parse_attrs(scope: NameScope, node: ast.expr) -> Attrs:
                 raise scope.fail(k or v, "attribute names are strings")
             out[k.value] = _target(scope, v) if k.value == "target" else parse_attr(scope, v)
         return Attrs.of(**out)
-    found = unwrap(parse_any(scope, node))
-    if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
+    attr_dict = unwrap(parse_any(scope, node))
+    if not isinstance(attr_dict, dict) or not all(isinstance(k, str) for k in attr_dict):
         raise scope.fail(node, "expected attributes as a dict", 'as {"mine.depth": 4}')
     captured = {
-        k: _target_text(scope, node, v) if k == "target" else plain(v) for k, v in found.items()
+        k: _target_text(scope, node, v) if k == "target" else plain(v) for k, v in attr_dict.items()
     }
     return Attrs.of(**captured)  # type: ignore[arg-type]
 

@@ -31,7 +31,7 @@ class _Head:
     iters: list[BlockIter] = field(default_factory=list)
     reads: tuple[Region, ...] | None = None
     writes: tuple[Region, ...] | None = None
-    where: list[Expr] = field(default_factory=list)
+    conditions: list[Expr] = field(default_factory=list)
     attrs: Attrs = NO_ATTRS
     init: Stmt | None = None
 
@@ -46,10 +46,10 @@ def parse_block(scope: NameScope, node: ast.With, call: ast.Call) -> Stmt:
         raise scope.fail(call.args[0], "the name of a block is a string")
     head = _Head(name)
     with scope.inner():
-        rest = node.body
-        while rest and _take(scope, head, rest[0]):
-            rest = rest[1:]
-        body = parse_body(scope, rest)
+        statements = node.body
+        while statements and _take(scope, head, statements[0]):
+            statements = statements[1:]
+        body = parse_body(scope, statements)
     reads, writes = regions_of(seq(head.init, body))
     block: Stmt = Block(
         name,
@@ -60,7 +60,7 @@ def parse_block(scope: NameScope, node: ast.With, call: ast.Call) -> Stmt:
         head.init,
         head.attrs,
     )
-    for cond in reversed(head.where):
+    for cond in reversed(head.conditions):
         block = If(cond, block)
     return block
 
@@ -105,7 +105,7 @@ def _word(scope: NameScope, head: _Head, call: ast.Call, path: str) -> None:
         )
         return
     values = {i.var: i.value for i in head.iters}
-    head.where.append(substitute(parse_expr(scope, call.args[0], BOOL), values))
+    head.conditions.append(substitute(parse_expr(scope, call.args[0], BOOL), values))
 
 
 def _listed(call: ast.Call) -> list[ast.expr]:

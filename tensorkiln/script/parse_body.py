@@ -34,15 +34,15 @@ def parse_items(scope: NameScope, nodes: list[ast.stmt]) -> list[Stmt]:
                 if branch is not None:
                     todo += branch[::-1]
                     continue
-            found = _statement(scope, node)
-            if isinstance(found, list):
-                groups[-1] += found
+            wrap_or_stmts = _statement(scope, node)
+            if isinstance(wrap_or_stmts, list):
+                groups[-1] += wrap_or_stmts
             else:
-                wraps.append(found)
+                wraps.append(wrap_or_stmts)
                 groups.append([])
     while wraps:
-        rest = groups.pop()
-        body = rest[0] if len(rest) == 1 else Seq(tuple(rest))
+        stmts = groups.pop()
+        body = stmts[0] if len(stmts) == 1 else Seq(tuple(stmts))
         groups[-1].append(wraps.pop()(body))
     return groups[0]
 
@@ -59,8 +59,8 @@ def _decided(scope: NameScope, node: ast.If) -> list[ast.stmt] | None:
 def unpack(scope: NameScope, target: ast.expr, value: object, node: ast.expr) -> None:
     """Bind a name to a Python value, or a tuple of names to its items."""
     if isinstance(target, ast.Name):
-        found = wrap(value)
-        scope.bind(target, target.id, found)
+        meaning = wrap(value)
+        scope.bind(target, target.id, meaning)
         return
     if not isinstance(target, ast.Tuple | ast.List):
         raise scope.fail(target, "expected a name")
@@ -79,8 +79,8 @@ def _statement(scope: NameScope, node: ast.stmt) -> Wrap | list[Stmt]:
     parse = scope.grammar.statements.get(type(node))
     if parse is None:
         raise not_a_statement(scope, node)
-    found: Wrap | list[Stmt] = parse(scope, node)
-    return found
+    wrap_or_stmts: Wrap | list[Stmt] = parse(scope, node)
+    return wrap_or_stmts
 
 
 def not_a_statement(scope: NameScope, node: ast.AST, hint: str = "") -> UserError:

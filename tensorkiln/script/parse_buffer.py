@@ -48,9 +48,9 @@ def _load(scope: NameScope, node: ast.Subscript) -> Value:
 
 def parse_buffer(scope: NameScope, node: ast.expr) -> Buffer:
     """Return the buffer that a node denotes; raise UserError if it denotes anything else."""
-    found = parse_any(scope, node) if isinstance(node, NAMES) else None
-    if isinstance(found, Python) and isinstance(found.value, Buffer):
-        return found.value
+    meaning = parse_any(scope, node) if isinstance(node, NAMES) else None
+    if isinstance(meaning, Python) and isinstance(meaning.value, Buffer):
+        return meaning.value
     if isinstance(node, ast.Name):
         raise scope.fail(node, f"{node.id!r} is not a buffer")
     raise scope.fail(node, "expected the name of a buffer")
@@ -195,8 +195,8 @@ def _view_of_data(scope: NameScope, call: ast.Call) -> ast.Call:
     place = ast.copy_location(ast.Subscript(data, index, ast.Load()), call)
     func = ast.copy_location(ast.Attribute(ast.Name("T", ast.Load()), "match_buffer"), call)
     skipped = ("data", "scope", "elem_offset")
-    rest = [k for k in call.keywords if k.arg not in skipped]
-    return ast.copy_location(ast.Call(func, [place, *call.args], rest), call)
+    keywords = [k for k in call.keywords if k.arg not in skipped]
+    return ast.copy_location(ast.Call(func, [place, *call.args], keywords), call)
 
 
 def _view(scope: NameScope, target: ast.Name, call: ast.Call) -> Wrap:

@@ -61,7 +61,7 @@ def _name(scope: NameScope, node: ast.expr) -> str:
 
 
 def _argument(scope: NameScope, node: ast.expr) -> Expr:
-    found = scope.bound.get(node.id) if isinstance(node, ast.Name) else None
-    if isinstance(found, Buffer):
-        return AddressOf(found, tuple(IntImm(0) for _ in found.shape))
+    meaning = scope.meanings.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(meaning, Buffer):
+        return AddressOf(meaning, tuple(IntImm(0) for _ in meaning.shape))
     return parse_expr(scope, node)

@@ -57,14 +57,14 @@ def _constant(scope: NameScope, node: ast.Constant) -> Value:
 
 
 def _name(scope: NameScope, node: ast.Name) -> Value:
-    found = scope.bound.get(node.id)
-    if isinstance(found, Expr | Number | Python):
-        return found
-    if isinstance(found, Buffer):
-        return Python(found)
-    if found is not None:
-        held = scope.number_of
-        number = held(found) if held is not None and isinstance(found, RVar) else None
+    meaning = scope.meanings.get(node.id)
+    if isinstance(meaning, Expr | Number | Python):
+        return meaning
+    if isinstance(meaning, Buffer):
+        return Python(meaning)
+    if meaning is not None:
+        number_of = scope.number_of
+        number = number_of(meaning) if number_of is not None and isinstance(meaning, RVar) else None
         if number is not None:
             return number
         raise scope.fail(node, f"{node.id!r} is a graph value, not a number")
@@ -90,11 +90,11 @@ def _two(scope: NameScope, node: ast.expr, op: ast.AST, a: ast.expr, b: ast.expr
     word = _OPERATORS.get(type(op))
     if word is None:
         raise scope.fail(node, f"operator {type(op).__name__} is not in the script language")
-    one, two = unify(scope, [a, b], [_no_python(scope, a, x), _no_python(scope, b, y)])
-    if word == "div" and not one.dtype.is_float:
+    lhs, rhs = unify(scope, [a, b], [_no_python(scope, a, x), _no_python(scope, b, y)])
+    if word == "div" and not lhs.dtype.is_float:
         hint = "`//` rounds down, T.truncdiv to zero; T.Cast makes floats of them"
-        raise scope.fail(node, f"`/` of {one.dtype}: a quotient is not an integer", hint)
-    return Binary(word, one, two)
+        raise scope.fail(node, f"`/` of {lhs.dtype}: a quotient is not an integer", hint)
+    return Binary(word, lhs, rhs)
 
 
 def _no_python(scope: NameScope, node: ast.expr, value: Value) -> Expr | Number:
@@ -123,9 +123,9 @@ def _bool(scope: NameScope, node: ast.BoolOp) -> Value:
 
 def _logic(scope: NameScope, op: ast.boolop, nodes: list[ast.expr], first: Expr | Number) -> Expr:
     """`first` is the value of the first node: what is nested is parsed once, not twice a level."""
-    result, *others = unify(scope, nodes, [first, *(parse_raw(scope, n) for n in nodes[1:])])
-    for other in others:
-        result = Binary(_OPERATORS[type(op)], result, other)
+    result, *operands = unify(scope, nodes, [first, *(parse_raw(scope, n) for n in nodes[1:])])
+    for operand in operands:
+        result = Binary(_OPERATORS[type(op)], result, operand)
     return result
 
 

@@ -68,11 +68,11 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
     if node.keywords and word != "call_extern":
         raise scope.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
     special, arity = _CALLS.get(word, (None, _arity(word)))
-    other = expression_of(path, node) if arity is None else None
-    if other is not None:
-        return parse_any(scope, other)
+    expression = expression_of(path, node) if arity is None else None
+    if expression is not None:
+        return parse_any(scope, expression)
     if arity is None:
-        known = [
+        words = [
             *_CALLS,
             *INTRINSICS,
             *DEVICE_INSTRUCTIONS,
@@ -82,7 +82,7 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
             "truncdiv",
             *DTYPES,
         ]
-        hint = instead_of(path) or nearest(word, known)
+        hint = instead_of(path) or nearest(word, words)
         raise scope.fail(node.func, f"unknown function {path}", hint)
     if len(node.args) not in arity:
         expected = "at least 2" if arity is _AT_LEAST_2 else " or ".join(map(str, arity))
@@ -134,14 +134,14 @@ def _cast(scope: NameScope, node: ast.Call) -> Expr:
 def _reinterpret(scope: NameScope, node: ast.Call) -> Expr:
     """`T.reinterpret("int32", x)`: the same bits as another type."""
     dtype, value = parse_dtype(scope, node.args[0]), parse_expr(scope, node.args[1])
-    given = value.dtype.element.name
-    if given == dtype.element.name:
+    source = value.dtype.element.name
+    if source == dtype.element.name:
         return value
     pairs = {pair: name for name, pair in BITCASTS.items()}
-    name = pairs.get((given, dtype.element.name))
+    name = pairs.get((source, dtype.element.name))
     if name is None:
         hint = f"there are {', '.join(f'{a} to {b}' for a, b in pairs)}"
-        raise scope.fail(node, f"the bits of {given} as {dtype}", hint)
+        raise scope.fail(node, f"the bits of {source} as {dtype}", hint)
     return Intrin(name, (value,))
 
 
@@ -210,9 +210,9 @@ def _axis(scope: NameScope, node: ast.expr) -> tuple[Var, Expr]:
 def _variable(scope: NameScope, node: ast.Call) -> Expr:
     """`T.var("n", "int32")`: a symbolic dimension that is not int64."""
     name = parse_string(scope, node.args[0])
-    found = scope.bound.get(name)
-    if isinstance(found, Var):
-        return found
+    meaning = scope.meanings.get(name)
+    if isinstance(meaning, Var):
+        return meaning
     var = Var(name, parse_dtype(scope, node.args[1]))
     scope.bind(node, name, var)
     return var

@@ -80,8 +80,8 @@ def _function(g: GraphState, node: ast.FunctionDef, options: list[ast.keyword]) 
     for arg in plain_arguments(g.scope, node):
         params.append(RVar(arg.arg, parse_type(g.scope, annotation(g.scope, arg, _TYPE))))
         g.bind(arg, arg.arg, params[-1])
-    nodes, given = take_func_attr(g.scope, node.body, "R.func_attr")
-    name, attrs = _options(g, node.name, options, given)
+    nodes, attrs_node = take_func_attr(g.scope, node.body, "R.func_attr")
+    name, attrs = _options(g, node.name, options, attrs_node)
     g.declared = _header_result(g, node)
     result = parse_sequence(g, nodes)
     if result is None:
@@ -92,12 +92,12 @@ def _function(g: GraphState, node: ast.FunctionDef, options: list[ast.keyword]) 
 
 
 def _options(
-    g: GraphState, name: str, options: list[ast.keyword], given: ast.expr | None
+    g: GraphState, name: str, options: list[ast.keyword], attrs_node: ast.expr | None
 ) -> tuple[str, Attrs]:
-    """Return the function's name and attributes, from the decorator's `options` and `given`,
+    """Return the function's name and attributes, from the decorator's `options` and `attrs_node`,
     the argument of R.func_attr. Raise UserError if they differ on an attribute."""
     attrs: dict[str, object] = {}
-    nodes = [given] if given is not None else []
+    nodes = [attrs_node] if attrs_node is not None else []
     for k in options:
         if k.arg == "name":
             name = parse_string(g.scope, k.value)
@@ -139,20 +139,20 @@ def _checked_result(g: GraphState, node: ast.expr, result: Value) -> Value:
     return widened(g, result, declared)
 
 
-def _is_renamed(g: GraphState, declared: Type, given: Type) -> bool:
+def _is_renamed(g: GraphState, declared: Type, derived: Type) -> bool:
     """Whether two types differ in nothing but the symbols that each introduces itself, such as
     those of a `R.Callable`, whose extents a MatchCast in the body of a function determines."""
-    there, back = (_up_to_names(g) for _ in range(2))
-    return accepts(declared, given, there) and accepts(given, declared, back)
+    forward, backward = (_up_to_names(g) for _ in range(2))
+    return accepts(declared, derived, forward) and accepts(derived, declared, backward)
 
 
 def _up_to_names(g: GraphState) -> Callable[[Expr, Expr], bool]:
-    known = {v for v in g.scope.bound.values() if isinstance(v, Var)}
+    scope_vars = {v for v in g.scope.meanings.values() if isinstance(v, Var)}
     named: dict[Var, Expr] = {}
 
     def same(a: Expr, b: Expr) -> bool:
-        own = isinstance(a, Var) and isinstance(b, Var) and not {a, b} & known
-        return named.setdefault(a, b) == b if own else a == b  # type: ignore[arg-type]
+        both_new = isinstance(a, Var) and isinstance(b, Var) and not {a, b} & scope_vars
+        return named.setdefault(a, b) == b if both_new else a == b  # type: ignore[arg-type]
 
     return same
 
@@ -166,8 +166,8 @@ def _on_devices(g: GraphState, result: Value, declared: Type) -> Value:
         )
     if not isinstance(declared, TensorType) or not isinstance(result.type, TensorType):
         return result
-    same = declared.device in ("", result.type.device)
-    return result if same else widened(g, result, replace(result.type, device=declared.device))
+    on_device = declared.device in ("", result.type.device)
+    return result if on_device else widened(g, result, replace(result.type, device=declared.device))
 
 
 # ---- statements --------------------------------------------------------------------------
@@ -193,15 +193,15 @@ def _annotated(g: GraphState, s: ast.AnnAssign) -> None:
 def _dataflow(g: GraphState, s: ast.With) -> None:
     if len(s.items) != 1 or not g.scope.is_call(s.items[0].context_expr, "R.dataflow"):
         raise not_a_statement(g, s)
-    before = set(g.scope.bound)
+    before = set(g.scope.meanings)
     for inner in s.body:
         parse_statement(g, inner)
     listed = _output_names(g, s)
     if listed is None:  # then all are
         return
-    for name in [n for n in g.scope.bound if n not in before and n not in listed]:
-        if isinstance(g.scope.bound[name], RVar):
-            del g.scope.bound[name]
+    for name in [n for n in g.scope.meanings if n not in before and n not in listed]:
+        if isinstance(g.scope.meanings[name], RVar):
+            del g.scope.meanings[name]
             g.hidden.add(name)
 
 
@@ -227,13 +227,13 @@ def _return(g: GraphState, s: ast.Return) -> None:
 def _alias(g: GraphState, name: ast.Name, value: ast.expr) -> bool:
     """Parse `cls = MyModule`, another name for the module, or `n = T.int64()`, a symbolic
     dimension; return whether the statement is either."""
-    if isinstance(value, ast.Name) and value.id in g.words - set(g.scope.bound):
+    if isinstance(value, ast.Name) and value.id in g.words - set(g.scope.meanings):
         g.words.add(name.id)
         return True
     if isinstance(value, ast.Call) and not value.args and not value.keywords:
         path = g.scope.dialect(value.func)
         if path == "T.int64":
-            if not isinstance(g.scope.bound.get(name.id), Var):
+            if not isinstance(g.scope.meanings.get(name.id), Var):
                 g.scope.bind(name, name.id, Var(name.id, INT64))
             return True
     return False
@@ -250,8 +250,8 @@ def _effect(g: GraphState, s: ast.Expr) -> None:
         for a in call.args:
             parse_value(g, a)
         return
-    bound, found = _in_place(g, call) or parse_bound(g, call)
-    g.bindings.append(Binding(RVar("_", found or inferred(g, call, bound)), bound))
+    definition, result_type = _in_place(g, call) or parse_bound(g, call)
+    g.bindings.append(Binding(RVar("_", result_type or inferred(g, call, definition)), definition))
 
 
 def _in_place(g: GraphState, node: ast.Call) -> Parsed | None:
@@ -263,40 +263,47 @@ def _in_place(g: GraphState, node: ast.Call) -> Parsed | None:
         return None
     assert callee is not None
     inplace = tuple(range(len(f.buffers) - f.outputs, len(f.buffers)))
-    made = make_call(g, node, callee, node.args, inplace=inplace)
-    call = Call("call_tir_inplace", (callee, *made.args), made.attrs, made.span)
-    types = tuple(made.args[i].type for i in inplace)
+    program_call = make_call(g, node, callee, node.args, inplace=inplace)
+    call = Call(
+        "call_tir_inplace", (callee, *program_call.args), program_call.attrs, program_call.span
+    )
+    types = tuple(program_call.args[i].type for i in inplace)
     return call, types[0] if len(types) == 1 else TupleType(types)
 
 
 def _bind(g: GraphState, name: ast.Name, node: ast.expr, annotation: ast.expr | None) -> None:
     # First, because it may introduce symbolic dimensions that the value uses.
     declared = None if annotation is None else parse_type(g.scope, annotation)
-    value, found = parse_bound(g, node)
+    value, value_type = parse_bound(g, node)
     if annotation is not None and declared is not None:
-        _check_annotation(g, annotation, declared, value, found, node)
-        found = declared
-    elif found is None:
-        found = inferred(g, node, value)
-    var = RVar(name.id, found)
+        _check_annotation(g, annotation, declared, value, value_type, node)
+        value_type = declared
+    elif value_type is None:
+        value_type = inferred(g, node, value)
+    var = RVar(name.id, value_type)
     g.bind(name, name.id, var)
     g.bindings.append(Binding(var, value))
 
 
 def _check_annotation(
-    g: GraphState, node: ast.expr, declared: Type, value: Bound, found: Type | None, call: ast.expr
+    g: GraphState,
+    node: ast.expr,
+    declared: Type,
+    value: Bound,
+    value_type: Type | None,
+    call: ast.expr,
 ) -> None:
     """Raise UserError unless the annotation is the value's own type or a wider one; a value of
     unknown type takes any annotation."""
     if isinstance(value, Call) and ops.declared(value.op) is not None:
-        found, declared = logical(derived(g, call, value)), logical(declared)
-    if found is None or declared == found or isinstance(found, ObjectType):
+        value_type, declared = logical(derived(g, call, value)), logical(declared)
+    if value_type is None or declared == value_type or isinstance(value_type, ObjectType):
         return
-    if not accepts(declared, found, same_extent):
+    if not accepts(declared, value_type, same_extent):
         hint = "R.match_cast(x, type) checks a type when it runs"
         if isinstance(value, Call):
-            hint = f"write the type of what the call gives, {show(found)}, or none"
-        message = f"the variable is {show(declared)}, its value {show(found)}"
+            hint = f"write the type of what the call gives, {show(value_type)}, or none"
+        message = f"the variable is {show(declared)}, its value {show(value_type)}"
         raise g.fail(node, message, hint)
 
 

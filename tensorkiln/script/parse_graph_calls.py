@@ -61,13 +61,17 @@ def _op(g: GraphState, node: ast.Call) -> Parsed:
 def _out(g: GraphState, node: ast.Call, position: int) -> Type | None:
     """Return the result type of a call, given as operand number `position` or by keyword; None
     if it is not given."""
-    given = [k.value for k in node.keywords if k.arg in _OUT]
-    given += node.args[position:]
-    if len(given) > 1:
-        raise g.fail(given[1], "expected one result type, not several")
-    if given and isinstance(given[0], ast.Tuple | ast.List) and len(given[0].elts) == 1:
-        return parse_type(g.scope, given[0].elts[0])
-    return parse_types(g.scope, given[0]) if given else None
+    type_nodes = [k.value for k in node.keywords if k.arg in _OUT]
+    type_nodes += node.args[position:]
+    if len(type_nodes) > 1:
+        raise g.fail(type_nodes[1], "expected one result type, not several")
+    if (
+        type_nodes
+        and isinstance(type_nodes[0], ast.Tuple | ast.List)
+        and len(type_nodes[0].elts) == 1
+    ):
+        return parse_type(g.scope, type_nodes[0].elts[0])
+    return parse_types(g.scope, type_nodes[0]) if type_nodes else None
 
 
 def _call_tir(g: GraphState, node: ast.Call) -> Parsed:
@@ -115,22 +119,22 @@ def _call_tir_inplace(g: GraphState, node: ast.Call) -> Parsed:
     f = g.module.functions.get(callee.name)
     if f is not None and not isinstance(f, PrimFunc):
         raise g.fail(node.args[0], f"{callee.name} is not a tensor program")
-    at = [k.value for k in node.keywords if k.arg in ("inplace_indices", "inplace")]
-    at += node.args[2:3]
-    if len(at) != 1:
+    index_nodes = [k.value for k in node.keywords if k.arg in ("inplace_indices", "inplace")]
+    index_nodes += node.args[2:3]
+    if len(index_nodes) != 1:
         raise g.fail(
             node, "expected the indices of the operands that are written", "inplace_indices=[0]"
         )
     args = _list(node.args[1])
-    inplace = _indices(g, at[0], len(args))
+    inplace = _indices(g, index_nodes[0], len(args))
     skip = (*_OUT, "inplace_indices", "inplace")
     call = make_call(g, node, "call_tir_inplace", [node.args[0], *args], skip, inplace=inplace)
     return call, _out(g, node, 3) or _written(g, node, call, inplace)
 
 
 def _indices(g: GraphState, node: ast.expr, count: int) -> tuple[int, ...]:
-    found = parse_literal(g.scope, node)
-    items = found if isinstance(found, tuple) else (found,)
+    literal = parse_literal(g.scope, node)
+    items = literal if isinstance(literal, tuple) else (literal,)
     indices = tuple(i for i in items if isinstance(i, int))
     if len(indices) != len(items) or not all(-1 <= i < count for i in indices):
         raise g.fail(node, f"expected indices of the {count} operands, -1 for a new tensor")
@@ -174,11 +178,11 @@ def _call_dps_packed(g: GraphState, node: ast.Call) -> Parsed:
 
 def _alloc_storage(g: GraphState, node: ast.Call) -> Parsed:
     """`R.alloc_storage(4096)`, or `R.alloc_storage(size=n * 4, pool="sram", align=8)`."""
-    given = [*node.args, *(k.value for k in node.keywords if k.arg == "size")]
-    if len(given) != 1:
+    size_nodes = [*node.args, *(k.value for k in node.keywords if k.arg == "size")]
+    if len(size_nodes) != 1:
         raise g.fail(node, "expected R.alloc_storage(size)")
     options = {k.arg: parse_attr(g.scope, k.value) for k in node.keywords if k.arg in _STORAGE[1:]}
-    size = parse_attr(g.scope, given[0])
+    size = parse_attr(g.scope, size_nodes[0])
     return make_call(g, node, "alloc_storage", [], _STORAGE, size=size, **options), ObjectType()
 
 
@@ -197,9 +201,9 @@ def _loop_type(g: GraphState, nodes: Sequence[ast.AST], call: Call) -> Type:
     """Return the result type of a `while_loop`; raise UserError if the condition or the body
     does not fit the state."""
     cond, body = (type_of(g, a) for a in call.args[:2])
-    for at, f in zip(nodes, (cond, body), strict=False):
+    for node, f in zip(nodes, (cond, body), strict=False):
         if not isinstance(f, FuncType):
-            raise g.fail(at, f"{show(f)} is not a function")
+            raise g.fail(node, f"{show(f)} is not a function")
     assert isinstance(cond, FuncType) and isinstance(body, FuncType)
     if not is_condition(cond.result):
         raise g.fail(nodes[0], f"a condition is one bool, not {show(cond.result)}")
@@ -228,9 +232,9 @@ def _shape(g: GraphState, node: ast.Call) -> Parsed:
     if len(args) == 1 and isinstance(args[0], ast.List | ast.Tuple):
         args = args[0].elts
     value = ShapeValue(tuple(parse_expr(g.scope, a) for a in args))
-    for at, e in zip(args, value.values, strict=True):
+    for arg, e in zip(args, value.values, strict=True):
         if not e.dtype.is_int:
-            raise g.fail(at, f"an extent is an integer, not {e.dtype}")
+            raise g.fail(arg, f"an extent is an integer, not {e.dtype}")
     return value, value.type
 
 
@@ -262,10 +266,10 @@ def _match_cast(g: GraphState, node: ast.Call) -> Parsed:
     """`R.match_cast(x, R.Tensor(("n", 4), "float32"))`."""
     if len(node.args) != 2 or node.keywords:
         raise g.fail(node, "expected R.match_cast(value, type)")
-    value, wanted = parse_value(g, node.args[0]), parse_type(g.scope, node.args[1])
-    if not castable(value.type, wanted):
-        raise g.fail(node.args[1], f"{show(value.type)} can never be {show(wanted)}")
-    return MatchCast(value, wanted), wanted
+    value, target = parse_value(g, node.args[0]), parse_type(g.scope, node.args[1])
+    if not castable(value.type, target):
+        raise g.fail(node.args[1], f"{show(value.type)} can never be {show(target)}")
+    return MatchCast(value, target), target
 
 
 # ---- constants ---------------------------------------------------------------------------
@@ -285,34 +289,34 @@ def _const(g: GraphState, node: ast.Call) -> Parsed:
     data = parse_literal(g.scope, node.args[0])
     shape = parse_shape(g.scope, node.args[2]) if len(node.args) == 3 else None
     if isinstance(data, str):
-        found = _referred(g, node, data, TensorType(shape or (), dtype, layout), options)
+        constant = _referred(g, node, data, TensorType(shape or (), dtype, layout), options)
     else:
         name = parse_string(g.scope, options["name"]) if "name" in options else ""
         array = _array(g, node, data, dtype.name)
         kind = TensorType(_extents(array) if shape is None else shape, dtype, layout)
-        found = Constant(array.reshape(_physical(g, node, kind, array.size)), kind, name)
-    return found, found.type
+        constant = Constant(array.reshape(_physical(g, node, kind, array.size)), kind, name)
+    return constant, constant.type
 
 
 def _array(g: GraphState, node: ast.Call, data: object, dtype: str) -> np.ndarray:
     try:
-        found = np.array(data, dtype)
+        array = np.array(data, dtype)
     except (ValueError, TypeError, OverflowError) as e:
         raise g.fail(node.args[0], f"not {dtype} data: {e}") from None
-    lost = _lost(np.array(data, object), found)
-    if lost is not None:
+    misfit = _lost(np.array(data, object), array)
+    if misfit is not None:
         hint = "write numbers that the type has, or another type"
-        raise g.fail(node.args[0], f"not {dtype} data: {lost!r} is no value of {dtype}", hint)
-    return found
+        raise g.fail(node.args[0], f"not {dtype} data: {misfit!r} is no value of {dtype}", hint)
+    return array
 
 
-def _lost(given: np.ndarray, found: np.ndarray) -> object:
+def _lost(numbers: np.ndarray, array: np.ndarray) -> object:
     """The first number that a conversion to a type of integers or bool has changed, or None. Floats
     are rounded, as every number that is written is."""
-    if found.dtype.kind not in "iub":
+    if array.dtype.kind not in "iub":
         return None
-    changed = given != found.astype(object)
-    return given[changed].flat[0] if np.any(changed) else None
+    changed = numbers != array.astype(object)
+    return numbers[changed].flat[0] if np.any(changed) else None
 
 
 def _physical(g: GraphState, node: ast.Call, kind: TensorType, size: int) -> tuple[int, ...]:
@@ -328,9 +332,9 @@ def _physical(g: GraphState, node: ast.Call, kind: TensorType, size: int) -> tup
 def _referred(
     g: GraphState, node: ast.Call, key: str, kind: TensorType, options: dict[str | None, ast.expr]
 ) -> Constant:
-    known = g.module.literals.get(key)
-    if known is not None and known.type == kind:
-        return known
+    literal = g.module.literals.get(key)
+    if literal is not None and literal.type == kind:
+        return literal
     array = g.module.constants.get(key)
     if array is None:
         names = list(g.module.constants)
@@ -344,9 +348,9 @@ def _referred(
     if expected is not None and parse_literal(g.scope, expected) != digest(array):
         raise g.fail(expected, f"the bytes given for {key!r} are not these")
     name = key.rpartition("#")[0] or key
-    found = Constant(array, kind, "" if name == "const" else name)
-    g.module.literals[key] = found
-    return found
+    constant = Constant(array, kind, "" if name == "const" else name)
+    g.module.literals[key] = constant
+    return constant
 
 
 def _list(node: ast.expr) -> list[ast.expr]:

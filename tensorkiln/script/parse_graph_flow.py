@@ -53,9 +53,9 @@ def not_a_statement(g: GraphState, s: ast.stmt) -> UserError:
     return g.fail(s, "not a statement of graphs", _STATEMENTS)
 
 
-def widened(g: GraphState, value: Value, wanted: Type) -> Value:
-    """Bind `value` to a new variable of the wider type `wanted` and return the variable."""
-    var = RVar(value.name if isinstance(value, RVar) else "result", wanted)
+def widened(g: GraphState, value: Value, target: Type) -> Value:
+    """Bind `value` to a new variable of the wider type `target` and return the variable."""
+    var = RVar(value.name if isinstance(value, RVar) else "result", target)
     g.bindings.append(Binding(var, value))
     return var
 
@@ -64,15 +64,15 @@ def parse_sequence(g: GraphState, body: list[ast.stmt]) -> Value | None:
     """Parse statements and return the value of the `return` that ends them; None if there is no
     `return`."""
     for i, s in enumerate(body):
-        rest = body[i + 1 :]
+        tail = body[i + 1 :]
         if isinstance(s, ast.Return):
-            if rest:
-                raise g.fail(rest[0], "nothing may follow return")
+            if tail:
+                raise g.fail(tail[0], "nothing may follow return")
             if s.value is None:
                 raise g.fail(s, "a graph function returns a value")
             return parse_value(g, s.value)
         if isinstance(s, ast.If) and (_returns(s.body) or _returns(s.orelse)):
-            return _return_if(g, s, rest)
+            return _return_if(g, s, tail)
         parse_statement(g, s)
     return None
 
@@ -81,13 +81,13 @@ def parse_sequence(g: GraphState, body: list[ast.stmt]) -> Value | None:
 
 
 def _block(g: GraphState, body: list[ast.stmt], node: ast.AST) -> _Block:
-    before = dict(g.scope.bound)
+    before = dict(g.scope.meanings)
     with g.inside():
         for s in body:
             parse_statement(g, s)
         assigned = {
             name: v
-            for name, v in g.scope.bound.items()
+            for name, v in g.scope.meanings.items()
             if isinstance(v, RVar) and before.get(name) is not v and name != "_"
         }
         return _Block(g.bindings, assigned, body[-1] if body else node)
@@ -99,7 +99,7 @@ def branch(g: GraphState, s: ast.If) -> None:
     the names that both branches assign."""
     cond = parse_condition(g, s.test)
     blocks = _block(g, s.body, s), _block(g, s.orelse, s)
-    before = {n: v for n, v in g.scope.bound.items() if isinstance(v, RVar)}
+    before = {n: v for n, v in g.scope.meanings.items() if isinstance(v, RVar)}
     names = [
         n
         for n in dict.fromkeys([*blocks[0].assigned, *blocks[1].assigned])
@@ -108,13 +108,13 @@ def branch(g: GraphState, s: ast.If) -> None:
     names = [n for n in names if n in _read_after(g, s)] or [
         n for n in names if all(n in b.assigned for b in blocks)
     ]
-    then, orelse = ([b.assigned.get(n) or before[n] for n in names] for b in blocks)
-    for n, a, b in zip(names, then, orelse, strict=True):
+    then_values, else_values = ([b.assigned.get(n) or before[n] for n in names] for b in blocks)
+    for n, a, b in zip(names, then_values, else_values, strict=True):
         if a.type != b.type:
             message = f"{n!r} is {show(a.type)} in one branch, {show(b.type)} in the other"
             raise g.fail(blocks[1].end, message, _widen_hint(n, a.type, b.type))
-    bodies = (_body(b.bindings, v) for b, v in zip(blocks, (then, orelse), strict=True))
-    _results(g, s, If(cond, *bodies), names, then)
+    bodies = (_body(b.bindings, v) for b, v in zip(blocks, (then_values, else_values), strict=True))
+    _results(g, s, If(cond, *bodies), names, then_values)
 
 
 def _results(
@@ -137,8 +137,8 @@ def _results(
 
 
 def _rename(g: GraphState, s: ast.stmt, name: str, var: RVar) -> None:
-    if isinstance(g.scope.bound.get(name), RVar):
-        g.scope.bound.pop(name)
+    if isinstance(g.scope.meanings.get(name), RVar):
+        g.scope.meanings.pop(name)
     g.scope.bind(s, name, var)
 
 
@@ -153,27 +153,27 @@ def _read_after(g: GraphState, s: ast.stmt) -> set[str]:
     }
 
 
-def _return_if(g: GraphState, s: ast.If, rest: list[ast.stmt]) -> Value:
+def _return_if(g: GraphState, s: ast.If, tail: list[ast.stmt]) -> Value:
     """Parse an `if` with a branch that returns. The other branch returns as well, or the
-    statements `rest` after the `if` belong to it and do."""
-    if rest and _returns(s.body) and _returns(s.orelse):
-        raise g.fail(rest[0], "nothing may follow return")
+    statements `tail` after the `if` belong to it and do."""
+    if tail and _returns(s.body) and _returns(s.orelse):
+        raise g.fail(tail[0], "nothing may follow return")
     cond = parse_condition(g, s.test)
     bodies = []
     for body in (s.body, s.orelse):
         with g.inside():
-            whole = body if _returns(body) else [*body, *rest]
+            whole = body if _returns(body) else [*body, *tail]
             result = parse_sequence(g, whole)
             if result is None:
                 raise g.fail(s, "one branch returns and the other does not")
             if g.declared is not None and result.type != g.declared:
                 result = _as_declared(g, result, g.declared)
             bodies.append(Body(tuple(g.bindings), result))
-    then, orelse = (b.result.type for b in bodies)
-    if then != orelse:
-        message = f"one branch returns {show(then)}, the other {show(orelse)}"
+    then_type, else_type = (b.result.type for b in bodies)
+    if then_type != else_type:
+        message = f"one branch returns {show(then_type)}, the other {show(else_type)}"
         raise g.fail(s, message, "write the result's type after ->, as -> R.Object")
-    var = RVar("result", then)
+    var = RVar("result", then_type)
     g.bindings.append(Binding(var, If(cond, bodies[0], bodies[1])))
     return var
 
@@ -195,7 +195,7 @@ def loop(g: GraphState, s: ast.While) -> None:
     if s.orelse:
         raise g.fail(s.orelse[0], "a loop has no else")
     stored = [n.id for b in s.body for n in _stored(b)]
-    before = g.scope.bound
+    before = g.scope.meanings
     names = [n for n in dict.fromkeys(stored) if isinstance(before.get(n), RVar)]
     state = tuple(before[n] for n in names)
     if not state:
@@ -219,7 +219,7 @@ def _loop_function(
 ) -> Function:
     with g.inside():
         params = tuple(RVar(v.name, v.type) for v in state)
-        g.scope.bound |= dict(zip(names, params, strict=True))
+        g.scope.meanings |= dict(zip(names, params, strict=True))
         value = result()
         return Function(name, params, tuple(g.bindings), value)
 
@@ -230,7 +230,7 @@ def _round(g: GraphState, s: ast.While, names: list[str], state: tuple[RVar, ...
         parse_statement(g, b)
     out: list[Value] = []
     for name, old in zip(names, state, strict=True):
-        new = g.scope.bound[name]
+        new = g.scope.meanings[name]
         assert isinstance(new, RVar)
         if new.type != old.type and not accepts(old.type, new.type):
             message = f"{name!r} is {show(old.type)} before the loop, {show(new.type)} after it"

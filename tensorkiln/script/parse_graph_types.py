@@ -136,10 +136,10 @@ def _prim(scope: NameScope, node: ast.Call) -> Type:
         raise scope.fail(node, f"{dtype} is a vector, not one number")
     if "value" not in options:
         return PrimType(dtype)
-    at = options["value"]
-    (value,) = parse_shape(scope, ast.copy_location(ast.Tuple([at], ast.Load()), at))
+    name_node = options["value"]
+    (value,) = parse_shape(scope, ast.copy_location(ast.Tuple([name_node], ast.Load()), name_node))
     if not isinstance(value, Var) or not dtype.is_int:
-        raise scope.fail(at, "expected the name of an integer", 'R.Prim("int64", value="k")')
+        raise scope.fail(name_node, "expected the name of an integer", 'R.Prim("int64", value="k")')
     return PrimType(dtype, value)
 
 
@@ -156,13 +156,15 @@ def _object(scope: NameScope, node: ast.Call) -> Type:
 def _callable(scope: NameScope, node: ast.Call) -> Type:
     options = _options(scope, node, ("params", "ret"))
     with scope.inner():  # symbols introduced by its types are local to them
-        given = options.get("params")
+        params_node = options.get("params")
         params: tuple[Type, ...] | None = None
-        if isinstance(given, ast.Tuple | ast.List):
-            params = tuple(parse_type(scope, x) for x in given.elts)
-        elif given is not None and not (isinstance(given, ast.Constant) and given.value is None):
+        if isinstance(params_node, ast.Tuple | ast.List):
+            params = tuple(parse_type(scope, x) for x in params_node.elts)
+        elif params_node is not None and not (
+            isinstance(params_node, ast.Constant) and params_node.value is None
+        ):
             hint = 'R.Callable((R.Tensor((4,), "float32"),), R.Object)'
-            raise scope.fail(given, "expected the types of the parameters as a tuple", hint)
+            raise scope.fail(params_node, "expected the types of the parameters as a tuple", hint)
         result = parse_type(scope, options["ret"]) if "ret" in options else ObjectType()
     return FuncType(params, result)
 

@@ -61,11 +61,11 @@ WITHOUT_ATTRS = frozenset({"call_tir_inplace", "alloc_storage", "while_loop"})
 
 def parse_value(g: GraphState, node: ast.expr) -> Value:
     """Parse an operand. A nested call is first bound to a new variable."""
-    bound, found = parse_bound(g, node)
-    if not isinstance(bound, COMPUTED):
-        return bound
-    var = RVar(f"lv{len(g.bindings)}", found or inferred(g, node, bound))
-    g.bindings.append(Binding(var, bound))
+    definition, result_type = parse_bound(g, node)
+    if not isinstance(definition, COMPUTED):
+        return definition
+    var = RVar(f"lv{len(g.bindings)}", result_type or inferred(g, node, definition))
+    g.bindings.append(Binding(var, definition))
     return var
 
 
@@ -102,7 +102,7 @@ def _negative(g: GraphState, node: ast.UnaryOp) -> Parsed:
 
 def _arithmetic(g: GraphState, node: ast.BinOp | ast.Compare) -> Parsed:
     """`k * 3 + 1` and `k > 3` of numbers: integers that are variables, and symbolic sizes."""
-    names = [g.scope.bound.get(x.id) for x in ast.walk(node) if isinstance(x, ast.Name)]
+    names = [g.scope.meanings.get(x.id) for x in ast.walk(node) if isinstance(x, ast.Name)]
     wrong = next((v for v in names if isinstance(v, RVar) and g.number(v) is None), None)
     if wrong is not None and isinstance(wrong.type, PrimType):
         message = f"arithmetic on a number of {wrong.type.dtype}"
@@ -118,31 +118,31 @@ def _tuple(g: GraphState, node: ast.Tuple | ast.List) -> Parsed:
 
 def parse_number(g: GraphState, node: ast.expr) -> PrimValue:
     """Parse a number: `3` is an int64, `2.5` a float64; `T.int32(3)` gives another dtype."""
-    found = parse_raw(g.scope, node)
-    if isinstance(found, Number):
-        wide = DType("float64") if isinstance(found.value, float) else None
-        found = typed_number(g.scope, node, found, wide)
-    if found.dtype.lanes != 1:
-        raise g.fail(node, f"{found.dtype} is a vector, not one number")
-    return PrimValue(found)
+    number = parse_raw(g.scope, node)
+    if isinstance(number, Number):
+        wide = DType("float64") if isinstance(number.value, float) else None
+        number = typed_number(g.scope, node, number, wide)
+    if number.dtype.lanes != 1:
+        raise g.fail(node, f"{number.dtype} is a vector, not one number")
+    return PrimValue(number)
 
 
 def _name(g: GraphState, node: ast.Name) -> Parsed:
     name = node.id
-    found = g.scope.bound.get(name)
-    if isinstance(found, RVar):
-        return _typed(found)
+    meaning = g.scope.meanings.get(name)
+    if isinstance(meaning, RVar):
+        return _typed(meaning)
     captured = g.scope.captured.get(name)
-    if found is None and isinstance(captured, np.ndarray):
+    if meaning is None and isinstance(captured, np.ndarray):
         if name not in g.module.literals:
             g.module.literals[name] = constant(captured, name)
         return _typed(g.module.literals[name])
-    literal = plain(captured) if found is None else None
+    literal = plain(captured) if meaning is None else None
     if isinstance(literal, str):
         return _typed(StringValue(literal))
     if isinstance(literal, int | float):
         return _typed(parse_number(g, node))
-    if found is None:
+    if meaning is None:
         if name in g.hidden:
             message = f"{name!r} is a value inside R.dataflow, which its R.output does not list"
             raise g.fail(node, message, f"R.output(..., {name})")
@@ -164,11 +164,11 @@ def _item(g: GraphState, node: ast.Subscript) -> Parsed:
 
 def _function(g: GraphState, node: ast.expr) -> Parsed:
     """Parse `cls.f` as a value."""
-    found = module_function(g, node)
-    if found is None:
+    callee = module_function(g, node)
+    if callee is None:
         raise _not_a_value(g, node)
-    params, result = _signature(g, node, found)
-    return found, FuncType(params, result)
+    params, result = _signature(g, node, callee)
+    return callee, FuncType(params, result)
 
 
 def parse_condition(g: GraphState, node: ast.expr) -> Value:
@@ -189,18 +189,18 @@ def parse_condition(g: GraphState, node: ast.expr) -> Value:
 def inferred(g: GraphState, node: ast.expr, value: Bound) -> Type:
     """Return the type of a call that is not annotated; raise UserError if it is unknown."""
     assert isinstance(value, Call)
-    found: Type | None = None
+    result_type: Type | None = None
     if value.op:
-        found = _operator_type(g, node, value)
+        result_type = _operator_type(g, node, value)
     elif isinstance(value.callee, RVar):
         assert isinstance(value.callee.type, FuncType)
-        found = called_type(value.callee.type, [a.type for a in value.args], g.dims())
+        result_type = called_type(value.callee.type, [a.type for a in value.args], g.dims())
     elif isinstance(value.callee, GlobalRef):
-        found = _function_result(g, node, value.callee, value)
-    if found is None:
+        result_type = _function_result(g, node, value.callee, value)
+    if result_type is None:
         hint = 'write it: y: R.Tensor((1, 16), "float32") = ...'
         raise g.fail(node, "the type of this result is not known here", hint)
-    return found
+    return result_type
 
 
 def _operator_type(g: GraphState, node: ast.expr, call: Call) -> Type | None:
@@ -266,9 +266,9 @@ def module_function(g: GraphState, node: ast.expr) -> GlobalRef | None:
         name = parse_literal(g.scope, node.slice)
     if not isinstance(name, str):
         return None
-    known = g.module.names
-    if known is not None and name not in known:
-        raise g.fail(node, f"no function {name!r} in this module", nearest(name, known))
+    names = g.module.names
+    if names is not None and name not in names:
+        raise g.fail(node, f"no function {name!r} in this module", nearest(name, names))
     return GlobalRef(name)
 
 
@@ -287,7 +287,7 @@ def _call(g: GraphState, node: ast.Call) -> Parsed:
         if instead_of(path) and ops.declared(path[2:]) is None:
             raise g.fail(node, f"there is no operator {path[2:]!r}", instead_of(path))
         return g.scope.grammar.operator_call(g, node, path[2:]), None
-    if path or (isinstance(node.func, ast.Name) and node.func.id not in g.scope.bound):
+    if path or (isinstance(node.func, ast.Name) and node.func.id not in g.scope.meanings):
         raise g.fail(node.func, "not an operator", "operators are R.name(...)")
     return _call_value(g, node), None
 
@@ -335,10 +335,10 @@ def check_operands(
     if len(params) != len(args):
         raise g.fail(node, f"{name} takes {len(params)} operands, got {len(args)}")
     by: Extents = {}
-    for at, p, a in zip(operands, params, args, strict=True):
+    for operand, p, a in zip(operands, params, args, strict=True):
         if not takes(p, type_of(g, a), by):
             hint = "R.match_cast(x, type) checks a type when it runs"
-            raise g.fail(at, f"{show(p)} expected, {show(a.type)} given", hint)
+            raise g.fail(operand, f"{show(p)} expected, {show(a.type)} given", hint)
 
 
 def type_of(g: GraphState, v: Value) -> Type:
@@ -414,9 +414,9 @@ def _check_attribute(
         except UserError as error:
             raise g.fail(node, error.message, error.hint) from None
     elif not isinstance(callee, str) or callee in WITHOUT_ATTRS:
-        known = [*words, "span"]
+        options = [*words, "span"]
         name = callee if isinstance(callee, str) else callee.name
-        hint = nearest(key, known) or f"options are {', '.join(known)}"
+        hint = nearest(key, options) or f"options are {', '.join(options)}"
         raise g.fail(node, f"unknown option {key!r} in a call of {name}", hint)
 
 

@@ -30,7 +30,7 @@ def take_func_attr(
     docstring, is a call of `word`, e.g. `T.func_attr({...})`; else (nodes, None)."""
     start = 1 if ast.get_docstring(ast.Module(nodes, [])) is not None else 0
     match nodes[start : start + 1]:
-        case [ast.Expr(value=ast.Call(args=[given], keywords=[]) as call)]:
+        case [ast.Expr(value=ast.Call(args=[argument], keywords=[]) as call)]:
             if scope.dialect(call.func) == word:
-                return nodes[:start] + nodes[start + 1 :], given
+                return nodes[:start] + nodes[start + 1 :], argument
     return nodes, None

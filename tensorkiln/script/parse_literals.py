@@ -67,10 +67,10 @@ def parse_raw(scope: NameScope, node: ast.expr) -> Expr | Number:
     if isinstance(node, ast.Name) and not isinstance(value.value, Buffer):
         raise scope.unknown(node)
     hint = ""
-    what = f"a Python {type(value.value).__name__}"
+    kind = f"a Python {type(value.value).__name__}"
     if isinstance(value.value, Buffer):
-        what, hint = "a buffer", "index it, as A[i, j]"
-    raise scope.fail(node, f"{_shown(node)} is {what}, not a number", hint)
+        kind, hint = "a buffer", "index it, as A[i, j]"
+    raise scope.fail(node, f"{_shown(node)} is {kind}, not a number", hint)
 
 
 def parse_argument(scope: NameScope, node: ast.expr) -> Value:
@@ -144,11 +144,11 @@ def parse_literal(scope: NameScope, node: ast.expr) -> object:
 
 
 def _known(scope: NameScope, node: ast.expr) -> object:
-    found = parse_any(scope, node)
-    known = plain(unwrap(found)) if isinstance(found, Number | Python) else None
-    if known is None:
+    meaning = parse_any(scope, node)
+    literal = plain(unwrap(meaning)) if isinstance(meaning, Number | Python) else None
+    if literal is None:
         raise scope.fail(node, "expected a literal value")
-    return known
+    return literal
 
 
 def parse_integer(scope: NameScope, node: ast.expr) -> int:
@@ -161,20 +161,20 @@ def parse_integer(scope: NameScope, node: ast.expr) -> int:
 
 def parse_string(scope: NameScope, node: ast.expr) -> str:
     """Return a string that is known while parsing."""
-    found = parse_literal(scope, node)
-    if not isinstance(found, str):
+    text = parse_literal(scope, node)
+    if not isinstance(text, str):
         raise scope.fail(node, "expected a string")
-    return found
+    return text
 
 
 def parse_dtype(scope: NameScope, node: ast.expr) -> DType:
     """Parse a dtype: `"float32x16"`, `T.float32x16` or a captured one."""
     path = scope.dialect(node)
     text = path[2:] if path else _dtype_name(scope, node)
-    found = dtype_called(text) if isinstance(text, str) else None
-    if found is None or found == VOID:
+    dtype = dtype_called(text) if isinstance(text, str) else None
+    if dtype is None or dtype == VOID:
         raise scope.fail(node, f"not a dtype: {text!r}", nearest(str(text), DTYPES))
-    return found
+    return dtype
 
 
 def _dtype_name(scope: NameScope, node: ast.expr) -> object:

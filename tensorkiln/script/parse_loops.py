@@ -63,13 +63,17 @@ def _is_range(node: ast.expr) -> bool:
 
 def _unrolled(scope: NameScope, node: ast.For) -> list[Stmt]:
     """Unroll `for x in items:` over captured Python values, or over `T.meta.unroll(...)`."""
-    known = isinstance(node.iter, (*NAMES, ast.BinOp))
-    found = parse_any(scope, node.iter) if known else None
-    if not isinstance(found, Python) or not found.captured or isinstance(found.value, Buffer):
+    may_be_python = isinstance(node.iter, (*NAMES, ast.BinOp))
+    iterable = parse_any(scope, node.iter) if may_be_python else None
+    if (
+        not isinstance(iterable, Python)
+        or not iterable.captured
+        or isinstance(iterable.value, Buffer)
+    ):
         hint = "as `for i in T.serial(n):`, or T.meta.unroll(items) over Python values"
         raise scope.fail(node.iter, "expected a range", hint)
     with in_python(scope, node.iter):
-        items = steps(found.value)
+        items = steps(iterable.value)
     out: list[Stmt] = []
     for item in items:
         with scope.inner():

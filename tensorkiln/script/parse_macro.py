@@ -27,19 +27,19 @@ def inline_macro(scope: NameScope, macro: Macro, call: ast.Call) -> list[Stmt]:
     scope.macro_calls.append(macro.name)
     if len(scope.macro_calls) > MACRO_CALLS:
         raise scope.fail(call, f"more than {MACRO_CALLS:,} calls of macros in a function")
-    given = _arguments(scope, macro, call)
+    arguments = _arguments(scope, macro, call)
     inner = replace(
         scope,
         source=macro.source,
         captured=macro.captured,
-        bound={},
+        meanings={},
         trusted=macro.trusted,
         define=False,
     )
     lets: list[tuple[Var, Expr]] = []
     with _named(scope, macro, call):
         for arg in _names(macro):
-            value = given[arg.arg] if arg.arg in given else _default(inner, macro, arg)
+            value = arguments[arg.arg] if arg.arg in arguments else _default(inner, macro, arg)
             if isinstance(value, Expr) and not isinstance(value, Var | IntImm) and has_load(value):
                 lets.append((Var(arg.arg, value.dtype), value))
                 value = lets[-1][0]

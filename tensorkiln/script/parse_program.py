@@ -34,10 +34,10 @@ def parse_program(scope: NameScope, node: ast.FunctionDef, options: list[ast.key
     node = with_buffers(scope, node)
     params = _params(scope, node)
     values = _options(scope, options)
-    nodes, given = take_func_attr(scope, node.body, "T.func_attr")
+    nodes, attrs_node = take_func_attr(scope, node.body, "T.func_attr")
     name, attrs = values.get("name", node.name), NO_ATTRS
-    if given is not None:
-        attrs = parse_known_attrs(scope, given, PROGRAM_ATTRS, name)
+    if attrs_node is not None:
+        attrs = parse_known_attrs(scope, attrs_node, PROGRAM_ATTRS, name)
     body = parse_body(scope, nodes)
     outputs = values.get("outputs", inferred_outputs(params, body))
     return PrimFunc(

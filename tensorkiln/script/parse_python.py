@@ -38,8 +38,8 @@ def _text(scope: NameScope, node: ast.JoinedStr) -> Value:
 def _slice(scope: NameScope, node: ast.Slice) -> Value:
     """Evaluate a slice, the index of a Python sequence."""
     ends = (node.lower, node.upper, node.step)
-    known = [None if x is None else unwrap(parse_any(scope, x)) for x in ends]
-    return Python(slice(*known), captured=False)
+    bounds = [None if x is None else unwrap(parse_any(scope, x)) for x in ends]
+    return Python(slice(*bounds), captured=False)
 
 
 def _attribute(scope: NameScope, node: ast.Attribute) -> Value:
@@ -49,11 +49,13 @@ def _attribute(scope: NameScope, node: ast.Attribute) -> Value:
         raise scope.fail(node, f"{scope.dialect(node)} cannot be used as a value")
     base = parse_any(scope, node.value)
     with in_python(scope, node):
-        found = attribute(unwrap(base), node.attr, scope.trusted)
-    if found is None:
-        what = type(unwrap(base)).__name__
-        raise scope.fail(node, f"a {what} has no attribute {node.attr!r} that a script may use")
-    return found
+        member = attribute(unwrap(base), node.attr, scope.trusted)
+    if member is None:
+        type_name = type(unwrap(base)).__name__
+        raise scope.fail(
+            node, f"a {type_name} has no attribute {node.attr!r} that a script may use"
+        )
+    return member
 
 
 def call_python(scope: NameScope, node: ast.Call) -> Value:
@@ -79,13 +81,13 @@ def call_python(scope: NameScope, node: ast.Call) -> Value:
 def python_function(scope: NameScope, node: ast.expr) -> object:
     """Return the Python object that a call names, for instance a function or macro; None if it
     is a name after `T.` or `R.`, an expression, or unknown."""
-    if isinstance(node, ast.Name) and node.id not in scope.bound:
+    if isinstance(node, ast.Name) and node.id not in scope.meanings:
         table = OWN_BUILTINS if scope.trusted else BUILTINS
         return scope.captured.get(node.id, table.get(node.id))
     if scope.dialect(node) or not isinstance(node, ast.Name | ast.Attribute):
         return None
-    found = parse_any(scope, node)
-    return None if isinstance(found, Expr) else unwrap(found)
+    meaning = parse_any(scope, node)
+    return None if isinstance(meaning, Expr) else unwrap(meaning)
 
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {

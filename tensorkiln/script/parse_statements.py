@@ -61,15 +61,15 @@ def _assign(scope: NameScope, node: ast.Assign) -> Wrap | list[Stmt]:
         ):
             return declare_buffer(scope, target, call)
         case ast.Assign(targets=[ast.Name() | ast.Tuple() as target], value=value):
-            found = parse_any(scope, value)
-            if isinstance(found, Python) or is_python(found):
-                unpack(scope, target, unwrap(found), value)
+            right_side = parse_any(scope, value)
+            if isinstance(right_side, Python) or is_python(right_side):
+                unpack(scope, target, unwrap(right_side), value)
                 return []
             if not isinstance(target, ast.Name):
                 raise scope.fail(target, "one value for several names")
-            if isinstance(found, Number):
-                found = typed_number(scope, value, found, None)
-            return _let(scope, target, value, found)
+            if isinstance(right_side, Number):
+                right_side = typed_number(scope, value, right_side, None)
+            return _let(scope, target, value, right_side)
         case ast.Assign(targets=[ast.Subscript(value=name, slice=index)], value=value):
             return [_store(scope, name, index, value, False)]
     raise not_a_statement(scope, node)
@@ -217,10 +217,10 @@ def _expression(scope: NameScope, node: ast.Expr) -> list[Stmt]:
         return [_CALLS[path](scope, call)]
     if path in BLOCK_WORDS:
         raise scope.fail(call, f"{path} stands at the beginning of a block")
-    found = None if path else python_function(scope, call.func)
-    if isinstance(found, Macro):
-        return inline_macro(scope, found, call)
-    if not path and callable(found):
+    callee = None if path else python_function(scope, call.func)
+    if isinstance(callee, Macro):
+        return inline_macro(scope, callee, call)
+    if not path and callable(callee):
         hint = "decorate it with @T.macro to write statements in it"
         raise scope.fail(call, "a call of a Python function is a value, not a statement", hint)
     hint = instead_of(path) or nearest(path.removeprefix("T."), _WORDS)

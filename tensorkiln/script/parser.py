@@ -63,8 +63,8 @@ def from_source(
             case _:
                 raise source.error(node, "expected a class or a function", "scripts are not run")
     if len(classes) + bool(functions) != 1:
-        where = (classes[1:] or functions or [tree])[0]
-        raise source.error(where, "expected one ir_module class, or functions")
+        surplus = (classes[1:] or functions or [tree])[0]
+        raise source.error(surplus, "expected one ir_module class, or functions")
     context = ModuleContext({CLASS}, None, constants or {}, infer or ops.infer)
     with depth_checked(source):
         if classes:

@@ -110,8 +110,8 @@ def unwrap(value: Value) -> Any:
 
 def is_python(*values: Value) -> bool:
     """Whether all values are known while parsing and at least one of them is captured."""
-    known = all(isinstance(v, Number | Python) for v in values)
-    return known and any(v.captured for v in values)  # type: ignore[union-attr]
+    are_constant = all(isinstance(v, Number | Python) for v in values)
+    return are_constant and any(v.captured for v in values)  # type: ignore[union-attr]
 
 
 def fold(op: ast.AST, a: Value, b: Value) -> Value | None:
@@ -171,7 +171,7 @@ def steps(items: object) -> list[object]:
     OverflowError if it has more than `MOST_STEPS` items."""
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
         raise TypeError(f"{type(items).__name__} is not iterable in a script")
-    found = list(islice(iter(items), MOST_STEPS + 1))
-    if len(found) > MOST_STEPS:
+    first_items = list(islice(iter(items), MOST_STEPS + 1))
+    if len(first_items) > MOST_STEPS:
         raise OverflowError(f"more than {MOST_STEPS} items")
-    return found
+    return first_items

@@ -59,9 +59,9 @@ class Grammar:
 class NameScope:
     """The meaning of names inside one function.
 
-    `bound` are the names bound so far, `captured` the Python values around the script. `words` are
-    names of the module itself, such as `cls`, and `functions` the names of its functions (None if
-    not all are known). `trusted` scripts are decorated functions, the user's own code; text for
+    `meanings` are those of the names bound so far, `captured` the Python values around the
+    script. `words` are names of the module itself, such as `cls`, and `functions` the names of its
+    functions (None if not all are known). `trusted` scripts are decorated functions, the user's own code; text for
     `from_source` is not. `ends` are the ends of loops by variable, which `T.axis.remap` uses; with
     `define`, inside a quoted extent, a name that is not bound becomes a new symbolic dimension.
     `macro_calls` are the macros that were inlined so far, in the function and in its macros.
@@ -70,7 +70,7 @@ class NameScope:
     grammar: Grammar
     source: Source
     captured: Mapping[str, object] = field(default_factory=dict)
-    bound: dict[str, Bound] = field(default_factory=dict)
+    meanings: dict[str, Bound] = field(default_factory=dict)
     words: Collection[str] = ()
     functions: Sequence[str] | None = None
     trusted: bool = False
@@ -87,20 +87,20 @@ class NameScope:
     @contextmanager
     def inner(self) -> Iterator[None]:
         """Unbind on exit all names that are bound inside the context."""
-        before = dict(self.bound)
+        before = dict(self.meanings)
         try:
             yield
         finally:
-            self.bound = before
+            self.meanings = before
 
     def bind(self, node: ast.AST, name: str, value: Bound) -> None:
         """Bind a new name. Raise UserError if it is bound already, because rebinding would not
         change the old value, as Python programmers expect, but hide it."""
-        if name in self.bound or name in ("T", "R"):
+        if name in self.meanings or name in ("T", "R"):
             raise self.fail(
                 node, f"{name!r} is already bound here", "use another name, or store to a buffer"
             )
-        self.bound[name] = value
+        self.meanings[name] = value
 
     def dialect(self, node: ast.AST) -> str:
         """Return the dotted path of a name in T or R, e.g. "T.exp", under whatever name the script
@@ -112,8 +112,8 @@ class NameScope:
             node = node.value
         if not isinstance(node, ast.Name) or not parts:
             return ""
-        found = self.captured.get(node.id)
-        letter = found.letter if isinstance(found, Dialect) else node.id
+        meaning = self.captured.get(node.id)
+        letter = meaning.letter if isinstance(meaning, Dialect) else node.id
         return spelled(".".join([letter, *reversed(parts)])) if letter in ("T", "R") else ""
 
     def is_call(self, node: ast.AST, path: str) -> bool:
@@ -123,12 +123,12 @@ class NameScope:
     def unknown(self, node: ast.Name) -> UserError:
         """Return the UserError for a name that is not bound, or has a Python value that cannot be
         used in its place."""
-        found = self.bound.get(node.id, self.captured.get(node.id))
-        if found is not None or node.id in self.captured:
-            value = found.value if isinstance(found, Number | Python) else found
+        meaning = self.meanings.get(node.id, self.captured.get(node.id))
+        if meaning is not None or node.id in self.captured:
+            value = meaning.value if isinstance(meaning, Number | Python) else meaning
             kind = type(value).__name__
             return self.fail(node, f"{node.id!r} is a Python {kind}, which cannot be used here")
-        names = [*self.bound, *self.captured]
+        names = [*self.meanings, *self.captured]
         return self.fail(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
 

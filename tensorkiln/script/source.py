@@ -60,17 +60,17 @@ class Source:
         return spans
 
     def _error(self, spans: list[tuple[int, int, int]], message: str, hint: str = "") -> UserError:
-        shown = [message]
+        lines = [message]
         for line, start, end in spans[:_SHOWN]:
             text = self._line(line)
             before = "".join(c if c == "\t" else " " * _width(c) for c in text[:start])
             mark = "^" * max(1, sum(map(_width, text[start:end])))
-            shown += [f"    {text}", f"    {before}{mark}"]
+            lines += [f"    {text}", f"    {before}{mark}"]
         if len(spans) > _SHOWN:
-            shown.append("    ...")
+            lines.append("    ...")
         line, start, _ = spans[0]
-        where = f"{self.file}:{line}:{start + 1}"
-        return UserError("\n".join(shown), code="script", where=where, hint=hint)
+        location = f"{self.file}:{line}:{start + 1}"
+        return UserError("\n".join(lines), code="script", where=location, hint=hint)
 
     def _line(self, line: int) -> str:
         lines = self.text.split("\n")

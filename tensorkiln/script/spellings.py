@@ -110,9 +110,13 @@ _INSTEAD = {
 def spelled(path: str) -> str:
     """The path of our word for one of another compiler's; others as they are."""
     if path.startswith("R.nn."):
-        own = f"R.{path[5:]}"
-        if own in _SAME or own in _INSTEAD or ops.declared(own[2:]) is not None:
-            path = own
+        short_path = f"R.{path[5:]}"
+        if (
+            short_path in _SAME
+            or short_path in _INSTEAD
+            or ops.declared(short_path[2:]) is not None
+        ):
+            path = short_path
     return _SAME.get(path, path)
 
 
@@ -127,8 +131,8 @@ def expression_of(path: str, node: ast.Call) -> ast.expr | None:
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - {"T"}
     if names != set(operands) or len(operands) != len(node.args):
         return None
-    made = _Substitution(operands, node).visit(_copied(tree))
-    return made if isinstance(made, ast.expr) else None
+    expression = _Substitution(operands, node).visit(_copied(tree))
+    return expression if isinstance(expression, ast.expr) else None
 
 
 def instead_of(path: str) -> str:
