@@ -1,7 +1,8 @@
 """Importers of the operators of com.acme."""
 
-from tensorkiln.frontend.onnx.context import Context, Val
-from tensorkiln.frontend.onnx.issues import unsupported
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import int_value
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tensorkiln.frontend.graph.issues import NodeProblem
 from tensorkiln.frontend.onnx.dispatch import find
-from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.standard import HINTS
 from tensorkiln.frontend.onnx.standard import STANDARD as OURS
 from tensorkiln.frontend.onnx.table import IMPORTERS, ML_IMPORTERS

@@ -402,7 +402,7 @@ def test_operands_that_do_not_fit_are_an_issue(install: Install) -> None:
 
 def test_refusals_of_an_importer_stay_as_they_are(install: Install) -> None:
     text = (
-        "from tensorkiln.frontend.onnx.issues import malformed, unsupported\n"
+        "from tensorkiln.frontend.graph.issues import malformed, unsupported\n"
         "def f(g, x, *, bad: int = 0):\n"
         "    raise (malformed if bad else unsupported)('so it is', 'do otherwise')\n"
         "IMPORTERS = {'It': {1: f}}\n"

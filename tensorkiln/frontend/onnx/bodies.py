@@ -15,8 +15,8 @@ from typing import Any
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.base.packages import install_line
+from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.dispatch import attribute_kind
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.order import reads
 from tensorkiln.frontend.onnx.proto import (
     ATTRIBUTE,

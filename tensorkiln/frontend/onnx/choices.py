@@ -13,12 +13,12 @@ from itertools import combinations
 from math import comb
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.frontend.onnx.computed import is_computed, require
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.flow import branches
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.control_flow import branches
+from tensorkiln.frontend.graph.data_extents import is_computed, require
+from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.held import Held
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_reduce import COMPOSED, OURS
 from tensorkiln.ir.expr import int_value
 

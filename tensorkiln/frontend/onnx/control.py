@@ -1,5 +1,5 @@
 """Control flow: branches that are taken and loops that are unrolled where their course is known at
-import, else branches and loops of host code (`flow.py`).
+import, else branches and loops of host code (`graph/control_flow.py`).
 
 A graph function has neither, so the nodes of a body are imported in its place, once for each step.
 """
@@ -11,13 +11,13 @@ from functools import partial
 from typing import Protocol
 
 from tensorkiln.base.errors import Issue
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.control_flow import branches, loop
+from tensorkiln.frontend.graph.issues import NodeProblem, RanksDiffer, malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import dispatch
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.flow import branches, loop
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
-from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer, malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto, ValueInfo

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.held import Held
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, TensorProto
 from tensorkiln.frontend.onnx.standard import HINTS, STANDARD

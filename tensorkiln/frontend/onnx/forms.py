@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.meeting import meet
+from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.proto import AttributeProto
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 
@@ -146,7 +146,7 @@ def formed(
 
 
 def _elements(g: Context, x: Val) -> Sequence[Expr]:
-    array = g.known(x)
+    array = g.expressions(x)
     return () if array is None or array.ndim != 1 else tuple(array)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tensorkiln.frontend.onnx.computed import extents_of, shaped
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import extents_of, shaped
+from tensorkiln.frontend.graph.values import SymbolicTensor, Val, expression_tensor, object_array
 from tensorkiln.frontend.onnx.held import Held, TensorList
-from tensorkiln.frontend.onnx.known import Known, Val, as_known, object_array
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.scope import Unknown
 from tensorkiln.ir.expr import Expr, binary
@@ -39,7 +39,7 @@ def _plain(g: Context, value: Val | Narrow) -> Val | Narrow:
 
 
 def _tensor(g: Context, x: Val) -> Val:
-    if isinstance(x, Known):
+    if isinstance(x, SymbolicTensor):
         return _elements(g, x) if _any_long(x.array.ravel()) else x
     if not isinstance(x, RVar) or not _any_long(x.tensor.shape):
         return x
@@ -51,7 +51,7 @@ def _any_long(extents: Iterable[Expr]) -> bool:
     return any(is_longer(e, LONGEST) for e in extents)
 
 
-def _elements(g: Context, x: Known) -> Val:
+def _elements(g: Context, x: SymbolicTensor) -> Val:
     """A tensor of sizes with dimensions in place of long elements; one with others, which may be
     negative or conditions, is computed when the function runs."""
     flat = list(x.array.ravel())
@@ -59,9 +59,9 @@ def _elements(g: Context, x: Known) -> Val:
         if not is_longer(e, LONGEST):
             continue
         if x.dtype.name != "int64" or not g.dims.holds(binary("ge", e, 0)):
-            return g.unknown(x)
+            return g.runtime_value(x)
         flat[k] = _dimension(g, e)
-    return as_known(object_array(flat, x.array.shape), x.dtype)
+    return expression_tensor(object_array(flat, x.array.shape), x.dtype)
 
 
 def _dimension(g: Context, e: Expr) -> Expr:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import narrow
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.texts import Texts
 

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.issues import NodeProblem, RanksDiffer
+from tensorkiln.frontend.graph.names import identifier
+from tensorkiln.frontend.graph.results import main_function, with_interface
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import bodies, control, dispatch, narrow
 from tensorkiln.frontend.onnx.choices import over_axes
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
+from tensorkiln.frontend.onnx.context import OnnxContext
+from tensorkiln.frontend.onnx.dim_params import parse_dim
 from tensorkiln.frontend.onnx.forms import formed
 from tensorkiln.frontend.onnx.growth import shortened
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList, apply
 from tensorkiln.frontend.onnx.inputs import declared, input_type, with_shapes
-from tensorkiln.frontend.onnx.issues import NodeProblem, RanksDiffer
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.order import execution_order, made_twice, reads
@@ -30,18 +33,14 @@ from tensorkiln.frontend.onnx.proto import (
     TensorProto,
     ValueInfo,
 )
-from tensorkiln.frontend.onnx.results import array_types, distinct, live
+from tensorkiln.frontend.onnx.results import array_types, distinct
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.stand_ins import BY_NAME, declared_types, is_doubtful, stand_ins
 from tensorkiln.frontend.onnx.table import DOMAINS
 from tensorkiln.frontend.onnx.tensors import DTYPES, OTHER_DTYPES, to_constant
 from tensorkiln.frontend.onnx.texts import Texts
-from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, RVar, Tuple
-from tensorkiln.ir.subtype import symbols
-from tensorkiln.ops.conditions import stated
+from tensorkiln.ir.relax import Constant, RVar
 
 # The opsets whose operators the importers know. Of newer ones, as far as the package `onnx` has
 # them, they import the operators whose definition is not newer, and others by their bodies.
@@ -61,7 +60,7 @@ class Importer:
         self.source = source
         self.shapes = {} if shapes is None else shapes  # of inputs that declare none
         self.dims = Dims(freeze)
-        self.g = Context(self.dims)
+        self.g = OnnxContext(self.dims)
         self.issues: list[Issue] = []
         self.named: dict[str, RVar] = {}  # the model's values that are tensors computed by bindings
         self.unrolled = 0  # steps of loops so far
@@ -128,25 +127,18 @@ class Importer:
     def _module(
         self, graph: Graph, inputs: Sequence[ValueInfo], named: Sequence[tuple[str, RVar]]
     ) -> IRModule:
-        results = [value for _, value in named]
-        result = results[0] if len(results) == 1 else Tuple(tuple(results))
-        f = self.g.builder.finish(result, "main")
+        f = main_function(self.g.builder, [value for _, value in named])
         attrs: dict[str, object] = {
             "input_names": tuple(v.name for v in inputs),
             "output_names": tuple(name for name, _ in named),
         }
-        sizes = {v for p in f.params for v in symbols(p.type)}
-        dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
-        if dim_names:  # as pairs, since an attribute cannot be a mapping
-            attrs["dim_names"] = dim_names
         if self.texts:
             attrs["texts"] = tuple((name, *table) for name, table in self.texts.items())
         ends = [*zip((v.name for v in inputs), f.params, strict=True), *named]
         attrs |= array_types(f, {n: self.array_types.get(v, "") for n, v in ends})
-        kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
-        f = replace(f, attrs=kept)
+        f = with_interface(f, self.dims, attrs)
         # The file name comes first: exporters give every graph the same name.
-        return IRModule((stated(live(f)),), self.source.file_name or graph.name or "model")
+        return IRModule((f,), self.source.file_name or graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest, require
-from tensorkiln.frontend.onnx.dims import Dims, build_dim, parse_dim
-from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.issues import NodeProblem
+from tensorkiln.frontend.onnx.dim_params import build_dim, parse_dim
 from tensorkiln.frontend.onnx.narrow import Format
 from tensorkiln.frontend.onnx.proto import Dim, Graph, TypeProto, ValueInfo
 from tensorkiln.frontend.onnx.ranks import lacks_shape, shaped, with_ranks

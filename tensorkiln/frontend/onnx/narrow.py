@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorkiln.base.narrow_types import NARROW_TYPES
-from tensorkiln.frontend.onnx.issues import malformed
+from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.ir.relax import TensorType
 
 if TYPE_CHECKING:
-    from tensorkiln.frontend.onnx.context import Context
-    from tensorkiln.frontend.onnx.known import Known, Val
+    from tensorkiln.frontend.graph.context import Context
+    from tensorkiln.frontend.graph.values import SymbolicTensor, Val
     from tensorkiln.ir.relax import Constant, RVar
 
 
@@ -84,7 +84,7 @@ FORMATS = {f.name: f for f in _ALL}
 class Narrow:
     """A tensor of a narrow type: its bytes in a graph."""
 
-    stored: RVar | Constant | Known
+    stored: RVar | Constant | SymbolicTensor
     format: Format
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.onnx.computed import dynamic
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import dynamic
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, int_value
 
 # Letters that stand for the dimensions of an ellipsis, from the last one on.

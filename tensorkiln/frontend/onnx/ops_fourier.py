@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import int_value
 

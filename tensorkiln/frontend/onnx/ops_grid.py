@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.frontend.onnx.ops_index import linear
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 

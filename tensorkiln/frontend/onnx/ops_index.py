@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.computed import dynamic, is_computed, number
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import dynamic, is_computed, number
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import SymbolicTensor, Val
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Known, Val
-from tensorkiln.frontend.onnx.meeting import meet
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ops.attribute import ADDRESSES
@@ -145,7 +145,7 @@ def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
     if not g.rank(x):
         raise malformed("the operand is a scalar")
     size = int_value(g.shape(x)[at])
-    if isinstance(x, Known | Constant) and isinstance(indices, Constant) and size is not None:
+    if isinstance(x, SymbolicTensor | Constant) and isinstance(indices, Constant) and size is not None:
         outside = (indices.array < -size) | (indices.array >= size)
         if outside.any():
             which = indices.array[outside].flat[0]

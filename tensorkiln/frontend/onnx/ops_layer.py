@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.meeting import stretched
 from tensorkiln.frontend.onnx.ops_shape import broadcast
 from tensorkiln.ir.expr import IntImm, int_value
 from tensorkiln.ir.relax import Constant

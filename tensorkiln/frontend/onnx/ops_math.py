@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Importer, Int, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Format, Narrow, decoded, encoded
 from tensorkiln.frontend.onnx.tensors import dtype_name, element_type
 

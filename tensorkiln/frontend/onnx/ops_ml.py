@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Array, Float, Floats, Int, Ints, Str, Strs, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.texts import Texts, is_one_of, looked_up
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Constant, constant

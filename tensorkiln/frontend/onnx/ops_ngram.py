@@ -7,10 +7,10 @@ from functools import reduce
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Floats, Int, Ints, Str, Strs, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.standard import NO_STRINGS
 from tensorkiln.ir.expr import Expr
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import extents_of, is_computed
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.choices import axes_of_rank, one_hot_axes, require_one_of
-from tensorkiln.frontend.onnx.computed import extents_of, is_computed
-from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Ints, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.relax import Constant
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_scatter import least
 from tensorkiln.frontend.onnx.ops_unpool import max_indices
 from tensorkiln.frontend.onnx.windows import Windows, padded_same

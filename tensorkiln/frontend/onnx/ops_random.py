@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.random_numbers import Draw, drawn, normal, uniform
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.relax import Constant
 

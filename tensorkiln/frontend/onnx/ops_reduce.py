@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Importer, Int, Ints, Table
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import int_value
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.computed import number
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_grid import Sampler, read_corner
 from tensorkiln.frontend.onnx.ops_index import linear
 from tensorkiln.frontend.onnx.windows import Windows

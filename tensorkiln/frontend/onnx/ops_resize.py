@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.computed import elements, extents_of, number
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import elements, extents_of, number
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Ints, Str, Table
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.relax import Constant, RVar
 

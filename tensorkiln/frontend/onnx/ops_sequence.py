@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table, TypeOf
 from tensorkiln.frontend.onnx.held import ABSENT, Absent, Held, TensorList
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow, element_type
 from tensorkiln.frontend.onnx.scan import stacked
 from tensorkiln.frontend.onnx.texts import Texts

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.computed import (
+from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import (
     dynamic,
     elements,
     extents_of,
@@ -18,7 +20,8 @@ from tensorkiln.frontend.onnx.computed import (
     reshaped,
     resolved_shape,
 )
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import (
     Array,
     Float,
@@ -29,9 +32,6 @@ from tensorkiln.frontend.onnx.dispatch import (
     Table,
     Tensor,
 )
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.meeting import stretched
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value
@@ -317,7 +317,7 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
     Floating bounds must be constants; integer bounds may be symbolic, but not delta.
     """
     dtype = g.dtype(start)
-    if any(not isinstance(v, Constant) and g.known(v) is None for v in (start, limit, delta)):
+    if any(not isinstance(v, Constant) and g.expressions(v) is None for v in (start, limit, delta)):
         return _computed_range(g, start, limit, delta)
     if g.type(start).dtype.is_float:
         lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
@@ -329,7 +329,7 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
         return constant((lo + by * np.arange(steps)).astype(dtype))
     bounds = []
     for what, v in (("start", start), ("limit", limit), ("delta", delta)):
-        array = g.known(v)
+        array = g.expressions(v)
         if array is None:
             raise unsupported(f"{what} is computed from data")
         if array.size != 1:

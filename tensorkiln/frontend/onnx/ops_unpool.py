@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Ints, Table
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.frontend.onnx.ops_scatter import least, scattered
 from tensorkiln.ir.expr import as_expr, int_value

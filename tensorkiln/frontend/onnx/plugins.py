@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import KINDS_OF_ATTRIBUTES, Importer, Table, kind_of
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.standard import TRAINING, is_onnx
 from tensorkiln.ir.relax import RVar, TensorType

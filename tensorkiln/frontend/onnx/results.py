@@ -1,14 +1,12 @@
-"""The results of an import: their names and types, and what is computed for none of them."""
+"""The names of a model's results, and the types of its arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from tensorkiln.base.text import unused
 from tensorkiln.ir.array_types import ARRAY_TYPES
-from tensorkiln.ir.relax import Function, MatchCast, RVar
-from tensorkiln.ir.visit_graph import variables
+from tensorkiln.ir.relax import Function, RVar
 
 
 def distinct(results: Sequence[tuple[str, RVar]]) -> list[tuple[str, RVar]]:
@@ -26,14 +24,3 @@ def array_types(f: Function, types: Mapping[str, str]) -> dict[str, object]:
     Functions with control flow have none: they take and give values, whose elements are bytes."""
     pairs = tuple((name, kind) for name, kind in types.items() if kind)
     return {} if f.is_outer or not pairs else {ARRAY_TYPES: pairs}
-
-
-def live(f: Function) -> Function:
-    """`f` without unused bindings, which shape arithmetic that was folded later leaves behind."""
-    needed = set(variables(f.result))
-    kept = []
-    for binding in reversed(f.bindings):
-        if binding.var in needed or isinstance(binding.value, MatchCast):
-            kept.append(binding)
-            needed.update(variables(binding.value))
-    return f if len(kept) == len(f.bindings) else replace(f, bindings=tuple(reversed(kept)))

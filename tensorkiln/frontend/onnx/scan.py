@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensorkiln.frontend.onnx.computed import dynamic, shaped
-from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.control_flow import loop
+from tensorkiln.frontend.graph.data_extents import dynamic, shaped
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Body, Int, Ints
-from tensorkiln.frontend.onnx.flow import loop
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_index import gather
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import NodeProblem
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import bodies
-from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.inputs import input_type
-from tensorkiln.frontend.onnx.issues import NodeProblem
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import VALUE_INFO, NodeProto, TypeProto, ValueInfo
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown

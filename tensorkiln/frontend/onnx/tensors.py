@@ -15,7 +15,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.origin import sha256_of
-from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.graph.issues import NodeProblem
 from tensorkiln.frontend.onnx.narrow import FORMATS, Format, Narrow, packed_size, unpacked
 from tensorkiln.frontend.onnx.proto import TensorProto
 from tensorkiln.ir import dtype as ir_dtype

@@ -16,8 +16,8 @@ import numpy as np
 from tensorkiln.ir.relax import TensorType, constant
 
 if TYPE_CHECKING:
-    from tensorkiln.frontend.onnx.context import Context
-    from tensorkiln.frontend.onnx.known import Val
+    from tensorkiln.frontend.graph.context import Context
+    from tensorkiln.frontend.graph.values import Val
 
 
 @dataclass(frozen=True, slots=True, eq=False)

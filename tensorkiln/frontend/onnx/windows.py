@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import Expr, as_expr, int_value, maximum
 from tensorkiln.ops.window import Window
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.onnx.computed import dynamic
-from tensorkiln.frontend.onnx.issues import malformed
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.data_extents import dynamic
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.dispatch import AtenTable
 from tensorkiln.ops.broadcast import broadcast_shapes

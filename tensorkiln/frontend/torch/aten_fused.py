@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_attention
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.aten_nn import linear_of
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.dispatch import AtenTable

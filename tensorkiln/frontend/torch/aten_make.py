@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.ir.expr import Expr, int_value

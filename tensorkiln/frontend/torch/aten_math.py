@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_math
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.frontend.torch.values import dtype_name

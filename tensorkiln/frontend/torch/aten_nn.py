@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_attention, ops_grid, ops_layer, ops_pool, ops_window
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.aten_reduce import variance
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable

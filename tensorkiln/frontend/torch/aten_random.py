@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.aten_index import topk
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable

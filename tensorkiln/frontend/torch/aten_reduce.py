@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_reduce
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.frontend.torch.values import dtype_name

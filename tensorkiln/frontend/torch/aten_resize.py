@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_resize
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.torch.aten_nn import along
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable

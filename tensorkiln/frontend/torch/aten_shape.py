@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_shape
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable

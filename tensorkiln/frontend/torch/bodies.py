@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from tensorkiln.frontend.onnx.flow import branches, loop
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.control_flow import branches, loop
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Constant

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.values import Val
 
 
 @dataclass(frozen=True)

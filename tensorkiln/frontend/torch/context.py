@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dims import Dims
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.sizes import Sizes
 from tensorkiln.frontend.torch.values import dtype_name
 from tensorkiln.ir.dtype import DType

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorkiln.base.errors import nearest
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.complex_values import Complex
 
 AtenImporter = Callable[..., "Val | Complex | Sequence[Val | Complex | None]"]

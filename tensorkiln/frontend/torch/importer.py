@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from tensorkiln.base.errors import (
     UnsupportedError,
     UserError,
 )
-from tensorkiln.frontend.onnx.computed import number
-from tensorkiln.frontend.onnx.dims import Dims, identifier
-from tensorkiln.frontend.onnx.issues import NodeProblem, malformed, unsupported
-from tensorkiln.frontend.onnx.known import Known, Val
-from tensorkiln.frontend.onnx.results import live
+from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.issues import NodeProblem, malformed, unsupported
+from tensorkiln.frontend.graph.names import identifier
+from tensorkiln.frontend.graph.results import main_function, with_interface
+from tensorkiln.frontend.graph.values import SymbolicTensor, Val
 from tensorkiln.frontend.torch import dispatch
 from tensorkiln.frontend.torch.aten_complex import complex_importer
 from tensorkiln.frontend.torch.bodies import HIGHER, BodyRefused
@@ -34,14 +35,10 @@ from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.sizes import Sizes, symbolic
 from tensorkiln.frontend.torch.table import IMPORTERS, NOTHING, REASONS
 from tensorkiln.frontend.torch.values import as_constant, dtype_name, part_name
-from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.conditions import with_conditions
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, RVar, TensorType, Tuple
-from tensorkiln.ir.subtype import symbols
-from tensorkiln.ops.conditions import stated
+from tensorkiln.ir.relax import Constant, RVar, TensorType
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -157,19 +154,12 @@ class Importer:
         return found
 
     def _module(self, results: Sequence[RVar], name: str) -> IRModule:
-        result = results[0] if len(results) == 1 else Tuple(tuple(results))
-        f = self.g.builder.finish(result, "main")
+        f = main_function(self.g.builder, results)
         attrs: dict[str, object] = {
             "input_names": tuple(self.interface.inputs.values()),
             "output_names": tuple(self.interface.outputs.values()),
         }
-        used = {v for p in f.params for v in symbols(p.type)}
-        dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in used)
-        if dim_names:  # as pairs, since an attribute cannot be a mapping
-            attrs["dim_names"] = dim_names
-        kept = with_conditions(Attrs.of(**{**f.attrs, **attrs}), self.dims.assumed)
-        f = replace(f, attrs=kept)
-        return IRModule((stated(live(f)),), name)
+        return IRModule((with_interface(f, self.dims, attrs),), name)
 
     # -- inputs, constants and outputs --------------------------------------------------------
 
@@ -351,7 +341,7 @@ class Importer:
 
     def _agreed(self, node: Any, out: Any) -> Any:
         """`out`, if its types are those that torch finds; InternalError otherwise."""
-        made = [out] if isinstance(out, RVar | Constant | Known | Complex) else list(out)
+        made = [out] if isinstance(out, RVar | Constant | SymbolicTensor | Complex) else list(out)
         for k, (value, want) in enumerate(zip(made, self.g.results, strict=False)):
             if value is None or want is None or k not in self.g.used:
                 continue

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import ops_recurrent
-from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.scan import stacked
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.dispatch import AtenTable

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensorkiln.frontend.onnx.dims import Dims
-from tensorkiln.frontend.onnx.issues import NodeProblem, unsupported
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.torch.ranges import conditions
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Expr, as_expr, binary, const, logical_and, maximum, minimum

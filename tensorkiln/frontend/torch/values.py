@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.graph.issues import NodeProblem
 from tensorkiln.frontend.torch.complex_values import Complex
 from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.relax import Constant, constant

@@ -1,14 +1,13 @@
-"""Symbolic dimensions of a model: one variable per `dim_param`, and what is known about them."""
+"""Symbolic dimensions of a model: one variable per name, and what is known about them."""
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove, simplify
 from tensorkiln.base.errors import UserError, nearest, require
+from tensorkiln.frontend.graph.names import identifier
 from tensorkiln.ir.conditions import SizeCondition
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import (
@@ -24,19 +23,6 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.need import NEGATED
-
-
-def identifier(name: str, taken: Iterable[str] = ()) -> str:
-    """A valid Python identifier made from `name` that is not in `taken`.
-
-    `input.1` gives `input_1`, `0` gives `_0`; a second `x` gives `x_1`.
-    """
-    base = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
-    base = f"_{base}" if base[0].isdigit() else base
-    used, candidate, k = set(taken), base, 1
-    while candidate in used:
-        candidate, k = f"{base}_{k}", k + 1
-    return candidate
 
 
 class Dims:
@@ -79,7 +65,7 @@ class Dims:
         return self.vars[name]
 
     def fresh(self, name: str) -> Var:
-        """A new dimension that a value binds when the function runs (`computed.py`)."""
+        """A new dimension that a value binds when the function runs (`data_extents.py`)."""
         taken = {v.name for v in (*self.vars.values(), *self.computed)}
         made = Var(identifier(name, taken))
         self.computed.add(made)
@@ -189,48 +175,3 @@ class Dims:
         if t is not None and p is not None:
             return None if p == 0 or t % p else as_expr(t // p)
         return self.simplify(total // part)
-
-
-_DIM_OPS: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.FloorDiv: "floordiv",
-    ast.Div: "floordiv",
-}
-
-
-def parse_dim(text: str) -> tuple[ast.expr, list[str]] | None:
-    """Parse a compound `dim_param`, `batch*seq` or `s0 + 1`, into its AST and the names in it.
-
-    None for a plain name and for any other text; the caller takes the whole text as one name.
-    """
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            names.append(node.id)
-        elif isinstance(node, ast.Constant):
-            if type(node.value) is not int:
-                return None
-        elif isinstance(node, ast.BinOp):
-            if type(node.op) not in _DIM_OPS:
-                return None
-        elif not isinstance(node, (ast.operator, ast.expr_context)):
-            return None
-    return None if isinstance(tree, ast.Name) or not names else (tree, names)
-
-
-def build_dim(tree: ast.expr, dims: Dims) -> Expr:
-    """The expression of a compound dimension that `parse_dim` has parsed."""
-    match tree:
-        case ast.Name(id=name):
-            return dims.named(name)
-        case ast.Constant(value=int() as value):
-            return as_expr(value)
-        case ast.BinOp(left=a, op=op, right=b):
-            return binary(_DIM_OPS[type(op)], build_dim(a, dims), build_dim(b, dims))
-    raise AssertionError(tree)

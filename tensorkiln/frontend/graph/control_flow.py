@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tensorkiln.frontend.onnx.computed import shaped
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.issues import RanksDiffer, malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.data_extents import shaped
+from tensorkiln.frontend.graph.issues import RanksDiffer, malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import (
@@ -277,7 +277,7 @@ class _Loop:
         starts = isinstance(first, Constant) and bool(first.array)
         if count is None or not (self.stays and starts):
             return None
-        array = self.g.known(count)
+        array = self.g.expressions(count)
         return None if array is None else self.g.dims.max(0, array.reshape(()).item())
 
 

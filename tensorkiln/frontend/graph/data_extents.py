@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.issues import malformed, unsupported
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import (
@@ -89,7 +89,7 @@ def extents_of(
     """The elements of a 1-D integer operand as extents. Those that are computed from data become
     new dimensions, and a negative one is an error when the function runs: `what` is the value of
     `shown`, or of x, and something else was `expected`."""
-    if g.known(x) is not None or not isinstance(x, RVar):
+    if g.expressions(x) is not None or not isinstance(x, RVar):
         return g.extents(x, what)
     count = int_value(x.tensor.shape[0]) if x.tensor.ndim == 1 else None
     if not x.tensor.dtype.is_int or x.tensor.ndim != 1:
@@ -175,7 +175,7 @@ class _Description:
 
 def number(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
     """As `extents_of`, of an operand with one element."""
-    if g.known(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
+    if g.expressions(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
         raise malformed(f"{what} must have one element")
     (extent,) = extents_of(g, g.reshape(x, (1,)), what, shown)
     return extent
@@ -215,7 +215,7 @@ def reshaped(g: Context, x: Val, shape: Sequence[Expr]) -> Val:
 
 def is_computed(g: Context, x: Val) -> bool:
     """Whether the elements of a small integer operand are computed from data."""
-    return isinstance(x, RVar) and g.known(x) is None
+    return isinstance(x, RVar) and g.expressions(x) is None
 
 
 __all__ = [

@@ -1,18 +1,17 @@
-"""Integer tensors whose elements are known at import time, as numbers or symbolic expressions.
+"""Operators on integer tensors whose elements are numbers or symbolic expressions.
 
-ONNX graphs compute shapes as data: `Reshape(x, Concat(Gather(Shape(x), 0), [-1]))`. Each operator
-that occurs in such computations has a row in `SYMBOLIC`, which evaluates it on NumPy object arrays
-of `Expr`.
+Each operator that occurs in computations of shapes has a row in `SYMBOLIC`, which evaluates it on
+NumPy object arrays of `Expr`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from tensorkiln.frontend.onnx.dims import Dims
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.values import SymbolicTensor, expression_tensor, object_array
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
@@ -28,66 +27,22 @@ from tensorkiln.ir.expr import (
     select,
     unary,
 )
-from tensorkiln.ir.relax import Constant, RVar, TensorType, constant, tensor
+from tensorkiln.ir.relax import Constant
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A tensor of expressions, at least one of them symbolic (otherwise it is a Constant)."""
-
-    array: np.ndarray
-    dtype: DType
-
-    @property
-    def tensor(self) -> TensorType:
-        """The type of the tensor."""
-        return tensor(self.array.shape, self.dtype)
-
-
-Val = RVar | Constant | Known
 Row = Callable[[Dims, Sequence[np.ndarray], Attrs], np.ndarray]
-
-# A constant with more elements than this is taken to be data, not part of a shape computation.
-KNOWN_LIMIT = 256
-
-
-def exprs(c: Constant) -> np.ndarray:
-    """An integer or boolean constant as an object array of IntImm, in the constant's shape."""
-    dtype = c.type.dtype
-    flat = [const(int(v), dtype) for v in c.array.ravel().tolist()]
-    return object_array(flat, c.array.shape)
-
-
-def object_array(flat: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
-    """`flat` as an object array of the given shape.
-
-    The elements are stored one by one, since np.array would try to convert an Expr to a sequence.
-    """
-    out = np.empty(len(flat), object)
-    for i, v in enumerate(flat):
-        out[i] = v
-    return out.reshape(shape)
-
-
-def as_known(array: np.ndarray, dtype: DType) -> Known | Constant:
-    """The elements as a Constant if all are literals, else as a Known."""
-    values = [int_value(e) for e in array.ravel()]
-    if None in values:
-        return Known(array, dtype)
-    return constant(np.array(values, dtype.name).reshape(array.shape))
 
 
 def evaluate(
     name: str, args: Sequence[np.ndarray], attrs: Attrs, dtype: DType, dims: Dims
-) -> Known | Constant | None:
-    """Evaluate an operator on known tensors; None if it has no row or its result is not integer
-    or boolean."""
+) -> SymbolicTensor | Constant | None:
+    """Evaluate an operator on tensors of expressions; None if it has no row or its result is not
+    integer or boolean."""
     row = SYMBOLIC.get(name)
     if row is None or not (dtype.is_int or dtype.is_bool):
         return None
     out = np.asarray(row(dims, args, attrs), object)
     flat = [dims.simplify(e) for e in out.ravel()]
-    return as_known(object_array(flat, out.shape), dtype)
+    return expression_tensor(object_array(flat, out.shape), dtype)
 
 
 def _map(f: Callable[..., Expr], args: Sequence[np.ndarray]) -> np.ndarray:

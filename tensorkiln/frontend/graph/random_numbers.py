@@ -1,4 +1,4 @@
-"""Random tensors as constants of the compiled model, for importers of ONNX and of torch.
+"""Random tensors as constants of the compiled model.
 
 A compiled model is a function of its operands, so each call has the same numbers: those that
 `numpy.random.RandomState` gives for the seed, in float64, rounded to the element type.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
-from tensorkiln.frontend.onnx.issues import unsupported
-from tensorkiln.frontend.onnx.tensors import numpy_dtype
+from tensorkiln.frontend.graph.issues import unsupported
 from tensorkiln.ir.relax import Constant, constant
 
 # More random numbers than this in one tensor are refused, since a library would hold all of them.
@@ -37,7 +37,7 @@ def drawn(
     """
     if any(n < 0 for n in shape) or math.prod(shape) > LIMIT:
         raise unsupported(f"{math.prod(shape)} random numbers", f"up to {LIMIT} are made at import")
-    kind = numpy_dtype(dtype)
+    kind = np.dtype(dtype)
     numbers = np.asarray(draw(state, tuple(shape))).astype(kind)
     if below is not None:
         edge = np.asarray(below).astype(kind)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tensorkiln import ops
-from tensorkiln.frontend.onnx.dims import Dims
-from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.graph.dimensions import Dims
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.relax import Value
