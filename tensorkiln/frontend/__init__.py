@@ -58,7 +58,7 @@ def from_torch(
     `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
-    made = torch.from_torch(module, example_inputs, kwargs, **options)
+    made = torch.from_torch(module, example_inputs, kwargs, from_onnx=from_onnx, **options)
     return replace(made, source=ModelSource("torch", sha256_of(made.script().encode())))
 
 

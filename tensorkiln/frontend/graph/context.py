@@ -38,7 +38,7 @@ FOLD_LIMIT = 1024
 
 
 class Context:
-    """The first argument, `g`, of every importer. `span` is the name of the node that is imported."""
+    """The first argument, `g`, of every importer."""
 
     def __init__(self, dims: Dims) -> None:
         self.builder = GraphBuilder()
@@ -350,6 +350,11 @@ class Context:
     def cast(self, x: Val, dtype: str) -> Val:
         """Convert to an element type; `x` itself if it has that type."""
         return x if self.dtype(x) == dtype else self.emit("cast", x, dtype=dtype)
+
+    def iota(self, count: ExprLike, rank: int = 1, axis: int = 0, dtype: str = "int64") -> Val:
+        """0, 1, ... along one dimension of `rank`, the others of extent 1."""
+        line = self.emit("arange", start=0, step=1, count=as_expr(count), dtype=dtype)
+        return self.reshape(line, [as_expr(count if i == axis else 1) for i in range(rank)])
 
 
 def _numbers(attrs: Attrs) -> Attrs:

@@ -14,6 +14,8 @@ from tensorkiln.base.errors import Issue
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.control_flow import branches, loop
 from tensorkiln.frontend.graph.issues import NodeProblem, RanksDiffer, malformed, unsupported
+from tensorkiln.frontend.graph.movement import stack
+from tensorkiln.frontend.graph.scan import MAX_STEPS
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import dispatch
 from tensorkiln.frontend.onnx.held import Held, TensorList
@@ -21,7 +23,7 @@ from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.proto import AttributeProto, Graph, NodeProto, ValueInfo
-from tensorkiln.frontend.onnx.scan import MAX_STEPS, BodyRefused, scan, scan_8, stacked
+from tensorkiln.frontend.onnx.scan import BodyRefused, scan, scan_8
 from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown
 from tensorkiln.ir.relax import Constant
 
@@ -373,7 +375,7 @@ def _unrolled(
     columns = [[v for v in column if isinstance(v, Val)] for column in zip(*rows, strict=True)]
     if any(len(column) != trip for column in columns):
         raise malformed("what is stacked over the trips is no tensor of a type to compute with")
-    return (*states, *(stacked(g, column, 0) for column in columns))
+    return (*states, *(stack(g, column, 0) for column in columns))
 
 
 def _decided(value: Held | Unknown, what: str) -> int:

@@ -1,15 +1,11 @@
-"""DFT, STFT: discrete Fourier transforms as products with constant matrices; mel weights.
-
-The time is quadratic in the length. A length must be static.
-"""
+"""DFT and STFT of signals of static length, and mel weights."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.fourier import bins, transform
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table
@@ -78,18 +74,13 @@ def _dft(g: Context, x: Val, length: Val | None, axis: int, inverse: bool, onesi
     for part in range(parts):
         begin, lead = (*[0] * (rank - 1), part), g.shape(x)[:-1]
         one = g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=(*lead, 1))
-        signals.append(_cut(g, g.transpose(g.reshape(one, lead), order), _bins(size, half)))
+        signals.append(_cut(g, g.transpose(g.reshape(one, lead), order), bins(size, half)))
     factor = float(size) ** -int(inverse)
     results = transform(g, signals, size, inverse=inverse, onesided=onesided, factor=factor)
     back = [order.index(i) for i in range(rank - 1)]
     columns = [g.transpose(y, back) for y in results]
     wide = [g.reshape(y, (*g.shape(y), 1)) for y in columns]
     return wide[0] if len(wide) == 1 else g.emit("concat", *wide, axis=rank - 1)
-
-
-def _bins(size: int, half: bool) -> int:
-    """How many elements of a transform of `size` there are, in all or in the half of a real one."""
-    return size // 2 + 1 if half else size
 
 
 def _cut(g: Context, x: Val, size: int) -> Val:
@@ -102,31 +93,6 @@ def _cut(g: Context, x: Val, size: int) -> Val:
     if have == size:
         return x
     return g.emit("slice", x, begin=(0,) * rank, strides=(1,) * rank, shape=(*shape[:-1], size))
-
-
-def transform(
-    g: Context, signals: Sequence[Val], size: int, *, inverse: bool, onesided: bool, factor: float
-) -> list[Val]:
-    """Real and imaginary part of `factor` times the transform along the last dimension of signals,
-    given by their real parts or both; the real one alone if it is the inverse of a half.
-
-    `size` is that of the whole transform, and must be a number of at least 1.
-    """
-    half = onesided and inverse
-    k = np.arange(_bins(size, half))[:, None] * np.arange(_bins(size, onesided and not inverse))
-    angle = 2 * np.pi * (k % size) / size
-    scale = np.full((len(k), 1), factor)
-    if half:  # each other bin stands for two
-        scale[1 : (size + 1) // 2] *= 2
-    cos = g.const(np.cos(angle) * scale, g.dtype(signals[0]))
-    sin = g.const(np.sin(angle) * scale * (1 if inverse else -1), g.dtype(signals[0]))
-    real, imag = (g.emit("matmul", signals[0], m) for m in (cos, sin))
-    if len(signals) == 1:
-        return [real, imag]
-    real = g.emit("sub", real, g.emit("matmul", signals[1], sin))
-    if half:
-        return [real]
-    return [real, g.emit("add", imag, g.emit("matmul", signals[1], cos))]
 
 
 def stft(

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tensorkiln.frontend.graph.agreement import meet
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import dynamic, is_computed, number
+from tensorkiln.frontend.graph.indexing import (
+    constant_elements,
+    flat_offset,
+    gather,
+    gather_elements,
+    nonnegative,
+    with_elements,
+)
 from tensorkiln.frontend.graph.issues import malformed, unsupported
-from tensorkiln.frontend.graph.values import SymbolicTensor, Val
+from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Table
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, binary, int_value, minimum
 from tensorkiln.ir.relax import Constant
@@ -139,85 +145,6 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: ExprLike, high: int) -> Expr
     return dims.max(low, dims.min(at, top))
 
 
-def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
-    """Take slices of `x` along a dimension; negative indices count from the end."""
-    at = g.axis(axis, g.rank(x))
-    if not g.rank(x):
-        raise malformed("the operand is a scalar")
-    size = int_value(g.shape(x)[at])
-    if isinstance(x, SymbolicTensor | Constant) and isinstance(indices, Constant) and size is not None:
-        outside = (indices.array < -size) | (indices.array >= size)
-        if outside.any():
-            which = indices.array[outside].flat[0]
-            raise malformed(f"index {which} is outside of dimension {at}, which has {size}")
-    return g.emit("take", x, indices, axis=at)
-
-
-def holding(g: Context, x: Val, axis: int, indices: np.ndarray | None) -> Val:
-    """`x`, whose dimension `axis` must have elements of these indices; None: that data gives."""
-    if indices is None or not indices.size:
-        return x
-    low, high = int(indices.min()), int(indices.max())
-    outside = low if -low > high + 1 else high
-    condition = binary("ge", g.shape(x)[axis], as_expr(max(-low, high + 1)))
-    return g.require(x, condition, f"a dimension {axis} with an element of index {outside}")
-
-
-def values(x: Val) -> np.ndarray | None:
-    """The elements of a constant operand; None if it is computed."""
-    return x.array if isinstance(x, Constant) else None
-
-
-def linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
-    """The row-major offset into a tensor of shape `extents` of int64 indices that broadcast."""
-    total: Val = g.const(0, "int64")
-    for index, extent in zip(parts, extents, strict=True):
-        n = g.reshape(g.shape_value([extent]), ())
-        total = g.emit("add", g.emit("mul", total, n), index)
-    return total
-
-
-def wrapped(g: Context, index: Val, extent: Expr) -> Val:
-    """Indices as non-negative int64: `extent` is added to negative ones."""
-    index = g.cast(index, "int64")
-    n = g.reshape(g.shape_value([extent]), ())
-    below = g.emit("less", index, g.const(0, "int64"))
-    return g.emit("where", below, g.emit("add", index, n), index)
-
-
-def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
-    """out[i, j, ...] = x[i, indices[i, j, ...], ...] (for axis 1), as one take of flattened x."""
-    rank = g.rank(x)
-    at = g.axis(axis, rank)
-    if g.rank(indices) != rank:
-        raise malformed(f"indices have {g.rank(indices)} dimensions, the operand {rank}")
-    x = holding(g, x, at, values(indices))
-    for i, (own, asked) in enumerate(zip(g.shape(x), g.shape(indices), strict=True)):
-        if i != at:
-            x = g.require(x, binary("ge", own, asked), f"indices within dimension {i}")
-    parts: list[Val] = []
-    for i, n in enumerate(g.shape(indices)):
-        if i == at:
-            parts.append(wrapped(g, g.inside(indices, g.shape(x)[i]), g.shape(x)[i]))
-            continue
-        line = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-        parts.append(g.reshape(line, [n if j == i else IntImm(1) for j in range(rank)]))
-    flat = g.reshape(x, (g.dims.product(g.shape(x)),))
-    return g.emit("take", flat, linear(g, parts, g.shape(x)), axis=0, outside="clamp")
-
-
-def up_to(g: Context, x: Val, numbers: Val, last: Expr, of: str) -> tuple[Val, Val]:
-    """x and numbers, such as lengths, from 0 to `last`, which is an extent of x `of` something: a
-    call in which one is outside fails."""
-    known = values(numbers)
-    if known is None:
-        return x, g.inside(numbers, last + 1, negative=False)
-    if known.size and known.min() < 0:
-        raise malformed(f"{int(known.min())} {of}, expected 0 or more")
-    most = int(known.max(initial=0))
-    return g.require(x, binary("ge", last, as_expr(most)), f"{most} or more {of}"), numbers
-
-
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
     """out[i, ...] = x[indices[i, 0], indices[i, 1], ...], as one take of merged dimensions; the
     first `batch_dims` dimensions of both are the same, and indexed by their own place."""
@@ -232,18 +159,17 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
     dims, lead = g.shape(x), g.shape(indices)[:-1]
     parts: list[Val] = []
     for k in range(batch_dims):
-        line = g.emit("arange", start=0, step=1, count=dims[k], dtype="int64")
-        parts.append(g.reshape(line, [dims[k] if i == k else IntImm(1) for i in range(len(lead))]))
-    places = values(indices)
+        parts.append(g.iota(dims[k], len(lead), k))
+    places = constant_elements(indices)
     for k in range(count):
-        x = holding(g, x, batch_dims + k, None if places is None else places[..., k])
+        x = with_elements(g, x, batch_dims + k, None if places is None else places[..., k])
         begin = (0,) * len(lead) + (k,)
         column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
         extent = dims[batch_dims + k]
-        parts.append(wrapped(g, g.inside(g.reshape(column, lead), extent), extent))
+        parts.append(nonnegative(g, g.inside(g.reshape(column, lead), extent), extent))
     merged = batch_dims + count
     rows = g.reshape(x, (g.dims.product(dims[:merged]), *dims[merged:]))
-    return g.emit("take", rows, linear(g, parts, dims[:merged]), axis=0, outside="clamp")
+    return g.emit("take", rows, flat_offset(g, parts, dims[:merged]), axis=0, outside="clamp")
 
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
@@ -255,9 +181,8 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
     lead = list(g.shape(indices))
-    index = g.reshape(wrapped(g, indices, n), [*lead[:at], 1, *lead[at:]])
-    count = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-    line = g.reshape(count, [n if i == at else 1 for i in range(rank)])
+    index = g.reshape(nonnegative(g, indices, n), [*lead[:at], 1, *lead[at:]])
+    line = g.iota(n, rank, at)
     pick = [
         g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ()) for i in (0, 1)
     ]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph import normalization, products
+from tensorkiln.frontend.graph.broadcast import unidirectional
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
+from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
-from tensorkiln.frontend.onnx.ops_shape import broadcast
-from tensorkiln.ir.expr import IntImm, int_value
-from tensorkiln.ir.relax import Constant
+from tensorkiln.ir.expr import int_value
 
 # -- normalisation ----------------------------------------------------------------------------
 
 
 def batch_norm(
-    g: Context,
+    g: OnnxContext,
     x: Val,
     scale: Val,
     bias: Val,
@@ -41,7 +41,9 @@ def batch_norm(
     off = g.emit("sub", wide, center)
     spread = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
     factor = g.emit("rsqrt", g.emit("add", spread, g.like(epsilon, spread)))
-    scaled, shift = (g.cast(_per_channel(g, v, x), g.dtype(wide)) for v in (scale, bias))
+    scaled, shift = (
+        g.cast(normalization.per_channel(g, v, x), g.dtype(wide)) for v in (scale, bias)
+    )
     y = g.emit("add", g.emit("mul", g.emit("mul", off, factor), scaled), shift)
     running = []
     for old, new in ((mean, center), (var, spread)):
@@ -52,7 +54,7 @@ def batch_norm(
 
 
 def layer_norm(
-    g: Context,
+    g: OnnxContext,
     x: Val,
     scale: Val,
     bias: Val | None = None,
@@ -61,20 +63,12 @@ def layer_norm(
     epsilon: Float = 1e-5,
     stash_type: Int = 1,
 ) -> tuple[Val, ...]:
-    """Normalise over the dimensions from `axis` on; compute Mean and InvStdDev only if used."""
-    rank = g.rank(x)
-    at = g.axis(axis, rank)
-    normalised = g.shape(x)[at:]
-    args = [broadcast(g, v, normalised) for v in (scale, bias) if v is not None]
-    y = g.emit("layer_norm", x, *args, axis=at - rank, eps=epsilon)
+    """Normalize over the dimensions from `axis` on; compute Mean and InvStdDev only if used."""
+    y = normalization.layer_norm(g, x, scale, bias, axis=axis, epsilon=epsilon)
     if not any(g.outputs[1:]):
         return (y,)
-    axes = tuple(range(at, rank))
-    wide = g.cast(x, "float32") if stash_type == 1 else x
-    center = g.emit("mean", wide, axes=axes, keepdims=True)
-    off = g.emit("sub", wide, center)
-    var = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
-    return y, center, g.emit("rsqrt", g.emit("add", var, g.like(epsilon, var)))
+    dtype = "float32" if stash_type == 1 else g.dtype(x)
+    return y, *normalization.layer_statistics(g, x, axis=axis, epsilon=epsilon, dtype=dtype)
 
 
 def rms_norm(
@@ -82,49 +76,19 @@ def rms_norm(
 ) -> Val:
     """x / sqrt(mean(x^2) + eps) * scale"""
     at = g.axis(axis, g.rank(x))
-    x, scale = _one_way(g, x, scale, "scale")
+    x, scale = unidirectional(g, x, scale, "scale")
     axes = tuple(range(at, g.rank(x)))
     square = g.emit("mean", g.emit("mul", x, x), axes=axes, keepdims=True)
     factor = g.emit("rsqrt", g.emit("add", square, g.like(epsilon, x)))
     return g.emit("mul", g.emit("mul", x, factor), scale)
 
 
-def _one_way(g: Context, x: Val, other: Val, name: str) -> tuple[Val, Val]:
-    """x, and an operand that broadcasts to it, while x does not to the operand."""
-    own, lead = g.shape(other), g.rank(x) - g.rank(other)
-    if lead < 0:
-        raise malformed(f"{name} has {len(own)} dimensions, expected {g.rank(x)} or less")
-    pairs = list(zip(g.shape(x)[lead:], own, strict=True))
-    numbers = [d if int_value(e) in (None, 1) else e for d, e in pairs]
-    x = g.fitted(x, (*g.shape(x)[:lead], *numbers))
-    wide = zip(g.shape(x)[lead:], own, strict=True)
-    return x, stretched(g, other, tuple(e if int_value(e) == 1 else d for d, e in wide))
-
-
-def _per_channel(g: Context, v: Val, x: Val) -> Val:
-    """Reshape `v` from [C] to [C, 1, ...], so that it broadcasts with x [N, C, ...]."""
-    return g.reshape(v, (g.shape(x)[1], *(1 for _ in g.shape(x)[2:])))
-
-
-def _normalised_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
-    """`x` [N, C, ...] normalised to mean 0 and variance 1 over each of `groups` runs of C / groups
-    neighbouring channels."""
-    n, c = g.shape(x)[:2]
-    each = g.dims.divide(g.dims.product(g.shape(x)[1:]), IntImm(groups))
-    if each is None or (int_value(c) or 0) % groups:
-        raise malformed(f"{groups} groups do not divide the channels")
-    rows = g.reshape(x, (n, groups, each))
-    one = g.emit("full", shape=(each,), value=1.0, dtype=g.dtype(x))
-    return g.reshape(g.emit("layer_norm", rows, one, axis=-1, eps=epsilon), g.shape(x))
-
-
 def instance_norm(g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float = 1e-5) -> Val:
-    """Normalise each channel of each image to mean 0 and variance 1, then scale and shift it."""
+    """Normalize each channel of each image to mean 0 and variance 1, then scale and shift it."""
     channels = int_value(g.shape(x)[1])
     if channels is None:
         raise unsupported("a symbolic number of channels")
-    y = _normalised_groups(g, x, channels, epsilon)
-    return g.emit("add", g.emit("mul", y, _per_channel(g, scale, x)), _per_channel(g, bias, x))
+    return normalization.group_norm(g, x, scale, bias, groups=channels, epsilon=epsilon)
 
 
 def group_norm(
@@ -137,9 +101,8 @@ def group_norm(
     epsilon: Float = 1e-5,
     stash_type: Int = 1,
 ) -> Val:
-    """Group normalisation with scale and bias per channel (from opset 21)."""
-    y = _normalised_groups(g, x, num_groups, epsilon)
-    return g.emit("add", g.emit("mul", y, _per_channel(g, scale, x)), _per_channel(g, bias, x))
+    """Group normalization with scale and bias per channel (from opset 21)."""
+    return normalization.group_norm(g, x, scale, bias, groups=num_groups, epsilon=epsilon)
 
 
 def group_norm_18(
@@ -191,13 +154,6 @@ def lrn(
 # -- matrix products --------------------------------------------------------------------------
 
 
-def matmul(g: Context, a: Val, b: Val) -> Val:
-    """Matrix product; a constant 2-D right operand makes it `linear`, whose weights are packed."""
-    if isinstance(b, Constant) and g.rank(b) == 2 and g.rank(a) >= 2:
-        return g.emit("linear", a, b)
-    return g.emit("matmul", a, b)
-
-
 def gemm(
     g: Context,
     a: Val,
@@ -209,33 +165,17 @@ def gemm(
     transA: Int = 0,
     transB: Int = 0,
 ) -> Val:
-    """alpha * A' B' + beta * C, where A' and B' are A and B, transposed if `transA`, `transB`.
-
-    A constant B becomes the weights of `linear`, and C its bias where alpha = beta = 1.
-    """
-    if g.rank(a) != 2 or g.rank(b) != 2:
-        raise malformed(f"operands of {g.rank(a)} and {g.rank(b)} dimensions; expected 2 and 2")
-    use_bias = c is not None and beta != 0
-    if isinstance(b, Constant):
-        x = g.transpose(a, (1, 0)) if transA else a
-        w = g.transpose(b, (1, 0)) if transB else b
-        if c is not None and use_bias and alpha == 1 and beta == 1 and _is_row(g, c, w):
-            return g.emit("linear", x, w, g.reshape(c, (g.shape(w)[1],)))
-        y = g.emit("linear", x, w)
-    else:
-        y = g.emit("matmul", a, b, transpose_a=bool(transA), transpose_b=bool(transB))
-    if alpha != 1:
-        y = g.emit("mul", y, g.like(alpha, y))
-    if c is not None and use_bias:
-        y, c = _one_way(g, y, c, "C")
-        y = g.emit("add", y, c if beta == 1 else g.emit("mul", c, g.like(beta, c)))
-    return y
-
-
-def _is_row(g: Context, c: Val, w: Val) -> bool:
-    """Whether the bias is [N] or [1, N] for weights [K, N]."""
-    *lead, last = g.shape(c) or (None,)
-    return last == g.shape(w)[1] and all(int_value(d) == 1 for d in lead if d is not None)
+    """alpha * A' B' + beta * C, where A' and B' are A and B, transposed if `transA`, `transB`."""
+    return products.gemm(
+        g,
+        a,
+        b,
+        c,
+        alpha=alpha,
+        beta=beta,
+        transpose_a=bool(transA),
+        transpose_b=bool(transB),
+    )
 
 
 TABLE: Table = {
@@ -247,6 +187,6 @@ TABLE: Table = {
     "GroupNormalization": {18: group_norm_18, 21: group_norm},
     "LpNormalization": {1: lp_normalization},
     "MeanVarianceNormalization": {9: mean_variance_normalization},
-    "MatMul": {1: matmul},
+    "MatMul": {1: products.matmul},
     "Gemm": {7: gemm},
 }

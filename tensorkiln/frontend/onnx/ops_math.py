@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tensorkiln.frontend.graph import elementwise
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
@@ -62,11 +63,7 @@ def mean(g: Context, x: Val, *more: Val) -> Val:
 def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
     """The remainder of a / b, with the sign of the divisor, or with `fmod` of the dividend."""
     _same_dtype(g, a, b)
-    if fmod or not g.type(a).dtype.is_float:
-        return g.emit("mod", a, b, fmod=fmod)
-    rest, zero = g.emit("mod", a, b, fmod=1), g.like(0, a)
-    apart = g.emit("less", g.emit("mul", g.emit("sign", rest), g.emit("sign", b)), zero)
-    return g.emit("where", apart, g.emit("add", rest, b), rest)
+    return g.emit("mod", a, b, fmod=fmod) if fmod else elementwise.floor_mod(g, a, b)
 
 
 def pow_(g: Context, x: Val, y: Val) -> Val:
@@ -161,13 +158,6 @@ def hard_sigmoid(g: Context, x: Val, *, alpha: Float = 0.2, beta: Float = 0.5) -
     return g.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
 
 
-def prelu(g: Context, x: Val, slope: Val) -> Val:
-    """max(x, 0) + slope * min(x, 0)"""
-    zero = g.like(0, x)
-    low = g.emit("mul", g.emit("minimum", x, zero), slope)
-    return g.emit("add", g.emit("maximum", x, zero), low)
-
-
 def gelu(g: Context, x: Val, *, approximate: Str = "none") -> Val:
     """x * Phi(x), where Phi is the normal distribution function, exact or approximated by tanh."""
     if approximate not in ("none", "tanh"):
@@ -187,14 +177,9 @@ def mish(g: Context, x: Val) -> Val:
     return g.emit("mul", x, g.emit("tanh", g.emit("softplus", x)))
 
 
-def softsign(g: Context, x: Val) -> Val:
-    """x / (1 + |x|)"""
-    return g.emit("div", x, g.emit("add", g.emit("abs", x), g.like(1, x)))
-
-
 def thresholded_relu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
     """x where x > alpha, else 0."""
-    return g.emit("where", g.emit("greater", x, g.like(alpha, x)), x, g.like(0, x))
+    return elementwise.thresholded_relu(g, x, alpha=alpha)
 
 
 def shrink(g: Context, x: Val, *, bias: Float = 0.0, lambd: Float = 0.5) -> Val:
@@ -238,7 +223,7 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
 def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
     """Whether elements are infinite: +inf if `detect_positive`, -inf if `detect_negative`."""
     if detect_negative and detect_positive:
-        return g.emit("equal", g.emit("abs", x), g.like(math.inf, x))
+        return elementwise.is_infinite(g, x)
     if detect_positive or detect_negative:
         return g.emit("equal", x, g.like(math.inf if detect_positive else -math.inf, x))
     return g.emit("full", shape=g.shape(x), value=0.0, dtype="bool")
@@ -278,11 +263,11 @@ TABLE: Table = {
     "Selu": {6: selu},
     "Celu": {12: celu},
     "HardSigmoid": {6: hard_sigmoid},
-    "PRelu": {7: prelu},
+    "PRelu": {7: elementwise.prelu},
     "Gelu": {20: gelu},
     "Swish": {24: swish},
     "Mish": {18: mish},
-    "Softsign": {1: softsign},
+    "Softsign": {1: elementwise.softsign},
     "ThresholdedRelu": {10: thresholded_relu},
     "Shrink": {9: shrink},
     "Clip": {6: clip_6, 11: clip_11},

@@ -15,6 +15,7 @@ from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.random_numbers import Draw, drawn, normal, uniform
 from tensorkiln.frontend.graph.values import Val
+from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
 from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.relax import Constant
@@ -132,7 +133,7 @@ def multinomial(
 # -- dropout ----------------------------------------------------------------------------------
 
 
-def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
+def dropout(g: OnnxContext, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
     """Dropout at inference: the operand itself, and if the mask is used, a mask of all true."""
     if not any(g.outputs[1:]):
         return (x,)
@@ -140,7 +141,7 @@ def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
 
 
 def dropout_12(
-    g: Context,
+    g: OnnxContext,
     x: Val,
     ratio: Val | None = None,
     training: Val | None = None,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.graph.context import Context
+from tensorkiln.frontend.graph.cumulative import cumulative as running_reduction
+from tensorkiln.frontend.graph.movement import flip
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Importer, Int, Ints, Table
-from tensorkiln.ir.expr import int_value
 
 
 def _reduce(g: Context, name: str, x: Val, axes: tuple[int, ...], keepdims: bool) -> Val:
@@ -83,18 +84,10 @@ def arg(name: str) -> Importer:
         if not select_last_index:
             return g.emit(name, x, axis=at, keepdims=bool(keepdims))
         last = g.dims.simplify(g.shape(x)[at] - 1)
-        index = g.emit(name, _flipped(g, x, at), axis=at, keepdims=bool(keepdims))
+        index = g.emit(name, flip(g, x, at), axis=at, keepdims=bool(keepdims))
         return g.emit("sub", g.reshape(g.shape_value([last]), ()), index)
 
     return run
-
-
-def _flipped(g: Context, x: Val, axis: int) -> Val:
-    """`x` reversed along one dimension."""
-    rank, shape = g.rank(x), g.shape(x)
-    begin = tuple(shape[i] - 1 if i == axis else 0 for i in range(rank))
-    strides = tuple(-1 if i == axis else 1 for i in range(rank))
-    return g.emit("slice", x, begin=begin, strides=strides, shape=shape)
 
 
 def softmax_1(name: str) -> Importer:
@@ -120,60 +113,16 @@ def softmax_13(name: str) -> Importer:
     return run
 
 
-# Up to this extent a cumulative sum looks at all pairs of elements; a longer one is made of blocks.
-_BLOCK = 64
-
-
-def cumulative(name: str, unit: int) -> Importer:
-    """The importer of CumSum or CumProd, the reduction `name` of x[j] over j <= i; over j < i if
-    `exclusive`, j >= i if `reverse`, j > i if both. Of nothing it is `unit`."""
+def cumulative(name: str) -> Importer:
+    """The importer of CumSum or CumProd, the reduction `name` of the elements up to each one."""
 
     def run(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
-        rank = g.rank(x)
-        at = g.axis(int(g.scalar(axis, "axis")), rank)
-        last = [i for i in range(rank) if i != at] + [at]
-        moved = g.transpose(x, last)
-        if reverse:
-            moved = _flipped(g, moved, rank - 1)
-        total = _running(g, name, unit, moved, bool(exclusive))
-        if reverse:
-            total = _flipped(g, total, rank - 1)
-        return g.transpose(total, [last.index(i) for i in range(rank)])
+        number = int(g.scalar(axis, "axis"))
+        return running_reduction(
+            g, name, x, number, exclusive=bool(exclusive), reverse=bool(reverse)
+        )
 
     return run
-
-
-def _running(g: Context, name: str, unit: int, x: Val, exclusive: bool) -> Val:
-    """The reduction of all elements up to each one along the last dimension, or before it.
-
-    A long dimension is divided into blocks: each element is combined with those before it in its
-    block and with what all blocks before give, so that the time is that of `_BLOCK` elements for
-    each element and not quadratic. A symbolic dimension is not divided.
-    """
-    rank, n = g.rank(x), int_value(g.shape(x)[-1])
-    if n is None or n <= _BLOCK:
-        return _masked(g, name, unit, x, exclusive)
-    lead, blocks = g.shape(x)[:-1], -(-n // _BLOCK)
-    after = (*[0] * (rank - 1), blocks * _BLOCK - n)
-    whole = g.emit("pad", x, before=(0,) * rank, after=after, value=unit)
-    wide = g.reshape(whole, (*lead, blocks, _BLOCK))
-    inside = _masked(g, name, unit, wide, exclusive)
-    each = g.emit(name, wide, axes=(rank,), keepdims=False)
-    before = g.reshape(_running(g, name, unit, each, True), (*lead, blocks, 1))
-    joined = g.emit("add" if name == "sum" else "mul", inside, before)
-    flat = g.reshape(joined, (*lead, blocks * _BLOCK))
-    return g.emit("slice", flat, begin=(0,) * rank, strides=(1,) * rank, shape=(*lead, n))
-
-
-def _masked(g: Context, name: str, unit: int, x: Val, exclusive: bool) -> Val:
-    """`_running` with a mask over all pairs of elements."""
-    n = g.shape(x)[-1]
-    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-    i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
-    keep = g.emit("less" if exclusive else "less_equal", j, i)
-    wide = g.reshape(x, (*g.shape(x)[:-1], 1, n))
-    masked = g.emit("where", keep, wide, g.like(unit, x))
-    return g.emit(name, masked, axes=(g.rank(x),), keepdims=False)
 
 
 def hardmax_1(g: Context, x: Val, *, axis: Int = 1) -> Val:
@@ -189,9 +138,7 @@ def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
     at = g.axis(axis, g.rank(x))
     best = g.emit("argmax", x, axis=at, keepdims=True)
     n = g.shape(x)[at]
-    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
-    shape = [n if i == at else 1 for i in range(g.rank(x))]
-    return g.cast(g.emit("equal", best, g.reshape(index, shape)), g.dtype(x))
+    return g.cast(g.emit("equal", best, g.iota(n, g.rank(x), at)), g.dtype(x))
 
 
 OURS = {
@@ -213,6 +160,6 @@ TABLE: Table = {
     "Softmax": {1: softmax_1("softmax"), 13: softmax_13("softmax")},
     "LogSoftmax": {1: softmax_1("log_softmax"), 13: softmax_13("log_softmax")},
     "Hardmax": {1: hardmax_1, 13: hardmax_13},
-    "CumSum": {11: cumulative("sum", 0)},
-    "CumProd": {26: cumulative("prod", 1)},
+    "CumSum": {11: cumulative("sum")},
+    "CumProd": {26: cumulative("prod")},
 }

@@ -11,12 +11,12 @@ import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.grid_sample import Sampler, read_corner
+from tensorkiln.frontend.graph.indexing import flat_offset
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
+from tensorkiln.frontend.graph.windows import Windows
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
-from tensorkiln.frontend.onnx.ops_grid import Sampler, read_corner
-from tensorkiln.frontend.onnx.ops_index import linear
-from tensorkiln.frontend.onnx.windows import Windows
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.ops.window import Window
 
@@ -94,7 +94,9 @@ def roi_align_16(
     for (y, wy), (at, wx) in itertools.product(*lines):
         tall, wide = g.shape(y)[1], g.shape(at)[1]
         places = (batch, g.reshape(y, (count, tall, 1)), g.reshape(at, (count, 1, wide)))
-        read = g.emit("take", rows, linear(g, places, (samples, *extents)), axis=0, outside="clamp")
+        read = g.emit(
+            "take", rows, flat_offset(g, places, (samples, *extents)), axis=0, outside="clamp"
+        )
         weight = g.emit("mul", g.reshape(wy, (count, tall, 1)), g.reshape(wx, (count, 1, wide)))
         weight = g.cast(g.reshape(weight, (count, tall, wide, 1)), g.dtype(x))
         parts.append(g.emit("mul", read, weight))
@@ -226,7 +228,7 @@ def deform_conv(
     count = int_value(channels)
     if count is None or count != inner * group or count % offset_group or outputs % group:
         raise malformed(f"group={group}, offset_group={offset_group} for {count} channels")
-    windows = Windows(kernel, strides, dilations, pads, "NOTSET", False).along(g, x)
+    windows = Windows(kernel, strides, dilations, pads).along(g, x)
     taps = kernel[0] * kernel[1]
     height, width = (w.count(n) for w, n in zip(windows, g.shape(x)[2:], strict=True))
     offset = g.fitted(offset, (samples, offset_group * taps * 2, height, width))

@@ -1,32 +1,17 @@
-"""Resize and Upsample, one axis at a time: a gather (nearest), or a blend of two elements (linear),
-of four (cubic), or of all that a smaller picture covers (antialias)."""
+"""Resize and Upsample."""
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import product
-
-import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import elements, extents_of, number
-from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.data_extents import elements, extents_of
+from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.resize import Factor, Sampling, resize
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Float, Floats, Int, Ints, Str, Table
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.relax import Constant, RVar
-
-Factor = float | RVar  # a scale; one that data decides is a tensor [1] of float32
-
-# Pairs (coordinate mode, rounding) for which an integer scale k repeats every element k times.
-_REPEATS = {
-    ("asymmetric", "floor"),
-    *product(("half_pixel", "half_pixel_symmetric"), ("round_prefer_floor", "round_prefer_ceil")),
-}
 
 
 def upsample_7(g: Context, x: Val, *, scales: Floats, mode: Str = "nearest") -> Val:
@@ -43,10 +28,12 @@ def upsample_9(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val
 def _factors(g: Context, scales: Val | None) -> list[Factor]:
     """The scale of each dimension, as a tensor [1] of float32 where data decides it."""
     parts = [] if scales is None else elements(g, scales, "scales")
-    return [float(v.array.item()) if isinstance(v, Constant) else _computed(g, v) for v in parts]
+    return [
+        float(v.array.item()) if isinstance(v, Constant) else _run_time_factor(g, v) for v in parts
+    ]
 
 
-def _computed(g: Context, x: Val) -> RVar:
+def _run_time_factor(g: Context, x: Val) -> RVar:
     made = g.value(x)
     assert isinstance(made, RVar)
     return made
@@ -55,7 +42,7 @@ def _computed(g: Context, x: Val) -> RVar:
 def _upsampled(g: Context, x: Val, scales: Sequence[Factor], mode: str) -> Val:
     if mode not in ("nearest", "linear"):
         raise malformed(f"mode={mode!r}; expected 'nearest' or 'linear'")
-    return _resize(g, x, range(g.rank(x)), scales, None, Sampling(mode, "asymmetric", "floor"))
+    return resize(g, x, range(g.rank(x)), scales, None, Sampling(mode, "asymmetric", "floor"))
 
 
 def resize_10(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
@@ -107,7 +94,7 @@ def resize_11(
     )
     if keep_aspect_ratio_policy != "stretch" and not factors:
         factors, new = _in_proportion(g, x, where, new, keep_aspect_ratio_policy)
-    return _resize(g, x, where, factors or None, new or None, how)
+    return resize(g, x, where, factors or None, new or None, how)
 
 
 def _in_proportion(
@@ -137,344 +124,7 @@ def _computed_proportion(
     ratios = g.emit("div", g.cast(g.shape_value(sizes), "float32"), had)
     scale = g.emit("min" if policy == "not_larger" else "max", ratios, axes=(0,), keepdims=True)
     new = g.emit("floor", g.emit("add", g.emit("mul", had, scale), g.const(0.5, "float32")))
-    return [_computed(g, scale)] * len(axes), extents_of(g, g.cast(new, "int64"), "sizes")
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How elements are read between elements: the attributes of Resize. `roi`, for
-    `tf_crop_and_resize`, has the starts of all dimensions, then the ends, as parts of them."""
-
-    mode: str
-    coordinates: str
-    rounding: str = "round_prefer_floor"
-    cubic: float = -0.75
-    antialias: bool = False
-    exclude_outside: bool = False
-    outside: float = 0.0
-    roi: Sequence[float] | None = None
-
-    def cropped(self, k: int) -> tuple[float, float] | None:
-        """Start and end along dimension number `k` of those that are resized."""
-        if self.roi is None:
-            return None
-        return self.roi[k], self.roi[k + len(self.roi) // 2]
-
-
-def _resize(
-    g: Context,
-    x: Val,
-    axes: Sequence[int],
-    scales: Sequence[Factor] | None,
-    sizes: Sequence[Expr] | None,
-    how: Sampling,
-) -> Val:
-    """Resized along one dimension after another. With scales and sizes, sizes are the extents."""
-    if how.mode not in ("nearest", "linear", "cubic"):
-        raise malformed(f"mode={how.mode!r}; expected 'nearest', 'linear' or 'cubic'")
-    for given in (scales, sizes):
-        numbers = [int_value(v) if isinstance(v, Expr) else v for v in given or ()]
-        wrong = any(isinstance(v, int | float) and v <= 0 for v in numbers)
-        if given is not None and (len(given) != len(axes) or wrong):
-            raise malformed(f"{numbers} for {len(axes)} dimensions")
-    dtype = g.dtype(x)
-    whole = how.mode != "nearest" and not g.type(x).dtype.is_float
-    x = g.cast(x, "float32") if whole else x
-    for k, axis in enumerate(axes):
-        extent, scale = g.shape(x)[axis], scales[k] if scales is not None else None
-        same = scale == 1 if sizes is None else g.dims.same(sizes[k], extent)
-        if same and how.cropped(k) in (None, (0.0, 1.0)):
-            continue
-        new = sizes[k] if sizes is not None else _scaled(g, extent, scale or 1.0)
-        if (int_value(new) or 0) > LONGEST:
-            raise unsupported(
-                f"{int_value(new)} elements along dimension {axis}: at most {LONGEST}"
-            )
-        x = _along(g, x, axis, new, scale, how, how.cropped(k))
-    # The blend of integers is rounded, as casting saturates.
-    return g.cast(g.emit("round", x), dtype) if whole else x
-
-
-def _along(
-    g: Context,
-    x: Val,
-    axis: int,
-    new: Expr,
-    scale: Factor | None,
-    how: Sampling,
-    crop: tuple[float, float] | None,
-) -> Val:
-    """`x` resized along one dimension to the extent `new`."""
-    n, old = int_value(new), int_value(g.shape(x)[axis])
-    exact = how.mode == "nearest" and (how.coordinates, how.rounding) in _REPEATS
-    if exact and isinstance(scale, float | int) and scale == int(scale) and old is None:
-        return _repeat(g, x, axis, int(scale))
-    if n is None or old is None or isinstance(scale, RVar):
-        if how.antialias or crop is not None:
-            what = "antialias=1" if how.antialias else f"{how.coordinates!r}"
-            if isinstance(scale, RVar) or g.dims.is_computed(new):
-                raise unsupported(f"{what} of sizes that are computed from data")
-            raise unsupported(f"{what} over a symbolic dimension", "freeze={name: size}")
-        where = _computed_positions(g, g.shape(x)[axis], new, scale, how.coordinates)
-        if how.mode == "nearest":
-            return _pick_computed(g, x, axis, where, how.rounding)
-        return _blend_computed(g, x, axis, where, how)
-    at = _positions(old, n, scale, how.coordinates, crop)
-    if how.mode == "nearest":
-        y = _pick(g, x, axis, at, how.rounding)
-    else:
-        y = _blend(g, x, axis, at, how, scale or n / old)
-    if crop is None:
-        return y
-    shape = [-1 if i == axis else 1 for i in range(g.rank(x))]
-    inside = ((at >= 0) & (at <= old - 1)).reshape(shape)
-    return (
-        y if inside.all() else g.emit("where", g.const(inside, "bool"), y, g.like(how.outside, y))
-    )
-
-
-# Elements along a resized dimension: positions are float32, which has no more whole numbers.
-LONGEST = 1 << 24
-
-
-def _scaled(g: Context, extent: Expr, scale: Factor) -> Expr:
-    """floor(extent * scale); for a symbolic extent the scale must be a fraction with a denominator
-    of at most 64, up to float32 rounding, or decided by data."""
-    old = int_value(extent)
-    if isinstance(scale, RVar):
-        size = g.emit("floor", g.emit("mul", _number(g, extent), scale))
-        return number(g, g.cast(size, "int64"), "scales")
-    if old is not None:
-        return IntImm(min(math.floor(old * scale), LONGEST + 1))
-    ratio = Fraction(scale).limit_denominator(64)
-    if np.float32(ratio) != np.float32(scale):
-        raise unsupported(
-            f"scale={scale} of a symbolic dimension", "fractions such as 1/2 work, or freeze it"
-        )
-    return g.dims.simplify(extent * ratio.numerator // ratio.denominator)
-
-
-def _repeat(g: Context, x: Val, axis: int, k: int) -> Val:
-    """Repeat every element `k` times along a dimension: [a, b] gives [a, a, b, b] for k = 2."""
-    dims = g.shape(x)
-    wide = g.reshape(x, (*dims[: axis + 1], 1, *dims[axis + 1 :]))
-    shape = (*dims[: axis + 1], IntImm(k), *dims[axis + 1 :])
-    many = g.emit("broadcast_to", wide, shape=shape)
-    return g.reshape(many, (*dims[:axis], dims[axis] * k, *dims[axis + 1 :]))
-
-
-def _computed_positions(g: Context, old: Expr, new: Expr, scale: Factor | None, mode: str) -> Val:
-    """Like `_positions`, as float32 operators, for an extent that is known only at run time."""
-
-    def f(op: str, a: Val | float, b: Val | float) -> Val:
-        return g.emit(op, *(g.const(v, "float32") if isinstance(v, float) else v for v in (a, b)))
-
-    i = g.emit("arange", start=0, step=1, count=new, dtype="float32")
-    had, made = _number(g, old), _number(g, new)
-    factor: Val = f("div", made, had)
-    if scale is not None:
-        factor = scale if isinstance(scale, RVar) else g.const(scale, "float32")
-    half = f("sub", f("div", f("add", i, 0.5), factor), 0.5)
-    match mode:
-        case "asymmetric":
-            return f("div", i, factor)
-        case "half_pixel":
-            return half
-        case "pytorch_half_pixel":
-            return f("mul", half, _several(g, made))
-        case "align_corners":
-            length = made if scale is None else f("mul", factor, had)
-            last = f("maximum", f("sub", length, 1.0), 1.0)
-            return f("mul", f("div", f("mul", i, f("sub", had, 1.0)), last), _several(g, made))
-        case "half_pixel_symmetric":
-            cut = f("sub", 1.0, f("div", made, f("mul", factor, had)))
-            return f("add", f("mul", f("div", had, 2.0), cut), half)
-    raise malformed(f"coordinate_transformation_mode={mode!r}")
-
-
-def _number(g: Context, extent: Expr) -> Val:
-    """An extent as a tensor [1] of float32."""
-    return g.emit("arange", start=extent, step=1, count=1, dtype="float32")
-
-
-def _several(g: Context, count: Val) -> Val:
-    """1.0 if `count` is greater than 1, else 0.0: a factor that moves a single position to 0."""
-    return g.cast(g.emit("greater", count, g.const(1, "float32")), "float32")
-
-
-def _pick_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val:
-    half = g.const(0.5, "float32")
-    match rounding:
-        case "floor" | "ceil":
-            index = g.emit(rounding, at)
-        case "round_prefer_floor":
-            index = g.emit("ceil", g.emit("sub", at, half))
-        case "round_prefer_ceil":
-            index = g.emit("floor", g.emit("add", at, half))
-        case _:
-            raise malformed(f"nearest_mode={rounding!r}")
-    return g.emit("take", x, _inside(g, index, g.shape(x)[axis]), axis=axis, outside="clamp")
-
-
-def _inside(g: Context, index: Val, extent: Expr) -> Val:
-    """Indices as int64 clamped to [0, extent - 1]; `take` would count negative ones from the
-    end."""
-    return g.cast(_clipped(g, index, extent), "int64")
-
-
-def _clipped(g: Context, at: Val, extent: Expr) -> Val:
-    last = g.emit("sub", _number(g, extent), g.const(1, "float32"))
-    return g.emit("minimum", g.emit("maximum", at, g.const(0, "float32")), last)
-
-
-def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Val:
-    """Like `_blend`, for positions computed at run time."""
-    extent, rank = g.shape(x)[axis], g.rank(x)
-    if how.mode == "linear" and not how.exclude_outside:
-        at = _clipped(g, at, extent)
-    low = g.emit("floor", at)
-    count = g.shape(at)[0]
-    t = g.emit("sub", at, low)
-    taps = range(-1, 3) if how.mode == "cubic" else range(2)
-    parts = [g.emit("add", low, g.const(k, "float32")) for k in taps]
-    weights = [_weight(g, t, k, how) for k in taps]
-    if how.exclude_outside:
-        inside = [g.emit("equal", _clipped(g, v, extent), v) for v in parts]
-        weights = [
-            g.emit("mul", w, g.cast(m, "float32")) for w, m in zip(weights, inside, strict=True)
-        ]
-        total = functools.reduce(lambda a, b: g.emit("add", a, b), weights)
-        weights = [g.emit("div", w, total) for w in weights]
-    column = [count if i == axis else 1 for i in range(rank)]
-    read = [
-        g.emit(
-            "mul",
-            g.emit("take", x, _inside(g, v, extent), axis=axis, outside="clamp"),
-            g.cast(g.reshape(w, column), g.dtype(x)),
-        )
-        for v, w in zip(parts, weights, strict=True)
-    ]
-    return functools.reduce(lambda a, b: g.emit("add", a, b), read)
-
-
-def _weight(g: Context, t: Val, tap: int, how: Sampling) -> Val:
-    """The weight of the element `tap` places after the one before a position, `t` after that."""
-    far = g.emit("abs", g.emit("sub", g.const(tap, "float32"), t))
-    if how.mode == "linear":
-        return g.emit("sub", g.const(1, "float32"), far)
-    a, total = how.cubic, g.const(0, "float32")
-    near = tap in (0, 1)
-    factors = (a + 2, -(a + 3), 0, 1) if near else (a, -5 * a, 8 * a, -4 * a)
-    result: Val = total
-    for factor in factors:
-        result = g.emit("add", g.emit("mul", result, far), g.const(factor, "float32"))
-    return result
-
-
-def _positions(
-    old: int, new: int, factor: float | None, mode: str, crop: tuple[float, float] | None
-) -> np.ndarray:
-    """The source position, a fraction, of every output element; `factor` is None if the node gives
-    sizes."""
-    # In float32, as other runtimes compute it, so that ties round in the same direction.
-    i, scale = np.arange(new, dtype=np.float32), np.float32(factor or new / old)
-    match mode:
-        case "asymmetric":
-            return i / scale
-        case "half_pixel":
-            return (i + 0.5) / scale - 0.5
-        case "pytorch_half_pixel":
-            return (i + 0.5) / scale - 0.5 if new > 1 else np.zeros(new)
-        case "align_corners":
-            # The standard takes the unrounded length when a scale is given.
-            last = np.float32(new - 1) if factor is None else scale * old - 1
-            return i * np.float32(old - 1) / last if new > 1 else np.zeros(new)
-        case "half_pixel_symmetric":
-            offset = np.float32(old / 2) * (1 - new / (scale * old))
-            return offset + (i + 0.5) / scale - 0.5
-        case "tf_crop_and_resize" if crop is not None:
-            start, size = crop[0] * (old - 1), (crop[1] - crop[0]) * (old - 1)
-            steps = new - 1 if factor is None else factor * old - 1
-            if steps <= 0:
-                return np.full(new, start + size / 2)
-            return start + np.arange(new) * size / steps
-    raise malformed(f"coordinate_transformation_mode={mode!r}")
-
-
-def _pick(g: Context, x: Val, axis: int, at: np.ndarray, rounding: str) -> Val:
-    match rounding:
-        case "floor":
-            index = np.floor(at)
-        case "ceil":
-            index = np.ceil(at)
-        case "round_prefer_floor":
-            index = np.ceil(at - 0.5)
-        case "round_prefer_ceil":
-            index = np.floor(at + 0.5)
-        case _:
-            raise malformed(f"nearest_mode={rounding!r}")
-    old = int_value(g.shape(x)[axis]) or 1
-    return g.emit("take", x, g.const(np.clip(index, 0, old - 1), "int64"), axis=axis)
-
-
-def _blend(g: Context, x: Val, axis: int, at: np.ndarray, how: Sampling, scale: float) -> Val:
-    """The weighted sum of the elements around each position; beyond its ends `x` goes on with its
-    last elements, which with `exclude_outside` have no weight."""
-    old, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
-    index, weight = _taps(at, how, scale)
-    if how.exclude_outside:
-        weight = np.where((index >= 0) & (index < old), weight, 0)
-        total = weight.sum(1, keepdims=True)
-        weight = weight / np.where(total == 0, 1, total)
-    index = np.clip(index, 0, old - 1)
-    if index.shape[1] > 4:
-        return _as_product(g, x, axis, index, weight)
-    shape = [-1 if i == axis else 1 for i in range(rank)]
-    parts = [
-        g.emit(
-            "mul",
-            g.emit("take", x, g.const(index[:, k], "int64"), axis=axis),
-            g.const(weight[:, k].reshape(shape), dtype),
-        )
-        for k in range(index.shape[1])
-    ]
-    return functools.reduce(lambda a, b: g.emit("add", a, b), parts)
-
-
-def _as_product(g: Context, x: Val, axis: int, index: np.ndarray, weight: np.ndarray) -> Val:
-    """The sum of many weighted elements as a product with a matrix of the weights."""
-    matrix = np.zeros((int_value(g.shape(x)[axis]) or 1, len(index)))
-    for k in range(index.shape[1]):
-        np.add.at(matrix, (index[:, k], np.arange(len(index))), weight[:, k])
-    order = [i for i in range(g.rank(x)) if i != axis] + [axis]
-    lead = [g.shape(x)[i] for i in order[:-1]]
-    rows = g.reshape(g.transpose(x, order), (g.dims.product(lead), g.shape(x)[axis]))
-    y = g.reshape(g.emit("linear", rows, g.const(matrix, g.dtype(x))), (*lead, len(index)))
-    return g.transpose(y, [order.index(i) for i in range(g.rank(x))])
-
-
-def _taps(at: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights [positions, taps] of the elements that are read for each position.
-
-    With `antialias` a smaller picture reads all elements that a new one covers.
-    """
-    low = np.floor(at)
-    t = (at - low)[:, None]
-    reach = 2 if how.mode == "cubic" else 1
-    shrink = min(scale, 1.0) if how.antialias else 1.0
-    first = math.floor(-reach / shrink) + 1
-    taps = np.arange(first, 2 - first)
-    far = np.abs(taps - t) * shrink
-    if how.mode == "linear":
-        weight = np.clip(1 - far, 0, 1)
-    else:
-        a = how.cubic
-        near = ((a + 2) * far - (a + 3)) * far * far + 1
-        more = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
-        weight = np.where(far <= 1, near, np.where(far < 2, more, 0))
-    if how.antialias:
-        weight = weight / weight.sum(1, keepdims=True)
-    return (low[:, None] + taps).astype(np.int64), weight
+    return [_run_time_factor(g, scale)] * len(axes), extents_of(g, g.cast(new, "int64"), "sizes")
 
 
 TABLE: Table = {

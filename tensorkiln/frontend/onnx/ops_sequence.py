@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table, TypeOf
 from tensorkiln.frontend.onnx.held import ABSENT, Absent, Held, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow, element_type
-from tensorkiln.frontend.onnx.scan import stacked
 from tensorkiln.frontend.onnx.texts import Texts
 from tensorkiln.ir.expr import as_expr, int_value
 
@@ -95,7 +95,7 @@ def concat_from_sequence(g: Context, xs: Held, *, axis: Int, new_axis: Int = 0) 
     if not items:
         raise malformed("the sequence is empty")
     if new_axis:
-        return stacked(g, items, axis)
+        return stack(g, items, axis)
     at = g.axis(axis, g.rank(items[0]))
     return items[0] if len(items) == 1 else g.emit("concat", *items, axis=at)
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph import movement
+from tensorkiln.frontend.graph.broadcast import broadcast
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import (
     dynamic,
@@ -22,6 +23,7 @@ from tensorkiln.frontend.graph.data_extents import (
 )
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
+from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import (
     Array,
     Float,
@@ -156,21 +158,12 @@ def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
     return g.transpose(x, order)
 
 
-def concat(g: Context, x: Val, *more: Val, axis: Int) -> Val:
-    """Concatenate operands along one dimension."""
-    at = g.axis(axis, g.rank(x))
-    dtypes = {g.dtype(v) for v in (x, *more)}
-    if len(dtypes) > 1:
-        raise malformed(f"operands have different element types: {', '.join(sorted(dtypes))}")
-    return g.emit("concat", x, *more, axis=at) if more else x
-
-
-def split_2(g: Context, x: Val, *, axis: Int = 0, split: Ints | None = None) -> list[Val]:
+def split_2(g: OnnxContext, x: Val, *, axis: Int = 0, split: Ints | None = None) -> list[Val]:
     """Split with the extents of the parts as an attribute; without it, into equal parts."""
     return _split(g, x, axis, split, len(g.outputs))
 
 
-def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
+def split_13(g: OnnxContext, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
     """Split with the extents of the parts as an operand."""
     if split is not None and is_computed(g, split):
         return _split_by_data(g, x, axis, split)
@@ -179,7 +172,12 @@ def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> 
 
 
 def split_18(
-    g: Context, x: Val, split: Val | None = None, *, axis: Int = 0, num_outputs: Int | None = None
+    g: OnnxContext,
+    x: Val,
+    split: Val | None = None,
+    *,
+    axis: Int = 0,
+    num_outputs: Int | None = None,
 ) -> list[Val]:
     """Split with the extents of the parts as an operand, or into `num_outputs` equal parts of which
     the last may be smaller: 10 into 4 gives 3, 3, 3, 1."""
@@ -194,7 +192,7 @@ def split_18(
 
 
 def _split(
-    g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int, uneven: bool = False
+    g: OnnxContext, x: Val, axis: int, parts: Sequence[int] | None, count: int, uneven: bool = False
 ) -> list[Val]:
     if not g.rank(x):
         raise malformed("the operand is a scalar")
@@ -229,7 +227,7 @@ def _split(
     return outs
 
 
-def _split_by_data(g: Context, x: Val, axis: int, split: Val) -> list[Val]:
+def _split_by_data(g: OnnxContext, x: Val, axis: int, split: Val) -> list[Val]:
     """Split into parts whose extents data decides."""
     at, shape = g.axis(axis, g.rank(x)), g.shape(x)
     if g.rank(split) != 1 or int_value(g.shape(split)[0]) != len(g.outputs):
@@ -266,49 +264,9 @@ def expand(g: Context, x: Val, shape: Val) -> Val:
     return broadcast(g, x, target)
 
 
-def broadcast(g: Context, x: Val, target: Sequence[Expr]) -> Val:
-    """Broadcast `x` to the common shape of `x` and `target` by NumPy's rule.
-
-    Where one extent is a number other than 1 and the other symbolic, the result has the number.
-    """
-    old = g.shape(x)
-    rank = max(len(old), len(target))
-    a = [IntImm(1)] * (rank - len(old)) + list(old)
-    b = [IntImm(1)] * (rank - len(target)) + list(target)
-    new = tuple(_common(g, p, q) for p, q in zip(a, b, strict=True))
-    return stretched(g, x, new)
-
-
-def _common(g: Context, a: Expr, b: Expr) -> Expr:
-    x, y = int_value(a), int_value(b)
-    if x == 1:
-        return b
-    if y == 1 or g.dims.same(a, b):
-        return a
-    if x is not None and y is not None:
-        raise malformed(f"extents {x} and {y} do not broadcast")
-    if g.dims.is_computed(a) or g.dims.is_computed(b):
-        return a if x is not None else b
-    return (a if x is not None else b) if (x, y) != (None, None) else g.dims.joint((a, b))
-
-
 def tile(g: Context, x: Val, repeats: Val) -> Val:
     """Repeat the whole operand along every dimension; the counts may be symbolic."""
-    counts = extents_of(g, repeats, "repeats")
-    numbers = [int_value(c) for c in counts]
-    if len(counts) != g.rank(x) or any(n is not None and n < 0 for n in numbers):
-        raise malformed(f"repeats={list(map(_count, counts))} for {g.rank(x)} dimensions")
-    if all(n == 1 for n in numbers):
-        return x
-    fixed = tuple(n for n in numbers if n is not None)
-    if len(fixed) == len(counts):
-        return g.emit("tile", x, repeats=fixed)
-    # [a, b] -> [1, a, 1, b] -> [p, a, q, b] -> [p*a, q*b]
-    dims = g.shape(x)
-    thin = [e for d in dims for e in (IntImm(1), d)]
-    wide = tuple(e for c, d in zip(counts, dims, strict=True) for e in (c, d))
-    full = g.emit("broadcast_to", g.reshape(x, thin), shape=wide)
-    return g.reshape(full, [c * d for c, d in zip(counts, dims, strict=True)])
+    return movement.tile(g, x, extents_of(g, repeats, "repeats"))
 
 
 def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
@@ -480,7 +438,7 @@ TABLE: Table = {
     "Squeeze": {1: squeeze_1, 13: squeeze_13},
     "Unsqueeze": {1: unsqueeze_1, 13: unsqueeze_13},
     "Transpose": {1: transpose},
-    "Concat": {4: concat},
+    "Concat": {4: movement.concat},
     "Split": {2: split_2, 13: split_13, 18: split_18},
     "Expand": {8: expand},
     "Tile": {6: tile},

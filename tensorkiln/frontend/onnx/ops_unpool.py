@@ -1,54 +1,16 @@
-"""Where the maxima of windows lie, and pictures made of maxima and these places."""
+"""MaxUnpool: pictures made of maxima and the places of these."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
+from tensorkiln.frontend.graph.padding import pad
+from tensorkiln.frontend.graph.scattering import scatter_along
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Ints, Table
-from tensorkiln.frontend.onnx.ops_pad import pad
-from tensorkiln.frontend.onnx.ops_scatter import least, scattered
-from tensorkiln.ir.expr import as_expr, int_value
-from tensorkiln.ops.window import Window
-
-
-def max_indices(g: Context, x: Val, windows: Sequence[Window], column_major: bool) -> Val:
-    """The places in x [N, C, ...], as if it were flat, of the first maximum of each window;
-    `column_major` counts within a picture with the first spatial dimension fastest."""
-    shape = g.static(x, "the operand")
-    extents, n = shape[2:], len(windows)
-    flat = np.zeros((1,) * (2 * n), np.int64)
-    named = np.zeros((1,) * (2 * n), np.int64)
-    inside = np.ones((1,) * (2 * n), bool)
-    counts = []
-    for i, (w, size) in enumerate(zip(windows, extents, strict=True)):
-        counts.append(int_value(w.count(size)) or 0)
-        at = np.arange(counts[i])[:, None] * w.stride - w.before
-        at = at + np.arange(w.kernel) * w.dilation
-        at = at.reshape(
-            [counts[i] if j == i else w.kernel if j == n + i else 1 for j in range(2 * n)]
-        )
-        inside = inside & (at >= 0) & (at < size)
-        flat = flat + at * int(np.prod(extents[i + 1 :]))
-        named = named + at * int(
-            np.prod(extents[:i]) if column_major else np.prod(extents[i + 1 :])
-        )
-    size, places = int(np.prod(extents)), int(np.prod(counts))
-    table = np.where(inside, flat, size).reshape(places, -1)
-    wide = pad(
-        g, g.reshape(x, (*shape[:2], size)), (0, 1), (2,), "constant", least(g.type(x).dtype)
-    )
-    read = g.emit("take", wide, g.const(table, "int64"), axis=2)
-    first = g.emit("argmax", read, axis=3, keepdims=False)
-    starts = np.arange(places).reshape(1, 1, -1) * table.shape[1]
-    names = g.const(named.reshape(-1), "int64")
-    own = g.emit("take", names, g.emit("add", first, g.const(starts, "int64")), axis=0)
-    planes = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * size
-    return g.reshape(g.emit("add", own, g.const(planes, "int64")), (*shape[:2], *counts))
+from tensorkiln.ir.expr import as_expr
 
 
 def max_unpool(
@@ -82,7 +44,7 @@ def max_unpool(
     places = g.reshape(g.cast(indices, "int64"), (*shape[:2], count))
     local = g.emit("sub", places, g.const(planes, "int64"))
     zeros = g.emit("full", shape=(*shape[:2], size), value=0.0, dtype=g.dtype(x))
-    y = scattered(g, zeros, local, g.reshape(x, (*shape[:2], count)), "none")
+    y = scatter_along(g, zeros, local, g.reshape(x, (*shape[:2], count)), "none")
     y = g.reshape(y, (*shape[:2], *extents))
     if output_shape is None:
         return y

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tensorkiln.frontend.onnx import (
     ops_attention,
-    ops_deep,
+    ops_col2im,
     ops_determinant,
     ops_dynamic,
     ops_einsum,
@@ -44,7 +44,7 @@ IMPORTERS: Table = {
     **ops_scatter.TABLE,
     **ops_reduce.TABLE,
     **ops_window.TABLE,
-    **ops_deep.TABLE,
+    **ops_col2im.TABLE,
     **ops_ngram.TABLE,
     **ops_determinant.TABLE,
     **ops_random.TABLE,

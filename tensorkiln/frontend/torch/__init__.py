@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorkiln.base.errors import UserError, nearest
@@ -30,6 +30,7 @@ def from_torch(
     example_inputs: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    from_onnx: Callable[..., IRModule],
     dynamic_shapes: Any = None,
     freeze: Mapping[str, int] | None = None,
     input_names: Sequence[str] | None = None,
@@ -55,7 +56,8 @@ def from_torch(
 
     Buffers that the model changes are refused by name, or with `state="arguments"` they are
     parameters after the inputs, and their new values results after the outputs, `new_<name>`.
-    `via="onnx"` goes through torch's ONNX exporter instead, and names are the exporter's.
+    `via="onnx"` goes through torch's ONNX exporter and `from_onnx`, the importer of ONNX models,
+    instead, and names are the exporter's.
     `seed`, from 0 to 2**32-1, is for random numbers, which are constants: those of
     `numpy.random.RandomState(seed)` in the order of the program. Without one they are refused.
 
@@ -93,7 +95,7 @@ def from_torch(
             }.items():
                 if asked:
                     raise UserError(f'{option} needs via="export"', code="bad-option")
-            return _by_onnx(module, args, named, dynamic_shapes, freeze, names)
+            return _by_onnx(module, args, named, dynamic_shapes, freeze, names, from_onnx)
         return _by_export(module, args, named, dynamic_shapes, freeze, names, state, seed)
     finally:
         for m, training in modes:
@@ -222,6 +224,7 @@ def _by_onnx(
     dynamic_shapes: Any,
     freeze: Mapping[str, int] | None,
     names: dict[str, list[str] | None],
+    from_onnx: Callable[..., IRModule],
 ) -> IRModule:
     from tensorkiln.frontend.torch.via_onnx import exported, imported
 
@@ -230,4 +233,4 @@ def _by_onnx(
     check_count("input_names", names["input_names"], graph.inputs)
     check_count("output_names", names["output_names"], graph.outputs)
     check_open(args, dynamic_shapes, graph.inputs)
-    return imported(module, program, freeze)
+    return imported(module, program, freeze, from_onnx)

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tensorkiln.frontend.graph.fourier import transform
 from tensorkiln.frontend.graph.issues import unsupported
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx.ops_fourier import transform
 from tensorkiln.frontend.torch.aten_math import atan2
 from tensorkiln.frontend.torch.aten_reduce import vector_norm
 from tensorkiln.frontend.torch.complex_values import Complex, is_complex

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tensorkiln.frontend.graph.attention import attention
 from tensorkiln.frontend.graph.issues import unsupported
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_attention
 from tensorkiln.frontend.torch.aten_nn import linear_of
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.dispatch import AtenTable
@@ -51,8 +51,7 @@ def _attention(
     for k, x in enumerate(operands):
         w, b = (g.sliced(v, 0, g.dims.simplify(width * k), width) for v in packed)
         parts.append(_heads(g, linear_of(g, x, w, b), heads))
-    g.outputs = ("y",)
-    made: Val = ops_attention.attention(g, parts[0], parts[1], parts[2], mask)[0]
+    made, _ = attention(g, *parts, mask)
     samples, h, length, depth = g.shape(made)
     turned = g.transpose(made, (0, 2, 1, 3))
     joined = g.reshape(turned, (samples, length, g.dims.product((h, depth))))

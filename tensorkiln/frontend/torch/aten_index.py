@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorkiln.frontend.graph.indexing import (
+    constant_elements,
+    flat_offset,
+    gather_elements,
+    nonnegative,
+    with_elements,
+)
 from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.scattering import (
+    identity_element,
+    scatter_elements,
+    scatter_rows,
+)
+from tensorkiln.frontend.graph.top_k import top_k
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_index, ops_scatter
-from tensorkiln.frontend.onnx.ops_index import linear, wrapped
 from tensorkiln.frontend.torch.aten_dynamic import without_masks
 from tensorkiln.frontend.torch.aten_math import floored
 from tensorkiln.frontend.torch.aten_reduce import cumulated
@@ -68,7 +79,7 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
     rest = [d for d in range(g.rank(x)) if d not in spots]
     moved = g.transpose(x, [*spots, *rest])
     extents = g.shape(x)
-    places = linear(
+    places = flat_offset(
         g,
         [_place(g, part, extents[s]) for part, s in zip(parts, spots, strict=True)],
         [extents[s] for s in spots],
@@ -87,13 +98,13 @@ def index(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> Val:
 
 def _place(g: AtenContext, index: Val, extent: Expr) -> Val:
     """An index as one that is not negative: here negative ones count from the end."""
-    return wrapped(g, g.inside(index, extent), extent)
+    return nonnegative(g, g.inside(index, extent), extent)
 
 
 def _holding(g: AtenContext, x: Val, spots: Sequence[int], parts: Sequence[Val]) -> Val:
     """`x`, of which a call must be large enough for the indices that are constant."""
     for spot, part in zip(spots, parts, strict=True):
-        x = ops_index.holding(g, x, spot, ops_index.values(part))
+        x = with_elements(g, x, spot, constant_elements(part))
     return x
 
 
@@ -122,7 +133,7 @@ def index_put(
         g.spread(_place(g, part, extents[s]), common) for part, s in zip(parts, spots, strict=True)
     ]
     moved = g.transpose(x, order)
-    made = ops_scatter.put_rows(g, moved, columns, updates, "add" if accumulate else "none")
+    made = scatter_rows(g, moved, columns, updates, "add" if accumulate else "none")
     return g.transpose(made, [order.index(d) for d in range(g.rank(x))])
 
 
@@ -178,7 +189,7 @@ def gather(g: AtenContext, x: Val, axis: int, indices: Val, *, sparse_grad: bool
         return g.emit("take", x, g.inside(indices, g.shape(x)[0], negative=False), axis=0)
     at = g.axis(axis, g.rank(x))
     inside = g.inside(indices, g.shape(x)[at], negative=False)
-    return ops_index.gather_elements(g, x, inside, axis=at)
+    return gather_elements(g, x, inside, axis=at)
 
 
 def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, reduction: str) -> Val:
@@ -195,7 +206,7 @@ def _scattered(g: AtenContext, x: Val, axis: int, indices: Val, source: Val, red
     if any(int_value(e) == 0 for e in g.shape(indices)):
         return x
     inside = g.inside(indices, g.shape(x)[g.axis(axis, g.rank(x))], negative=False)
-    return ops_scatter.scatter_elements(g, x, inside, source, axis=axis, reduction=reduction)
+    return scatter_elements(g, x, inside, source, axis=axis, reduction=reduction)
 
 
 def scatter_src(g: AtenContext, x: Val, axis: int, indices: Val, source: Val) -> Val:
@@ -232,7 +243,7 @@ def scatter_reduce(
     count = _scattered(g, g.spread(g.like(0, x), g.shape(x)), axis, indices, ones, "add")
     base = x
     if not include_self:
-        unit = ops_scatter.unit(g, x, known[reduce])
+        unit = identity_element(g, x, known[reduce])
         hit = g.emit("greater", count, g.like(0, x))
         base = g.emit("where", hit, g.spread(unit, g.shape(x)), x)
     made = _scattered(g, base, axis, indices, source, known[reduce])
@@ -290,9 +301,7 @@ def _ordered(g: AtenContext, x: Val, count: int, axis: int, largest: bool) -> Se
         return x, g.const(0, "int64")
     boolean = g.type(x).dtype.is_bool
     y = g.cast(x, "uint8") if boolean else x
-    values, places = ops_scatter.top_k_10(
-        g, y, g.const([count], "int64"), axis=axis, largest=int(largest)
-    )
+    values, places = top_k(g, y, count, axis, largest)
     return g.cast(values, "bool") if boolean else values, places
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tensorkiln.frontend.graph import elementwise
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_math
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.frontend.torch.values import dtype_name
@@ -152,7 +152,7 @@ def fmod(g: AtenContext, a: Operand, b: Operand) -> Val:
 def remainder(g: AtenContext, a: Operand, b: Operand) -> Val:
     """The remainder of a / b with the sign of b."""
     x, y = g.promoted(a, b)
-    return ops_math.mod(g, x, y)
+    return elementwise.floor_mod(g, x, y)
 
 
 def pow_(g: AtenContext, a: Operand, b: Operand) -> Val:
@@ -243,7 +243,7 @@ def isnan(g: AtenContext, x: Val) -> Val:
 
 def isinf(g: AtenContext, x: Val) -> Val:
     """Whether elements are infinite."""
-    return ops_math.is_inf(g, x) if g.type(x).dtype.is_float else isnan(g, x)
+    return elementwise.is_infinite(g, x) if g.type(x).dtype.is_float else isnan(g, x)
 
 
 def bitwise_not(g: AtenContext, x: Val) -> Val:
@@ -266,7 +266,7 @@ def absolute(g: AtenContext, x: Val) -> Val:
 
 def gelu(g: AtenContext, x: Val, *, approximate: str = "none") -> Val:
     """x * Phi(x)"""
-    return ops_math.gelu(g, x, approximate=approximate)
+    return g.emit("gelu", x, approximate=approximate)
 
 
 def elu(g: AtenContext, x: Val, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Val:
@@ -294,7 +294,7 @@ def softplus(g: AtenContext, x: Val, beta: float = 1, threshold: float = 20) -> 
 
 def prelu(g: AtenContext, x: Val, weight: Val) -> Val:
     """x, or weight * x where x <= 0; the weight broadcasts."""
-    return ops_math.prelu(g, x, weight)
+    return elementwise.prelu(g, x, weight)
 
 
 def clamp(g: AtenContext, x: Val, low: Operand = None, high: Operand = None) -> Val:

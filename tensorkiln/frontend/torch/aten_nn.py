@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tensorkiln.frontend.graph import attention as attentions
+from tensorkiln.frontend.graph import grid_sample, normalization, pooling, products
+from tensorkiln.frontend.graph.convolution import conv
 from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.transposed_convolution import conv_transpose
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_attention, ops_grid, ops_layer, ops_pool, ops_window
+from tensorkiln.frontend.graph.windows import Windows
 from tensorkiln.frontend.torch.aten_reduce import variance
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
@@ -24,7 +29,7 @@ Numbers = Sequence[Operand]
 
 def _of_floats(g: AtenContext, a: Val, b: Val) -> Val:
     """A product of two matrices, or of many; weights become those of `linear`."""
-    return ops_layer.matmul(g, a, b)
+    return products.matmul(g, a, b)
 
 
 def mm(g: AtenContext, a: Val, b: Val) -> Val:
@@ -71,7 +76,7 @@ def addmm(
 ) -> Val:
     """beta * bias + alpha * a b"""
     if g.type(a).dtype.is_float:
-        made = ops_layer.gemm(g, a, b, bias, alpha=float(alpha), beta=float(beta))
+        made = products.gemm(g, a, b, bias, alpha=float(alpha), beta=float(beta))
         return g.spread(made, g.out.shape)
     made = _scaled(g, g.emit("matmul", a, b), alpha)
     return g.emit("add", made, _scaled(g, bias, beta)) if beta != 0 else made
@@ -161,19 +166,19 @@ def convolution(
     pads = _each(padding, n, 0)
     steps, gaps = _each(stride, n), _each(dilation, n)
     if transposed:
-        return ops_window.conv_transpose(
+        return conv_transpose(
             g,
             x,
             weight,
             bias,
-            dilations=gaps,
-            group=groups,
-            output_padding=_each(output_padding, n, 0),
-            pads=(*pads, *pads),
             strides=steps,
+            dilations=gaps,
+            pads=(*pads, *pads),
+            output_padding=_each(output_padding, n, 0),
+            groups=groups,
         )
-    return ops_window.conv(
-        g, x, weight, bias, dilations=gaps, group=groups, pads=(*pads, *pads), strides=steps
+    return conv(
+        g, x, weight, bias, strides=steps, dilations=gaps, pads=(*pads, *pads), groups=groups
     )
 
 
@@ -194,25 +199,22 @@ def max_pool(n: int, places: bool) -> AtenImporter:
         dilation: Numbers = (1,),
         ceil_mode: bool = False,
     ) -> Val | list[Val | None]:
-        wants = places and 1 in g.used
-        g.outputs = ("y", "places" if wants else "")
         size, pads = _each(kernel, n), _each(padding, n, 0)
         images = _batched(g, x, n)
-        made, *rest = ops_pool.max_pool(
-            g,
-            images,
-            kernel_shape=size,
+        shape = Windows(
+            size,
             strides=_each(stride, n) if stride else size,
-            pads=(*pads, *pads),
             dilations=_each(dilation, n),
-            ceil_mode=int(ceil_mode),
+            pads=(*pads, *pads),
+            ceil_mode=ceil_mode,
         )
-        made = g.reshape(made, g.out.shape)
-        if not wants:
-            return [made, None] if places else made
-        # ONNX counts elements of the whole tensor, torch those of a plane.
+        y, positions = pooling.max_pool(g, images, shape, positions=places and 1 in g.used)
+        y = g.reshape(y, g.out.shape)
+        if positions is None:
+            return [y, None] if places else y
+        # Positions are those in the whole tensor, and torch's those in a plane.
         plane = g.shape_value([g.dims.product(g.shape(images)[2:])])
-        return [made, g.reshape(g.emit("mod", rest[0], plane), g.out.shape)]
+        return [y, g.reshape(g.emit("mod", positions, plane), g.out.shape)]
 
     return run
 
@@ -233,15 +235,14 @@ def average_pool(n: int) -> AtenImporter:
         size, pads = _each(kernel, n), _each(padding, n, 0)
         if divisor_override is not None and ceil_mode:
             raise unsupported("divisor_override with ceil_mode")
-        made = ops_pool.average_pool(
-            g,
-            _batched(g, x, n),
-            kernel_shape=size,
+        shape = Windows(
+            size,
             strides=_each(stride, n) if stride else size,
             pads=(*pads, *pads),
-            ceil_mode=int(ceil_mode),
-            count_include_pad=int(count_include_pad or divisor_override is not None),
+            ceil_mode=ceil_mode,
         )
+        padded = count_include_pad or divisor_override is not None
+        made = pooling.average_pool(g, _batched(g, x, n), shape, count_include_pad=padded)
         if divisor_override is not None:
             made = g.emit("mul", made, g.like(math.prod(size) / divisor_override, made))
         return g.reshape(made, g.out.shape)
@@ -377,11 +378,11 @@ def layer_norm(
     """Normalisation over the last dimensions; mean and 1 / deviation only if they are used."""
     normalised = g.shape(x)[g.rank(x) - len(shape) :]
     scale = g.spread(g.like(1, x), normalised) if weight is None else weight
-    made = ops_layer.layer_norm(
-        g, x, scale, bias, axis=-len(shape), epsilon=float(eps), stash_type=0
-    )
-    rest = [None, None] if len(made) == 1 else made[1:]
-    return [made[0], *rest]
+    options: dict[str, Any] = {"axis": -len(shape), "epsilon": float(eps)}
+    y = normalization.layer_norm(g, x, scale, bias, **options)
+    if not g.used & {1, 2}:
+        return [y, None, None]
+    return [y, *normalization.layer_statistics(g, x, dtype=g.dtype(x), **options)]
 
 
 def group_norm(
@@ -399,7 +400,7 @@ def group_norm(
     channels = g.shape(x)[1]
     scale = _ones(g, x, channels, 1) if weight is None else weight
     shift = _ones(g, x, channels, 0) if bias is None else bias
-    made = ops_layer.group_norm(g, x, scale, shift, num_groups=groups, epsilon=float(eps))
+    made = normalization.group_norm(g, x, scale, shift, groups=groups, epsilon=float(eps))
     if not g.used & {1, 2}:
         return [made, None, None]
     rows = g.reshape(
@@ -452,11 +453,7 @@ def _attended(
             mask = g.reshape(mask, (many, 1, *g.shape(mask)[-2:]))
     if mask is not None and not g.type(mask).dtype.is_bool:
         mask = g.cast(mask, g.dtype(q))
-    g.outputs = ("y",)
-    made: Val = ops_attention.attention(
-        g, flat[0], flat[1], flat[2], mask, is_causal=int(causal), scale=scale
-    )[0]
-    return made
+    return attentions.attention(g, *flat, mask, scale=scale, causal=causal)[0]
 
 
 def flash_attention(
@@ -479,13 +476,13 @@ def grid_sampler(
 ) -> Val:
     """A picture read at computed coordinates."""
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
-    return ops_grid.grid_sample(
+    return grid_sample.grid_sample(
         g,
         x,
         grid,
         mode=modes[interpolation],
         padding_mode=paddings[padding],
-        align_corners=int(align_corners),
+        align_corners=align_corners,
     )
 
 

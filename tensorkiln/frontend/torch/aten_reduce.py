@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from tensorkiln.frontend.graph import cumulative as running
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_reduce
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.frontend.torch.values import dtype_name
@@ -175,9 +173,7 @@ def cumulated(g: AtenContext, name: str, x: Val, axis: int) -> Val:
     """Along a dimension, the sum ("sum") or product ("prod") of each element and all before it."""
     if not g.rank(x) or any(int_value(d) == 0 for d in g.shape(x)):
         return x
-    where = g.const(np.asarray(g.axis(axis, g.rank(x))), "int64")
-    made: Val = ops_reduce.cumulative(name, int(name == "prod"))(g, x, where)  # type: ignore[assignment]
-    return made
+    return running.cumulative(g, name, x, axis)
 
 
 def cumulative(name: str) -> AtenImporter:

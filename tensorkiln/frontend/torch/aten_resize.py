@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.frontend.graph.issues import unsupported
+from tensorkiln.frontend.graph.resize import Sampling, resize
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_resize
 from tensorkiln.frontend.torch.aten_nn import along
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
@@ -83,23 +83,14 @@ def _resized(
 def _computed(
     g: AtenContext, x: Val, axis: int, kind: str, scale: float | None, corners: bool | None
 ) -> Val:
-    """A symbolic dimension, by ONNX's rule for one."""
+    """A symbolic dimension, by positions that are computed when the function runs."""
     if kind not in ("nearest", "linear"):
         raise unsupported(f"{kind} resizing of a symbolic dimension", "freeze={name: size}")
     mode = "asymmetric" if kind == "nearest" else "align_corners" if corners else "half_pixel"
-    sizes = g.shape_value([g.out.shape[axis]])
-    scales = None if scale is None or corners else g.const([scale], "float32")
-    return ops_resize.resize_11(
-        g,
-        x,
-        None,
-        scales,
-        sizes if scales is None else None,
-        axes=(axis,),
-        mode=kind,
-        coordinate_transformation_mode=mode,
-        nearest_mode="floor",
-    )
+    how, size = Sampling(kind, mode, "floor"), g.dims.simplify(g.out.shape[axis])
+    if scale is None or corners:
+        return resize(g, x, (axis,), None, [size], how)
+    return resize(g, x, (axis,), [float(np.float32(scale))], None, how)
 
 
 def _all(

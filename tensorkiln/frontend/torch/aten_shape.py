@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.frontend.graph import movement
 from tensorkiln.frontend.graph.issues import malformed, unsupported
+from tensorkiln.frontend.graph.padding import pad
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_shape
-from tensorkiln.frontend.onnx.ops_pad import pad
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
 from tensorkiln.ir.expr import Expr, as_expr, int_value
@@ -53,7 +53,7 @@ def cat(g: AtenContext, parts: Sequence[Val], axis: int = 0) -> Val:
     kept = [p for p in parts if g.rank(p) == rank] or list(parts)
     dtype = g.out.dtype.name
     first, *more = (g.cast(p, dtype) for p in kept)
-    return ops_shape.concat(g, first, *more, axis=axis)
+    return movement.concat(g, first, *more, axis=axis)
 
 
 def stack(g: AtenContext, parts: Sequence[Val], axis: int = 0) -> Val:
@@ -167,7 +167,7 @@ def repeat(g: AtenContext, x: Val, repeats: Sequence[Operand]) -> Val:
     """The whole operand repeated along every dimension, with new ones in front."""
     counts = g.extents_of(repeats)
     wide = (*(as_expr(1),) * (len(counts) - g.rank(x)), *g.shape(x))
-    return ops_shape.tile(g, g.reshape(x, wide), g.shape_value(counts))
+    return movement.tile(g, g.reshape(x, wide), [g.dims.simplify(c) for c in counts])
 
 
 def diagonal(g: AtenContext, x: Val, offset: int = 0, first: int = 0, second: int = 1) -> Val:

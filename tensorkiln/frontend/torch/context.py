@@ -159,8 +159,3 @@ class AtenContext(Context):
             return x
         steps = tuple(step if i == axis else 1 for i in range(rank))
         return self.emit("slice", x, begin=tuple(first), strides=steps, shape=tuple(shape))
-
-    def iota(self, count: Operand, rank: int = 1, axis: int = 0, dtype: str = "int64") -> Val:
-        """0, 1, ... along one dimension of `rank`, the others of extent 1."""
-        line = self.emit("arange", start=0, step=1, count=as_expr(count), dtype=dtype)
-        return self.reshape(line, [as_expr(count if i == axis else 1) for i in range(rank)])

@@ -336,8 +336,6 @@ class Importer:
         self.g.used = frozenset(
             {n.args[1] for n in node.users if n.target is operator.getitem} if many else {0}
         )
-        # The names by which importers of ONNX operators know which of their results are read.
-        self.g.outputs = tuple("y" if k in self.g.used else "" for k in range(len(fakes)))
 
     def _agreed(self, node: Any, out: Any) -> Any:
         """`out`, if its types are those that torch finds; InternalError otherwise."""

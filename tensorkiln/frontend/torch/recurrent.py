@@ -5,18 +5,35 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tensorkiln.frontend.graph.movement import concat, stack
+from tensorkiln.frontend.graph.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    CellOf,
+    Layer,
+    Network,
+    gru_cell,
+    lstm_cell,
+    rnn_cell,
+)
 from tensorkiln.frontend.graph.values import Val
-from tensorkiln.frontend.onnx import ops_recurrent
-from tensorkiln.frontend.onnx.scan import stacked
 from tensorkiln.frontend.torch.context import AtenContext
 from tensorkiln.frontend.torch.dispatch import AtenTable
 from tensorkiln.ir.expr import as_expr, int_value
 
-# torch's function -> where its gates are, in ONNX's order: torch has i, f, n, o and r, z, n
+# torch's function -> where it has the gates of our cells: torch has i, f, n, o and r, z, n
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
+_NETWORKS: dict[str, tuple[Network, CellOf]] = {
+    "lstm": (LSTM, lstm_cell()),
+    "gru": (GRU, gru_cell(linear_before_reset=True)),
+    "rnn_tanh": (RNN, rnn_cell),
+    "rnn_relu": (replace(RNN, activations=("relu",)), rnn_cell),
+}
 
 
 @cache
@@ -27,8 +44,7 @@ def _operators() -> dict[str, Any]:
 
     found = {}
     for name in _GATES:
-        states = 2 if name == "lstm" else 1
-        results = ", ".join(["Tensor"] * (states + 1))
+        results = ", ".join(["Tensor"] * (_NETWORKS[name][0].states + 1))
         full = f"tensorkiln::{name}"
         torch.library.define(
             full, f"(Tensor x, Tensor[] states, Tensor[] weights, bool both) -> ({results})"
@@ -84,12 +100,13 @@ def _whole(name: str, operator: Any, plain: Callable[..., Any]) -> Callable[...,
 
 def recurrent(name: str) -> Callable[..., Sequence[Val]]:
     """The importer of an operator: layer after layer, the results of both directions joined."""
-    order = _GATES[name]
+    order, (network, cell) = _GATES[name], _NETWORKS[name]
 
     def run(
         g: AtenContext, x: Val, states: Sequence[Val], weights: Sequence[Val], both: bool
     ) -> Sequence[Val]:
-        directions = 2 if both else 1
+        backward = (False, True) if both else (False,)
+        directions = len(backward)
         slots = int_value(g.shape(states[0])[0])
         assert slots is not None
         count = len(weights) // slots
@@ -97,43 +114,23 @@ def recurrent(name: str) -> Callable[..., Sequence[Val]]:
         for first in range(0, slots, directions):
             rows = [weights[k * count : (k + 1) * count] for k in range(first, first + directions)]
             parts = [[_ordered(g, w, order) for w in row] for row in rows]
-            w, r = (stacked(g, [row[k] for row in parts], 0) for k in (0, 1))
+            w, r = (stack(g, [row[k] for row in parts], 0) for k in (0, 1))
             biases = [g.emit("concat", *row[2:], axis=0) for row in parts if count == 4]
-            bias = stacked(g, biases, 0) if biases else None
+            bias = stack(g, biases, 0) if biases else None
             start = [g.sliced(s, 0, first, directions) for s in states]
-            y, *last = _LAYERS[name](g, x, w, r, bias, None, *start, **_direction(name, both))
+            functions = network.functions(g, directions)
+            layer = Layer(g, network, x, w, r, bias, None, start, functions, backward)
+            y, *last = layer.run(cell)
             width = g.dims.simplify(g.shape(states[0])[2] * directions)
             x = g.reshape(g.transpose(y, (0, 2, 1, 3)), (*g.shape(x)[:2], width))
             lasts.append(last)
-        joined = [
-            column[0] if len(column) == 1 else g.emit("concat", *column, axis=0)
-            for column in zip(*lasts, strict=True)
-        ]
-        return [x, *joined]
+        return [x, *(concat(g, *column, axis=0) for column in zip(*lasts, strict=True))]
 
     return run
 
 
-_LAYERS: dict[str, Callable[..., Sequence[Val]]] = {
-    "lstm": ops_recurrent.lstm,
-    "gru": ops_recurrent.gru,
-    "rnn_tanh": ops_recurrent.rnn,
-    "rnn_relu": ops_recurrent.rnn,
-}
-
-
-def _direction(name: str, both: bool) -> dict[str, Any]:
-    """The attributes of ONNX's operator."""
-    options: dict[str, Any] = {"direction": "bidirectional" if both else "forward"}
-    if name == "gru":
-        options["linear_before_reset"] = 1
-    if name == "rnn_relu":
-        options["activations"] = ("Relu",) * (2 if both else 1)
-    return options
-
-
 def _ordered(g: AtenContext, w: Val, order: Sequence[int]) -> Val:
-    """A weight or bias whose gates are in ONNX's order."""
+    """A weight or bias whose gates are in the order of our cells."""
     if len(order) == 1:
         return w
     rows = g.dims.divide(g.shape(w)[0], as_expr(len(order)))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.packages import install_line
-from tensorkiln.frontend.onnx import from_onnx
 from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.quiet import quiet
 from tensorkiln.frontend.torch.ranges import with_ranges
 from tensorkiln.ir.module import IRModule
 
 _LARGE = 1 << 29
+# The importer of ONNX models: takes a model and `freeze`.
+FromOnnx = Callable[..., IRModule]
 
 
-def imported(module: Any, program: Any, freeze: Mapping[str, int] | None) -> IRModule:
+def imported(
+    module: Any, program: Any, freeze: Mapping[str, int] | None, from_onnx: FromOnnx
+) -> IRModule:
     """The exporter's `program` of `module`, with the ranges of its dimensions."""
     if _bytes(module) < _LARGE:
         return with_ranges(from_onnx(program.model_proto, freeze=freeze), program)
