@@ -46,6 +46,11 @@ ONLY = {
     "link": frozenset({"link", "base", "artifact", "target"}),
 }
 
+# Packages of a room that are on floors of their own, below the files beside them.
+WITHIN: dict[str, tuple[frozenset[str], ...]] = {
+    "frontend": (frozenset({"graph"}), frozenset({"onnx", "torch"})),
+}
+
 # The command line is written like a user's program, over the public names.
 TOP = "cli"
 
@@ -106,7 +111,8 @@ def violations(module: str, is_package: bool, source: str) -> list[str]:
             if here != TOP:
                 found.append(f"{where}: the package root is above every room but {TOP}")
         elif there == here:
-            continue
+            if not runs_down_within(here, module, name):
+                found.append(f"{where}: an import must run to a lower floor of the room")
         elif there not in FLOOR_OF:
             found.append(f"{where}: {there!r} is not a room of the house plan")
         elif here in ONLY and there not in ONLY[here]:
@@ -114,6 +120,16 @@ def violations(module: str, is_package: bool, source: str) -> list[str]:
         elif FLOOR_OF[there] >= FLOOR_OF[here]:
             found.append(f"{where}: an import must run to a lower floor")
     return found
+
+
+def runs_down_within(room: str, module: str, name: str) -> bool:
+    """Whether an import of a file of the same room stays in its package or runs to a lower one."""
+    floors = WITHIN.get(room, ())
+    floor_of = {package: floor for floor, packages in enumerate(floors) for package in packages}
+    here, there = (".".join(full.split(".")[2:3]) for full in (module, name))
+    if here == there or here not in floor_of:
+        return True
+    return floor_of.get(there, len(floors)) < floor_of[here]
 
 
 def modules() -> list[tuple[str, bool, Path]]:
@@ -216,6 +232,12 @@ def test_a_circle_is_found() -> None:
         ("tensorkiln.runtime.load", "from tensorkiln.artifact import manifest", False),
         ("tensorkiln.link.shared", "from tensorkiln.target import Target", False),
         ("tensorkiln.link.shared", "from tensorkiln.ops import conv", True),
+        ("tensorkiln.frontend.onnx.importer", "from tensorkiln.frontend.graph import scan", False),
+        ("tensorkiln.frontend.onnx.importer", "from tensorkiln.frontend.onnx import load", False),
+        ("tensorkiln.frontend.torch.importer", "from tensorkiln.frontend.onnx import load", True),
+        ("tensorkiln.frontend.onnx.load", "from tensorkiln.frontend import torch", True),
+        ("tensorkiln.frontend.graph.scan", "import tensorkiln.frontend.onnx.scan", True),
+        ("tensorkiln.frontend.any", "from tensorkiln.frontend.torch import program", False),
         ("tensorkiln.cli.main", "from tensorkiln import pipeline, measure", False),
         ("tensorkiln.cli.main", "import numpy, onnx", False),
         ("tensorkiln.cli.main", "def f():\n    import tensorkiln as tk\n", False),

@@ -56,6 +56,11 @@ def tile(g: Context, x: Val, counts: Sequence[Expr]) -> Val:
     fixed = tuple(n for n in numbers if n is not None)
     if len(fixed) == len(counts):
         return g.emit("tile", x, repeats=fixed)
+    return _tiled(g, x, counts)
+
+
+def _tiled(g: Context, x: Val, counts: Sequence[Expr]) -> Val:
+    """`tile` by counts that may be symbolic, as a broadcast."""
     # [a, b] -> [1, a, 1, b] -> [p, a, q, b] -> [p*a, q*b]
     dims = g.shape(x)
     thin = [e for d in dims for e in (IntImm(1), d)]

@@ -35,18 +35,18 @@ def gemm(
     """
     if g.rank(a) != 2 or g.rank(b) != 2:
         raise malformed(f"operands of {g.rank(a)} and {g.rank(b)} dimensions; expected 2 and 2")
-    use_bias = c is not None and beta != 0
+    c = None if beta == 0 else c
     if isinstance(b, Constant):
         x = g.transpose(a, (1, 0)) if transpose_a else a
         w = g.transpose(b, (1, 0)) if transpose_b else b
-        if c is not None and use_bias and alpha == 1 and beta == 1 and _is_row(g, c, w):
+        if c is not None and alpha == 1 and beta == 1 and _is_row(g, c, w):
             return g.emit("linear", x, w, g.reshape(c, (g.shape(w)[1],)))
         y = g.emit("linear", x, w)
     else:
         y = g.emit("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     if alpha != 1:
         y = g.emit("mul", y, g.like(alpha, y))
-    if c is not None and use_bias:
+    if c is not None:
         y, c = unidirectional(g, y, c, "C")
         y = g.emit("add", y, c if beta == 1 else g.emit("mul", c, g.like(beta, c)))
     return y

@@ -38,16 +38,8 @@ def conv_transpose(
     `pads` are cut from the full result, and `output_padding` is added at its ends. `output_shape`
     are the spatial extents of the result instead, or with `same` they are extent * stride.
     """
-    if g.rank(w) != g.rank(x):
-        raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {g.rank(x)}")
-    n = spatial_rank(g, x)
-    sizes = [int_value(d) for d in g.shape(w)]
-    if None in sizes:
-        raise unsupported("the weights have symbolic dimensions")
-    channels, _, *kernel = (d or 1 for d in sizes)
-    if groups < 1 or channels % groups:
-        raise malformed(f"group={groups} does not divide {channels} channels")
-    windows = Windows(kernel, strides, dilations, pads).along(g, x)
+    windows = Windows(_kernel(g, x, w, groups), strides, dilations, pads).along(g, x)
+    n = len(windows)
     ends = numbers(output_padding or (0,) * n, n, "output_padding", 0)
     if output_shape is not None:
         extents: Sequence[int | None] = numbers(output_shape, n, "output_shape")
@@ -61,6 +53,20 @@ def conv_transpose(
         return _flat(g, x, w, b, cuts, groups)
     y = _folded(g, x, w, cuts, groups)
     return y if b is None else g.emit("add", y, g.reshape(b, (g.shape(y)[1], *[1] * n)))
+
+
+def _kernel(g: Context, x: Val, w: Val, groups: int) -> list[int]:
+    """The spatial extents of the weights; NodeProblem if they do not fit x, or are symbolic."""
+    if g.rank(w) != g.rank(x):
+        raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {g.rank(x)}")
+    spatial_rank(g, x)
+    sizes = [int_value(d) for d in g.shape(w)]
+    if None in sizes:
+        raise unsupported("the weights have symbolic dimensions")
+    channels, _, *kernel = (d or 1 for d in sizes)
+    if groups < 1 or channels % groups:
+        raise malformed(f"group={groups} does not divide {channels} channels")
+    return kernel
 
 
 def _fitted(

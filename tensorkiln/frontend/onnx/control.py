@@ -18,6 +18,7 @@ from tensorkiln.frontend.graph.movement import stack
 from tensorkiln.frontend.graph.scan import MAX_STEPS
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.inputs import declared
 from tensorkiln.frontend.onnx.load import ParsedModel
@@ -38,7 +39,7 @@ Outputs = Sequence[Held | Unknown]
 class Host(Protocol):
     """The import of a model, as bodies need it: `importer.Importer`."""
 
-    g: Context
+    g: OnnxContext
     source: ParsedModel
     issues: list[Issue]
     unrolled: int

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.base.entry_points import entry_points_of, package_of
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
-from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import NodeProblem, unsupported
 from tensorkiln.frontend.graph.values import Val
+from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import KINDS_OF_ATTRIBUTES, Importer, Table, kind_of
 from tensorkiln.frontend.onnx.held import Absent, Held, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
@@ -171,7 +171,7 @@ def _guarded(function: Callable[..., Any], what: str) -> Importer:
     """
 
     @wraps(function)
-    def importer(g: Context, *operands: Held | None, **attrs: object) -> Sequence[Held]:
+    def importer(g: OnnxContext, *operands: Held | None, **attrs: object) -> Sequence[Held]:
         answer = _answer(function, what, g, operands, attrs)
         given = answer if isinstance(answer, list | tuple) else [answer]
         values = [_checked(v, what, g, operands) for v in given]
@@ -186,7 +186,7 @@ def _guarded(function: Callable[..., Any], what: str) -> Importer:
 def _answer(
     function: Callable[..., Any],
     what: str,
-    g: Context,
+    g: OnnxContext,
     operands: Sequence[Held | None],
     attrs: Mapping[str, object],
 ) -> object:
@@ -204,7 +204,7 @@ def _answer(
     raise problem
 
 
-def _checked(value: object, what: str, g: Context, operands: Sequence[object]) -> Held:
+def _checked(value: object, what: str, g: OnnxContext, operands: Sequence[object]) -> Held:
     """The value of an output; UserError if an importer may not return it."""
     if not isinstance(value, Val | Narrow | TensorList | Absent):
         raise bad_answer(what, value, "the value of each output", _CODE)

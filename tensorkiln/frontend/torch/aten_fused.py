@@ -51,7 +51,7 @@ def _attention(
     for k, x in enumerate(operands):
         w, b = (g.sliced(v, 0, g.dims.simplify(width * k), width) for v in packed)
         parts.append(_heads(g, linear_of(g, x, w, b), heads))
-    made, _ = attention(g, *parts, mask)
+    made, _ = attention(g, parts[0], parts[1], parts[2], mask)
     samples, h, length, depth = g.shape(made)
     turned = g.transpose(made, (0, 2, 1, 3))
     joined = g.reshape(turned, (samples, length, g.dims.product((h, depth))))

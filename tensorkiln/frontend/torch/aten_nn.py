@@ -453,7 +453,7 @@ def _attended(
             mask = g.reshape(mask, (many, 1, *g.shape(mask)[-2:]))
     if mask is not None and not g.type(mask).dtype.is_bool:
         mask = g.cast(mask, g.dtype(q))
-    return attentions.attention(g, *flat, mask, scale=scale, causal=causal)[0]
+    return attentions.attention(g, flat[0], flat[1], flat[2], mask, scale=scale, causal=causal)[0]
 
 
 def flash_attention(
