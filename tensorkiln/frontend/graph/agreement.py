@@ -32,7 +32,9 @@ class Context(Protocol):
     def emit(self, name: str, *args: Val, **attrs: AttrValue) -> Val: ...
 
 
-def agreed(g: Context, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
+def agreeing_operands(
+    g: Context, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]
+) -> list[Val]:
     """The operands of an operator with extents that must agree made to agree, where they may.
 
     Two extents may be required to be equal and not be so for every size: for an image of height h,
@@ -41,8 +43,8 @@ def agreed(g: Context, name: str, args: Sequence[Val], attrs: Mapping[str, AttrV
     args = list(args)
     shapes = [g.shape(x) for x in args]
     if name in AGREEMENTS and len(args) > 1 and _complete(name, shapes):
-        wanted = AGREEMENTS[name](shapes, attrs, meet)
-        args = [fitted(g, x, shape) for x, shape in zip(args, wanted, strict=True)]
+        targets = AGREEMENTS[name](shapes, attrs, common_extent)
+        args = [fit(g, x, shape) for x, shape in zip(args, targets, strict=True)]
     if name == "matmul" and min(map(len, shapes)) > 2:
         return _broadcast(g, args, keep=2)
     if name not in AGREEMENTS and ops.get(name).pattern in ("elementwise", "broadcast"):
@@ -74,22 +76,24 @@ def _complete(name: str, shapes: Sequence[Shape]) -> bool:
     return True
 
 
-def meet(a: Expr, b: Expr) -> Expr:
+def common_extent(a: Expr, b: Expr) -> Expr:
     """What two extents are that must be equal: the number, if one is."""
     if int_value(a) is None and int_value(b) is not None:
         return b
     return a
 
 
-def fitted(g: Context, x: Val, shape: Shape) -> Val:
+def fit(g: Context, x: Val, shape: Shape) -> Val:
     """`x` as a tensor of this shape, which it is or the call is refused."""
-    own = g.shape(x)
-    new = tuple(a if g.dims.same(a, b) else b for a, b in zip(own, shape, strict=True))
-    if new == own or any(_differ(a, b) for a, b in zip(own, new, strict=True)):
+    extents = g.shape(x)
+    target = tuple(a if g.dims.same(a, b) else b for a, b in zip(extents, shape, strict=True))
+    if target == extents or any(_differ(a, b) for a, b in zip(extents, target, strict=True)):
         return x
-    if any(g.dims.is_computed(e) for pair in zip(own, new, strict=True) for e in _unequal(*pair)):
-        return g.checked(x, new)
-    return g.builder.emit("fit", g.value(x), span=g.span, shape=new)
+    if any(
+        g.dims.is_computed(e) for pair in zip(extents, target, strict=True) for e in _unequal(*pair)
+    ):
+        return g.checked(x, target)
+    return g.builder.emit("fit", g.value(x), span=g.span, shape=target)
 
 
 def _unequal(a: Expr, b: Expr) -> tuple[Expr, ...]:
@@ -106,13 +110,13 @@ def _broadcast(g: Context, args: list[Val], keep: int = 0) -> list[Val]:
     """Operands that broadcast to each other but for their last `keep` dimensions: where neither is
     known, an extent may be 1 or that of the others."""
     shapes = [list(g.shape(x)) for x in args]
-    for back in range(keep + 1, max(map(len, shapes)) + 1):
-        rows = [s for s in shapes if len(s) >= back and s[-back] != _ONE]
-        new = _joint(g.dims, [s[-back] for s in rows])
+    for place in range(keep + 1, max(map(len, shapes)) + 1):
+        rows = [s for s in shapes if len(s) >= place and s[-place] != _ONE]
+        extent = _joint(g.dims, [s[-place] for s in rows])
         for s in rows:
-            if new is not None and not g.dims.same(s[-back], new):
-                s[-back] = new
-    return [stretched(g, x, tuple(s)) for x, s in zip(args, shapes, strict=True)]
+            if extent is not None and not g.dims.same(s[-place], extent):
+                s[-place] = extent
+    return [stretch(g, x, tuple(s)) for x, s in zip(args, shapes, strict=True)]
 
 
 def _joint(dims: Dims, extents: Sequence[Expr]) -> Expr | None:
@@ -120,7 +124,7 @@ def _joint(dims: Dims, extents: Sequence[Expr]) -> Expr | None:
     nothing, or the type rule tells why it cannot be."""
     different: list[Expr] = []
     for e in extents:
-        if not any(dims.same(e, known) for known in different):
+        if not any(dims.same(e, other) for other in different):
             different.append(e)
     numbers = [e for e in different if int_value(e) is not None]
     if len(different) < 2 or len(numbers) > 1:
@@ -128,18 +132,22 @@ def _joint(dims: Dims, extents: Sequence[Expr]) -> Expr | None:
     return numbers[0] if numbers else dims.joint(different)
 
 
-def stretched(g: Context, x: Val, shape: Shape) -> Val:
+def stretch(g: Context, x: Val, shape: Shape) -> Val:
     """`x` broadcast to a shape, or the call is refused."""
-    own = g.shape(x)
-    if shape == own:
+    extents = g.shape(x)
+    if shape == extents:
         return x
-    tail = shape[len(shape) - len(own) :]
-    if any(g.dims.is_computed(e) for pair in zip(own, tail, strict=True) for e in _unequal(*pair)):
-        x = g.checked(x, [a if int_value(a) == 1 else b for a, b in zip(own, tail, strict=True)])
+    tail = shape[len(shape) - len(extents) :]
+    if any(
+        g.dims.is_computed(e) for pair in zip(extents, tail, strict=True) for e in _unequal(*pair)
+    ):
+        x = g.checked(
+            x, [a if int_value(a) == 1 else b for a, b in zip(extents, tail, strict=True)]
+        )
         return x if g.shape(x) == shape else g.emit("broadcast_to", x, shape=shape)
-    if all(int_value(a) == 1 or g.dims.same(a, b) for a, b in zip(own, tail, strict=True)):
+    if all(int_value(a) == 1 or g.dims.same(a, b) for a, b in zip(extents, tail, strict=True)):
         return g.emit("broadcast_to", x, shape=shape)
     return g.builder.emit("stretch", g.value(x), span=g.span, shape=shape)
 
 
-__all__ = ["agreed", "fitted", "meet", "stretched"]
+__all__ = ["agreeing_operands", "common_extent", "fit", "stretch"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph.agreement import stretch
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
@@ -69,21 +69,23 @@ def _window_mask(
     """`mask` restricted to the window in which query i sees keys i + offset - left to
     i + offset + right; a bound of -1 is no bound."""
     s, t = g.shape(q)[2], g.shape(k)[2]
-    at = g.emit("arange", start=offset, step=1, count=s, dtype="int64")
-    at = g.reshape(at, (s, 1))
+    query = g.emit("arange", start=offset, step=1, count=s, dtype="int64")
+    query = g.reshape(query, (s, 1))
     key = g.reshape(g.emit("arange", start=0, step=1, count=t, dtype="int64"), (1, t))
     left, right = window
-    seen: list[Val] = []
+    conditions: list[Val] = []
     if right >= 0:
-        seen.append(g.emit("less_equal", key, g.emit("add", at, g.const(right, "int64"))))
+        conditions.append(g.emit("less_equal", key, g.emit("add", query, g.const(right, "int64"))))
     if left >= 0:
-        seen.append(g.emit("greater_equal", key, g.emit("sub", at, g.const(left, "int64"))))
-    keep = seen[0] if len(seen) == 1 else g.emit("logical_and", *seen)
+        conditions.append(
+            g.emit("greater_equal", key, g.emit("sub", query, g.const(left, "int64")))
+        )
+    visible = conditions[0] if len(conditions) == 1 else g.emit("logical_and", *conditions)
     if mask is None:
-        return keep
+        return visible
     if g.type(mask).dtype.is_bool:
-        return g.emit("logical_and", mask, keep)
-    return g.emit("where", keep, mask, g.like(-math.inf, mask))
+        return g.emit("logical_and", mask, visible)
+    return g.emit("where", visible, mask, g.like(-math.inf, mask))
 
 
 def _spelled_out(
@@ -123,33 +125,37 @@ def _one_number_of_heads(g: Context, q: Val, k: Val) -> Val:
 def _fitting(g: Context, mask: Val, q: Val, k: Val, v: Val) -> tuple[Val, Val, Val, Val]:
     """A mask that broadcasts to [B, H, S, T], and operands of which it does not make more."""
     b, h, s, t = *g.shape(q)[:3], g.shape(k)[2]
-    own = g.shape(mask)
-    if not 0 < len(own) <= 4:
+    extents = g.shape(mask)
+    if not 0 < len(extents) <= 4:
         return mask, q, k, v
     sizes = [b, h, s, t]
-    for back, extent in enumerate(reversed(own), 1):
+    for back, extent in enumerate(reversed(extents), 1):
         if int_value(sizes[-back]) is None and int_value(extent) not in (None, 1):
             sizes[-back] = extent
     b, h, s, t = sizes
     q = g.fitted(q, (b, h, s, g.shape(q)[3]), "Q")
     k, v = (g.fitted(x, (b, h, t, g.shape(x)[3]), name) for x, name in ((k, "K"), (v, "V")))
     # Of fewer keys than there are, a mask hides the others: 1 is no extent for all of them.
-    mask = g.fitted(mask, (*own[:-1], t if int_value(own[-1]) != 1 else own[-1]), "the mask")
-    wide = zip(g.shape(mask), sizes[4 - len(own) :], strict=True)
-    return stretched(g, mask, tuple(e if int_value(e) == 1 else d for e, d in wide)), q, k, v
+    mask = g.fitted(
+        mask, (*extents[:-1], t if int_value(extents[-1]) != 1 else extents[-1]), "the mask"
+    )
+    pairs = zip(g.shape(mask), sizes[4 - len(extents) :], strict=True)
+    return stretch(g, mask, tuple(e if int_value(e) == 1 else d for e, d in pairs)), q, k, v
 
 
 def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
     """Repeat each head of keys or values for the query heads that share it (grouped-query
     attention): 2 heads for 8 of q are repeated 4 times each."""
     b, h, t, d = g.shape(x)
-    have, want = int_value(h), int_value(g.shape(q)[1])
-    if have == want:
+    key_heads, query_heads = int_value(h), int_value(g.shape(q)[1])
+    if key_heads == query_heads:
         return x
-    if have is None:
+    if key_heads is None:
         return g.fitted(x, (b, g.shape(q)[1], t, d), "K and V")
-    if want is None or want % have:
-        raise malformed(f"{want} query heads are not a multiple of {have} key heads")
-    each = want // have
-    wide = g.emit("broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(each), t, d))
-    return g.reshape(wide, (b, want, t, d))
+    if query_heads is None or query_heads % key_heads:
+        raise malformed(f"{query_heads} query heads are not a multiple of {key_heads} key heads")
+    share = query_heads // key_heads
+    repeated = g.emit(
+        "broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(share), t, d)
+    )
+    return g.reshape(repeated, (b, query_heads, t, d))

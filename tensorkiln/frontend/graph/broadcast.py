@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.graph.agreement import stretched
+from tensorkiln.frontend.graph.agreement import stretch
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
@@ -16,12 +16,12 @@ def broadcast(g: Context, x: Val, target: Sequence[Expr]) -> Val:
 
     Where one extent is a number other than 1 and the other symbolic, the result has the number.
     """
-    old = g.shape(x)
-    rank = max(len(old), len(target))
-    a = [IntImm(1)] * (rank - len(old)) + list(old)
+    extents = g.shape(x)
+    rank = max(len(extents), len(target))
+    a = [IntImm(1)] * (rank - len(extents)) + list(extents)
     b = [IntImm(1)] * (rank - len(target)) + list(target)
-    new = tuple(_common(g, p, q) for p, q in zip(a, b, strict=True))
-    return stretched(g, x, new)
+    common = tuple(_common(g, p, q) for p, q in zip(a, b, strict=True))
+    return stretch(g, x, common)
 
 
 def _common(g: Context, a: Expr, b: Expr) -> Expr:
@@ -39,11 +39,11 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
 
 def unidirectional(g: Context, x: Val, other: Val, name: str) -> tuple[Val, Val]:
     """x, and an operand that broadcasts to it, while x does not to the operand."""
-    own, lead = g.shape(other), g.rank(x) - g.rank(other)
+    extents, lead = g.shape(other), g.rank(x) - g.rank(other)
     if lead < 0:
-        raise malformed(f"{name} has {len(own)} dimensions, expected {g.rank(x)} or less")
-    pairs = list(zip(g.shape(x)[lead:], own, strict=True))
+        raise malformed(f"{name} has {len(extents)} dimensions, expected {g.rank(x)} or less")
+    pairs = list(zip(g.shape(x)[lead:], extents, strict=True))
     numbers = [d if int_value(e) in (None, 1) else e for d, e in pairs]
     x = g.fitted(x, (*g.shape(x)[:lead], *numbers))
-    wide = zip(g.shape(x)[lead:], own, strict=True)
-    return x, stretched(g, other, tuple(e if int_value(e) == 1 else d for d, e in wide))
+    targets = zip(g.shape(x)[lead:], extents, strict=True)
+    return x, stretch(g, other, tuple(e if int_value(e) == 1 else d for d, e in targets))

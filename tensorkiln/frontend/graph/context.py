@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.arith import Bounds
-from tensorkiln.frontend.graph.agreement import agreed, fitted
+from tensorkiln.frontend.graph.agreement import agreeing_operands, fit
 from tensorkiln.frontend.graph.dimensions import Dims
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.shape_arithmetic import evaluate
@@ -175,10 +175,10 @@ class Context:
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
-        met = agreed(self, name, args, attrs)
+        operands = agreeing_operands(self, name, args, attrs)
         if name == "reshape":
-            met = [self._filling(args[0], extents(cast(tuple[Expr, ...], attrs["shape"])))]
-        return self.builder.emit(name, *map(self.value, met), span=self.span, **attrs)
+            operands = [self._filling(args[0], extents(cast(tuple[Expr, ...], attrs["shape"])))]
+        return self.builder.emit(name, *map(self.value, operands), span=self.span, **attrs)
 
     def require(self, x: Val, condition: Expr, expected: str) -> Val:
         """`x`, for whose use the sizes must meet `condition`: in words, what is `expected`.
@@ -187,48 +187,48 @@ class Context:
         NodeProblem if it does not hold for any size.
         """
         bounds = Bounds.dims(free_vars(condition))
-        left = shortest(condition, bounds)
-        if int_value(left) == 0:
+        unproved = shortest(condition, bounds)
+        if int_value(unproved) == 0:
             raise malformed(f"expected {expected}")
-        if int_value(left) == 1:
+        if int_value(unproved) == 1:
             return x
         if not isinstance(x, RVar):
-            self.dims.assume(left, expected)
+            self.dims.assume(unproved, expected)
             return x
-        return self.builder.emit("require", x, span=self.span, condition=left, reason=expected)
+        return self.builder.emit("require", x, span=self.span, condition=unproved, reason=expected)
 
     def _filling(self, x: Val, shape: Sequence[Expr]) -> Val:
         """The operand of a reshape to `shape`, whose extent along one axis must be such that it has
         as many elements: h steps are (h // 2) * 2, for pairs of them."""
-        own = self.shape(x)
-        want = self.dims.product(shape)
-        if self.dims.same(self.dims.product(own), want):
+        dims = self.shape(x)
+        count = self.dims.product(shape)
+        if self.dims.same(self.dims.product(dims), count):
             return x
-        for axis, extent in enumerate(own):
-            rest = self.dims.product((*own[:axis], *own[axis + 1 :]))
-            part = self.dims.divide(want, rest)
-            if part is None or not self.dims.same(part * rest, want):
+        for axis, extent in enumerate(dims):
+            others = self.dims.product((*dims[:axis], *dims[axis + 1 :]))
+            filler = self.dims.divide(count, others)
+            if filler is None or not self.dims.same(filler * others, count):
                 continue
-            if int_value(part) is None and set(free_vars(part)) & set(free_vars(extent)):
-                return self.fitted(x, (*own[:axis], part, *own[axis + 1 :]))
+            if int_value(filler) is None and set(free_vars(filler)) & set(free_vars(extent)):
+                return self.fitted(x, (*dims[:axis], filler, *dims[axis + 1 :]))
         return x
 
     def fitted(self, x: Val, shape: Sequence[ExprLike], what: str = "the operand") -> Val:
         """`x` as a tensor of this shape, of as many dimensions: a call in which it has another is
         refused. NodeProblem if extents are different numbers."""
-        new = tuple(map(as_expr, shape))
-        own = self.shape(x)
-        if any(int_value(binary("ne", a, b)) == 1 for a, b in zip(own, new, strict=True)):
-            found = _show(x.tensor)
-            raise malformed(f"{what} must have shape {show_shape(new)}, received {found}")
-        return fitted(self, x, new)
+        target = tuple(map(as_expr, shape))
+        dims = self.shape(x)
+        if any(int_value(binary("ne", a, b)) == 1 for a, b in zip(dims, target, strict=True)):
+            type_text = _show(x.tensor)
+            raise malformed(f"{what} must have shape {show_shape(target)}, received {type_text}")
+        return fit(self, x, target)
 
     def checked(self, x: Val, shape: Sequence[ExprLike]) -> Val:
         """`x` as a tensor of this shape, which is checked when the function runs."""
-        wanted = TensorType(tuple(map(as_expr, shape)), x.tensor.dtype)
-        if wanted.shape == self.shape(x):
+        type_ = TensorType(tuple(map(as_expr, shape)), x.tensor.dtype)
+        if type_.shape == self.shape(x):
             return x
-        return self.builder.bind(MatchCast(self.value(x), wanted), wanted, "checked")
+        return self.builder.bind(MatchCast(self.value(x), type_), type_, "checked")
 
     def value(self, x: Val) -> Value:
         """The operand as a graph value; a `SymbolicTensor` is built from `arange` and constants."""
@@ -255,21 +255,21 @@ class Context:
             if any(a is None for a in arrays):
                 return None
             types = [a.tensor for a in args]
-            full = op.complete(attrs)
-            result = op.infer(types, full)
+            all_attrs = op.complete(attrs)
+            result = op.infer(types, all_attrs)
             if result.static_shape() is None:
                 return None
-            return evaluate(name, arrays, full, result.dtype, self.dims)  # type: ignore[arg-type]
+            return evaluate(name, arrays, all_attrs, result.dtype, self.dims)  # type: ignore[arg-type]
         constants = [a for a in args if isinstance(a, Constant)]
         if sum(c.array.size for c in constants) > FOLD_LIMIT:
             return None
-        full = op.complete(attrs)
-        result = op.infer([c.type for c in constants], full)
+        all_attrs = op.complete(attrs)
+        result = op.infer([c.type for c in constants], all_attrs)
         shape = result.static_shape()
         if shape is None or prod(shape) > FOLD_LIMIT:
             return None
         with np.errstate(all="ignore"):
-            array = op.numpy([c.array for c in constants], _numbers(full))
+            array = op.numpy([c.array for c in constants], _numbers(all_attrs))
         return constant(np.asarray(array, result.dtype.name).reshape(shape))
 
     def _view(self, name: str, x: Constant, attrs: dict[str, AttrValue]) -> Val | None:

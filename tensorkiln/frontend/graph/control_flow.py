@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import shaped
+from tensorkiln.frontend.graph.data_extents import with_shape
 from tensorkiln.frontend.graph.issues import RanksDiffer, malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.dtype import DType
@@ -49,14 +49,14 @@ class _Form:
     @property
     def type(self) -> TensorType | AnyTensorType:
         """The type of such a value."""
-        known = tuple(d for d in self.shape if d is not None)
-        if len(known) < len(self.shape):
+        extents = tuple(d for d in self.shape if d is not None)
+        if len(extents) < len(self.shape):
             return AnyTensorType(len(self.shape), self.dtype)
-        return TensorType(known, self.dtype)
+        return TensorType(extents, self.dtype)
 
     def read(self, g: Context, x: RVar) -> RVar:
         """`x`, a value of this form, as a tensor with extents."""
-        return shaped(g, x, self.shape, self.dtype) if None in self.shape else x
+        return with_shape(g, x, self.shape, self.dtype) if None in self.shape else x
 
     def joined(self, g: Context, other: _Form, what: str) -> _Form:
         """The form of a value that has this form or the other."""
@@ -76,19 +76,19 @@ def _common(g: Context, a: Expr | None, b: Expr | None) -> Expr | None:
 def _form(g: Context, t: TensorType, outside: set[Var]) -> _Form:
     """The form of a tensor outside of the body that made it: a computed dimension that is not in
     `outside` is bound in the body alone."""
-    own = g.dims.computed - outside
-    return _Form(t.dtype, tuple(d if own.isdisjoint(free_vars(d)) else None for d in t.shape))
+    inner = g.dims.computed - outside
+    return _Form(t.dtype, tuple(d if inner.isdisjoint(free_vars(d)) else None for d in t.shape))
 
 
 @contextmanager
 def _inside(g: Context) -> Iterator[list[Binding]]:
     """Emit into a body: sizes that are bound there are not known outside."""
-    known = dict(g.bound_sizes)
+    outer_sizes = dict(g.bound_sizes)
     try:
         with g.builder.inner() as bindings:
             yield bindings
     finally:
-        g.bound_sizes = known
+        g.bound_sizes = outer_sizes
 
 
 def _tensor_of(v: Value) -> TensorType:
@@ -130,15 +130,15 @@ def branches(g: Context, cond: Val, sides: Sequence[Side]) -> list[Val]:
     if len(yes) != len(no):
         raise malformed(f"the branches have {len(yes)} and {len(no)} outputs")
     forms = [a.joined(g, b, f"output {k}") for k, (a, b) in enumerate(zip(yes, no, strict=True))]
-    made = []
+    branch_bodies = []
     for bindings, values in zip(bodies, results, strict=True):
-        with g.builder.inner() as more:
+        with g.builder.inner() as widening:
             wide = _wide(g, values, forms)
         whole = wide[0] if len(wide) == 1 else Tuple(tuple(wide))
-        made.append(Body((*bindings, *more), whole))
+        branch_bodies.append(Body((*bindings, *widening), whole))
     one = len(forms) == 1
     kind = forms[0].type if one else TupleType(tuple(f.type for f in forms))
-    result = g.builder.bind(If(truth, made[0], made[1]), kind, "branch")
+    result = g.builder.bind(If(truth, branch_bodies[0], branch_bodies[1]), kind, "branch")
     return [forms[0].read(g, result)] if one else list(_items(g, result, forms))
 
 
@@ -168,12 +168,12 @@ def loop(
     without `trips`, there is no limit. (By the standard's text a body's condition counts only where
     `cond` is given; ONNX Runtime heeds it always, and so do we.)
     """
-    made = _Loop(g, step, len(states), scans)
+    host_loop = _Loop(g, step, len(states), scans)
     count = None if trips is None else g.reshape(g.cast(trips, "int64"), ())
     first = g.const(True, "bool") if cond is None else _truth(g, cond)
     start = [g.value(v) for v in (g.const(0, "int64"), first, *states)]
-    made.settle([_tensor_of(v) for v in start])
-    return made.emit(start, count, stacks)
+    host_loop.settle([_tensor_of(v) for v in start])
+    return host_loop.emit(start, count, stacks)
 
 
 class _Loop:
@@ -204,22 +204,24 @@ class _Loop:
         g = self.g
         self.params = [RVar(f"state_{k}", f.type) for k, f in enumerate(self.forms)]
         with _inside(g) as bindings:
-            given = [f.read(g, p) for f, p in zip(self.forms, self.params, strict=True)]
-            results = list(self.step(given))
+            operands = [f.read(g, p) for f, p in zip(self.forms, self.params, strict=True)]
+            results = list(self.step(operands))
             if len(results) != 1 + self.states + self.scans:
                 expected = f"a condition, {self.states} states and {self.scans} others"
                 raise malformed(f"the body has {len(results)} outputs, expected {expected}")
             again = _truth(g, results[0])
             self.stays = isinstance(again, Constant) and bool(again.array)
-            number = g.emit("add", given[0], g.const(1, "int64"))
+            number = g.emit("add", operands[0], g.const(1, "int64"))
             values = [g.value(v) for v in (number, again, *results[1:])]
         self.body = bindings, values
-        found = [_form(g, _tensor_of(v), self.outside) for v in values]
-        self.rows = found[2 + self.states :]
-        return found[: 2 + self.states]
+        forms = [_form(g, _tensor_of(v), self.outside) for v in values]
+        self.rows = forms[2 + self.states :]
+        return forms[: 2 + self.states]
 
-    def emit(self, start: list[Value], count: Val | None, begun: Sequence[Val]) -> list[Val]:
-        """Emit the loop, which adds to the stacks `begun`, and return its results."""
+    def emit(
+        self, start: list[Value], count: Val | None, initial_stacks: Sequence[Val]
+    ) -> list[Val]:
+        """Emit the loop, which adds to the stacks `initial_stacks`, and return its results."""
         g, bindings = self.g, self.body[0]
         if count is None and self.stays:
             raise malformed("it has no end: no number of trips, and its condition stays true")
@@ -230,37 +232,39 @@ class _Loop:
         stacked = [RVar(f"stack_{k}", f.type) for k, f in enumerate(stacks)]
         params = (*self.params, *stacked)
         next_states, rows = self.body[1][: 2 + self.states], self.body[1][2 + self.states :]
-        with g.builder.inner() as more:
-            longer = [
+        with g.builder.inner() as widening:
+            next_stacks = [
                 g.builder.emit("append", s, r, span=g.span)
                 for s, r in zip(stacked, rows, strict=True)
             ]
-            wide = [*_wide(g, next_states, self.forms), *longer]
-        body = Function("body", params, (*bindings, *more), Tuple(tuple(wide)))
-        first = begun or [
+            next_values = [*_wide(g, next_states, self.forms), *next_stacks]
+        body = Function("body", params, (*bindings, *widening), Tuple(tuple(next_values)))
+        first = initial_stacks or [
             g.emit("full", shape=(0, *r.shape[1:]), value=0, dtype=str(r.dtype)) for r in self.rows
         ]
         closures = []
         for name, f in (("again", self._condition(count, forms)), ("body", body)):
-            made = Lambda(f)
-            closures.append(g.builder.bind(made, made.type, name))
-        given = _wide(g, [*start, *map(g.value, first)], forms)
+            closure = Lambda(f)
+            closures.append(g.builder.bind(closure, closure.type, name))
+        operands = _wide(g, [*start, *map(g.value, first)], forms)
         kind = TupleType(tuple(f.type for f in forms))
-        result = g.builder.bind(Call("while_loop", (*closures, *given), span=g.span), kind, "loop")
-        known = None if begun else self._iterations(count, start[1])
-        last = [self._all_rows(r, known) for r in self.rows]
+        result = g.builder.bind(
+            Call("while_loop", (*closures, *operands), span=g.span), kind, "loop"
+        )
+        iterations = None if initial_stacks else self._iterations(count, start[1])
+        last = [self._all_rows(r, iterations) for r in self.rows]
         out: list[Val] = list(_items(g, result, self.forms[2:], 2))
         for k, (stack, form) in enumerate(zip(stacks, last, strict=True), len(self.forms)):
             item = g.builder.bind(TupleItem(result, k), stack.type, "stack")
-            out.append(shaped(g, item, form.shape, form.dtype))
+            out.append(with_shape(g, item, form.shape, form.dtype))
         return out
 
     def _all_rows(self, rows: _Form, iterations: Expr | None) -> _Form:
         """The form of a stack of the rows of so many iterations."""
-        each, *rest = rows.shape
-        if iterations is None or each is None:
-            return _Form(rows.dtype, (None, *rest))
-        return _Form(rows.dtype, (self.g.dims.simplify(iterations * each), *rest))
+        extent, *others = rows.shape
+        if iterations is None or extent is None:
+            return _Form(rows.dtype, (None, *others))
+        return _Form(rows.dtype, (self.g.dims.simplify(iterations * extent), *others))
 
     def _condition(self, count: Val | None, forms: Sequence[_Form]) -> Function:
         """Whether there is another iteration: of a state, the condition and the number."""

@@ -32,7 +32,7 @@ from tensorkiln.ir.relax import (
 _AT_ONCE = 8
 
 
-def shaped(g: Context, x: Value, shape: Sequence[ExprLike | None], dtype: DType) -> RVar:
+def with_shape(g: Context, x: Value, shape: Sequence[ExprLike | None], dtype: DType) -> RVar:
     """`x` as a tensor of the given shape, which is checked when the function runs. None stands for
     an extent that is known only then: it becomes a new dimension."""
     dims = tuple(g.dims.fresh("size") if d is None else as_expr(d) for d in shape)
@@ -40,22 +40,22 @@ def shaped(g: Context, x: Value, shape: Sequence[ExprLike | None], dtype: DType)
     return g.builder.bind(MatchCast(x, kind), kind, "sized")
 
 
-def dynamic(
+def dynamic_results(
     g: Context, op: str, *args: Val, shapes: Sequence[Sequence[ExprLike | None]], **attrs: object
 ) -> list[RVar]:
-    """The results of an operator of `ops.DYNAMIC`, each of one of `shapes` (as `shaped` takes
+    """The results of an operator of `ops.DYNAMIC`, each of one of `shapes` (as `with_shape` takes
     them)."""
     values = [g.value(a) for a in args]
-    made = g.builder.emit(op, *values, span=g.span, **attrs)  # type: ignore[arg-type]
-    if not isinstance(made.type, TupleType):
-        return [_tensor(g, made, shapes[0])]
-    items = [g.builder.bind(TupleItem(made, k), t, op) for k, t in enumerate(made.type.fields)]
+    result = g.builder.emit(op, *values, span=g.span, **attrs)  # type: ignore[arg-type]
+    if not isinstance(result.type, TupleType):
+        return [_tensor(g, result, shapes[0])]
+    items = [g.builder.bind(TupleItem(result, k), t, op) for k, t in enumerate(result.type.fields)]
     return [_tensor(g, item, shape) for item, shape in zip(items, shapes, strict=True)]
 
 
 def _tensor(g: Context, x: RVar, shape: Sequence[ExprLike | None]) -> RVar:
     assert isinstance(x.type, AnyTensorType) and x.type.dtype is not None
-    return shaped(g, x, shape, x.type.dtype)
+    return with_shape(g, x, shape, x.type.dtype)
 
 
 def elements(g: Context, x: Val, what: str) -> list[Val]:
@@ -69,9 +69,9 @@ def _joined(g: Context, x: Val) -> Sequence[Val]:
     """The operands of the concatenation that makes a 1-D operand; itself if none does."""
     if not isinstance(x, RVar):
         return (x,)
-    made = next((b.value for b in reversed(g.builder.bindings) if b.var is x), None)
-    if isinstance(made, Call) and made.op == "concat":
-        return [y for v in made.args if isinstance(v, RVar | Constant) for y in _joined(g, v)]
+    producer = next((b.value for b in reversed(g.builder.bindings) if b.var is x), None)
+    if isinstance(producer, Call) and producer.op == "concat":
+        return [y for v in producer.args if isinstance(v, RVar | Constant) for y in _joined(g, v)]
     return (x,)
 
 
@@ -121,7 +121,7 @@ def _parts(g: Context, x: RVar, count: int, description: _Description) -> list[t
         if n != count:
             part = g.emit("slice", whole, begin=(first,), strides=(1,), shape=(n,))
         empty = description.sized(g, part)
-        extents.append(shaped(g, empty, (*[None] * n, 0), BOOL).tensor.shape[:-1])
+        extents.append(with_shape(g, empty, (*[None] * n, 0), BOOL).tensor.shape[:-1])
     return extents
 
 
@@ -129,7 +129,7 @@ def require(g: Context, holds: Val, what: str, shown: Val, expected: str) -> Non
     """Refuse a call in which `holds`, a truth or a 0 or 1 that data decides, is not true: the
     operand `what` has the value `shown`, and something else was `expected`."""
     ok = g.emit("sub", g.reshape(g.cast(holds, "int64"), (1,)), g.const([1], "int64"))
-    shaped(g, _Description(what, expected, shown).sized(g, ok), (0, 0), BOOL)
+    with_shape(g, _Description(what, expected, shown).sized(g, ok), (0, 0), BOOL)
 
 
 def require_broadcast(g: Context, x: Val, shape: Val, count: int) -> None:
@@ -173,7 +173,7 @@ class _Description:
         )
 
 
-def number(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
+def extent_of(g: Context, x: Val, what: str, shown: Val | None = None) -> Expr:
     """As `extents_of`, of an operand with one element."""
     if g.expressions(x) is None and g.dims.product(g.shape(x)) != IntImm(1):
         raise malformed(f"{what} must have one element")
@@ -185,31 +185,31 @@ def resolved_shape(g: Context, x: Val, shape: Val, allowzero: bool) -> tuple[Exp
     """The new shape that Reshape's operand `shape` asks for, where data decides some of it: 0
     copies an extent of `x` (unless `allowzero`), and -1 is what is left of the number of
     elements."""
-    old, total = g.shape(x), g.shape_value([g.dims.product(g.shape(x))])
+    extents, total = g.shape(x), g.shape_value([g.dims.product(g.shape(x))])
     count = int_value(g.shape(shape)[0])
     if count is None:
         raise unsupported("the shape of Reshape has a number of elements that is not known")
-    asked = g.cast(shape, "int64")
+    requested = g.cast(shape, "int64")
     zero, one = g.const([0], "int64"), g.const([1], "int64")
     if not allowzero:
-        copied = g.shape_value([old[i] if i < len(old) else -2 for i in range(count)])
-        asked = g.emit("where", g.emit("equal", asked, zero), copied, asked)
-    free = g.emit("equal", asked, g.const([-1], "int64"))
-    others = g.emit("prod", g.emit("where", free, one, asked), axes=(0,), keepdims=True)
-    rest = g.emit("div", total, others)
-    sizes = g.emit("where", free, rest, asked)
-    same = g.emit("equal", g.emit("prod", sizes, axes=(0,), keepdims=True), total)
+        copied = g.shape_value([extents[i] if i < len(extents) else -2 for i in range(count)])
+        requested = g.emit("where", g.emit("equal", requested, zero), copied, requested)
+    free = g.emit("equal", requested, g.const([-1], "int64"))
+    others = g.emit("prod", g.emit("where", free, one, requested), axes=(0,), keepdims=True)
+    remainder = g.emit("div", total, others)
+    sizes = g.emit("where", free, remainder, requested)
+    fits = g.emit("equal", g.emit("prod", sizes, axes=(0,), keepdims=True), total)
     expected = "sizes of as many elements as the operand has, one of them -1 at most"
-    require(g, same, "shape", shape, expected)
+    require(g, fits, "shape", shape, expected)
     return extents_of(g, sizes, "shape", shape, expected)
 
 
-def reshaped(g: Context, x: Val, shape: Sequence[Expr]) -> Val:
+def checked_reshape(g: Context, x: Val, shape: Sequence[Expr]) -> Val:
     """Reshape to a shape whose number of elements is checked when the function runs."""
     flat = g.reshape(x, (g.dims.product(g.shape(x)),))
-    want = g.dims.product(shape)
-    if not g.dims.same(g.shape(flat)[0], want):
-        flat = g.checked(flat, (want,))
+    count = g.dims.product(shape)
+    if not g.dims.same(g.shape(flat)[0], count):
+        flat = g.checked(flat, (count,))
     return g.reshape(flat, shape)
 
 
@@ -219,14 +219,14 @@ def is_computed(g: Context, x: Val) -> bool:
 
 
 __all__ = [
-    "dynamic",
+    "checked_reshape",
+    "dynamic_results",
     "elements",
+    "extent_of",
     "extents_of",
     "is_computed",
-    "number",
     "require",
     "require_broadcast",
-    "reshaped",
     "resolved_shape",
-    "shaped",
+    "with_shape",
 ]

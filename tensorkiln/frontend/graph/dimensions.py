@@ -67,10 +67,10 @@ class Dims:
     def fresh(self, name: str) -> Var:
         """A new dimension that a value binds when the function runs (`data_extents.py`)."""
         taken = {v.name for v in (*self.vars.values(), *self.computed)}
-        made = Var(identifier(name, taken))
-        self.computed.add(made)
+        dim = Var(identifier(name, taken))
+        self.computed.add(dim)
         self._learn()
-        return made
+        return dim
 
     def _learn(self) -> None:
         """`_bounds` hold for all sizes; `_proper` where no dimension of an input is 0."""
@@ -148,7 +148,7 @@ class Dims:
 
     def assume(self, cond: Expr, expected: str = "") -> None:
         """Record that the import relies on `cond`, in words on what is `expected`."""
-        if all(cond != known.holds for known in self.assumed):
+        if all(cond != condition.holds for condition in self.assumed):
             reason = ": ".join(part for part in (self.node, expected) if part)
             self.assumed.append(SizeCondition(cond, reason))
 

@@ -12,9 +12,9 @@ def floor_mod(g: Context, a: Val, b: Val) -> Val:
     """The remainder of a / b, with the sign of the divisor."""
     if not g.type(a).dtype.is_float:
         return g.emit("mod", a, b, fmod=0)
-    rest, zero = g.emit("mod", a, b, fmod=1), g.like(0, a)
-    apart = g.emit("less", g.emit("mul", g.emit("sign", rest), g.emit("sign", b)), zero)
-    return g.emit("where", apart, g.emit("add", rest, b), rest)
+    remainder, zero = g.emit("mod", a, b, fmod=1), g.like(0, a)
+    signs_differ = g.emit("less", g.emit("mul", g.emit("sign", remainder), g.emit("sign", b)), zero)
+    return g.emit("where", signs_differ, g.emit("add", remainder, b), remainder)
 
 
 def prelu(g: Context, x: Val, slope: Val) -> Val:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.agreement import common_extent
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.indexing import flat_offset
 from tensorkiln.frontend.graph.issues import malformed
@@ -39,10 +39,10 @@ class Sampler:
         the first and last element, or without `align_corners` their outer edges."""
         g, size = self.g, self.extent(n)
         half, one = self.number(0.5), self.number(1)
-        moved = g.emit("add", x, one)
+        shifted = g.emit("add", x, one)
         if self.align_corners:
-            return g.emit("mul", g.emit("mul", moved, half), g.emit("sub", size, one))
-        return g.emit("mul", g.emit("sub", g.emit("mul", moved, size), one), half)
+            return g.emit("mul", g.emit("mul", shifted, half), g.emit("sub", size, one))
+        return g.emit("mul", g.emit("sub", g.emit("mul", shifted, size), one), half)
 
     def clamped(self, x: Val, n: Expr) -> Val:
         """Positions within the dimension; NaN is 0."""
@@ -56,12 +56,12 @@ class Sampler:
         centres of the outer elements or, without `align_corners`, their edges."""
         g, edge = self.g, 0.0 if self.align_corners else 0.5
         span = g.emit("sub", self.extent(n), self.number(1 - 2 * edge))
-        away = g.emit("abs", g.emit("add", x, self.number(edge)))
+        distance = g.emit("abs", g.emit("add", x, self.number(edge)))
         # Of a dimension of one element with aligned corners the span is 0, and the rest NaN.
-        rest = g.emit("mod", away, span, fmod=1)
-        turns = g.emit("floor", g.emit("div", away, span))
-        even = g.emit("equal", g.emit("mod", turns, self.number(2), fmod=1), self.number(0))
-        folded = g.emit("where", even, rest, g.emit("sub", span, rest))
+        remainder = g.emit("mod", distance, span, fmod=1)
+        turns = g.emit("floor", g.emit("div", distance, span))
+        turns_even = g.emit("equal", g.emit("mod", turns, self.number(2), fmod=1), self.number(0))
+        folded = g.emit("where", turns_even, remainder, g.emit("sub", span, remainder))
         return g.emit("sub", folded, self.number(edge))
 
     def placed(self, x: Val, n: Expr) -> Val:
@@ -126,7 +126,7 @@ def grid_sample(
         raise malformed(f"padding_mode={padding_mode!r}; expected {modes}")
     if rank < 1 or g.rank(grid) != rank + 2 or int_value(g.shape(grid)[-1]) not in (None, rank):
         raise malformed(f"for an operand of {g.rank(x)} dimensions, grid needs rows of {rank}")
-    batch = meet(g.shape(x)[0], g.shape(grid)[0])
+    batch = common_extent(g.shape(x)[0], g.shape(grid)[0])
     x = g.fitted(x, (batch, *g.shape(x)[1:]))
     grid = g.fitted(grid, (batch, *g.shape(grid)[1:-1], rank))
     sampler = Sampler(g, g.dtype(grid), padding_mode, align_corners)

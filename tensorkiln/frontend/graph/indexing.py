@@ -15,10 +15,10 @@ from tensorkiln.ir.relax import Constant
 
 def gather(g: Context, x: Val, indices: Val, *, axis: int = 0) -> Val:
     """Take slices of `x` along a dimension; negative indices count from the end."""
-    at = g.axis(axis, g.rank(x))
+    axis = g.axis(axis, g.rank(x))
     if not g.rank(x):
         raise malformed("the operand is a scalar")
-    size = int_value(g.shape(x)[at])
+    size = int_value(g.shape(x)[axis])
     if (
         isinstance(x, SymbolicTensor | Constant)
         and isinstance(indices, Constant)
@@ -26,9 +26,9 @@ def gather(g: Context, x: Val, indices: Val, *, axis: int = 0) -> Val:
     ):
         outside = (indices.array < -size) | (indices.array >= size)
         if outside.any():
-            which = indices.array[outside].flat[0]
-            raise malformed(f"index {which} is outside of dimension {at}, which has {size}")
-    return g.emit("take", x, indices, axis=at)
+            index = indices.array[outside].flat[0]
+            raise malformed(f"index {index} is outside of dimension {axis}, which has {size}")
+    return g.emit("take", x, indices, axis=axis)
 
 
 def with_elements(g: Context, x: Val, axis: int, indices: np.ndarray | None) -> Val:
@@ -36,9 +36,9 @@ def with_elements(g: Context, x: Val, axis: int, indices: np.ndarray | None) -> 
     if indices is None or not indices.size:
         return x
     low, high = int(indices.min()), int(indices.max())
-    outside = low if -low > high + 1 else high
+    extreme = low if -low > high + 1 else high
     condition = binary("ge", g.shape(x)[axis], as_expr(max(-low, high + 1)))
-    return g.require(x, condition, f"a dimension {axis} with an element of index {outside}")
+    return g.require(x, condition, f"a dimension {axis} with an element of index {extreme}")
 
 
 def constant_elements(x: Val) -> np.ndarray | None:
@@ -66,28 +66,28 @@ def nonnegative(g: Context, index: Val, extent: Expr) -> Val:
 def counts_within(g: Context, x: Val, numbers: Val, last: Expr, of: str) -> tuple[Val, Val]:
     """x and numbers, such as lengths, from 0 to `last`, which is an extent of x `of` something: a
     call in which one is outside fails."""
-    known = constant_elements(numbers)
-    if known is None:
+    array = constant_elements(numbers)
+    if array is None:
         return x, g.inside(numbers, last + 1, negative=False)
-    if known.size and known.min() < 0:
-        raise malformed(f"{int(known.min())} {of}, expected 0 or more")
-    most = int(known.max(initial=0))
-    return g.require(x, binary("ge", last, as_expr(most)), f"{most} or more {of}"), numbers
+    if array.size and array.min() < 0:
+        raise malformed(f"{int(array.min())} {of}, expected 0 or more")
+    largest = int(array.max(initial=0))
+    return g.require(x, binary("ge", last, as_expr(largest)), f"{largest} or more {of}"), numbers
 
 
 def gather_elements(g: Context, x: Val, indices: Val, *, axis: int = 0) -> Val:
     """out[i, j, ...] = x[i, indices[i, j, ...], ...] (for axis 1), as one take of flattened x."""
     rank = g.rank(x)
-    at = g.axis(axis, rank)
+    axis = g.axis(axis, rank)
     if g.rank(indices) != rank:
         raise malformed(f"indices have {g.rank(indices)} dimensions, the operand {rank}")
-    x = with_elements(g, x, at, constant_elements(indices))
-    for i, (own, asked) in enumerate(zip(g.shape(x), g.shape(indices), strict=True)):
-        if i != at:
-            x = g.require(x, binary("ge", own, asked), f"indices within dimension {i}")
+    x = with_elements(g, x, axis, constant_elements(indices))
+    for i, (extent, count) in enumerate(zip(g.shape(x), g.shape(indices), strict=True)):
+        if i != axis:
+            x = g.require(x, binary("ge", extent, count), f"indices within dimension {i}")
     parts: list[Val] = []
     for i, n in enumerate(g.shape(indices)):
-        if i == at:
+        if i == axis:
             parts.append(nonnegative(g, g.inside(indices, g.shape(x)[i]), g.shape(x)[i]))
             continue
         parts.append(g.iota(n, rank, i))

@@ -85,8 +85,8 @@ def _planes(g: Context, x: Val, shape: list[Expr], pair: tuple[Window, Window], 
 
 def _alone(g: Context, x: Val, shape: list[Expr], axis: int, window: Window, pool: Pool) -> Val:
     """The same along one dimension before the last."""
-    lead, rest = (g.dims.product(part) for part in (shape[1:axis], shape[axis + 1 :]))
-    y = pool(g.reshape(x, (shape[0], lead, shape[axis], rest)), window, POINT)
+    lead, trail = (g.dims.product(part) for part in (shape[1:axis], shape[axis + 1 :]))
+    y = pool(g.reshape(x, (shape[0], lead, shape[axis], trail)), window, POINT)
     shape[axis] = g.shape(y)[2]
     return y
 
@@ -109,31 +109,31 @@ def _max_positions(g: Context, x: Val, windows: Sequence[Window], column_major: 
     """The positions that `max_pool` gives."""
     shape = g.static(x, "the operand")
     extents, n = shape[2:], len(windows)
-    flat = np.zeros((1,) * (2 * n), np.int64)
-    named = np.zeros((1,) * (2 * n), np.int64)
-    inside = np.ones((1,) * (2 * n), bool)
+    offsets = np.zeros((1,) * (2 * n), np.int64)
+    numbers = np.zeros((1,) * (2 * n), np.int64)
+    in_picture = np.ones((1,) * (2 * n), bool)
     counts = []
     for i, (w, size) in enumerate(zip(windows, extents, strict=True)):
         counts.append(int_value(w.count(size)) or 0)
-        at = np.arange(counts[i])[:, None] * w.stride - w.before
-        at = at + np.arange(w.kernel) * w.dilation
-        at = at.reshape(
+        taps = np.arange(counts[i])[:, None] * w.stride - w.before
+        taps = taps + np.arange(w.kernel) * w.dilation
+        taps = taps.reshape(
             [counts[i] if j == i else w.kernel if j == n + i else 1 for j in range(2 * n)]
         )
-        inside = inside & (at >= 0) & (at < size)
-        flat = flat + at * int(np.prod(extents[i + 1 :]))
-        named = named + at * int(
+        in_picture = in_picture & (taps >= 0) & (taps < size)
+        offsets = offsets + taps * int(np.prod(extents[i + 1 :]))
+        numbers = numbers + taps * int(
             np.prod(extents[:i]) if column_major else np.prod(extents[i + 1 :])
         )
-    size, places = int(np.prod(extents)), int(np.prod(counts))
-    table = np.where(inside, flat, size).reshape(places, -1)
-    wide = pad(
+    size, windows_count = int(np.prod(extents)), int(np.prod(counts))
+    table = np.where(in_picture, offsets, size).reshape(windows_count, -1)
+    padded = pad(
         g, g.reshape(x, (*shape[:2], size)), (0, 1), (2,), "constant", lowest(g.type(x).dtype)
     )
-    read = g.emit("take", wide, g.const(table, "int64"), axis=2)
-    first = g.emit("argmax", read, axis=3, keepdims=False)
-    starts = np.arange(places).reshape(1, 1, -1) * table.shape[1]
-    names = g.const(named.reshape(-1), "int64")
-    own = g.emit("take", names, g.emit("add", first, g.const(starts, "int64")), axis=0)
+    elements = g.emit("take", padded, g.const(table, "int64"), axis=2)
+    first = g.emit("argmax", elements, axis=3, keepdims=False)
+    starts = np.arange(windows_count).reshape(1, 1, -1) * table.shape[1]
+    position_of = g.const(numbers.reshape(-1), "int64")
+    positions = g.emit("take", position_of, g.emit("add", first, g.const(starts, "int64")), axis=0)
     planes = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * size
-    return g.reshape(g.emit("add", own, g.const(planes, "int64")), (*shape[:2], *counts))
+    return g.reshape(g.emit("add", positions, g.const(planes, "int64")), (*shape[:2], *counts))

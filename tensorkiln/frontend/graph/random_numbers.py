@@ -21,7 +21,7 @@ LIMIT = 1 << 24
 Draw = Callable[[np.random.RandomState, tuple[int, ...]], np.ndarray]
 
 
-def drawn(
+def random_constant(
     state: np.random.RandomState,
     shape: Sequence[int],
     dtype: str,

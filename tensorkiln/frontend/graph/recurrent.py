@@ -206,8 +206,8 @@ def _sum(g: Context, a: Val, b: Val | None) -> Val:
 
 def _blend(g: Context, share: Val, a: Val, b: Val) -> Val:
     """share * a + (1 - share) * b"""
-    rest = g.emit("sub", g.like(1, share), share)
-    return g.emit("add", g.emit("mul", share, a), g.emit("mul", rest, b))
+    others = g.emit("sub", g.like(1, share), share)
+    return g.emit("add", g.emit("mul", share, a), g.emit("mul", others, b))
 
 
 def rnn_cell(weights: Weights, direction: int) -> Cell:
@@ -227,23 +227,25 @@ def gru_cell(*, linear_before_reset: bool) -> CellOf:
 
     def cell(weights: Weights, direction: int) -> Cell:
         g = weights.g
-        last = weights.part(weights.r, 2)
+        candidate_weights = weights.part(weights.r, 2)
 
         def step(part: Val, states: Sequence[Val]) -> Sequence[Val]:
             (h,) = states
-            own = _sum(g, g.emit("matmul", h, weights.r), weights.state_bias)
+            state_part = _sum(g, g.emit("matmul", h, weights.r), weights.state_bias)
             z, reset = (
-                weights.activate(0, g.emit("add", weights.part(part, k), weights.part(own, k)))
+                weights.activate(
+                    0, g.emit("add", weights.part(part, k), weights.part(state_part, k))
+                )
                 for k in (0, 1)
             )
             if linear_before_reset:
-                new = g.emit("mul", reset, weights.part(own, 2))
+                candidate = g.emit("mul", reset, weights.part(state_part, 2))
             else:
-                new = g.emit("matmul", g.emit("mul", reset, h), last)
+                candidate = g.emit("matmul", g.emit("mul", reset, h), candidate_weights)
                 if weights.state_bias is not None:
-                    new = g.emit("add", new, weights.part(weights.state_bias, 2))
-            new = weights.activate(1, g.emit("add", weights.part(part, 2), new))
-            return (_blend(g, z, h, new),)
+                    candidate = g.emit("add", candidate, weights.part(weights.state_bias, 2))
+            candidate = weights.activate(1, g.emit("add", weights.part(part, 2), candidate))
+            return (_blend(g, z, h, candidate),)
 
         return step
 
@@ -256,7 +258,7 @@ def lstm_cell(*, input_forget: bool = False, peepholes: Val | None = None) -> Ce
 
     def cell(weights: Weights, direction: int) -> Cell:
         g = weights.g
-        peep = None if peepholes is None else element(g, peepholes, 0, direction)
+        peephole = None if peepholes is None else element(g, peepholes, 0, direction)
 
         def step(part: Val, states: Sequence[Val]) -> Sequence[Val]:
             h, c = states
@@ -264,10 +266,12 @@ def lstm_cell(*, input_forget: bool = False, peepholes: Val | None = None) -> Ce
             total = _sum(g, total, weights.state_bias)
 
             def gate(number: int, memory: Val) -> Val:
-                own = weights.part(total, number)
-                if peep is not None:
-                    own = g.emit("add", own, g.emit("mul", memory, weights.part(peep, number)))
-                return weights.activate(0, own)
+                sums = weights.part(total, number)
+                if peephole is not None:
+                    sums = g.emit(
+                        "add", sums, g.emit("mul", memory, weights.part(peephole, number))
+                    )
+                return weights.activate(0, sums)
 
             i = gate(0, c)
             n = weights.activate(1, weights.part(total, 3))

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.data_extents import extent_of
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import Expr, IntImm, int_value
@@ -165,7 +165,7 @@ def _scaled(g: Context, extent: Expr, scale: Factor) -> Expr:
     old = int_value(extent)
     if isinstance(scale, RVar):
         size = g.emit("floor", g.emit("mul", _number(g, extent), scale))
-        return number(g, g.cast(size, "int64"), "scales")
+        return extent_of(g, g.cast(size, "int64"), "scales")
     if old is not None:
         return IntImm(min(math.floor(old * scale), LONGEST + 1))
     ratio = Fraction(scale).limit_denominator(64)
@@ -181,19 +181,21 @@ def _repeat(g: Context, x: Val, axis: int, k: int) -> Val:
     dims = g.shape(x)
     wide = g.reshape(x, (*dims[: axis + 1], 1, *dims[axis + 1 :]))
     shape = (*dims[: axis + 1], IntImm(k), *dims[axis + 1 :])
-    many = g.emit("broadcast_to", wide, shape=shape)
-    return g.reshape(many, (*dims[:axis], dims[axis] * k, *dims[axis + 1 :]))
+    repeated = g.emit("broadcast_to", wide, shape=shape)
+    return g.reshape(repeated, (*dims[:axis], dims[axis] * k, *dims[axis + 1 :]))
 
 
-def _computed_positions(g: Context, old: Expr, new: Expr, scale: Factor | None, mode: str) -> Val:
+def _computed_positions(
+    g: Context, extent_before: Expr, extent_after: Expr, scale: Factor | None, mode: str
+) -> Val:
     """Like `_positions`, as float32 operators, for an extent that is known only at run time."""
 
     def f(op: str, a: Val | float, b: Val | float) -> Val:
         return g.emit(op, *(g.const(v, "float32") if isinstance(v, float) else v for v in (a, b)))
 
-    i = g.emit("arange", start=0, step=1, count=new, dtype="float32")
-    had, made = _number(g, old), _number(g, new)
-    factor: Val = f("div", made, had)
+    i = g.emit("arange", start=0, step=1, count=extent_after, dtype="float32")
+    old_extent, new_extent = _number(g, extent_before), _number(g, extent_after)
+    factor: Val = f("div", new_extent, old_extent)
     if scale is not None:
         factor = scale if isinstance(scale, RVar) else g.const(scale, "float32")
     half = f("sub", f("div", f("add", i, 0.5), factor), 0.5)
@@ -203,14 +205,18 @@ def _computed_positions(g: Context, old: Expr, new: Expr, scale: Factor | None, 
         case "half_pixel":
             return half
         case "pytorch_half_pixel":
-            return f("mul", half, _several(g, made))
+            return f("mul", half, _several(g, new_extent))
         case "align_corners":
-            length = made if scale is None else f("mul", factor, had)
+            length = new_extent if scale is None else f("mul", factor, old_extent)
             last = f("maximum", f("sub", length, 1.0), 1.0)
-            return f("mul", f("div", f("mul", i, f("sub", had, 1.0)), last), _several(g, made))
+            return f(
+                "mul",
+                f("div", f("mul", i, f("sub", old_extent, 1.0)), last),
+                _several(g, new_extent),
+            )
         case "half_pixel_symmetric":
-            cut = f("sub", 1.0, f("div", made, f("mul", factor, had)))
-            return f("add", f("mul", f("div", had, 2.0), cut), half)
+            cut = f("sub", 1.0, f("div", new_extent, f("mul", factor, old_extent)))
+            return f("add", f("mul", f("div", old_extent, 2.0), cut), half)
     raise malformed(f"coordinate_transformation_mode={mode!r}")
 
 
@@ -224,15 +230,15 @@ def _several(g: Context, count: Val) -> Val:
     return g.cast(g.emit("greater", count, g.const(1, "float32")), "float32")
 
 
-def _pick_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val:
+def _pick_computed(g: Context, x: Val, axis: int, positions: Val, rounding: str) -> Val:
     half = g.const(0.5, "float32")
     match rounding:
         case "floor" | "ceil":
-            index = g.emit(rounding, at)
+            index = g.emit(rounding, positions)
         case "round_prefer_floor":
-            index = g.emit("ceil", g.emit("sub", at, half))
+            index = g.emit("ceil", g.emit("sub", positions, half))
         case "round_prefer_ceil":
-            index = g.emit("floor", g.emit("add", at, half))
+            index = g.emit("floor", g.emit("add", positions, half))
         case _:
             raise malformed(f"nearest_mode={rounding!r}")
     return g.emit("take", x, _inside(g, index, g.shape(x)[axis]), axis=axis, outside="clamp")
@@ -244,19 +250,19 @@ def _inside(g: Context, index: Val, extent: Expr) -> Val:
     return g.cast(_clipped(g, index, extent), "int64")
 
 
-def _clipped(g: Context, at: Val, extent: Expr) -> Val:
+def _clipped(g: Context, positions: Val, extent: Expr) -> Val:
     last = g.emit("sub", _number(g, extent), g.const(1, "float32"))
-    return g.emit("minimum", g.emit("maximum", at, g.const(0, "float32")), last)
+    return g.emit("minimum", g.emit("maximum", positions, g.const(0, "float32")), last)
 
 
-def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Val:
+def _blend_computed(g: Context, x: Val, axis: int, positions: Val, how: Sampling) -> Val:
     """Like `_blend`, for positions computed at run time."""
     extent, rank = g.shape(x)[axis], g.rank(x)
     if how.mode == "linear" and not how.exclude_outside:
-        at = _clipped(g, at, extent)
-    low = g.emit("floor", at)
-    count = g.shape(at)[0]
-    t = g.emit("sub", at, low)
+        positions = _clipped(g, positions, extent)
+    low = g.emit("floor", positions)
+    count = g.shape(positions)[0]
+    t = g.emit("sub", positions, low)
     taps = range(-1, 3) if how.mode == "cubic" else range(2)
     parts = [g.emit("add", low, g.const(k, "float32")) for k in taps]
     weights = [_weight(g, t, k, how) for k in taps]
@@ -268,7 +274,7 @@ def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Va
         total = functools.reduce(lambda a, b: g.emit("add", a, b), weights)
         weights = [g.emit("div", w, total) for w in weights]
     column = [count if i == axis else 1 for i in range(rank)]
-    read = [
+    terms = [
         g.emit(
             "mul",
             g.emit("take", x, _inside(g, v, extent), axis=axis, outside="clamp"),
@@ -276,7 +282,7 @@ def _blend_computed(g: Context, x: Val, axis: int, at: Val, how: Sampling) -> Va
         )
         for v, w in zip(parts, weights, strict=True)
     ]
-    return functools.reduce(lambda a, b: g.emit("add", a, b), read)
+    return functools.reduce(lambda a, b: g.emit("add", a, b), terms)
 
 
 def _weight(g: Context, t: Val, tap: int, how: Sampling) -> Val:
@@ -323,32 +329,34 @@ def _positions(
     raise malformed(f"coordinate_transformation_mode={mode!r}")
 
 
-def _pick(g: Context, x: Val, axis: int, at: np.ndarray, rounding: str) -> Val:
+def _pick(g: Context, x: Val, axis: int, positions: np.ndarray, rounding: str) -> Val:
     match rounding:
         case "floor":
-            index = np.floor(at)
+            index = np.floor(positions)
         case "ceil":
-            index = np.ceil(at)
+            index = np.ceil(positions)
         case "round_prefer_floor":
-            index = np.ceil(at - 0.5)
+            index = np.ceil(positions - 0.5)
         case "round_prefer_ceil":
-            index = np.floor(at + 0.5)
+            index = np.floor(positions + 0.5)
         case _:
             raise malformed(f"nearest_mode={rounding!r}")
-    old = int_value(g.shape(x)[axis]) or 1
-    return g.emit("take", x, g.const(np.clip(index, 0, old - 1), "int64"), axis=axis)
+    extent = int_value(g.shape(x)[axis]) or 1
+    return g.emit("take", x, g.const(np.clip(index, 0, extent - 1), "int64"), axis=axis)
 
 
-def _blend(g: Context, x: Val, axis: int, at: np.ndarray, how: Sampling, scale: float) -> Val:
+def _blend(
+    g: Context, x: Val, axis: int, positions: np.ndarray, how: Sampling, scale: float
+) -> Val:
     """The weighted sum of the elements around each position; beyond its ends `x` goes on with its
     last elements, which with `exclude_outside` have no weight."""
-    old, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
-    index, weight = _taps(at, how, scale)
+    extent, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
+    index, weight = _taps(positions, how, scale)
     if how.exclude_outside:
-        weight = np.where((index >= 0) & (index < old), weight, 0)
+        weight = np.where((index >= 0) & (index < extent), weight, 0)
         total = weight.sum(1, keepdims=True)
         weight = weight / np.where(total == 0, 1, total)
-    index = np.clip(index, 0, old - 1)
+    index = np.clip(index, 0, extent - 1)
     if index.shape[1] > 4:
         return _as_product(g, x, axis, index, weight)
     shape = [-1 if i == axis else 1 for i in range(rank)]
@@ -375,13 +383,13 @@ def _as_product(g: Context, x: Val, axis: int, index: np.ndarray, weight: np.nda
     return g.transpose(y, [order.index(i) for i in range(g.rank(x))])
 
 
-def _taps(at: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def _taps(positions: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights [positions, taps] of the elements that are read for each position.
 
     With `antialias` a smaller picture reads all elements that a new one covers.
     """
-    low = np.floor(at)
-    t = (at - low)[:, None]
+    low = np.floor(positions)
+    t = (positions - low)[:, None]
     reach = 2 if how.mode == "cubic" else 1
     shrink = min(scale, 1.0) if how.antialias else 1.0
     first = math.floor(-reach / shrink) + 1
@@ -391,9 +399,9 @@ def _taps(at: np.ndarray, how: Sampling, scale: float) -> tuple[np.ndarray, np.n
         weight = np.clip(1 - far, 0, 1)
     else:
         a = how.cubic
-        near = ((a + 2) * far - (a + 3)) * far * far + 1
-        more = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
-        weight = np.where(far <= 1, near, np.where(far < 2, more, 0))
+        inner = ((a + 2) * far - (a + 3)) * far * far + 1
+        outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+        weight = np.where(far <= 1, inner, np.where(far < 2, outer, 0))
     if how.antialias:
         weight = weight / weight.sum(1, keepdims=True)
     return (low[:, None] + taps).astype(np.int64), weight

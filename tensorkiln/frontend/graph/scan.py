@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.control_flow import loop
-from tensorkiln.frontend.graph.data_extents import dynamic, shaped
+from tensorkiln.frontend.graph.data_extents import dynamic_results, with_shape
 from tensorkiln.frontend.graph.indexing import gather
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.movement import element, stack
@@ -98,53 +98,54 @@ def _looped(
     if int_value(extent) == 0:  # there is nothing to take
         inputs = [_nothing(g, x, axis) for x, axis in zip(inputs, axes, strict=True)]
 
-    def block(first: Val, many: int, now: Sequence[Val]) -> list[Val]:
-        """The states after `many` steps, and their rows."""
+    def block(first: Val, size: int, current: Sequence[Val]) -> list[Val]:
+        """The states after `size` steps, and their rows."""
         rows: list[Sequence[Val]] = []
-        for t in range(many):
-            at = g.emit("add", first, g.const(t, "int64")) if t else first
+        for t in range(size):
+            position = g.emit("add", first, g.const(t, "int64")) if t else first
             parts = [
-                gather(g, x, g.emit("sub", last, at) if back else at, axis=axis)
-                for x, axis, back in zip(inputs, axes, backward, strict=True)
+                gather(g, x, g.emit("sub", last, position) if from_end else position, axis=axis)
+                for x, axis, from_end in zip(inputs, axes, backward, strict=True)
             ]
-            outs = step(t, (*now, *parts))
-            now = outs[: len(states)]
+            outs = step(t, (*current, *parts))
+            current = outs[: len(states)]
             rows.append(outs[len(states) :])
-        return [*now, *(_rows(g, column) for column in zip(*rows, strict=True))]
+        return [*current, *(_rows(g, column) for column in zip(*rows, strict=True))]
 
     def blocks(
-        start: Expr, many: int, count: Expr, begun: Sequence[Val], stacks: Sequence[Val]
+        start: Expr, size: int, count: Expr, start_states: Sequence[Val], stacks: Sequence[Val]
     ) -> list[Val]:
         """`count` blocks from step `start` on."""
 
         def body(args: Sequence[Val]) -> list[Val]:
-            number, _, *now = args
-            first = g.emit("mul", number, g.const(many, "int64")) if many > 1 else number
+            number, _, *current = args
+            first = g.emit("mul", number, g.const(size, "int64")) if size > 1 else number
             if int_value(start) != 0:
                 first = g.emit("add", first, g.reshape(g.shape_value([start]), ()))
-            return [g.const(True, "bool"), *block(first, many, now)]
+            return [g.const(True, "bool"), *block(first, size, current)]
 
-        return loop(g, body, g.shape_value([count]), None, begun, stack_count, stacks)
+        return loop(g, body, g.shape_value([count]), None, start_states, stack_count, stacks)
 
-    many = _block_size(extent)
-    whole = g.dims.simplify(extent // many)
-    done, rest = g.dims.simplify(whole * many), g.dims.simplify(extent - whole * many)
-    results = blocks(as_expr(0), many, whole, states, ())
-    few = int_value(rest)
-    if few == 0:
+    size = _block_size(extent)
+    block_count = g.dims.simplify(extent // size)
+    block_end = g.dims.simplify(block_count * size)
+    remainder = g.dims.simplify(extent - block_count * size)
+    results = blocks(as_expr(0), size, block_count, states, ())
+    leftover = int_value(remainder)
+    if leftover == 0:
         return results
     states, stacks = results[: len(states)], results[len(states) :]
-    if few is None:
-        results = blocks(done, 1, rest, states, stacks)
+    if leftover is None:
+        results = blocks(block_end, 1, remainder, states, stacks)
         rows = results[len(states) :]
         whole_stacks = [
-            shaped(g, g.value(v), (extent, *g.shape(v)[1:]), g.type(v).dtype) for v in rows
+            with_shape(g, g.value(v), (extent, *g.shape(v)[1:]), g.type(v).dtype) for v in rows
         ]
     else:
-        results = block(g.reshape(g.shape_value([done]), ()), few, states)
+        results = block(g.reshape(g.shape_value([block_end]), ()), leftover, states)
         rows = results[len(states) :]
         whole_stacks = [
-            dynamic(g, "append", v, row, shapes=[(extent, *g.shape(row)[1:])])[0]
+            dynamic_results(g, "append", v, row, shapes=[(extent, *g.shape(row)[1:])])[0]
             for v, row in zip(stacks, rows, strict=True)
         ]
     return [*results[: len(states)], *whole_stacks]
@@ -173,14 +174,14 @@ def _nothing(g: Context, x: Val, axis: int) -> Val:
     return g.emit("full", shape=shape, value=0, dtype=g.dtype(x))
 
 
-def _placed(g: Context, x: Val, axis: int, back: bool) -> Val:
-    """A stack with its first dimension moved to `axis`, from the last to the first if `back`."""
+def _placed(g: Context, x: Val, axis: int, backward: bool) -> Val:
+    """A stack with its first dimension moved to `axis`, and reversed if `backward`."""
     rank, shape = g.rank(x), g.shape(x)
-    if back:
+    if backward:
         begin = (as_expr(shape[0] - 1), *[as_expr(0)] * (rank - 1))
         strides = (-1, *[1] * (rank - 1))
         x = g.emit("slice", x, begin=begin, strides=strides, shape=shape)
-    at = g.axis(axis, rank, "scan_output_axes")
+    axis = g.axis(axis, rank, "scan_output_axes")
     order = list(range(1, rank))
-    order.insert(at, 0)
+    order.insert(axis, 0)
     return g.transpose(x, order)

@@ -43,8 +43,8 @@ def lowest(dtype: DType) -> float:
 def check_reduction(g: Context, x: Val, updates: Val, reduction: str) -> None:
     """NodeProblem unless `updates` can be put to `x`, or combined with it by `reduction`."""
     if reduction not in REDUCTIONS:
-        known = ", ".join(map(repr, REDUCTIONS))
-        raise malformed(f"reduction={reduction!r}; expected one of {known}")
+        reductions = ", ".join(map(repr, REDUCTIONS))
+        raise malformed(f"reduction={reduction!r}; expected one of {reductions}")
     if g.dtype(x) != g.dtype(updates):
         raise malformed(f"updates are of {g.dtype(updates)}, the operand of {g.dtype(x)}")
 
@@ -57,7 +57,7 @@ def scatter_elements(
     Indices may cover a part of the other dimensions only, from their beginning.
     """
     rank = g.rank(x)
-    at = g.axis(axis, rank)
+    axis = g.axis(axis, rank)
     check_reduction(g, x, updates, reduction)
     if (g.rank(indices), g.rank(updates)) != (rank, rank) or not rank:
         raise malformed(
@@ -65,29 +65,29 @@ def scatter_elements(
             "dimensions; expected the same of 1 or more"
         )
     updates = g.fitted(updates, g.shape(indices), "updates")
-    x = with_elements(g, x, at, constant_elements(indices))
-    place = nonnegative(g, g.inside(indices, g.shape(x)[at]), g.shape(x)[at])
+    x = with_elements(g, x, axis, constant_elements(indices))
+    place = nonnegative(g, g.inside(indices, g.shape(x)[axis]), g.shape(x)[axis])
     for i in range(rank):
-        if i != at:
+        if i != axis:
             within = binary("ge", g.shape(x)[i], g.shape(indices)[i])
             x = g.require(x, within, f"indices within dimension {i} of the operand")
-    return scatter_along(g, x, place, updates, reduction, at)
+    return scatter_along(g, x, place, updates, reduction, axis)
 
 
 def scatter_along(
-    g: Context, x: Val, at: Val, updates: Val, reduction: str = "none", axis: int = -1
+    g: Context, x: Val, index: Val, updates: Val, reduction: str = "none", axis: int = -1
 ) -> Val:
-    """x with `updates` put to, or combined with, the elements `at` of a dimension, one after the
-    other: the last of several for one element stays. `at` has the shape of `updates`, which may be
-    less in the other dimensions; where it is beyond the dimension, it is nowhere."""
+    """x with `updates` put to, or combined with, the elements `index` of a dimension, one after the
+    other: the last of several for one element stays. `index` has the shape of `updates`, which may
+    be less in the other dimensions; where it is beyond the dimension, it is nowhere."""
     rank = g.rank(x)
-    shape, dims = g.shape(at), g.shape(x)
-    columns = [at if i == axis % rank else g.iota(shape[i], rank, i) for i in range(rank)]
+    shape, dims = g.shape(index), g.shape(x)
+    columns = [index if i == axis % rank else g.iota(shape[i], rank, i) for i in range(rank)]
     place = _checked(g, columns, dims, [axis % rank])
     flat = g.reshape(x, (g.dims.product(dims), 1))
-    many = g.dims.product(shape)
-    place, put = g.reshape(place, (many,)), g.reshape(updates, (many, 1))
-    return g.reshape(g.emit("scatter", flat, place, put, reduction=reduction), dims)
+    count = g.dims.product(shape)
+    place, rows = g.reshape(place, (count,)), g.reshape(updates, (count, 1))
+    return g.reshape(g.emit("scatter", flat, place, rows, reduction=reduction), dims)
 
 
 def scatter_rows(g: Context, x: Val, columns: Sequence[Val], updates: Val, reduction: str) -> Val:
@@ -95,15 +95,15 @@ def scatter_rows(g: Context, x: Val, columns: Sequence[Val], updates: Val, reduc
     are of one shape and inside of the first dimensions of x."""
     dims, count = g.shape(x), len(columns)
     rows, size = g.dims.product(dims[:count]), g.dims.product(dims[count:])
-    many = g.dims.product(g.shape(columns[0]))
-    flat, put = g.reshape(x, (rows, size)), g.reshape(updates, (many, size))
-    lines = [g.reshape(column, (many,)) for column in columns]
+    update_count = g.dims.product(g.shape(columns[0]))
+    flat, update_rows = g.reshape(x, (rows, size)), g.reshape(updates, (update_count, size))
+    lines = [g.reshape(column, (update_count,)) for column in columns]
     place = _checked(g, lines, dims[:count], range(count))
     if reduction == "none" and isinstance(place, Constant) and int_value(rows) is not None:
-        out = _placed(g, flat, place.array, put)
+        result = _placed(g, flat, place.array, update_rows)
     else:
-        out = g.emit("scatter", flat, place, put, reduction=reduction)
-    return g.reshape(out, dims)
+        result = g.emit("scatter", flat, place, update_rows, reduction=reduction)
+    return g.reshape(result, dims)
 
 
 def _checked(g: Context, columns: Sequence[Val], dims: Sequence[Expr], of: Sequence[int]) -> Val:

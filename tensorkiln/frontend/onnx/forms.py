@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.agreement import common_extent
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.proto import AttributeProto
@@ -170,7 +170,7 @@ def _extents(rows: Sequence[tuple[Sequence[Expr], Sequence[str]]]) -> dict[str, 
             elif matched is not None and number is not None:
                 size, rest = divmod(number + int(matched[3] or 0), int(matched[1] or 1))
                 alone.setdefault(matched[2], []).extend([] if rest else [as_expr(size)])
-    return {name: reduce(meet, found) for name, found in alone.items() if found}
+    return {name: reduce(common_extent, found) for name, found in alone.items() if found}
 
 
 def _extent(word: str, own: Expr, extents: Mapping[str, Expr]) -> Expr:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import extents_of, shaped
+from tensorkiln.frontend.graph.data_extents import extents_of, with_shape
 from tensorkiln.frontend.graph.values import SymbolicTensor, Val, expression_tensor, object_array
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
@@ -44,7 +44,7 @@ def _tensor(g: Context, x: Val) -> Val:
     if not isinstance(x, RVar) or not _any_long(x.tensor.shape):
         return x
     shape = [_dimension(g, d) if is_longer(d, LONGEST) else d for d in x.tensor.shape]
-    return shaped(g, x, shape, x.tensor.dtype)
+    return with_shape(g, x, shape, x.tensor.dtype)
 
 
 def _any_long(extents: Iterable[Expr]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import dynamic
+from tensorkiln.frontend.graph.data_extents import dynamic_results
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.dispatch import Int, Table
@@ -16,7 +16,7 @@ from tensorkiln.ir.expr import Expr
 def nonzero(g: Context, x: Val) -> Val:
     """The indices of all elements other than 0, a column for each. A scalar counts as a vector."""
     x = x if g.rank(x) else g.reshape(x, (1,))
-    return dynamic(g, "nonzero", x, shapes=[(g.rank(x), None)])[0]
+    return dynamic_results(g, "nonzero", x, shapes=[(g.rank(x), None)])[0]
 
 
 def compress(g: Context, x: Val, condition: Val, *, axis: Int | None = None) -> Val:
@@ -25,7 +25,7 @@ def compress(g: Context, x: Val, condition: Val, *, axis: Int | None = None) -> 
         raise malformed(f"a condition of {g.dtype(condition)} and rank {g.rank(condition)}")
     at = None if axis is None else g.axis(axis, g.rank(x))
     shape = (None,) if at is None else _but(g.shape(x), at)
-    return dynamic(g, "compress", x, condition, shapes=[shape], axis=at)[0]
+    return dynamic_results(g, "compress", x, condition, shapes=[shape], axis=at)[0]
 
 
 def unique(g: Context, x: Val, *, axis: Int | None = None, sorted: Int = 1) -> Sequence[Val]:
@@ -34,7 +34,7 @@ def unique(g: Context, x: Val, *, axis: Int | None = None, sorted: Int = 1) -> S
     at = None if axis is None else g.axis(axis, g.rank(x))
     values = (None,) if at is None else _but(g.shape(x), at)
     whole = g.dims.product(g.shape(x)) if at is None else g.shape(x)[at]
-    made = dynamic(
+    made = dynamic_results(
         g, "unique", x, shapes=[values, (None,), (whole,), (None,)], axis=at, sorted=bool(sorted)
     )
     count = made[0].tensor.shape[at or 0]
@@ -57,7 +57,7 @@ def non_max_suppression(
     given = [limit, overlap] if least is None else [limit, overlap, least]
     center = bool(center_point_box)
     shape = [(None, 3)]
-    return dynamic(
+    return dynamic_results(
         g, "non_max_suppression", boxes, scores, *given, shapes=shape, center_point_box=center
     )[0]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.graph.agreement import meet
+from tensorkiln.frontend.graph.agreement import common_extent
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import dynamic, is_computed, number
+from tensorkiln.frontend.graph.data_extents import dynamic_results, extent_of, is_computed
 from tensorkiln.frontend.graph.indexing import (
     constant_elements,
     flat_offset,
@@ -65,7 +65,7 @@ def _computed_slice(
     else:
         where = tuple(range(rank))
     shape = [None if i in where else d for i, d in enumerate(g.shape(x))]
-    return dynamic(
+    return dynamic_results(
         g, "slice_dynamic", x, starts, ends, axes, by, shapes=[shape], node=g.span or "slice"
     )[0]
 
@@ -153,7 +153,7 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
         raise malformed("the last dimension of indices must be 1..rank of the operand")
     if not 0 <= batch_dims < g.rank(indices):
         raise malformed(f"batch_dims={batch_dims}, expected 0 to {g.rank(indices) - 1}")
-    batch = tuple(map(meet, g.shape(x)[:batch_dims], g.shape(indices)))
+    batch = tuple(map(common_extent, g.shape(x)[:batch_dims], g.shape(indices)))
     x = g.fitted(x, (*batch, *g.shape(x)[batch_dims:]))
     indices = g.fitted(indices, (*batch, *g.shape(indices)[batch_dims:]), "indices")
     dims, lead = g.shape(x), g.shape(indices)[:-1]
@@ -177,7 +177,7 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
     if isinstance(depth, Constant):
         n = as_expr(int(g.scalar(depth, "depth")))
     else:
-        n = number(g, g.cast(depth, "int64"), "depth")
+        n = extent_of(g, g.cast(depth, "int64"), "depth")
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
     lead = list(g.shape(indices))

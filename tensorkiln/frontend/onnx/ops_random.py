@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
-from tensorkiln.frontend.graph.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.graph.random_numbers import Draw, normal, random_constant, uniform
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
@@ -22,7 +22,7 @@ from tensorkiln.ir.relax import Constant
 
 
 def _drawn(seed: float | None, shape: Sequence[int], dtype: str, draw: Draw) -> Constant:
-    return drawn(_state(seed), shape, dtype, draw)
+    return random_constant(_state(seed), shape, dtype, draw)
 
 
 def _state(seed: float | None) -> np.random.RandomState:
@@ -36,7 +36,7 @@ def _state(seed: float | None) -> np.random.RandomState:
 
 def _shares(seed: float | None, shape: Sequence[int], dtype: str) -> Constant:
     """Numbers from 0 on, below 1 whatever they are rounded to: all are below a probability of 1."""
-    return drawn(_state(seed), shape, dtype, uniform(0, 1), below=1)
+    return random_constant(_state(seed), shape, dtype, uniform(0, 1), below=1)
 
 
 def _float_name(dtype: int) -> str:
@@ -120,7 +120,7 @@ def multinomial(
     if g.rank(x) != 2 or sample_size < 1:
         raise malformed(f"{sample_size} samples of {g.rank(x)} dimensions, expected [N, classes]")
     rows, classes = g.static(x, "the operand")
-    waits = drawn(
+    waits = random_constant(
         _state(seed),
         (rows, sample_size, classes),
         "float32",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.data_extents import extent_of
 from tensorkiln.frontend.graph.grid_sample import Sampler, read_corner
 from tensorkiln.frontend.graph.indexing import flat_offset
 from tensorkiln.frontend.graph.issues import malformed, unsupported
@@ -131,7 +131,7 @@ class _Ratio:
         flat = g.reshape(each, (g.shape(each)[0],))
         both = g.emit("concat", flat, g.const([1], g.dtype(flat)), axis=0)  # there may be no box
         most = g.emit("max", both, axes=(0,), keepdims=False)
-        return _Ratio(number(g, g.cast(most, "int64"), "the number of points of a box"), each)
+        return _Ratio(extent_of(g, g.cast(most, "int64"), "the number of points of a box"), each)
 
 
 def _over_own_points(g: Context, points: Val, ratios: Sequence[_Ratio], mode: str) -> Val:

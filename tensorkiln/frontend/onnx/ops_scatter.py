@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.frontend.graph.context import Context
-from tensorkiln.frontend.graph.data_extents import is_computed, number, require
+from tensorkiln.frontend.graph.data_extents import extent_of, is_computed, require
 from tensorkiln.frontend.graph.indexing import (
     constant_elements,
     counts_within,
@@ -126,7 +126,7 @@ def _top_by_data(g: Context, x: Val, k: Val, axis: int, largest: bool) -> Sequen
         raise unsupported("k is computed from data, for a symbolic dimension", "freeze it")
     fits = g.emit("less_equal", g.cast(k, "int64"), g.const(extent, "int64"))
     require(g, fits, "k", k, f"0 to {extent}, the extent of dimension {at}")
-    count = number(g, k, "k")
+    count = extent_of(g, k, "k")
     shape = tuple(count if i == at else d for i, d in enumerate(g.shape(x)))
     sorted_ = top_k(g, x, extent, axis, largest)
     return [

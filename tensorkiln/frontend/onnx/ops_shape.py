@@ -11,14 +11,14 @@ from tensorkiln.frontend.graph import movement
 from tensorkiln.frontend.graph.broadcast import broadcast
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.data_extents import (
-    dynamic,
+    checked_reshape,
+    dynamic_results,
     elements,
+    extent_of,
     extents_of,
     is_computed,
-    number,
     require,
     require_broadcast,
-    reshaped,
     resolved_shape,
 )
 from tensorkiln.frontend.graph.issues import malformed, unsupported
@@ -66,7 +66,7 @@ def reshape_5(g: Context, x: Val, shape: Val, *, allowzero: Int = 0) -> Val:
     what is left of the number of elements.
     """
     if is_computed(g, shape):
-        return reshaped(g, x, resolved_shape(g, x, shape, bool(allowzero)))
+        return checked_reshape(g, x, resolved_shape(g, x, shape, bool(allowzero)))
     return _reshape(g, x, list(g.extents(shape, "the shape of Reshape")), bool(allowzero))
 
 
@@ -92,7 +92,7 @@ def _reshape(g: Context, x: Val, target: list[Expr], allowzero: bool) -> Val:
         if new is not None and old_count is not None and new != old_count:
             raise malformed(f"{old_count} elements cannot take a shape of {new}")
     computed = any(map(g.dims.is_computed, (*old, *target)))
-    return reshaped(g, x, target) if computed else g.reshape(x, target)
+    return checked_reshape(g, x, target) if computed else g.reshape(x, target)
 
 
 def _count(e: Expr) -> object:
@@ -248,7 +248,7 @@ def _split_by_data(g: OnnxContext, x: Val, axis: int, split: Val) -> list[Val]:
     for count, part in zip(counts, extents_of(g, split, "split"), strict=True):
         end = g.emit("add", start, count)
         dims = [part if i == at else d for i, d in enumerate(shape)]
-        outs += dynamic(
+        outs += dynamic_results(
             g, "slice_dynamic", x, start, end, axis_of, by, shapes=[dims], node=g.span or "split"
         )
         start = end
@@ -313,7 +313,7 @@ def _computed_range(g: Context, start: Val, limit: Val, delta: Val) -> Val:
         steps = g.cast(g.emit("ceil", g.emit("div", span, by)), "int64")
     else:  # rounded up, for steps of both signs: -(span // -by)
         steps = g.cast(g.emit("neg", _floor_div(g, span, g.emit("neg", by))), "int64")
-    count = number(g, g.emit("maximum", steps, g.const(0, "int64")), "the length of Range")
+    count = extent_of(g, g.emit("maximum", steps, g.const(0, "int64")), "the length of Range")
     place = g.cast(g.emit("arange", start=0, step=1, count=count, dtype="int64"), dtype)
     return g.emit("add", lo, g.emit("mul", place, by))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorkiln.frontend.graph.data_extents import dynamic
+from tensorkiln.frontend.graph.data_extents import dynamic_results
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.context import AtenContext
@@ -15,9 +15,9 @@ from tensorkiln.ops.broadcast import broadcast_shapes
 def nonzero(g: AtenContext, x: Val) -> Val:
     """The indices of all elements other than 0, a row for each."""
     if not g.rank(x):
-        flat = dynamic(g, "nonzero", g.reshape(x, (1,)), shapes=[(1, None)])[0]
+        flat = dynamic_results(g, "nonzero", g.reshape(x, (1,)), shapes=[(1, None)])[0]
         return g.sliced(g.transpose(flat, (1, 0)), 1, 0, 0)
-    columns = dynamic(g, "nonzero", x, shapes=[(g.rank(x), None)])[0]
+    columns = dynamic_results(g, "nonzero", x, shapes=[(g.rank(x), None)])[0]
     return g.transpose(columns, (1, 0))
 
 
@@ -26,7 +26,7 @@ def masked_select(g: AtenContext, x: Val, mask: Val) -> Val:
     shape = broadcast_shapes("masked_select", ("x", "mask"), (g.shape(x), g.shape(mask)))
     flat = (g.dims.product(shape),)
     values, there = (g.reshape(g.spread(v, shape), flat) for v in (x, mask))
-    return dynamic(g, "compress", values, there, shapes=[(None,)], axis=0)[0]
+    return dynamic_results(g, "compress", values, there, shapes=[(None,)], axis=0)[0]
 
 
 def without_masks(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list[Val | None]:
@@ -39,7 +39,7 @@ def without_masks(g: AtenContext, x: Val, indices: Sequence[Val | None]) -> list
         rank = g.rank(index)
         if not rank:
             raise malformed("an index that is a scalar mask")
-        columns = dynamic(g, "nonzero", index, shapes=[(rank, None)])[0]
+        columns = dynamic_results(g, "nonzero", index, shapes=[(rank, None)])[0]
         count = g.shape(columns)[1]
         found += [g.reshape(g.sliced(columns, 0, k, 1), (count,)) for k in range(rank)]
     return found
@@ -55,7 +55,9 @@ def unique2(
     """The distinct elements in order, the place of each element among them, and their counts."""
     flat = g.reshape(x, (g.dims.product(g.shape(x)),))
     shapes = [(None,), (None,), g.shape(flat), (None,)]
-    values, _, places, counts = dynamic(g, "unique", flat, shapes=shapes, axis=None, sorted=True)
+    values, _, places, counts = dynamic_results(
+        g, "unique", flat, shapes=shapes, axis=None, sorted=True
+    )
     return [values, g.reshape(places, g.shape(x)), g.checked(counts, g.shape(values))]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.frontend.graph.issues import malformed, unsupported
-from tensorkiln.frontend.graph.random_numbers import Draw, drawn, normal, uniform
+from tensorkiln.frontend.graph.random_numbers import Draw, normal, random_constant, uniform
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.aten_index import topk
 from tensorkiln.frontend.torch.context import AtenContext, Operand
@@ -48,7 +48,7 @@ def _extents(g: AtenContext, shape: Sequence[Operand]) -> tuple[int, ...]:
 def _numbers(g: AtenContext, draw: Draw, **limits: float) -> Constant:
     """Numbers in the shape and element type of the result."""
     state = _state(g)
-    return drawn(state, _extents(g, g.out.shape), g.out.dtype.name, draw, **limits)
+    return random_constant(state, _extents(g, g.out.shape), g.out.dtype.name, draw, **limits)
 
 
 def distribution(draw: Draw, **limits: float) -> AtenImporter:
@@ -85,7 +85,7 @@ def bernoulli(g: AtenContext, x: Val, probability: Operand = None, **options: An
         _check("p", p, 0, 1)
         return _numbers(g, lambda state, shape: state.random_sample(shape) < p)
     dtype = g.dtype(p) if g.type(p).dtype.is_float else "float32"
-    u = drawn(_state(g), _extents(g, g.out.shape), dtype, uniform(0, 1), below=1)
+    u = random_constant(_state(g), _extents(g, g.out.shape), dtype, uniform(0, 1), below=1)
     return g.cast(g.emit("less", u, g.cast(p, dtype)), g.out.dtype.name)
 
 
@@ -96,7 +96,9 @@ def dropout(g: AtenContext, x: Val, probability: float, train: bool | None = Non
         return [x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")]
     _check("p", probability, 0, 1)
     state, shape = _state(g), _extents(g, g.shape(x))
-    mask = drawn(state, shape, "bool", lambda state, s: state.random_sample(s) >= probability)
+    mask = random_constant(
+        state, shape, "bool", lambda state, s: state.random_sample(s) >= probability
+    )
     scale = 1 / (1 - probability) if probability < 1 else 0.0
     return [g.emit("where", mask, g.emit("mul", x, g.like(scale, x)), g.like(0, x)), mask]
 
@@ -159,7 +161,9 @@ def multinomial(
         raise malformed(f"{count} samples of {classes} places")
     shape = (*lead, count, classes) if replacement else (*lead, classes)
     dtype = g.type(x).dtype.sums.name
-    waits = drawn(_state(g), shape, dtype, lambda state, s: state.standard_exponential(s), least=0)
+    waits = random_constant(
+        _state(g), shape, dtype, lambda state, s: state.standard_exponential(s), least=0
+    )
     weights = g.cast(x, dtype)
     if not replacement:
         return topk(g, g.emit("div", weights, waits), count)[1]
@@ -180,7 +184,7 @@ def rrelu(
     of both bounds. The second result has them."""
     shape, dtype = g.shape(x), g.dtype(x)
     slope = (
-        drawn(_state(g), _extents(g, shape), dtype, uniform(lower, upper))
+        random_constant(_state(g), _extents(g, shape), dtype, uniform(lower, upper))
         if train
         else g.like((lower + upper) / 2, x)
     )

@@ -16,7 +16,7 @@ from tensorkiln.base.errors import (
     UnsupportedError,
     UserError,
 )
-from tensorkiln.frontend.graph.data_extents import number
+from tensorkiln.frontend.graph.data_extents import extent_of
 from tensorkiln.frontend.graph.dimensions import Dims
 from tensorkiln.frontend.graph.issues import NodeProblem, malformed, unsupported
 from tensorkiln.frontend.graph.names import identifier
@@ -263,7 +263,7 @@ class Importer:
         """Have the size that a tensor's element becomes bound where a shape needs it first."""
         x, e = self.values.get(node.args[0]), symbolic(value)
         if isinstance(x, Val) and x.tensor.dtype.is_int and e is not None and e.is_Symbol:
-            self.sizes.later[e] = lambda: number(self.g, x, f"the size {e}")
+            self.sizes.later[e] = lambda: extent_of(self.g, x, f"the size {e}")
 
     def _import(self, node: Any) -> Any:
         """The node's value or values; None if an operand is unknown, and for checks."""
