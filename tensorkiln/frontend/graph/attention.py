@@ -159,3 +159,12 @@ def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
         "broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(share), t, d)
     )
     return g.reshape(repeated, (b, query_heads, t, d))
+
+
+def split_heads(g: Context, x: Val, heads: int) -> Val:
+    """[B, S, H*D] -> [B, H, S, D]"""
+    b, s, width = g.shape(x)
+    depth = g.dims.divide(width, IntImm(heads))
+    if depth is None:
+        raise malformed(f"{heads} heads do not divide a width of {int_value(width)}")
+    return g.transpose(g.reshape(x, (b, s, heads, depth)), (0, 2, 1, 3))

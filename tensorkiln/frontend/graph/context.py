@@ -351,6 +351,16 @@ class Context:
         """Convert to an element type; `x` itself if it has that type."""
         return x if self.dtype(x) == dtype else self.emit("cast", x, dtype=dtype)
 
+    def sliced(self, x: Val, axis: int, begin: ExprLike, count: ExprLike, step: int = 1) -> Val:
+        """`count` elements of one dimension, from `begin` on."""
+        rank, shape = self.rank(x), list(self.shape(x))
+        first = [as_expr(0)] * rank
+        first[axis], shape[axis] = as_expr(begin), self.dims.simplify(as_expr(count))
+        if first[axis] == as_expr(0) and step == 1 and tuple(shape) == self.shape(x):
+            return x
+        steps = tuple(step if i == axis else 1 for i in range(rank))
+        return self.emit("slice", x, begin=tuple(first), strides=steps, shape=tuple(shape))
+
     def iota(self, count: ExprLike, rank: int = 1, axis: int = 0, dtype: str = "int64") -> Val:
         """0, 1, ... along one dimension of `rank`, the others of extent 1."""
         line = self.emit("arange", start=0, step=1, count=as_expr(count), dtype=dtype)

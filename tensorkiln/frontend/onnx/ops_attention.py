@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorkiln.frontend.graph import attention as attentions
+from tensorkiln.frontend.graph.attention import split_heads
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
@@ -80,16 +81,7 @@ def _split(
     q, k, v = operands
     if not g.rank(k) == g.rank(v) == 3:
         raise malformed("operands must all have 3 or all 4 dimensions")
-    return _heads(g, q, q_heads), _heads(g, k, kv_heads), _heads(g, v, kv_heads)
-
-
-def _heads(g: Context, x: Val, heads: int) -> Val:
-    """[B, S, H*D] -> [B, H, S, D]"""
-    b, s, width = g.shape(x)
-    depth = g.dims.divide(width, IntImm(heads))
-    if depth is None:
-        raise malformed(f"{heads} heads do not divide a width of {int_value(width)}")
-    return g.transpose(g.reshape(x, (b, s, heads, depth)), (0, 2, 1, 3))
+    return split_heads(g, q, q_heads), split_heads(g, k, kv_heads), split_heads(g, v, kv_heads)
 
 
 def rotary(
@@ -111,7 +103,7 @@ def rotary(
     flat = g.rank(x) == 3
     if flat and not num_heads:
         raise malformed("an operand of 3 dimensions needs num_heads")
-    y = _heads(g, x, num_heads) if flat else x
+    y = split_heads(g, x, num_heads) if flat else x
     b, h, s, d = g.shape(y)
     depth = int_value(d)
     if depth is None:
@@ -122,12 +114,12 @@ def rotary(
         cos, sin = (g.emit("take", t, positions, axis=0) for t in (cos, sin))
     half = turned // 2
     cos, sin = (g.reshape(t, (g.shape(t)[0], 1, s, half)) for t in (cos, sin))
-    body = _cut(g, y, 0, turned)
+    body = g.sliced(y, 3, 0, turned)
     if interleaved:
         pairs = g.reshape(body, (b, h, s, half, 2))
-        first, second = (g.reshape(_cut(g, pairs, i, i + 1), (b, h, s, half)) for i in (0, 1))
+        first, second = (g.reshape(g.sliced(pairs, 4, i, 1), (b, h, s, half)) for i in (0, 1))
     else:
-        first, second = _cut(g, body, 0, half), _cut(g, body, half, turned)
+        first, second = g.sliced(body, 3, 0, half), g.sliced(body, 3, half, turned - half)
     real = g.emit("sub", g.emit("mul", first, cos), g.emit("mul", second, sin))
     imag = g.emit("add", g.emit("mul", first, sin), g.emit("mul", second, cos))
     if interleaved:
@@ -136,18 +128,8 @@ def rotary(
     else:
         out = g.emit("concat", real, imag, axis=3)
     if turned != depth:
-        out = g.emit("concat", out, _cut(g, y, turned, depth), axis=3)
+        out = g.emit("concat", out, g.sliced(y, 3, turned, depth - turned), axis=3)
     return g.reshape(g.transpose(out, (0, 2, 1, 3)), (b, s, h * d)) if flat else out
-
-
-def _cut(g: Context, x: Val, lo: int, hi: int) -> Val:
-    """Elements lo to hi - 1 of the last dimension."""
-    rank, dims = g.rank(x), g.shape(x)
-    if lo == 0 and int_value(dims[-1]) == hi:
-        return x
-    begin = (0,) * (rank - 1) + (lo,)
-    shape = (*dims[:-1], IntImm(hi - lo))
-    return g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=shape)
 
 
 TABLE: Table = {

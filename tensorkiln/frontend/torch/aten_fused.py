@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorkiln.frontend.graph.attention import attention
+from tensorkiln.frontend.graph.attention import attention, split_heads
 from tensorkiln.frontend.graph.issues import unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.aten_nn import linear_of
@@ -12,14 +12,6 @@ from tensorkiln.ir.expr import as_expr
 
 # What the number `mask_type` of torch says of a mask: [L, L], [B, L] of padding, or all four.
 _OF_POSITIONS, _OF_PADDING = 0, 1
-
-
-def _heads(g: AtenContext, x: Val, heads: int) -> Val:
-    """[B, L, H * D] as [B, H, L, D]."""
-    b, length, width = g.shape(x)
-    depth = g.dims.divide(width, as_expr(heads))
-    assert depth is not None
-    return g.transpose(g.reshape(x, (b, length, heads, depth)), (0, 2, 1, 3))
 
 
 def _bias(g: AtenContext, mask: Val | None, kind: int | None) -> Val | None:
@@ -50,7 +42,7 @@ def _attention(
     parts = []
     for k, x in enumerate(operands):
         w, b = (g.sliced(v, 0, g.dims.simplify(width * k), width) for v in packed)
-        parts.append(_heads(g, linear_of(g, x, w, b), heads))
+        parts.append(split_heads(g, linear_of(g, x, w, b), heads))
     made, _ = attention(g, parts[0], parts[1], parts[2], mask)
     samples, h, length, depth = g.shape(made)
     turned = g.transpose(made, (0, 2, 1, 3))

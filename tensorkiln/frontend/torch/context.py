@@ -149,13 +149,3 @@ class AtenContext(Context):
         if target == self.shape(x):
             return x
         return self.emit("broadcast_to", x, shape=target)
-
-    def sliced(self, x: Val, axis: int, begin: Operand, count: Operand, step: int = 1) -> Val:
-        """`count` elements of one dimension, from `begin` on."""
-        rank, shape = self.rank(x), list(self.shape(x))
-        first = [as_expr(0)] * rank
-        first[axis], shape[axis] = as_expr(begin), self.dims.simplify(as_expr(count))
-        if first[axis] == as_expr(0) and step == 1 and tuple(shape) == self.shape(x):
-            return x
-        steps = tuple(step if i == axis else 1 for i in range(rank))
-        return self.emit("slice", x, begin=tuple(first), strides=steps, shape=tuple(shape))
