@@ -1,4 +1,4 @@
-"""Normalisation and matrix products."""
+"""Normalization and matrix products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorkiln.frontend.onnx.context import OnnxContext
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Table
 from tensorkiln.ir.expr import int_value
 
-# -- normalisation ----------------------------------------------------------------------------
+# -- normalization ----------------------------------------------------------------------------
 
 
 def batch_norm(
@@ -27,7 +27,7 @@ def batch_norm(
     spatial: Int = 1,
     training_mode: Int = 0,
 ) -> tuple[Val, ...]:
-    """Batch normalisation: with mean and variance as operands, or in training mode with those of
+    """Batch normalization: with mean and variance as operands, or in training mode with those of
     the batch, which the given ones follow by 1 - momentum."""
     if not spatial:
         raise unsupported("spatial=0")
@@ -108,7 +108,7 @@ def group_norm(
 def group_norm_18(
     g: Context, x: Val, scale: Val, bias: Val, *, num_groups: Int, epsilon: Float = 1e-5
 ) -> Val:
-    """Group normalisation with scale and bias per group (until opset 20)."""
+    """Group normalization with scale and bias per group (until opset 20)."""
     c = int_value(g.shape(x)[1])
     if c is None or c % num_groups:
         raise malformed(f"{num_groups} groups do not divide the channels")
@@ -147,7 +147,7 @@ def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
 def lrn(
     g: Context, x: Val, *, size: Int, alpha: Float = 1e-4, beta: Float = 0.75, bias: Float = 1.0
 ) -> Val:
-    """Local response normalisation across channels."""
+    """Local response normalization across channels."""
     return g.emit("lrn", x, size=size, alpha=alpha, beta=beta, bias=bias)
 
 

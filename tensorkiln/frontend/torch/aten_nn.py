@@ -1,4 +1,4 @@
-"""Layers of ATen: products, convolutions, pooling, normalisation, attention."""
+"""Layers of ATen: products, convolutions, pooling, normalization, attention."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def along(g: AtenContext, x: Val, axis: int, weights: np.ndarray) -> Val:
     return g.transpose(made, [order.index(d) for d in range(len(order))])
 
 
-# -- normalisation ----------------------------------------------------------------------------
+# -- normalization ----------------------------------------------------------------------------
 
 
 def _ones(g: AtenContext, x: Val, extent: Operand, value: float) -> Val:
@@ -308,7 +308,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> list[Val | None]:
-    """Batch normalisation with given statistics."""
+    """Batch normalization with given statistics."""
     channels = g.shape(x)[1]
     scale = _ones(g, x, channels, 1) if weight is None else weight
     shift = _ones(g, x, channels, 0) if bias is None else bias
@@ -325,10 +325,10 @@ def batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> list[Val]:
-    """Batch normalisation by the statistics of the batch itself, as instance normalisation has."""
+    """Batch normalization by the statistics of the batch itself, as instance normalization has."""
     axes = [d for d in range(g.rank(x)) if d != 1]
     spread, center = variance(g, x, axes, 0, True)
-    return _normalised(g, x, weight, bias, center, spread, eps)
+    return _normalized(g, x, weight, bias, center, spread, eps)
 
 
 def batch_norm_legit(
@@ -342,13 +342,13 @@ def batch_norm_legit(
     momentum: float,
     eps: float,
 ) -> list[Val | None]:
-    """Batch normalisation with given statistics; in training they would change."""
+    """Batch normalization with given statistics; in training they would change."""
     if training:
         raise unsupported("batch normalisation in training mode", "module.eval()", "training")
     return batch_norm(g, x, weight, bias, mean, var, momentum, eps)
 
 
-def _normalised(
+def _normalized(
     g: AtenContext,
     x: Val,
     weight: Val | None,
@@ -375,9 +375,9 @@ def layer_norm(
     bias: Val | None,
     eps: float,
 ) -> list[Val | None]:
-    """Normalisation over the last dimensions; mean and 1 / deviation only if they are used."""
-    normalised = g.shape(x)[g.rank(x) - len(shape) :]
-    scale = g.spread(g.like(1, x), normalised) if weight is None else weight
+    """Normalization over the last dimensions; mean and 1 / deviation only if they are used."""
+    normalized = g.shape(x)[g.rank(x) - len(shape) :]
+    scale = g.spread(g.like(1, x), normalized) if weight is None else weight
     options: dict[str, Any] = {"axis": -len(shape), "epsilon": float(eps)}
     y = normalization.layer_norm(g, x, scale, bias, **options)
     if not g.used & {1, 2}:
@@ -396,7 +396,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> list[Val | None]:
-    """Normalisation over groups of channels of each sample."""
+    """Normalization over groups of channels of each sample."""
     channels = g.shape(x)[1]
     scale = _ones(g, x, channels, 1) if weight is None else weight
     shift = _ones(g, x, channels, 0) if bias is None else bias
