@@ -104,7 +104,7 @@ def test_transposed_convolution_in_three_dimensions(attrs: dict[str, Any], group
         ("ConvTranspose", {"strides": [0, 1, 1]}, "strides="),
         ("ConvTranspose", {"dilations": [-1, 1, 1]}, "dilations="),
         ("ConvTranspose", {"pads": [-1, 0, 0, 0, 0, 0]}, "pads="),
-        ("ConvTranspose", {"strides": [2, 2]}, "another number of dimensions"),
+        ("ConvTranspose", {"strides": [2, 2]}, "strides=[2, 2]: expected 3"),
     ],
 )
 def test_deep_convolutions_that_do_not_fit(op: str, attrs: dict[str, Any], says: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.indexing import counts_within
 from tensorkiln.frontend.graph.issues import malformed
-from tensorkiln.frontend.graph.movement import concat, element
+from tensorkiln.frontend.graph.movement import concat
 from tensorkiln.frontend.graph.scan import scan
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.ir.expr import Expr, ExprLike
@@ -137,7 +137,7 @@ class Layer:
         count = len(self.functions) // len(self.backward)
         biases: list[Val | None] = [None, None]
         if self.bias is not None:
-            whole = element(g, self.bias, 0, direction)
+            whole = _direction(g, self.bias, direction)
             rows = g.dims.simplify(size * self.network.gates)
             biases = [
                 g.emit("slice", whole, begin=(k * rows,), strides=(1,), shape=(rows,))
@@ -146,8 +146,8 @@ class Layer:
         return Weights(
             g,
             size,
-            g.transpose(element(g, self.w, 0, direction), (1, 0)),
-            g.transpose(element(g, self.r, 0, direction), (1, 0)),
+            g.transpose(_direction(g, self.w, direction), (1, 0)),
+            g.transpose(_direction(g, self.r, direction), (1, 0)),
             biases[0],
             biases[1],
             self.functions[direction * count : (direction + 1) * count],
@@ -192,9 +192,17 @@ class Layer:
         g = self.g
         if state is None:
             return g.emit("full", shape=(batch, size), value=0.0, dtype=g.dtype(self.x))
-        return element(
-            g, g.transpose(state, (1, 0, 2)) if self.samples_first else state, 0, direction
+        return _direction(
+            g, g.transpose(state, (1, 0, 2)) if self.samples_first else state, direction
         )
+
+
+def _direction(g: Context, x: Val, number: int) -> Val:
+    """What one direction has of x [directions, ...]."""
+    shape = g.shape(x)[1:]
+    begin = (number, *[0] * len(shape))
+    part = g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=(1, *shape))
+    return g.reshape(part, shape)
 
 
 # -- cells ------------------------------------------------------------------------------------
@@ -258,7 +266,7 @@ def lstm_cell(*, input_forget: bool = False, peepholes: Val | None = None) -> Ce
 
     def cell(weights: Weights, direction: int) -> Cell:
         g = weights.g
-        peephole = None if peepholes is None else element(g, peepholes, 0, direction)
+        peephole = None if peepholes is None else _direction(g, peepholes, direction)
 
         def step(part: Val, states: Sequence[Val]) -> Sequence[Val]:
             h, c = states
