@@ -199,6 +199,7 @@ class Layer:
 
 def _direction(g: Context, x: Val, number: int) -> Val:
     """What one direction has of x [directions, ...]."""
+    # `element` writes the extent as an expression, and a model of torch is known by its text.
     shape = g.shape(x)[1:]
     begin = (number, *[0] * len(shape))
     part = g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=(1, *shape))
