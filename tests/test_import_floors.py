@@ -101,7 +101,7 @@ def violations(module: str, is_package: bool, source: str) -> list[str]:
         here = TOP
     if here is None or here in DATA_ROOMS:
         return []
-    found: list[str] = []
+    sentences: list[str] = []
     for line, name in imported(ast.parse(source), module, is_package):
         if name.split(".")[0] != PACKAGE:
             continue
@@ -109,17 +109,17 @@ def violations(module: str, is_package: bool, source: str) -> list[str]:
         where = f"{module}:{line}: {here} imports {name}"
         if there is None:
             if here != TOP:
-                found.append(f"{where}: the package root is above every room but {TOP}")
+                sentences.append(f"{where}: the package root is above every room but {TOP}")
         elif there == here:
             if not runs_down_within(here, module, name):
-                found.append(f"{where}: an import must run to a lower floor of the room")
+                sentences.append(f"{where}: an import must run to a lower floor of the room")
         elif there not in FLOOR_OF:
-            found.append(f"{where}: {there!r} is not a room of the house plan")
+            sentences.append(f"{where}: {there!r} is not a room of the house plan")
         elif here in ONLY and there not in ONLY[here]:
-            found.append(f"{where}: {here} may use only {sorted(ONLY[here])}")
+            sentences.append(f"{where}: {here} may use only {sorted(ONLY[here])}")
         elif FLOOR_OF[there] >= FLOOR_OF[here]:
-            found.append(f"{where}: an import must run to a lower floor")
-    return found
+            sentences.append(f"{where}: an import must run to a lower floor")
+    return sentences
 
 
 def runs_down_within(room: str, module: str, name: str) -> bool:
@@ -134,12 +134,12 @@ def runs_down_within(room: str, module: str, name: str) -> bool:
 
 def modules() -> list[tuple[str, bool, Path]]:
     """(dotted name, is package, path) of every Python file of the package, sorted."""
-    found = []
+    files = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
         is_package = parts[-1] == "__init__"
-        found.append((".".join(parts[:-1] if is_package else parts), is_package, path))
-    return found
+        files.append((".".join(parts[:-1] if is_package else parts), is_package, path))
+    return files
 
 
 def test_every_room_has_a_floor() -> None:

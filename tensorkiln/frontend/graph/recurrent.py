@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.indexing import counts_within
@@ -68,16 +69,12 @@ class Network:
 
     def functions(self, g: Context, directions: int) -> list[Function]:
         """The usual activations of all directions, one direction after another."""
-        return [_operator(g, name) for name in self.activations * directions]
+        return [partial(g.emit, name) for name in self.activations * directions]
 
 
 RNN = Network(1, 1, ("tanh",))
 GRU = Network(3, 1, ("sigmoid", "tanh"))
 LSTM = Network(4, 2, ("sigmoid", "tanh", "tanh"))
-
-
-def _operator(g: Context, name: str) -> Function:
-    return lambda x: g.emit(name, x)
 
 
 @dataclass(frozen=True, slots=True)
