@@ -41,15 +41,15 @@ def _low_bits(e: Expr) -> int:
     return 0
 
 
-def _flipped(x: str, y: str, bits: int, more: bool) -> str:
+def _flipped(x: str, y: str, bits: int, may_exceed: bool) -> str:
     """x ^ y where one of both is below 2**bits. Each low bit is a sum modulo 2. If the other may be
-    larger (`more`), the higher parts of x and y are added to that: one of them is 0."""
+    larger (`may_exceed`), the higher parts of x and y are added to that: one of them is 0."""
     low = [
         f"{1 << k} * ((floor(({x}) / {1 << k}) + floor(({y}) / {1 << k})) mod 2)"
         for k in range(bits)
     ]
     size = 1 << bits
-    if more:
+    if may_exceed:
         low.insert(0, f"{size} * floor(({x}) / {size}) + {size} * floor(({y}) / {size})")
     return f"({' + '.join(low)})"
 
@@ -82,12 +82,12 @@ class AffineText:
     def param(self, e: Expr, size: bool = False) -> str:
         """The parameter that stands for an expression; with `size`, a fact says that it is not
         negative."""
-        found = self.params.get(e)
-        if found is None:
-            found = self.params[e] = f"p{len(self.params)}"
+        name = self.params.get(e)
+        if name is None:
+            name = self.params[e] = f"p{len(self.params)}"
             if size:
-                self.param_facts.append(f"{found} >= 0")
-        return found
+                self.param_facts.append(f"{name} >= 0")
+        return name
 
     # ---- integers ----------------------------------------------------------------------------
 
@@ -99,10 +99,10 @@ class AffineText:
             case Var():
                 if e not in self.env:
                     return self.param(e)
-                found = self.env[e]
-                if found is None:
+                text = self.env[e]
+                if text is None:
                     raise NotAffine(e.name)
-                return found
+                return text
             # A symbolic divisor is not affine; whoever collected the accesses has introduced
             # variables for quotient and remainder.
             case Binary(op, a, b) if op in ("floordiv", "floormod") and (a, b) in self.quotients:
@@ -155,8 +155,8 @@ class AffineText:
         return self.param(e)
 
     def _varies(self, v: Var) -> bool:
-        found = self.env.get(v, "p")
-        return found is None or "@" in found
+        text = self.env.get(v, "p")
+        return text is None or "@" in text
 
     def maybe(self, e: Expr) -> str | None:
         """The text of an integer expression, or None if it is not affine."""
@@ -185,9 +185,9 @@ class AffineText:
         hold)"""
         match e:
             case Binary("and", a, b) if truth:
-                left, exact_left = self.known_part(a)
-                right, exact_right = self.known_part(b)
-                return left + right, exact_left and exact_right
+                lhs, exact_left = self.known_part(a)
+                rhs, exact_right = self.known_part(b)
+                return lhs + rhs, exact_left and exact_right
             case Unary("not", a):
                 return self.known_part(a, not truth)
         try:

@@ -29,12 +29,12 @@ def _join(parts: list[Part], constant: int, dtype: DType) -> Expr:
     first = next((i for i, (plus, _) in enumerate(parts) if plus), None)
     if first is not None:
         total = parts[first][1]
-        rest = parts[:first] + parts[first + 1 :]
+        summands = parts[:first] + parts[first + 1 :]
     elif constant or not parts:
-        total, rest, constant = IntImm(constant, dtype), parts, 0
+        total, summands, constant = IntImm(constant, dtype), parts, 0
     else:
-        total, rest = Unary("neg", parts[0][1]), parts[1:]
-    for plus, e in rest:
+        total, summands = Unary("neg", parts[0][1]), parts[1:]
+    for plus, e in summands:
         total = Binary("add" if plus else "sub", total, e)
     if constant:
         op = "add" if constant > 0 else "sub"
@@ -50,14 +50,14 @@ def _parts(s: Engine, p: Poly, dtype: DType) -> list[Part]:
     shared = _shared_atom(s, p)
     if shared is not None:
         inner: Poly = {}
-        rest: Poly = {}
+        unshared: Poly = {}
         for mono, c in p.items():
             reduced = without(mono, (shared,))
             if reduced is None:
-                rest[mono] = c
+                unshared[mono] = c
             else:
                 inner[reduced] = c
-        return [_scaled(s, inner, atom_expr(s, shared, dtype), dtype), *_parts(s, rest, dtype)]
+        return [_scaled(s, inner, atom_expr(s, shared, dtype), dtype), *_parts(s, unshared, dtype)]
     by_size: dict[int, Poly] = {}
     for mono in sorted(p, key=lambda m: _term_key(s, m, p[m])):
         by_size.setdefault(abs(p[mono]), {})[mono] = p[mono]
@@ -100,9 +100,9 @@ def _product(s: Engine, mono: Monomial, k: int, dtype: DType) -> Expr:
     if len(mono) == 1:
         total = atom_expr(s, mono[0], dtype)
     else:
-        first, *rest = sorted(mono, key=lambda i: _atom_key(s, i))
+        first, *factors = sorted(mono, key=lambda i: _atom_key(s, i))
         total = atom_expr(s, first, dtype)
-        for number in rest:
+        for number in factors:
             total = Binary("mul", total, atom_expr(s, number, dtype))
     return total if k == 1 else Binary("mul", total, IntImm(k, dtype))
 

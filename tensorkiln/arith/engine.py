@@ -67,7 +67,7 @@ class DivisionRule:
     """A law of n // d or n % d: `apply(engine, n, d)` is the rewritten polynomial or None."""
 
     law: str
-    where: str
+    condition: str
     apply: Callable[[Engine, Poly, Poly], Poly | None]
 
 
@@ -76,7 +76,7 @@ class SumRule:
     """A law of sums: `apply(engine, sum)` is the rewritten polynomial or None."""
 
     law: str
-    where: str
+    condition: str
     apply: Callable[[Engine, Poly], Poly | None]
 
 
@@ -109,11 +109,11 @@ class Engine(ABC):
             return {(): e.value} if e.value else {}
         if isinstance(e, Var):
             return self._var(e)
-        known = self._memo.get(id(e))
-        if known is None:
+        entry = self._memo.get(id(e))
+        if entry is None:
             # a reference to `e` is kept, so that no other object can get its id
-            known = self._memo[id(e)] = (e, self._poly(e))
-        return known[1]
+            entry = self._memo[id(e)] = (e, self._poly(e))
+        return entry[1]
 
     def _poly(self, e: Expr) -> Poly:
         match e:
@@ -217,9 +217,9 @@ class Engine(ABC):
         match e:
             case Cast(a, dtype):
                 lo, hi = self.range_of(a)
-                least, most = _dtype_range(dtype)
+                dtype_lo, dtype_hi = _dtype_range(dtype)
                 # a value out of range wraps around, and may then be any value of the dtype
-                return (lo, hi) if least <= lo and hi <= most else (least, most)
+                return (lo, hi) if dtype_lo <= lo and hi <= dtype_hi else (dtype_lo, dtype_hi)
             case Load():
                 return _dtype_range(e.dtype)
             case Select(_, a, b):
@@ -263,9 +263,9 @@ class Engine(ABC):
         if not r:
             return q
         for rule in self.div_rules:
-            found = rule.apply(self, r, d)
-            if found is not None:
-                return P.add(q, found)
+            quotient = rule.apply(self, r, d)
+            if quotient is not None:
+                return P.add(q, quotient)
         return P.add(q, self._operation("div", r, d))
 
     def floormod(self, n: Poly, d: Poly) -> Poly:
@@ -278,9 +278,9 @@ class Engine(ABC):
         if not r:
             return {}
         for rule in self.mod_rules:
-            found = rule.apply(self, r, d)
-            if found is not None:
-                return found
+            remainder = rule.apply(self, r, d)
+            if remainder is not None:
+                return remainder
         return self._operation("mod", r, d)
 
     def extremum(self, op: str, a: Poly, b: Poly) -> Poly:

@@ -70,9 +70,9 @@ class Sets:
         """A point of a set that is not empty: values by coordinate name, parameters included."""
         point = self.limited(s.sample_point)
         kinds = self.isl.dim_type
-        found = {
+        values = {
             n: int(point.get_coordinate_val(kinds.set, k).to_python()) for k, n in enumerate(names)
         }
         for k, n in enumerate(self.params):
-            found[n] = int(point.get_coordinate_val(kinds.param, k).to_python())
-        return found
+            values[n] = int(point.get_coordinate_val(kinds.param, k).to_python())
+        return values

@@ -17,9 +17,9 @@ def rewrite(e: Expr) -> Expr | None:
     """Return `e` rewritten by the first row whose pattern matches it; None if none does."""
     head = _head(e)
     for before, after in _table().get(head, ()):
-        found: dict[str, Expr] = {}
-        if _match(before, e, found):
-            return _build(after, found)
+        captures: dict[str, Expr] = {}
+        if _match(before, e, captures):
+            return _build(after, captures)
     return None
 
 
@@ -68,24 +68,24 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def _match(pattern: Pattern, e: Expr, found: dict[str, Expr]) -> bool:
+def _match(pattern: Pattern, e: Expr, captures: dict[str, Expr]) -> bool:
     if isinstance(pattern, bool):
         return isinstance(e, IntImm) and e.dtype.is_bool and bool(e.value) == pattern
     if isinstance(pattern, str):
-        return found.setdefault(pattern, e) == e
+        return captures.setdefault(pattern, e) == e
     op, operands = pattern
     if _head(e) != op:
         return False
-    return all(_match(p, x, found) for p, x in zip(operands, _operands(e), strict=True))
+    return all(_match(p, x, captures) for p, x in zip(operands, _operands(e), strict=True))
 
 
-def _build(pattern: Pattern, found: dict[str, Expr]) -> Expr:
+def _build(pattern: Pattern, captures: dict[str, Expr]) -> Expr:
     if isinstance(pattern, bool):
         return IntImm(int(pattern), BOOL)
     if isinstance(pattern, str):
-        return found[pattern]
+        return captures[pattern]
     op, operands = pattern
-    args = [_build(p, found) for p in operands]
+    args = [_build(p, captures) for p in operands]
     if op == "select":
         return select(*args)
     return unary(op, args[0]) if op == "not" else Binary(op, *args)

@@ -67,20 +67,20 @@ def without(mono: Monomial, part: Monomial) -> Monomial | None:
     """Return mono / part; None if `part` does not divide `mono`."""
     if not part:
         return mono
-    left = list(mono)
+    quotient = list(mono)
     for atom in part:
-        if atom not in left:
+        if atom not in quotient:
             return None
-        left.remove(atom)
-    return tuple(left)
+        quotient.remove(atom)
+    return tuple(quotient)
 
 
 def common(m: Monomial, n: Monomial) -> Monomial:
     """Return the greatest common divisor of two monomials."""
-    left, out = list(n), []
+    atoms, out = list(n), []
     for atom in m:
-        if atom in left:
-            left.remove(atom)
+        if atom in atoms:
+            atoms.remove(atom)
             out.append(atom)
     return tuple(out)
 
@@ -101,9 +101,9 @@ def divide(n: Poly, d: Poly) -> tuple[Poly, Poly]:
     lead, k = leading(d)
     q: Poly = {}
     for mono, c in n.items():
-        rest = without(mono, lead)
-        if rest is not None and c % k == 0:
-            q[rest] = c // k
+        quotient = without(mono, lead)
+        if quotient is not None and c % k == 0:
+            q[quotient] = c // k
         elif not mono and not lead and c // k:
             q[()] = c // k
     if not q:
@@ -121,16 +121,16 @@ def content(p: Poly) -> int:
 
 
 def coefficient(p: Poly, atom: int) -> tuple[Poly, Poly] | None:
-    """Return (c, rest) with p = c*atom + rest, both free of `atom`; None if p contains a higher
-    power of it."""
+    """Return (c, remainder) with p = c*atom + remainder, both free of `atom`; None if p contains a
+    higher power of it."""
     c: Poly = {}
-    rest: Poly = {}
+    remainder: Poly = {}
     for mono, k in p.items():
         if atom not in mono:
-            rest[mono] = k
+            remainder[mono] = k
             continue
         reduced = without(mono, (atom,))
         if reduced is None or atom in reduced:
             return None
         c[reduced] = k
-    return c, rest
+    return c, remainder

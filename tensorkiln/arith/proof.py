@@ -1,6 +1,6 @@
 """Proofs of p >= 0 for polynomials whose atoms have symbolic bounds.
 
-To show p = c*x + rest >= 0, replace x by a lower bound of it if c >= 0, or by an upper bound if
+To show p = c*x + r >= 0, replace x by a lower bound of it if c >= 0, or by an upper bound if
 c <= 0: the result is never more than p. Atoms are eliminated innermost first, a loop variable
 before the dimension that bounds it, until numeric bounds decide: n - 1 - i becomes 0 by i <= n - 1.
 """
@@ -77,12 +77,12 @@ def _numeric_bound(s: Engine, p: Poly) -> int:
 
 def _multiples(p: Poly, fact: Poly) -> list[int]:
     """Return factors k >= 1 to try in p - k*fact: 1, and those that cancel a term of p."""
-    found = [1]
+    factors = [1]
     for mono, c in fact.items():
-        k, left = divmod(p.get(mono, 0), c)
-        if mono and not left and k > 1 and k not in found:
-            found.append(k)
-    return found
+        k, remainder = divmod(p.get(mono, 0), c)
+        if mono and not remainder and k > 1 and k not in factors:
+            factors.append(k)
+    return factors
 
 
 def _innermost(s: Engine, p: Poly) -> int | None:
@@ -100,15 +100,15 @@ def _weaker(s: Engine, p: Poly, number: int) -> Iterator[Poly]:
     split = P.coefficient(p, number)
     if split is None:
         return
-    c, rest = split
+    c, remainder = split
     if s.nonneg(c):
         sign = 1
     elif s.nonneg(P.scale(c, -1)):
         sign = -1
     else:
         return
-    for bound in _bounds_of(s, s.atoms[number], c, sign):
-        yield P.add(rest, bound)
+    for limit in _bounds_of(s, s.atoms[number], c, sign):
+        yield P.add(remainder, limit)
 
 
 def _bounds_of(s: Engine, atom: Atom, c: Poly, sign: int) -> Iterator[Poly]:
@@ -139,8 +139,8 @@ def _div_bounds(s: Engine, atom: Atom, c: Poly, lower: bool) -> Iterator[Poly]:
     x, d = atom.a, atom.b
     if not s.is_divisor(d):
         return
-    k, left = P.divide(c, d)
-    if k and not left:
+    k, remainder = P.divide(c, d)
+    if k and not remainder:
         yield P.mul(k, _low_end(x, d) if lower else x)
     number = _innermost(s, x)
     if number is not None:

@@ -32,9 +32,9 @@ class Bounds(Mapping[Var, Range]):
         self.cache: dict[Expr, Expr] = {}
 
     @staticmethod
-    def dims(dims: Iterable[Var], least: int = 0) -> Bounds:
-        """Return bounds by which each of `dims` is at least `least`: 1 excludes empty tensors."""
-        return Bounds(dict.fromkeys(dims, (least, None)))
+    def dims(dims: Iterable[Var], lower: int = 0) -> Bounds:
+        """Return bounds by which each of `dims` is at least `lower`: 1 excludes empty tensors."""
+        return Bounds(dict.fromkeys(dims, (lower, None)))
 
     def __getitem__(self, var: Var) -> Range:
         return self._ranges[var]

@@ -27,9 +27,9 @@ def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
     buffer, or accessing it through a view (`MatchBuffer`), counts for the whole buffer, and an
     address as both read and write. Buffers allocated inside `s` are left out.
     """
-    found = _Collector()
-    found.stmt(s)
-    return found.result(found.reads), found.result(found.writes)
+    collector = _Collector()
+    collector.stmt(s)
+    return collector.result(collector.reads), collector.result(collector.writes)
 
 
 def _clipped(part: Range, size: Expr) -> Range | None:
@@ -54,13 +54,15 @@ class _Collector:
         self.values: dict[Var, Expr | None] = {}
         self.loops: dict[Var, Range] = {}
         self.views: dict[Buffer, Buffer] = {}
-        self.own: set[Buffer] = set()
+        self.local_buffers: set[Buffer] = set()
 
-    def result(self, found: Mapping[tuple[Buffer, tuple[Range, ...]], None]) -> tuple[Region, ...]:
+    def result(
+        self, accesses: Mapping[tuple[Buffer, tuple[Range, ...]], None]
+    ) -> tuple[Region, ...]:
         out = dict[Region, None]()
-        for b, ranges in found:
+        for b, ranges in accesses:
             inside = [_clipped(r, size) for r, size in zip(ranges, b.shape, strict=True)]
-            if b not in self.own and None not in inside:
+            if b not in self.local_buffers and None not in inside:
                 out[Region(b, tuple(filter(None, inside)))] = None
         return tuple(out)
 
@@ -83,7 +85,7 @@ class _Collector:
                     self.expr(i.value)
                     self.values[i.var] = None if has_load(i.value) else i.value
             case Alloc(buffer):
-                self.own.add(buffer)
+                self.local_buffers.add(buffer)
             case MatchBuffer(buffer, source):
                 self.views[buffer] = source
             case _:

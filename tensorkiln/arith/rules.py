@@ -1,7 +1,7 @@
 """The rules of index arithmetic, one row each: the law, its condition, and how it is applied.
 
-`law` and `where` are Python expressions over integers, LOGIC rows over booleans; tests check every
-row by brute force. DIV, MOD and SUM work on polynomials: `apply` takes the engine and the operands
+`law` and `condition` are Python expressions over integers, LOGIC rows over booleans; tests check
+every row by brute force. DIV, MOD and SUM work on polynomials: `apply` takes the engine and the operands
 and returns the rewritten polynomial, or None if the row does not apply. LOGIC rows are patterns, in
 which a lower-case name matches any expression; `match.py` applies them.
 
@@ -49,12 +49,12 @@ def _common_factors(n: Poly, d: Poly) -> list[tuple[Monomial, int]]:
     if len(d) != 1:
         return []
     ((dm, dc),) = d.items()
-    seen: dict[tuple[Monomial, int], None] = {}
+    factors: dict[tuple[Monomial, int], None] = {}
     for mono, c in n.items():
         g = (P.common(dm, mono), gcd(dc, c))
         if mono and g != ((), 1) and g != (dm, dc):
-            seen.setdefault(g)
-    return sorted(seen, key=lambda g: (-len(g[0]), -g[1]))
+            factors.setdefault(g)
+    return sorted(factors, key=lambda g: (-len(g[0]), -g[1]))
 
 
 def _factored(s: Engine, n: Poly, d: Poly) -> tuple[Poly, Poly, Poly, Poly] | None:
@@ -78,32 +78,32 @@ def _mod_decided(s: Engine, n: Poly, d: Poly) -> Poly | None:
 
 
 def _div_of_div(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    found = s.single(n, "div", allow_constant=True)
-    if found is None:
+    parts = s.single(n, "div", allow_constant=True)
+    if parts is None:
         return None
-    x, a, c = found
+    x, a, c = parts
     return s.floordiv(P.add(x, a, c), P.mul(a, d))
 
 
 def _div_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    found = s.single(n, "mod")
-    if found is None:
+    parts = s.single(n, "mod")
+    if parts is None:
         return None
-    x, m, _ = found
-    b, rest = P.divide(m, d)
-    return s.floormod(s.floordiv(x, d), b) if b and not rest else None
+    x, m, _ = parts
+    b, remainder = P.divide(m, d)
+    return s.floormod(s.floordiv(x, d), b) if b and not remainder else None
 
 
 def _div_factor(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    found = _factored(s, n, d)
-    return s.floordiv(found[1], found[3]) if found else None
+    parts = _factored(s, n, d)
+    return s.floordiv(parts[1], parts[3]) if parts else None
 
 
 def _mod_factor(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    found = _factored(s, n, d)
-    if not found:
+    parts = _factored(s, n, d)
+    if not parts:
         return None
-    g, x, r, c = found
+    g, x, r, c = parts
     return P.add(P.mul(g, s.floormod(x, c)), r)
 
 
@@ -118,52 +118,52 @@ def _mod_residue(s: Engine, n: Poly, d: Poly) -> Poly | None:
 def _operations(
     s: Engine, p: Poly, kind: str
 ) -> Iterator[tuple[Monomial, int, Poly, Poly, Poly, Monomial]]:
-    """Yield (term, k, q, x, c, rest) for each q = x // c or x % c, as `kind` says, in the terms
-    k*q*rest of `p`."""
+    """Yield (term, k, q, x, c, cofactor) for each q = x // c or x % c, as `kind` says, in the terms
+    k*q*cofactor of `p`."""
     for mono, k in p.items():
         for atom in mono:
             x, c = s.parts(atom, kind)
-            rest = P.without(mono, (atom,))
-            if x is not None and c is not None and rest is not None:
-                yield mono, k, {(atom,): 1}, x, c, rest
+            cofactor = P.without(mono, (atom,))
+            if x is not None and c is not None and cofactor is not None:
+                yield mono, k, {(atom,): 1}, x, c, cofactor
 
 
 def _mod_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
-    for mono, k, _, x, m, rest in _operations(s, n, "mod"):
-        q, left = P.divide(P.times(m, rest, k), d)
-        if q and not left:
-            others = {o: c for o, c in n.items() if o != mono}
-            return s.floormod(P.add(others, P.times(x, rest, k)), d)
+    for mono, k, _, x, m, cofactor in _operations(s, n, "mod"):
+        q, remainder = P.divide(P.times(m, cofactor, k), d)
+        if q and not remainder:
+            other_terms = {o: c for o, c in n.items() if o != mono}
+            return s.floormod(P.add(other_terms, P.times(x, cofactor, k)), d)
     return None
 
 
 def _sum_whole(s: Engine, p: Poly) -> Poly | None:
-    for _, k, q, x, c, rest in _operations(s, p, "mod"):
+    for _, k, q, x, c, cofactor in _operations(s, p, "mod"):
         change = P.add(P.add(x, P.mul(c, s.floordiv(x, c)), -1), q, -1)
-        new = P.add(p, P.times(change, rest, k))
+        new = P.add(p, P.times(change, cofactor, k))
         if len(new) < len(p):
             return new
     return None
 
 
 def _sum_mods(s: Engine, p: Poly) -> Poly | None:
-    for _, k, r, x, a, rest in _operations(s, p, "mod"):
+    for _, k, r, x, a, cofactor in _operations(s, p, "mod"):
         q = s.floordiv(x, a)
         for b in s.moduli_of(q):
             change = P.add(s.floormod(x, P.mul(a, b)), r, -1)
             change = P.add(change, P.mul(a, s.floormod(q, b)), -1)
-            new = P.add(p, P.times(change, rest, k))
+            new = P.add(p, P.times(change, cofactor, k))
             if len(new) < len(p):
                 return new
     return None
 
 
 def _sum_rest(s: Engine, p: Poly) -> Poly | None:
-    for _, k, q, x, c, rest in _operations(s, p, "div"):
-        f, left = P.divide(P.times({(): 1}, rest, k), c)
-        if not f or left:
+    for _, k, q, x, c, cofactor in _operations(s, p, "div"):
+        f, remainder = P.divide(P.times({(): 1}, cofactor, k), c)
+        if not f or remainder:
             continue
-        # k*rest*q = f*c*q with q = x // c: if p also has -f*x, both sum to -f*(x % c)
+        # k*cofactor*q = f*c*q with q = x // c: if p also has -f*x, both sum to -f*(x % c)
         change = P.add(P.add(s.floormod(x, c), P.mul(c, q)), x, -1)
         new = P.add(p, P.mul(P.scale(f, -1), change))
         if len(new) < len(p):

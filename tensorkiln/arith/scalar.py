@@ -44,13 +44,13 @@ class Simplifier(Engine):
         if isinstance(e, IntImm | FloatImm):
             return e
         # a reference to `e` is kept, so that no other object can get its id
-        known = self._simplified.get(id(e))
-        if known is None:
+        entry = self._simplified.get(id(e))
+        if entry is None:
             new = self._simplify(e)
             if not isinstance(e, Var) and _is_truth_or_index(e.dtype) and new == e:
                 new = e
-            known = self._simplified[id(e)] = (e, new)
-        return known[1]
+            entry = self._simplified[id(e)] = (e, new)
+        return entry[1]
 
     def _simplify(self, e: Expr) -> Expr:
         dtype = e.dtype
@@ -63,8 +63,8 @@ class Simplifier(Engine):
         if cost(new) <= cost(e):
             return new
         # expanding a product can cost more than it saves: keep the root, simplify its children
-        kept = map_children(e, self.simplify)
-        return kept if cost(kept) < cost(new) else new
+        rebuilt = map_children(e, self.simplify)
+        return rebuilt if cost(rebuilt) < cost(new) else new
 
     def rewrite_children(self, e: Expr) -> Expr:
         """Return `e` with simplified children; in a `Reduce`, the ranges of its axes are known."""
@@ -93,9 +93,9 @@ class Simplifier(Engine):
 
     def _connective(self, op: str, a: Expr, b: Expr) -> Expr:
         x, y = self.simplify(a), self.simplify(b)
-        for one, other in ((x, y), (y, x)):
-            if isinstance(one, IntImm):
-                return other if bool(one.value) == (op == "and") else one
+        for constant, operand in ((x, y), (y, x)):
+            if isinstance(constant, IntImm):
+                return operand if bool(constant.value) == (op == "and") else constant
         return self._with_logic(Binary(op, x, y))
 
     @staticmethod
@@ -148,22 +148,22 @@ class Simplifier(Engine):
         if not plus:
             plus, minus, c = minus, plus, -c
         (minus if c < 0 or not minus else plus)[()] = abs(c) if c < 0 or minus else -c
-        left, right = emit(self, _clean(plus), dtype), emit(self, _clean(minus), dtype)
-        return Binary(op, left, right)
+        lhs, rhs = emit(self, _clean(plus), dtype), emit(self, _clean(minus), dtype)
+        return Binary(op, lhs, rhs)
 
 
-def cost(e: Expr, seen: dict[int, int] | None = None) -> int:
+def cost(e: Expr, costs: dict[int, int] | None = None) -> int:
     """Return the estimated run time in additions. A subexpression counts as often as it occurs, but
     a shared node is visited once."""
     if isinstance(e, Var | IntImm):
         return 0
-    seen = {} if seen is None else seen
-    total = seen.get(id(e))
+    costs = {} if costs is None else costs
+    total = costs.get(id(e))
     if total is None:
         total = _COST.get(e.op, 1) if isinstance(e, Binary) else 1
         for child in children(e):
-            total += cost(child, seen)
-        seen[id(e)] = total
+            total += cost(child, costs)
+        costs[id(e)] = total
     return total
 
 

@@ -33,16 +33,16 @@ def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
     """
     if isinstance(e, IntImm):
         return e
-    known = as_bounds(bounds)
+    assumptions = as_bounds(bounds)
     if not is_index(e.dtype):
         # hashing a large value expression costs more than the cache saves
-        return Simplifier(known).simplify(e)
-    found = known.cache.get(e)
-    if found is None:
-        found = Simplifier(known).simplify(e)
-        known.remember(e, found)
+        return Simplifier(assumptions).simplify(e)
+    simplified = assumptions.cache.get(e)
+    if simplified is None:
+        simplified = Simplifier(assumptions).simplify(e)
+        assumptions.remember(e, simplified)
     # the cached result may stem from an equal expression that is another object
-    return e if found == e else found
+    return e if simplified == e else simplified
 
 
 def bound(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> tuple[int | None, int | None]:
@@ -80,34 +80,34 @@ def prove_equal(a: Expr, b: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> bool:
 def affine(
     e: Expr, variables: Iterable[Var], bounds: BoundsLike = NOTHING_KNOWN
 ) -> tuple[dict[Var, int | Expr], Expr] | None:
-    """Return (coefficients, rest) with e = sum(coefficients[v] * v) + rest; None if `e` is not of
-    this form.
+    """Return (coefficients, remainder) with e = sum(coefficients[v] * v) + remainder; None if `e` is
+    not of this form.
 
-    Neither coefficients nor rest contain any of `variables`. There is a coefficient for each of
+    Neither coefficients nor remainder contain any of `variables`. There is a coefficient for each of
     them, 0 if it does not occur; a constant coefficient is a Python int. `i*n + 2*j + 1` in (i, j)
     gives ({i: n, j: 2}, 1).
     """
-    wanted = list(dict.fromkeys(variables))
+    distinct = list(dict.fromkeys(variables))
     if not is_index(e.dtype):
         return None
     s = Simplifier(as_bounds(bounds))
     p = s.norm(s.poly(e))
-    of_atom = {s.var_atom(v): v for v in wanted}
-    parts: dict[Var, Poly] = {v: {} for v in wanted}
-    rest: Poly = {}
+    of_atom = {s.var_atom(v): v for v in distinct}
+    parts: dict[Var, Poly] = {v: {} for v in distinct}
+    other_terms: Poly = {}
     for mono, c in p.items():
         linear = [i for i in mono if i in of_atom]
         if len(linear) > 1:
             return None
         if linear:
-            left = P.without(mono, (linear[0],))
-            assert left is not None
-            parts[of_atom[linear[0]]][left] = c
+            cofactor = P.without(mono, (linear[0],))
+            assert cofactor is not None
+            parts[of_atom[linear[0]]][cofactor] = c
         else:
-            rest[mono] = c
+            other_terms[mono] = c
     coefficients = {v: emit(s, q, e.dtype) for v, q in parts.items()}
-    remainder = emit(s, rest, e.dtype)
-    if any(mentions(x, wanted) for x in (*coefficients.values(), remainder)):
+    remainder = emit(s, other_terms, e.dtype)
+    if any(mentions(x, distinct) for x in (*coefficients.values(), remainder)):
         return None
     out: dict[Var, int | Expr] = {}
     for v, x in coefficients.items():

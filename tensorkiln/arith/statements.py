@@ -54,8 +54,8 @@ def _stmt(s: Stmt, bounds: Bounds, values: _Known) -> Stmt:
     return seq(*new.stmts) if isinstance(new, Seq) and new is not s else new
 
 
-def _expr(e: Expr, bounds: Bounds, known: _Known) -> Expr:
-    return _simplified(substitute(e, known.values) if known.values else e, bounds, known.tame)
+def _expr(e: Expr, bounds: Bounds, values: _Known) -> Expr:
+    return _simplified(substitute(e, values.values) if values.values else e, bounds, values.tame)
 
 
 def _simplified(e: Expr, bounds: Bounds, tame: Tame) -> Expr:
@@ -72,13 +72,13 @@ def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
         values.tame.loop(s.var, lo, extent)
         body = _stmt(s.body, bounds, values)
         return body if _empty(body) else For(s.var, lo, extent, s.kind, body, s.attrs)
-    most = bound(extent, bounds)[1]
-    if most is not None and most <= 0:
+    upper = bound(extent, bounds)[1]
+    if upper is not None and upper <= 0:
         return Seq(())
     # the body runs only if the extent is at least 1, which is then known inside
     running = simplify(binary("ge", extent, 1), bounds)
-    known = bounds if isinstance(running, IntImm) else bounds.given(running)
-    inside = known.with_loop(s.var, lo, extent)
+    inner_bounds = bounds if isinstance(running, IntImm) else bounds.given(running)
+    inside = inner_bounds.with_loop(s.var, lo, extent)
     once = int_value(extent) == 1 and s.kind != "thread"  # a thread loop binds a grid index
     if once and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: lo}))
@@ -86,39 +86,39 @@ def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
     body = _stmt(s.body, inside, values)
     if _empty(body):
         return body
-    same = lo is s.lo and extent is s.extent and body is s.body
-    return s if same else For(s.var, lo, extent, s.kind, body, s.attrs)
+    is_unchanged = lo is s.lo and extent is s.extent and body is s.body
+    return s if is_unchanged else For(s.var, lo, extent, s.kind, body, s.attrs)
 
 
 def _branch(s: If, bounds: Bounds, values: _Known) -> Stmt:
     cond = _expr(s.cond, bounds, values)
     if isinstance(cond, IntImm):
-        taken = s.then if cond.value else s.orelse
-        return Seq(()) if taken is None else _stmt(taken, bounds, values)
+        branch = s.then if cond.value else s.orelse
+        return Seq(()) if branch is None else _stmt(branch, bounds, values)
     otherwise = _simplified(Unary("not", cond), bounds, values.tame)
     says = values.tame(cond)
-    then = _stmt(s.then, bounds.given(cond) if says else bounds, values)
+    then_body = _stmt(s.then, bounds.given(cond) if says else bounds, values)
     orelse = None
     if s.orelse is not None:
         orelse = _stmt(s.orelse, bounds.given(otherwise) if says else bounds, values)
         orelse = None if _empty(orelse) else orelse
-    if _empty(then):
+    if _empty(then_body):
         if orelse is None:
-            return then
-        cond, then, orelse = otherwise, orelse, None
-    same = cond is s.cond and then is s.then and orelse is s.orelse
-    return s if same else If(cond, then, orelse)
+            return then_body
+        cond, then_body, orelse = otherwise, orelse, None
+    is_unchanged = cond is s.cond and then_body is s.then and orelse is s.orelse
+    return s if is_unchanged else If(cond, then_body, orelse)
 
 
 def _let(s: Let, bounds: Bounds, values: _Known) -> Stmt:
     value = _expr(s.value, bounds, values)
     if isinstance(value, IntImm | Var) and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: value}))
-    known = bounds
+    inner_bounds = bounds
     values.tame.let(s.var, value)
     if value.dtype.is_int and values.tame(value):
-        known = bounds.with_range(s.var, *bound(value, bounds))
-    body = _stmt(s.body, known, values)
+        inner_bounds = bounds.with_range(s.var, *bound(value, bounds))
+    body = _stmt(s.body, inner_bounds, values)
     if _empty(body):
         return body
     return s if value is s.value and body is s.body else Let(s.var, value, body)

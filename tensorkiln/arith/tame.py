@@ -43,11 +43,11 @@ class Tame:
     def most(self, e: Expr) -> int | None:
         """Return the assumed magnitude of a value; None if it is not index arithmetic, or if it may
         overflow its type."""
-        found = self._found(e)
-        if found is None or e.dtype.is_bool:
-            return found
+        magnitude = self._found(e)
+        if magnitude is None or e.dtype.is_bool:
+            return magnitude
         # One bit is kept free, because simplification may turn `x <= c` into `x < c + 1`.
-        return found if found < 1 << (e.dtype.bits - 2) else None
+        return magnitude if magnitude < 1 << (e.dtype.bits - 2) else None
 
     def _found(self, e: Expr) -> int | None:
         if e.dtype.lanes != 1 or e.dtype.is_float:

@@ -159,8 +159,8 @@ def needs(call: Call) -> Iterator[Need]:
 
 def _integers(arg: Value) -> np.ndarray | None:
     """The elements of an operand that is a constant of integers."""
-    known = isinstance(arg, Constant) and arg.type.dtype.is_int and arg.type.layout is None
-    return arg.array if isinstance(arg, Constant) and known else None
+    is_constant = isinstance(arg, Constant) and arg.type.dtype.is_int and arg.type.layout is None
+    return arg.array if isinstance(arg, Constant) and is_constant else None
 
 
 def _require_met(

@@ -20,11 +20,11 @@ Agreement = Callable[[Sequence[Shape], Attributes, Meet], list[Shape]]
 
 
 def _matmul(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
-    left, right = map(list, shapes)
-    k = -2 if a.get("transpose_a") and len(left) > 1 else -1
-    rows = -1 if len(right) == 1 or a.get("transpose_b") else -2
-    left[k] = right[rows] = meet(left[k], right[rows])
-    return [tuple(left), tuple(right)]
+    lhs, rhs = map(list, shapes)
+    k = -2 if a.get("transpose_a") and len(lhs) > 1 else -1
+    rows = -1 if len(rhs) == 1 or a.get("transpose_b") else -2
+    lhs[k] = rhs[rows] = meet(lhs[k], rhs[rows])
+    return [tuple(lhs), tuple(rhs)]
 
 
 def _linear(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
@@ -40,37 +40,37 @@ def _conv2d(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
     assert isinstance(groups, int)
     outputs = reduce(meet, (b[0] for b in bias), w[0])
     channels = meet(x[1], w[1] * groups)
-    every = int_value(channels)
+    channel_count = int_value(channels)
     inner = channels if groups == 1 else w[1]
-    if every is not None and groups > 1 and every % groups == 0:
-        inner = meet(w[1], as_expr(every // groups))
+    if channel_count is not None and groups > 1 and channel_count % groups == 0:
+        inner = meet(w[1], as_expr(channel_count // groups))
     return [(x[0], channels, *x[2:]), (outputs, inner, *w[2:]), *((outputs,) for _ in bias)]
 
 
 def _conv2d_transpose(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
-    x, w, *others = shapes
+    x, w, *bias = shapes
     channels = meet(x[1], w[0])
-    return [(x[0], channels, *x[2:]), (channels, *w[1:]), *others]
+    return [(x[0], channels, *x[2:]), (channels, *w[1:]), *bias]
 
 
 def _layer_norm(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
-    x, *others = shapes
-    count = len(others[0])
-    tail = [reduce(meet, column) for column in zip(x[len(x) - count :], *others, strict=True)]
-    return [(*x[: len(x) - count], *tail), *(tuple(tail) for _ in others)]
+    x, *params = shapes
+    count = len(params[0])
+    tail = [reduce(meet, column) for column in zip(x[len(x) - count :], *params, strict=True)]
+    return [(*x[: len(x) - count], *tail), *(tuple(tail) for _ in params)]
 
 
 def _batch_norm(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
-    x, *others = shapes
-    channels = reduce(meet, (v[0] for v in others), x[1])
-    return [(x[0], channels, *x[2:]), *((channels,) for _ in others)]
+    x, *params = shapes
+    channels = reduce(meet, (v[0] for v in params), x[1])
+    return [(x[0], channels, *x[2:]), *((channels,) for _ in params)]
 
 
 def _concat(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
     axis, rank = a["axis"], len(shapes[0])
     assert isinstance(axis, int)
-    both = [reduce(meet, column) for column in zip(*shapes, strict=True)]
-    return [tuple(s[d] if d == axis % rank else both[d] for d in range(rank)) for s in shapes]
+    extents = [reduce(meet, column) for column in zip(*shapes, strict=True)]
+    return [tuple(s[d] if d == axis % rank else extents[d] for d in range(rank)) for s in shapes]
 
 
 def _attention(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
@@ -90,10 +90,10 @@ def _scatter(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
 def _scaled(shapes: Sequence[Shape], a: Attributes, meet: Meet) -> list[Shape]:
     """Quantization: extents of scale and zero, other than 1, are those of the data."""
     x = list(shapes[0])
-    for other in shapes[1:]:
-        for back in range(1, min(len(x), len(other)) + 1):
-            if other[-back] != as_expr(1):
-                x[-back] = meet(x[-back], other[-back])
+    for param in shapes[1:]:
+        for back in range(1, min(len(x), len(param)) + 1):
+            if param[-back] != as_expr(1):
+                x[-back] = meet(x[-back], param[-back])
     return [
         tuple(x),
         *(

@@ -90,23 +90,23 @@ def check_one(op: str, table: Mapping[str, Attribute], name: str, value: object)
     name, if `table` has no such attribute, and `bad-attribute` if it does not accept `value`."""
     row = table.get(name)
     if row is None:
-        known = ", ".join(table) or "none"
+        names = ", ".join(table) or "none"
         raise UserError(
             f"operator {op} has no attribute {name!r}",
             code="unknown-attribute",
-            hint=nearest(name, table) or f"its attributes: {known}",
+            hint=nearest(name, table) or f"its attributes: {names}",
         )
     if not row.accepts(value):
         hint = row.form(value) or f"as {name}={row.example!r}"
         raise bad_attribute(op, name, row.expected, shown(value), hint)
 
 
-def check_all(op: str, table: Mapping[str, Attribute], given: Mapping[str, object]) -> None:
+def check_all(op: str, table: Mapping[str, Attribute], attrs: Mapping[str, object]) -> None:
     """Check all attributes of a call as `check_one` does, and raise UserError `missing-attribute`
     if a required one is not given."""
-    for name, value in given.items():
+    for name, value in attrs.items():
         check_one(op, table, name, value)
-    missing = [k for k, row in table.items() if row.required and k not in given]
+    missing = [k for k, row in table.items() if row.required and k not in attrs]
     if missing:
         raise UserError(
             f"operator {op} needs attribute(s) {', '.join(missing)}",
@@ -115,13 +115,13 @@ def check_all(op: str, table: Mapping[str, Attribute], given: Mapping[str, objec
         )
 
 
-def completed(table: Mapping[str, Attribute], given: Mapping[str, Any]) -> Attrs:
+def completed(table: Mapping[str, Attribute], attrs: Mapping[str, Any]) -> Attrs:
     """Return the given attributes and the defaults of all others. Nothing is checked."""
-    have = {k for k, _ in given.items_} if isinstance(given, Attrs) else given.keys()
+    have = {k for k, _ in attrs.items_} if isinstance(attrs, Attrs) else attrs.keys()
     defaults = {k: row.default for k, row in table.items() if k not in have and row.has_default}
-    if isinstance(given, Attrs) and not defaults:
-        return given
-    return Attrs.of(**defaults, **given)
+    if isinstance(attrs, Attrs) and not defaults:
+        return attrs
+    return Attrs.of(**defaults, **attrs)
 
 
 # ---- kinds of values ----------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 1 << 1000
 
 
-def _is_size(value: object, least: int = 0) -> bool:
+def _is_size(value: object, minimum: int = 0) -> bool:
     if isinstance(value, Expr) and not isinstance(value, IntImm):
         return value.dtype.is_int and value.dtype.lanes == 1
-    return _is_int(value) and (value.value if isinstance(value, IntImm) else value) >= least  # type: ignore[operator]
+    return _is_int(value) and (value.value if isinstance(value, IntImm) else value) >= minimum  # type: ignore[operator]
 
 
 def _is_term(value: object) -> bool:
@@ -236,11 +236,11 @@ def scalar(default: object = REQUIRED) -> Attribute:
     return Attribute("a number, or an integer expression of dimensions", accepts, default, 0)
 
 
-def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:
-    """A tuple of exactly `count` constant integers, each `least` or more and below ADDRESSES."""
-    plain = _each(lambda v: isinstance(v, int) and _is_size(v, least) and v < ADDRESSES)
+def integers(count: int, minimum: int, default: object = REQUIRED) -> Attribute:
+    """A tuple of exactly `count` constant integers, each `minimum` or more and below ADDRESSES."""
+    plain = _each(lambda v: isinstance(v, int) and _is_size(v, minimum) and v < ADDRESSES)
     return Attribute(
-        f"{count} integer(s) of {least} to 2^47",
+        f"{count} integer(s) of {minimum} to 2^47",
         lambda value: plain(value) and len(value) == count,  # type: ignore[arg-type]
         default,
         (1,) * count,
@@ -248,13 +248,13 @@ def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:
     )
 
 
-def integer(least: int, default: object = REQUIRED) -> Attribute:
-    """One constant integer of `least` or more."""
+def integer(minimum: int, default: object = REQUIRED) -> Attribute:
+    """One constant integer of `minimum` or more."""
     return Attribute(
-        f"an integer of {least} or more",
-        lambda value: isinstance(value, int) and _is_size(value, least),
+        f"an integer of {minimum} or more",
+        lambda value: isinstance(value, int) and _is_size(value, minimum),
         default,
-        max(least, 1),
+        max(minimum, 1),
     )
 
 

@@ -45,8 +45,8 @@ class GraphBuilder:
         `span` names the source model's node. Raise UserError for an unknown operator, a wrong
         attribute, or operands that do not fit.
         """
-        made = call(op, *args, span=span, **attrs)
-        return self.bind(made, infer(made), op)
+        new_call = call(op, *args, span=span, **attrs)
+        return self.bind(new_call, infer(new_call), op)
 
     def bind(self, value: Bound, type: Type, name: str = "v") -> RVar:
         """Append a binding of `value` to a new variable and return the variable. `type` is not

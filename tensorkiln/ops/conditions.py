@@ -22,11 +22,11 @@ def stated(f: Function) -> Function:
     parameters; the others are stated when its straight-line parts are functions of their own. The
     same object comes back if nothing is missing.
     """
-    known = conditions_of(f)
-    missing = tuple(_missing(f, known))
+    conditions = conditions_of(f)
+    missing = tuple(_missing(f, conditions))
     if not missing:
         return f
-    return replace(f, attrs=with_conditions(f.attrs, (*known, *missing)))
+    return replace(f, attrs=with_conditions(f.attrs, (*conditions, *missing)))
 
 
 def of_branches(f: Function) -> Iterator[SizeCondition]:
@@ -38,8 +38,8 @@ def of_branches(f: Function) -> Iterator[SizeCondition]:
         yield from _nested(b.value, dims, bounds)
 
 
-def _nested(bound: Bound, dims: set[Var], bounds: Bounds) -> Iterator[SizeCondition]:
-    for bindings in _bodies(bound):
+def _nested(definition: Bound, dims: set[Var], bounds: Bounds) -> Iterator[SizeCondition]:
+    for bindings in _bodies(definition):
         bound_here = {b.var for b in bindings}
         outside = {v for b in bindings for v in variables(b.value)} - bound_here
         yield from _of_bindings(bindings, dims, bounds, set(outside))
@@ -47,23 +47,23 @@ def _nested(bound: Bound, dims: set[Var], bounds: Bounds) -> Iterator[SizeCondit
             yield from _nested(b.value, dims, bounds)
 
 
-def _bodies(bound: Bound) -> tuple[Sequence[Binding], ...]:
-    match bound:
+def _bodies(definition: Bound) -> tuple[Sequence[Binding], ...]:
+    match definition:
         case If():
-            return bound.then.bindings, bound.orelse.bindings
+            return definition.then.bindings, definition.orelse.bindings
         case Lambda():
-            return (bound.function.bindings,)
+            return (definition.function.bindings,)
     return ()
 
 
-def _missing(f: Function, known: Iterable[SizeCondition]) -> Iterator[SizeCondition]:
+def _missing(f: Function, conditions: Iterable[SizeCondition]) -> Iterator[SizeCondition]:
     dims = {v for p in f.params for v in symbols(p.type)}
-    return _of_bindings(f.bindings, dims, _within(dims, known), set(f.params))
+    return _of_bindings(f.bindings, dims, _within(dims, conditions), set(f.params))
 
 
-def _within(dims: set[Var], known: Iterable[SizeCondition]) -> Bounds:
+def _within(dims: set[Var], conditions: Iterable[SizeCondition]) -> Bounds:
     bounds = Bounds.dims(dims)
-    for condition in known:
+    for condition in conditions:
         bounds = bounds.given(condition.holds)
     return bounds
 
@@ -94,8 +94,8 @@ def _of_binding(b: Binding, bounds: Bounds, arguments: set[object]) -> Iterator[
         elsewhere = need.of_arguments and call.args[need.operand] not in arguments
         holds = None if elsewhere else need.open_condition(bounds)
         if holds is not None:
-            where = call.span or call.op
-            yield SizeCondition(holds, f"{where}: {need.expected}" if need.expected else where)
+            node = call.span or call.op
+            yield SizeCondition(holds, f"{node}: {need.expected}" if need.expected else node)
     if isinstance(b.var.type, TensorType):
         for axis, extent in enumerate(b.var.type.shape):
             if not isinstance(extent, IntImm | Var) and not prove(binary("ge", extent, 0), bounds):

@@ -39,7 +39,7 @@ def _np_coupled(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     """The p that makes sum over i != j of (r[j, i] p[i] - r[i, j] p[j])**2 least, where r[i, j] = x
     is how probable i is of i and j (Wu, Lin, Weng 2004). p comes nearer to it round by round, until
     no part of the gradient is off by more than `rounds` says."""
-    k, (most, least) = a.classes, rounds(a.classes)
+    k, (round_limit, tolerance) = a.classes, rounds(a.classes)
     out = np.empty((len(arrays[0]), k), arrays[0].dtype)
     for row, values in enumerate(arrays[0]):
         r = np.zeros((k, k), values.dtype)
@@ -48,10 +48,10 @@ def _np_coupled(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         q = -r * r.T
         np.fill_diagonal(q, (r * r).sum(axis=0))
         p = np.full(k, 1 / k, values.dtype)
-        for _ in range(most):
+        for _ in range(round_limit):
             slope = q @ p
             total = p @ slope
-            if np.abs(slope - total).max() < least:
+            if np.abs(slope - total).max() < tolerance:
                 break
             for t in range(k):
                 step = (total - slope[t]) / q[t, t]

@@ -63,8 +63,8 @@ def _infer_nonzero(types: Sequence[Type], a: Attrs) -> Type:
 
 def _np_nonzero(arrays: Arrays, a: Attrs) -> np.ndarray:
     x = arrays[0]
-    found = np.nonzero(np.atleast_1d(x))
-    return np.array(found if x.ndim else found[:0], np.int64).reshape(x.ndim, len(found[0]))
+    indices = np.nonzero(np.atleast_1d(x))
+    return np.array(indices if x.ndim else indices[:0], np.int64).reshape(x.ndim, len(indices[0]))
 
 
 # --- compress ------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ def _infer_slice(types: Sequence[Type], a: Attrs) -> Type:
 
 
 def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
-    x, starts, ends, *rest = arrays
-    axes = rest[0] if rest else range(len(starts))
-    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
+    x, starts, ends, *axes_and_steps = arrays
+    axes = axes_and_steps[0] if axes_and_steps else range(len(starts))
+    steps = axes_and_steps[1] if len(axes_and_steps) > 1 else [1] * len(starts)
     index = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not -x.ndim <= axis < x.ndim:
@@ -156,20 +156,20 @@ def _np_nms(arrays: Arrays, a: Attrs) -> np.ndarray:
     """Return int64 rows (batch, class, box), for each class by decreasing score: ONNX
     NonMaxSuppression."""
     boxes, scores = arrays[:2]
-    limit, overlap, least = (_number(arrays, k) for k in (2, 3, 4))
+    limit, overlap, threshold = (_number(arrays, k) for k in (2, 3, 4))
     corners = _corners(boxes, a.center_point_box)
     rows: list[tuple[int, int, int]] = []
     for batch in range(scores.shape[0]):
         for kind in range(scores.shape[1]):
-            kept: list[int] = []
+            selection: list[int] = []
             for box in np.argsort(-scores[batch, kind], kind="stable"):
-                if len(kept) >= (limit or 0):
+                if len(selection) >= (limit or 0):
                     break
-                if least is not None and not scores[batch, kind, box] > least:
+                if threshold is not None and not scores[batch, kind, box] > threshold:
                     continue
-                if all(_overlap(corners[batch], box, k) <= (overlap or 0) for k in kept):
-                    kept.append(int(box))
-            rows += [(batch, kind, box) for box in kept]
+                if all(_overlap(corners[batch], box, k) <= (overlap or 0) for k in selection):
+                    selection.append(int(box))
+            rows += [(batch, kind, box) for box in selection]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
@@ -188,12 +188,12 @@ def _corners(boxes: np.ndarray, center: bool) -> np.ndarray:
 
 def _overlap(corners: np.ndarray, i: int, k: int) -> float:
     """Intersection over union of boxes i and k; 0 if they do not intersect."""
-    one, other = corners[i], corners[k]
-    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+    box_i, box_k = corners[i], corners[k]
+    sides = np.minimum(box_i[2:], box_k[2:]) - np.maximum(box_i[:2], box_k[:2])
     if (sides <= 0).any():
         return 0.0
     shared = sides[0] * sides[1]
-    areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (one, other)]
+    areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (box_i, box_k)]
     whole = areas[0] + areas[1] - shared
     return float(shared / whole) if whole > 0 else 0.0
 
@@ -212,11 +212,11 @@ def _infer_sized(types: Sequence[Type], a: Attrs) -> Type:
 def _np_sized(arrays: Arrays, a: Attrs) -> np.ndarray:
     """Return a tensor of shape [x[0], x[1], ..., 0], which has no elements. A `MatchCast` of it
     binds the elements of x to symbolic dimensions. Of a negative one the error says what `what` is,
-    a value `shown` or x, and what was `expected` of it."""
+    a value `source` or x, and what was `expected` of it."""
     if min(arrays[0], default=0) < 0:
         if a.what:
-            shown = arrays[0] if len(arrays) < 2 or arrays[1] is None else arrays[1]
-            value = list(map(int, np.ravel(shown)))
+            source = arrays[0] if len(arrays) < 2 or arrays[1] is None else arrays[1]
+            value = list(map(int, np.ravel(source)))
             text = value[0] if len(value) == 1 else value
             raise ValueError(f"{a.what} is {text}, expected {a.expected}")
         raise ValueError(f"a size is {min(arrays[0])}")

@@ -115,8 +115,8 @@ def _sign(x: Expr, a: Attrs) -> Expr:
 def _gelu(x: Expr, a: Attrs) -> Expr:
     if a.approximate == "none":
         return intrin("gelu", x)
-    one, cubic = _TANH_GELU
-    return x * intrin("sigmoid", x * (x * x * cubic + one))
+    linear, cubic = _TANH_GELU
+    return x * intrin("sigmoid", x * (x * x * cubic + linear))
 
 
 def _leaky_relu(x: Expr, a: Attrs) -> Expr:
@@ -148,9 +148,9 @@ def _clip(x: Expr, a: Attrs) -> Expr:
 
 def _check_clip(t: TensorType, a: Attrs) -> None:
     for key in ("min", "max"):
-        bound = a[key]
-        if bound is not None:
-            require_value("clip", key, bound, t.dtype)
+        limit = a[key]
+        if limit is not None:
+            require_value("clip", key, limit, t.dtype)
 
 
 def _cast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
@@ -234,8 +234,8 @@ def sigmoid_array(x: np.ndarray) -> np.ndarray:
 def _np_gelu(x: np.ndarray, a: Attrs) -> Any:
     if a.approximate == "none":
         return (0.5 * x * _ERFC(-x.astype(np.float64) / math.sqrt(2))).astype(x.dtype)
-    one, cubic = _TANH_GELU
-    return x * sigmoid_array(x * (one + cubic * x * x))
+    linear, cubic = _TANH_GELU
+    return x * sigmoid_array(x * (linear + cubic * x * x))
 
 
 def _np_clip(x: np.ndarray, a: Attrs) -> Any:

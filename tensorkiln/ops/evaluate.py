@@ -101,9 +101,9 @@ class Steps:
         """An array as this evaluation holds it: floats in its dtype."""
         return self._run.promote(value)
 
-    def value(self, bound: Bound, t: Type) -> Result:
+    def value(self, definition: Bound, t: Type) -> Result:
         """What a binding of type `t` computes from `values`."""
-        return self._run.bound(Binding(RVar("", t), bound), self.values, self._env)
+        return self._run.bound(Binding(RVar("", t), definition), self.values, self._env)
 
     def operand(self, v: Value) -> Result:
         """The value of an operand."""
@@ -185,8 +185,8 @@ class Evaluation:
         return values, env
 
     @contextmanager
-    def _within(self, where: str) -> Iterator[None]:
-        self.path.append(where)
+    def _within(self, place: str) -> Iterator[None]:
+        self.path.append(place)
         yield
         self.path.pop()
 
@@ -210,8 +210,8 @@ class Evaluation:
     def number(self, e: Expr, env: Env) -> int:
         """Return the value of a shape expression; raise UserError `unknown-symbol` if a variable
         of it has no value."""
-        known = {v: IntImm(n) for v, n in env.items()}
-        e = substitute(e, known)
+        values = {v: IntImm(n) for v, n in env.items()}
+        e = substitute(e, values)
         if self.symbols:
             from_names = {
                 v: IntImm(self.symbols[v.name]) for v in free_vars(e) if v.name in self.symbols
@@ -241,9 +241,9 @@ class Evaluation:
     def body(self, body: Function | Body, values: Values, env: Env) -> Result:
         """The result of bindings, which are added to `values`."""
         for b in body.bindings:
-            values[b.var] = found = self.bound(b, values, env)
+            values[b.var] = output = self.bound(b, values, env)
             if self.watch is not None:
-                self.watch(b, found)
+                self.watch(b, output)
         return self.value(body.result, values, env)
 
     def value(self, v: Value, values: Values, env: Env) -> Result:
@@ -288,16 +288,16 @@ class Evaluation:
                 return self._call(call, b.var.type, values, env)
             case TupleItem(value, index):
                 return self.value(value, values, env)[index]
-            case If(cond, then, orelse):
+            case If(cond, then_body, orelse):
                 truth = _truth(self.value(cond, values, env))
                 with self._within(f"{'then' if truth else 'else'} of {b.var.name}"):
-                    return self.body(then if truth else orelse, dict(values), dict(env))
+                    return self.body(then_body if truth else orelse, dict(values), dict(env))
             case Lambda(function):
                 return _Closure(self, function, dict(values), dict(env))
             case MatchCast(value, t):
-                found = self.value(value, values, env)
-                match_value(b.var.name, t, found, env, self.precision)
-                return found
+                operand = self.value(value, values, env)
+                match_value(b.var.name, t, operand, env, self.precision)
+                return operand
         return self.value(b.value, values, env)
 
     def _call(self, call: Call, t: Type, values: Values, env: Env) -> Result:
@@ -306,9 +306,9 @@ class Evaluation:
             return self.promote(values[call.callee](*args))
         if isinstance(call.callee, GlobalRef):
             return self._call_function(self.module[call.callee.name], call, args, t, env)
-        own = _IMPURE.get(call.op)
-        if own is not None:
-            return own(self, call, args, t, env)
+        impure = _IMPURE.get(call.op)
+        if impure is not None:
+            return impure(self, call, args, t, env)
         attrs = self.attrs(call.attrs, env)
         if call.op == "bitcast":  # of the bits of the operand's own type
             args = [_in_own_type(v, a) for v, a in zip(call.args, args, strict=True)]
@@ -317,8 +317,8 @@ class Evaluation:
             op = DYNAMIC[call.op]
             return op.numpy(args, op.complete(dict(attrs)))
         plain = get(call.op)
-        found = plain.numpy([a for a in args if isinstance(a, np.ndarray)], plain.complete(attrs))
-        return self.promote(found) if call.op == "bitcast" else found
+        output = plain.numpy([a for a in args if isinstance(a, np.ndarray)], plain.complete(attrs))
+        return self.promote(output) if call.op == "bitcast" else output
 
     def operator(self, call: Call, env: Env) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
         """The operator of a call, with its attributes, as a function of arrays."""
@@ -343,11 +343,11 @@ class Evaluation:
         run(*(a for a, v in zip(args, call.args, strict=True) if _is_operand(v)), *outs)
         return tuple(outs) if isinstance(t, TupleType) else outs[0]
 
-    def _kernel(self, name: str, where: str = "") -> Callable[..., Any]:
+    def _kernel(self, name: str, node: str = "") -> Callable[..., Any]:
         if name not in self.packed:
             raise UnsupportedError(
                 f"evaluate() runs graph functions; {name!r} is not one",
-                where=where,
+                where=node,
                 hint=f"packed={{{name!r}: function}} says what it does",
             )
         return self.packed[name]
@@ -374,15 +374,15 @@ class Evaluation:
         ]
 
     def _call_packed(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
-        run, rest = self._named(call)
-        found = self.promote(run(*args, *rest), t)
-        match_value(str(call.attrs["name"]), t, found, dict(env), self.precision)
-        return found
+        run, extra = self._named(call)
+        output = self.promote(run(*args, *extra), t)
+        match_value(str(call.attrs["name"]), t, output, dict(env), self.precision)
+        return output
 
     def _call_dps_packed(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
-        run, rest = self._named(call)
+        run, extra = self._named(call)
         outs = self._new_outputs(t, env)
-        run(*args, *rest, *outs)
+        run(*args, *extra, *outs)
         return tuple(outs) if isinstance(t, TupleType) else outs[0]
 
     def _call_tir_inplace(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
@@ -404,8 +404,8 @@ class Evaluation:
             with self._within(f"iteration {i} of {call.span or 'a loop'}"):
                 if not _truth(cond(*state)):
                     break
-                given = self.promote(body(*state))
-            state = [given] if len(state) == 1 else list(given)
+                next_state = self.promote(body(*state))
+            state = [next_state] if len(state) == 1 else list(next_state)
         return state[0] if len(state) == 1 else tuple(state)
 
     def attrs(self, attrs: Attrs, env: Env) -> Attrs:
@@ -430,10 +430,10 @@ _IMPURE: dict[str, Callable[[Evaluation, Call, list[Result], Type, Env], Result]
 }
 
 
-def _in_own_type(v: Value, given: Result) -> Result:
+def _in_own_type(v: Value, array: Result) -> Result:
     """A tensor in the type that `v` has where nothing is evaluated in another precision."""
-    is_tensor = isinstance(v.type, TensorType) and isinstance(given, np.ndarray)
-    return given.astype(v.type.dtype.name) if is_tensor else given  # type: ignore[union-attr]
+    is_tensor = isinstance(v.type, TensorType) and isinstance(array, np.ndarray)
+    return array.astype(v.type.dtype.name) if is_tensor else array  # type: ignore[union-attr]
 
 
 def _truth(value: Any) -> bool:

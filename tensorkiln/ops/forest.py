@@ -65,15 +65,15 @@ def _np_leaves(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     themselves."""
     x, roots, _, nodes, limits = arrays
     last, row = len(nodes) - 1, np.arange(len(x))[:, None]
-    both = np.concatenate([x, -x], axis=1)
+    signed_features = np.concatenate([x, -x], axis=1)
     unsigned = nodes.astype(f"u{nodes.dtype.name}")
-    at = np.minimum(np.tile(roots.astype(np.uint32), (len(x), 1)), last)
+    positions = np.minimum(np.tile(roots.astype(np.uint32), (len(x), 1)), last)
     for _ in range(a.most):
-        node = unsigned[at]
-        compared = np.minimum(node & ((1 << a.bits) - 1), both.shape[1] - 1)
-        over = ~(both[row, compared] <= limits[at])
-        at = np.minimum((node >> a.bits) + over, last)
-    return np.asarray(at.astype(np.int32))
+        node = unsigned[positions]
+        compared = np.minimum(node & ((1 << a.bits) - 1), signed_features.shape[1] - 1)
+        over = ~(signed_features[row, compared] <= limits[positions])
+        positions = np.minimum((node >> a.bits) + over, last)
+    return np.asarray(positions.astype(np.int32))
 
 
 FOREST: dict[str, OpDef] = {

@@ -37,8 +37,8 @@ def match_shapes(name: str, shape: Sequence[Expr], actual: Sequence[int], env: E
         if isinstance(want, Var):
             fits = env.setdefault(want, have) == have and fits
     for want, have in zip(shape, actual, strict=False):
-        known = int_value(substitute(want, {v: IntImm(n) for v, n in env.items()}))
-        fits = fits and known in (None, have)
+        number = int_value(substitute(want, {v: IntImm(n) for v, n in env.items()}))
+        fits = fits and number in (None, have)
     if not fits:
         expected = f"[{', '.join(map(show_extent, shape))}]"
         raise UserError(
@@ -77,11 +77,13 @@ def match_value(name: str, t: Type, value: Any, env: Env, precision: DType | Non
             _require(name, t, value, callable(value))
 
 
-def _dtype(name: str, wanted: DType | None, value: Any, text: str, precision: DType | None) -> None:
+def _dtype(
+    name: str, expected: DType | None, value: Any, text: str, precision: DType | None
+) -> None:
     if not isinstance(value, np.ndarray):
         raise _mismatch(name, text, type(value).__name__)
-    promoted = precision is not None and wanted is not None and wanted.is_float
-    dtype = precision if promoted else wanted
+    promoted = precision is not None and expected is not None and expected.is_float
+    dtype = precision if promoted else expected
     if dtype is not None and value.dtype.name != dtype.name:
         raise _mismatch(name, text, f"dtype {value.dtype}", "dtype-mismatch")
 
@@ -91,5 +93,5 @@ def _require(name: str, t: Type, value: Any, fits: bool) -> None:
         raise _mismatch(name, show(t), type(value).__name__)
 
 
-def _mismatch(name: str, wanted: str, received: str, code: str = "kind-mismatch") -> UserError:
-    return UserError(f"input {name!r}: expected {wanted}, received {received}", code=code)
+def _mismatch(name: str, expected: str, received: str, code: str = "kind-mismatch") -> UserError:
+    return UserError(f"input {name!r}: expected {expected}, received {received}", code=code)

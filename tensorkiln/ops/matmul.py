@@ -48,31 +48,31 @@ def _matrix(t: TensorType, transposed: bool) -> tuple[Expr, Expr]:
 
 
 def _infer_matmul(types: Operands, a: Attrs) -> TensorType:
-    left, right = types
-    require_dtype("matmul", "a", left, NUMERIC)
+    lhs, rhs = types
+    require_dtype("matmul", "a", lhs, NUMERIC)
     dtype = require_same_dtype("matmul", "ab", types)
     if a.wide:
         if dtype.name not in ("int16", *HALVES):
             raise bad_attribute("matmul", "wide", f"False for {dtype}", repr(a.wide))
         dtype = INT32 if dtype.is_int else dtype.sums
-    for name, t, flip in (("a", left, a.transpose_a), ("b", right, a.transpose_b)):
+    for name, t, flip in (("a", lhs, a.transpose_a), ("b", rhs, a.transpose_b)):
         if t.ndim == 0 or (flip and t.ndim < 2):
-            least = "2 or more dimensions to transpose" if flip else "1 or more dimensions"
-            raise mismatch("matmul", name, least, show_type(t), code="rank-mismatch")
-    inner = left.shape[0] if left.ndim == 1 else _matrix(left, a.transpose_a)[1]
-    depth = right.shape[0] if right.ndim == 1 else _matrix(right, a.transpose_b)[0]
+            requirement = "2 or more dimensions to transpose" if flip else "1 or more dimensions"
+            raise mismatch("matmul", name, requirement, show_type(t), code="rank-mismatch")
+    inner = lhs.shape[0] if lhs.ndim == 1 else _matrix(lhs, a.transpose_a)[1]
+    depth = rhs.shape[0] if rhs.ndim == 1 else _matrix(rhs, a.transpose_b)[0]
     if not same_extent(inner, depth):
-        expected = f"{show(inner)} rows to meet 'a' {show_type(left)}"
-        raise mismatch("matmul", "b", expected, f"{show_type(right)} with {show(depth)}")
-    batch = broadcast_shapes("matmul", "ab", [left.shape[:-2], right.shape[:-2]])
-    rows = () if left.ndim == 1 else _matrix(left, a.transpose_a)[:1]
-    cols = () if right.ndim == 1 else _matrix(right, a.transpose_b)[1:]
+        expected = f"{show(inner)} rows to meet 'a' {show_type(lhs)}"
+        raise mismatch("matmul", "b", expected, f"{show_type(rhs)} with {show(depth)}")
+    batch = broadcast_shapes("matmul", "ab", [lhs.shape[:-2], rhs.shape[:-2]])
+    rows = () if lhs.ndim == 1 else _matrix(lhs, a.transpose_a)[:1]
+    cols = () if rhs.ndim == 1 else _matrix(rhs, a.transpose_b)[1:]
     return TensorType((*batch, *rows, *cols), dtype)
 
 
 def _program_matmul(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    left, right = ins
-    two = (left.type.ndim > 1) + (right.type.ndim > 1)
+    lhs, rhs = ins
+    two = (lhs.type.ndim > 1) + (rhs.type.ndim > 1)
 
     def element(*index: Expr) -> Expr:
         k = Var("k")
@@ -83,21 +83,21 @@ def _program_matmul(ins: Ins, a: Attrs, out: TensorType) -> Element:
             tail = tail[::-1] if flip else tail
             return x(*broadcast_index(x.type.shape[:-2], batch), *tail)
 
-        rows = index[len(batch) : len(batch) + 1] if left.type.ndim > 1 else ()
-        cols = index[-1:] if right.type.ndim > 1 else ()
-        depth = left.type.shape[-2 if a.transpose_a else -1]
-        x = cast(read(left, a.transpose_a, rows, True), out.dtype)
-        y = cast(read(right, a.transpose_b, cols, False), out.dtype)
+        rows = index[len(batch) : len(batch) + 1] if lhs.type.ndim > 1 else ()
+        cols = index[-1:] if rhs.type.ndim > 1 else ()
+        depth = lhs.type.shape[-2 if a.transpose_a else -1]
+        x = cast(read(lhs, a.transpose_a, rows, True), out.dtype)
+        y = cast(read(rhs, a.transpose_b, cols, False), out.dtype)
         return Reduce("sum", ((k, depth),), x * y)
 
     return element
 
 
 def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
-    left, right = (x.astype(np.int32) if x.dtype == np.int16 and a.wide else x for x in arrays)
-    left = left.swapaxes(-1, -2) if a.transpose_a else left
-    right = right.swapaxes(-1, -2) if a.transpose_b else right
-    return np.asarray(np.matmul(left, right))
+    lhs, rhs = (x.astype(np.int32) if x.dtype == np.int16 and a.wide else x for x in arrays)
+    lhs = lhs.swapaxes(-1, -2) if a.transpose_a else lhs
+    rhs = rhs.swapaxes(-1, -2) if a.transpose_b else rhs
+    return np.asarray(np.matmul(lhs, rhs))
 
 
 # --- linear: x [..., K] @ w [K, N] + bias [N] --------------------------------------------------

@@ -34,41 +34,43 @@ def _infer(op: str, types: Operands, a: Attrs) -> TensorType:
 
 def _pairs(x: TensorType, shape: Sequence[ExprLike]) -> Iterator[tuple[Expr, Expr]]:
     """Extents of an operand and of the result, the last ones first, that are not known to agree."""
-    for own, new in zip(reversed(x.shape), reversed(extents(shape)), strict=False):
-        if not same_extent(own, new):
-            yield own, new
+    for extent, new in zip(reversed(x.shape), reversed(extents(shape)), strict=False):
+        if not same_extent(extent, new):
+            yield extent, new
 
 
 def _fit_needs(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
     expected = f"shape {show_shape(extents(a.shape))}"
-    for own, new in _pairs(types[0], a.shape):
-        yield Need(binary("eq", own, new), 0, expected)
+    for extent, new in _pairs(types[0], a.shape):
+        yield Need(binary("eq", extent, new), 0, expected)
 
 
 def _stretch_needs(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
     expected = f"a shape that broadcasts to {show_shape(extents(a.shape))}"
-    for own, new in _pairs(types[0], a.shape):
-        if int_value(own) != 1:
-            one = binary("eq", own, as_expr(1))
-            yield Need(binary("or", binary("eq", own, new), one), 0, expected)
+    for extent, new in _pairs(types[0], a.shape):
+        if int_value(extent) != 1:
+            is_one = binary("eq", extent, as_expr(1))
+            yield Need(binary("or", binary("eq", extent, new), is_one), 0, expected)
 
 
 def _program_stretch(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
-    own: Shape = ins[0].type.shape
+    shape: Shape = ins[0].type.shape
 
     def element(*index: Expr) -> Expr:
-        ends = zip(own, out.shape[out.ndim - len(own) :], index[out.ndim - len(own) :], strict=True)
+        ends = zip(
+            shape, out.shape[out.ndim - len(shape) :], index[out.ndim - len(shape) :], strict=True
+        )
         return ins[0](*(_place(n, new, i) for n, new, i in ends))
 
     return element
 
 
-def _place(own: Expr, new: Expr, i: Expr) -> Expr:
-    """The index at which a dimension of extent `own`, which is 1 or `new`, is read for index `i` of
-    the result."""
-    if int_value(own) == 1:
+def _place(extent: Expr, new: Expr, i: Expr) -> Expr:
+    """The index at which a dimension of this `extent`, which is 1 or `new`, is read for index `i`
+    of the result."""
+    if int_value(extent) == 1:
         return as_expr(0)
-    return i if same_extent(own, new) else minimum(i, own - 1)
+    return i if same_extent(extent, new) else minimum(i, extent - 1)
 
 
 MEETING: dict[str, OpDef] = {

@@ -28,7 +28,7 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One requirement: `condition`, over extents, must hold wherever the comparison `when` does
+    """One requirement: `condition`, over extents, must hold wherever the comparison `premise` does
     (None: always).
 
     `operand` is the number of the operand that it is about, `expected` what that operand must be,
@@ -41,18 +41,18 @@ class Need:
     operand: int
     expected: str
     code: str = "shape-mismatch"
-    when: Expr | None = None
+    premise: Expr | None = None
     of_arguments: bool = False
 
     def open_condition(self, bounds: Bounds) -> Expr | None:
         """What is left to check when sizes are known, within `bounds`; None if it is proved."""
-        within = bounds if self.when is None else bounds.given(self.when)
+        within = bounds if self.premise is None else bounds.given(self.premise)
         if _plain(self.condition) or prove(self.condition, within):
             return None
-        if self.when is None:
+        if self.premise is None:
             return shortest(self.condition, bounds)
-        assert isinstance(self.when, Binary)
-        unless = binary(NEGATED[self.when.op], self.when.a, self.when.b)
+        assert isinstance(self.premise, Binary)
+        unless = binary(NEGATED[self.premise.op], self.premise.a, self.premise.b)
         return simplify(binary("or", unless, self.condition), bounds)
 
 
@@ -71,16 +71,16 @@ class Needs:
 
 def at_least(
     extent: ExprLike,
-    least: ExprLike,
+    minimum: ExprLike,
     operand: int,
     expected: str,
     code: str = "shape-mismatch",
-    when: Expr | None = None,
+    premise: Expr | None = None,
     of_arguments: bool = False,
 ) -> Need:
-    """The requirement `extent >= least`."""
-    holds = binary("ge", as_expr(extent), as_expr(least))
-    return Need(holds, operand, expected, code, when, of_arguments)
+    """The requirement `extent >= minimum`."""
+    holds = binary("ge", as_expr(extent), as_expr(minimum))
+    return Need(holds, operand, expected, code, premise, of_arguments)
 
 
 def shortest(condition: Expr, bounds: Bounds) -> Expr:
@@ -107,7 +107,7 @@ def require_known(
         if _plain(need.condition):
             continue
         bounds = Bounds.dims(free_vars(need.condition), 1)
-        left = need.open_condition(bounds)
-        if left is not None and int_value(left) == 0:
+        unproved = need.open_condition(bounds)
+        if unproved is not None and int_value(unproved) == 0:
             t = types[need.operand]
             raise mismatch(op, names[need.operand], need.expected, show_type(t), code=need.code)

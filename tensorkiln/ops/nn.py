@@ -55,10 +55,10 @@ Arrays = Sequence[np.ndarray]
 Pair = tuple[Window, Window]
 
 
-def _padded_read(x: TensorIn, pair: Pair, at: Sequence[Expr], outside: Expr) -> Expr:
-    """Return x at `at`, an index (batch, channel, row, column), or `outside` where the row or the
+def _padded_read(x: TensorIn, pair: Pair, index: Sequence[Expr], outside: Expr) -> Expr:
+    """Return x at `index` (batch, channel, row, column), or `outside` where the row or the
     column lies in the padding."""
-    n, c, y, z = at
+    n, c, y, z = index
     y, in_y = pair[0].place(y, x.type.shape[2])
     z, in_z = pair[1].place(z, x.type.shape[3])
     return select(logical_and(*in_y, *in_z), x(n, c, y, z), outside)
@@ -84,20 +84,20 @@ def conv_windows(w: TensorType, a: Attrs) -> Pair:
 def _stored_window(x: TensorType, w: TensorType, a: Attrs) -> ChannelWindow | None:
     """How the weights of a grouped convolution are stored; None if only for the channels of each
     output's own group. Raise UserError if they cannot be stored so."""
-    asked, groups = a.get("channel_window"), a.groups
-    if asked is None:
+    window_attr, groups = a.get("channel_window"), a.groups
+    if window_attr is None:
         return None
     if groups == 1:
         expected = "none in a convolution of one group"
-        raise bad_attribute("conv2d", "channel_window", expected, asked)
+        raise bad_attribute("conv2d", "channel_window", expected, window_attr)
     channels, outputs = int_value(x.shape[1]), int_value(w.shape[0])
     if channels is None or channels % groups:
         raise mismatch("conv2d", "x", f"a known multiple of {groups} channels", show_type(x))
     if not outputs or outputs % groups:
         raise mismatch("conv2d", "w", f"a multiple of {groups} output channels", show_type(w))
-    window = ChannelWindow(groups, outputs, channels // groups, *asked)
+    window = ChannelWindow(groups, outputs, channels // groups, *window_attr)
     if int_value(w.shape[1]) != window.channels:
-        expected = f"{window.channels} input channels (channel_window={asked})"
+        expected = f"{window.channels} input channels (channel_window={window_attr})"
         raise mismatch("conv2d", "w", expected, show_type(w))
     return window
 
@@ -134,8 +134,8 @@ def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
         ic = Var("ic")
         per_group = (int_value(out.shape[1]) or 0) // a.groups
         c = (o // per_group) * channels + ic if a.groups > 1 and per_group else ic
-        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
-        value = _padded_read(x, pair, at, const(0, x.type.dtype))
+        index = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        value = _padded_read(x, pair, index, const(0, x.type.dtype))
         stored = ic if window is None else window.place(o, ic)
         value = cast(value, out.dtype) * cast(w(o, stored, kh[0], kw[0]), out.dtype)
         total: Expr = Reduce("sum", ((ic, channels), kh, kw), value)
@@ -151,8 +151,8 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     batch, outputs, groups = x.shape[0], w.shape[0], a.groups
     if a.get("channel_window") is not None:
         w = ChannelWindow(groups, outputs, x.shape[1] // groups, *a.channel_window).gather(w)
-    top, left, bottom, right = a.padding
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    top_pad, left_pad, bottom_pad, right_pad = a.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top_pad, bottom_pad), (left_pad, right_pad)))
     (sh, sw), (dh, dw) = a.strides, a.dilation
     height = (x.shape[2] - dh * (w.shape[2] - 1) - 1) // sh + 1
     width = (x.shape[3] - dw * (w.shape[3] - 1) - 1) // sw + 1
@@ -189,8 +189,8 @@ def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
     def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         kh, kw = _taps(pair)
-        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
-        return Reduce("max", (kh, kw), _padded_read(ins[0], pair, at, lowest_value))
+        index = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        return Reduce("max", (kh, kw), _padded_read(ins[0], pair, index, lowest_value))
 
     return element
 
@@ -218,13 +218,13 @@ def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
     def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         kh, kw = _taps(pair)
-        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
-        total = Reduce("sum", (kh, kw), _padded_read(x, pair, at, const(0, out.dtype)))
+        index = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        total = Reduce("sum", (kh, kw), _padded_read(x, pair, index, const(0, out.dtype)))
         rows = covered(pair[0], i, x.type.shape[2], include)
         cols = covered(pair[1], j, x.type.shape[3], include)
         count = rows * cols
-        known = int_value(count)
-        return total / (const(known, out.dtype) if known else cast(count, out.dtype))
+        number = int_value(count)
+        return total / (const(number, out.dtype) if number else cast(count, out.dtype))
 
     return element
 
@@ -251,10 +251,10 @@ def _np_max_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
 def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     x, pair = arrays[0], pool_windows(a)
     total = _np_windows(x, pair, 0).sum(axis=(4, 5))
-    one = np.ones_like(x)
+    mask = np.ones_like(x)
     if a.count_include_pad:
-        one = np.pad(
-            one,
+        mask = np.pad(
+            mask,
             ((0, 0), (0, 0), *((w.before, w.after) for w in pair)),
             mode="constant",
             constant_values=1,
@@ -262,7 +262,7 @@ def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
         pair = tuple(  # type: ignore[assignment]
             Window(w.kernel, w.stride, 0, 0, w.dilation, w.ceil_mode) for w in pair
         )
-    counts = _np_windows(one, pair, 0).sum(axis=(4, 5))
+    counts = _np_windows(mask, pair, 0).sum(axis=(4, 5))
     return np.asarray(total / counts[:, :, : total.shape[2], : total.shape[3]])
 
 

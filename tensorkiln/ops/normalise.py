@@ -48,8 +48,8 @@ Arrays = Sequence[np.ndarray]
 def _count(extents: Sequence[Expr], like: Expr) -> Expr:
     """Return the number of elements, converted to the dtype of `like`; a literal if it is known."""
     total = product(extents)
-    known = int_value(total)
-    return FloatImm(float(known), like.dtype) if known is not None else cast(total, like.dtype)
+    number = int_value(total)
+    return FloatImm(float(number), like.dtype) if number is not None else cast(total, like.dtype)
 
 
 # --- batch_norm ----------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def _program_layer_norm(ins: Ins, a: Attrs, out: TensorType) -> Element:
         n = _count(x.type.shape[axis:], x(*index))
         over, again = reduce_axes(x.type, dims), reduce_axes(x.type, dims)
         mean = Reduce("sum", over, x(*outer, *(v for v, _ in over))) / n
-        off = x(*outer, *(v for v, _ in again)) - mean
-        var = Reduce("sum", again, off * off) / n
+        deviation = x(*outer, *(v for v, _ in again)) - mean
+        var = Reduce("sum", again, deviation * deviation) / n
         value = (x(*index) - mean) / unary("sqrt", var + a.eps) * ins[1](*index[axis:])
         return value + ins[2](*index[axis:]) if len(ins) > 2 else value
 

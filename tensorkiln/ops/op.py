@@ -49,8 +49,8 @@ NumpyRef = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 @cache
 def _counts(inputs: tuple[str, ...]) -> tuple[int, bool]:
     """Return the least number of operands, and whether the last operand is variadic."""
-    least = sum(not name.endswith(("?", "*")) for name in inputs)
-    return least, any(name.endswith("*") for name in inputs)
+    minimum = sum(not name.endswith(("?", "*")) for name in inputs)
+    return minimum, any(name.endswith("*") for name in inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,16 @@ class Signature:
 
     def check_count(self, count: int) -> None:
         """Raise UserError `operand-count` unless the operator takes `count` operands."""
-        least, variadic = _counts(self.inputs)
-        if count < least or (not variadic and count > len(self.inputs)):
-            most = "or more" if variadic else f"to {len(self.inputs)}"
-            number = f"{least}" if least == len(self.inputs) else f"{least} {most}"
+        minimum, variadic = _counts(self.inputs)
+        if count < minimum or (not variadic and count > len(self.inputs)):
+            limit = "or more" if variadic else f"to {len(self.inputs)}"
+            number = f"{minimum}" if minimum == len(self.inputs) else f"{minimum} {limit}"
             raise UserError(
                 f"operator {self.name}: expected {number} operand(s) "
                 f"({', '.join(self.inputs)}), received {count}",
                 code="operand-count",
                 hint=f"attributes are given by name: {', '.join(f'{k}=' for k in self.attrs)}"
-                if self.attrs and count > least
+                if self.attrs and count > minimum
                 else "",
             )
 

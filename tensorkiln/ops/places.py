@@ -52,9 +52,9 @@ def order_key(x: Expr, largest: bool) -> Expr:
     if x.dtype.is_float:
         wide = cast(x, "float64" if to.bits == 64 else "float32")
         bits = intrin(f"bitcast_i{to.bits}", wide + const(0.0, wide.dtype))
-        most = const((1 << (to.bits - 1)) - 1, to)
-        key = select(bits < 0, binary("bitxor", bits, most), bits)
-        key = select(intrin("isnan", wide), most, key)
+        max_key = const((1 << (to.bits - 1)) - 1, to)
+        key = select(bits < 0, binary("bitxor", bits, max_key), bits)
+        key = select(intrin("isnan", wide), max_key, key)
     elif x.dtype.name == "uint64":
         key = binary("bitxor", cast(x, to), const(-(1 << 63), to))
     else:
@@ -164,8 +164,8 @@ def _np_bounds_check(arrays: Arrays, a: Attrs) -> np.ndarray:
 def outside_message(index: int, place: tuple[int, ...], a: Attrs) -> str:
     """The sentence about an index that is outside; crt/error.c says the same at run time."""
     extent = int_value(as_expr(a.extent))
-    least = f"-{extent}" if a.negative and extent else "0"
-    legal = f"expected {least} to {(extent or 0) - 1}" if extent else "which has no elements"
+    lowest = f"-{extent}" if a.negative and extent else "0"
+    legal = f"expected {lowest} to {(extent or 0) - 1}" if extent else "which has no elements"
     return f"index {index} at {list(place)} is outside of a dimension of {extent}, {legal}"
 
 

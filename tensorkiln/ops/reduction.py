@@ -56,9 +56,9 @@ def merged_index(
     """Return the index into the operand: `reduced` in the dimensions `axes`, which must be sorted,
     and the output's `index` in the others."""
     ndim = len(index) if keepdims else len(index) + len(axes)
-    rest = iter(i for d, i in enumerate(index) if not (keepdims and d in axes))
+    outer = iter(i for d, i in enumerate(index) if not (keepdims and d in axes))
     inner = iter(reduced)
-    return tuple(next(inner) if d in axes else next(rest) for d in range(ndim))
+    return tuple(next(inner) if d in axes else next(outer) for d in range(ndim))
 
 
 def _reduced(x: TensorType, axes: Sequence[int], keepdims: bool, dtype: DType) -> TensorType:
@@ -74,20 +74,20 @@ def extreme_key(x: Expr, op: str) -> Expr:
     """An integer in the order of floats, the bits turned where they are negative; a NaN is above
     all for `op` "max", below all for "min"."""
     word = DType(f"int{x.dtype.bits}", x.dtype.lanes)
-    bits, most = intrin(f"bitcast_i{word.bits}", x), const((1 << word.bits - 1) - 1, word)
-    key = select(bits < 0, binary("bitxor", bits, most), bits)
-    end = most if op == "max" else const(-(1 << word.bits - 1), word)
+    bits, max_word = intrin(f"bitcast_i{word.bits}", x), const((1 << word.bits - 1) - 1, word)
+    key = select(bits < 0, binary("bitxor", bits, max_word), bits)
+    end = max_word if op == "max" else const(-(1 << word.bits - 1), word)
     return select(intrin("isnan", x), end, key)
 
 
 def extreme_value(key: Expr, op: str, dtype: DType) -> Expr:
     """The float of type `dtype` with a key, which may be that of a reduction of no elements."""
     mantissa = {32: 23, 64: 52}[dtype.bits]
-    most = (1 << dtype.bits - 1) - 1
-    infinity = most >> mantissa << mantissa
+    max_word = (1 << dtype.bits - 1) - 1
+    infinity = max_word >> mantissa << mantissa
     last = const(~infinity if op == "max" else infinity, key.dtype)  # -inf ^ most is ~inf
     key = binary(op, last, key)
-    bits = select(key < 0, binary("bitxor", key, const(most, key.dtype)), key)
+    bits = select(key < 0, binary("bitxor", key, const(max_word, key.dtype)), key)
     return intrin(f"bitcast_f{dtype.bits}", bits)
 
 
@@ -151,11 +151,13 @@ def extreme_identity(dtype: np.dtype, op: str) -> float | int:
 
 
 def _extreme(numpy: Callable[..., Any], op: str) -> Callable[..., np.ndarray]:
-    return lambda x, **where: np.asarray(numpy(x, initial=extreme_identity(x.dtype, op), **where))
+    return lambda x, **options: np.asarray(
+        numpy(x, initial=extreme_identity(x.dtype, op), **options)
+    )
 
 
 def _total(numpy: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    return lambda x, **where: np.asarray(numpy(x, dtype=x.dtype, **where))
+    return lambda x, **options: np.asarray(numpy(x, dtype=x.dtype, **options))
 
 
 def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
@@ -180,8 +182,8 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
             best = Reduce(op, inner, at(inner[0][0]))
-            here, (v, extent) = at(outer[0][0]), outer[0]
-            beaten = here < best if op == "max" else here > best
+            key, (v, extent) = at(outer[0][0]), outer[0]
+            beaten = key < best if op == "max" else key > best
             return Reduce("min", outer, select(beaten, extent, v))
 
         return element
@@ -194,11 +196,11 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
     def rule(types: Operands, a: Attrs, constants: Sequence[np.ndarray | None]) -> Iterator[Need]:
         axis = normal_axis(name, a.axis, types[0].ndim)
-        others = product(n for d, n in enumerate(types[0].shape) if d != axis)
-        if int_value(others) != 0:
-            when = None if int_value(others) else others >= 1
+        other_elements = product(n for d, n in enumerate(types[0].shape) if d != axis)
+        if int_value(other_elements) != 0:
+            premise = None if int_value(other_elements) else other_elements >= 1
             expected = f"a non-empty dimension {axis}"
-            yield at_least(types[0].shape[axis], 1, 0, expected, when=when)
+            yield at_least(types[0].shape[axis], 1, 0, expected, premise=premise)
 
     attrs = {"axis": at.axis(), "keepdims": at.flag(False)}
     needs = Needs("an element or more along `axis`", rule)

@@ -123,22 +123,22 @@ def product_dtype(
     `wide`, weights are floats of 16 bits, data is of their type or float32, and bias and result are
     float32. Raise UserError `dtype-mismatch` for other combinations.
     """
-    left, right = types[0].dtype.name, types[1].dtype.name
+    x_type, w_type = types[0].dtype.name, types[1].dtype.name
     if wide:
-        wanted = [f"{right} or float32", " or ".join(HALVES), "float32"]
-        held = [(right, "float32"), HALVES, ("float32",)]
-        for name, t, expected, known in zip(names, types, wanted, held, strict=False):
-            if t.dtype.name not in known:
+        descriptions = [f"{w_type} or float32", " or ".join(HALVES), "float32"]
+        type_sets = [(w_type, "float32"), HALVES, ("float32",)]
+        for name, t, expected, allowed in zip(names, types, descriptions, type_sets, strict=False):
+            if t.dtype.name not in allowed:
                 raise mismatch(op, name, expected, str(t.dtype), code="dtype-mismatch", hint=_WIDE)
         return FLOAT32
-    if (left, right) == ("uint8", "int8"):
+    if (x_type, w_type) == ("uint8", "int8"):
         for name, t in zip(names[2:], types[2:], strict=False):
             if t.dtype != INT32:
                 raise mismatch(
                     op, name, "int32, as of the sums", str(t.dtype), code="dtype-mismatch"
                 )
         return INT32
-    if left != "int32":
+    if x_type != "int32":
         require_dtype(op, names[0], types[0], FLOAT)
     return require_same_dtype(op, names, types)
 
@@ -158,11 +158,11 @@ def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str =
         raise mismatch(op, operand, words, show_type(t), code="rank-mismatch")
 
 
-def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], why: str) -> None:
-    """Raise UserError `shape-mismatch` unless the operand provably has this shape; `why` goes into
-    the message."""
+def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], reason: str) -> None:
+    """Raise UserError `shape-mismatch` unless the operand provably has this shape; `reason` goes
+    into the message."""
     if t.ndim != len(shape) or not all(map(same_extent, t.shape, shape)):
-        raise mismatch(op, operand, f"shape {show_shape(shape)} ({why})", show_type(t))
+        raise mismatch(op, operand, f"shape {show_shape(shape)} ({reason})", show_type(t))
 
 
 def same_extent(a: ExprLike, b: ExprLike) -> bool:
@@ -190,14 +190,14 @@ def require_int64(shape: Shape) -> None:
                 )
 
 
-def require_addressable(op: str, what: str, sizes: Iterable[Expr | int]) -> None:
+def require_addressable(op: str, noun: str, sizes: Iterable[Expr | int]) -> None:
     """Raise UserError (code `too-large`) for a size that no process can address. Sums of others,
     and their products where one is small, fit int64."""
     for size in sizes:
         number = int_value(size)
         if number is not None and abs(number) > ADDRESSES:
             raise UserError(
-                f"operator {op}: {what} {number} is more than can be addressed, 2^47 bytes",
+                f"operator {op}: {noun} {number} is more than can be addressed, 2^47 bytes",
                 code="too-large",
             )
 
@@ -234,10 +234,10 @@ def normal_axis(op: str, axis: int, ndim: int, attr: str = "axis") -> int:
 def normal_axes(op: str, axes: Sequence[int], ndim: int, attr: str = "axes") -> tuple[int, ...]:
     """Return axes, which may be negative, as 0 .. ndim-1 in increasing order; raise UserError
     `bad-attribute` if one is out of range or given twice."""
-    found = [normal_axis(op, a, ndim, attr) for a in axes]
-    if len(set(found)) != len(found):
+    numbers = [normal_axis(op, a, ndim, attr) for a in axes]
+    if len(set(numbers)) != len(numbers):
         raise bad_attribute(op, attr, "distinct axes", shown(axes))
-    return tuple(sorted(found))
+    return tuple(sorted(numbers))
 
 
 def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> Shape:
@@ -250,14 +250,16 @@ def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> 
         result = [as_expr(1)] * grow + result
         owner = [name] * grow + owner
         for k in range(len(shape)):
-            at = len(result) - len(shape) + k
-            have, new = result[at], shape[k]
+            position = len(result) - len(shape) + k
+            have, new = result[position], shape[k]
             if int_value(new) == 1 or (int_value(have) != 1 and same_extent(have, new)):
                 continue
             if int_value(have) != 1:
-                expected = f"an extent of {show(have)} (as in {owner[at]!r}) or 1 in dimension {k}"
+                expected = (
+                    f"an extent of {show(have)} (as in {owner[position]!r}) or 1 in dimension {k}"
+                )
                 raise mismatch(op, name, expected, show_shape(shape))
-            result[at], owner[at] = new, name
+            result[position], owner[position] = new, name
     return tuple(result)
 
 

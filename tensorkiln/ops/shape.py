@@ -72,14 +72,14 @@ def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
     """Return the finest split of both shapes into consecutive ranges of dimensions with equal
     element counts: for `[B, S, 768] -> [B, S, 12, 64]` it is B:B, S:S, 768:(12, 64). The last group
     has all that is not proved. The shapes must have equal, non-zero element counts."""
-    left, right = _prefixes(old), _prefixes(new)
+    old_prefixes, new_prefixes = _prefixes(old), _prefixes(new)
     groups, i, j = [], 0, 0
     while (i, j) != (len(old), len(new)):
         ends = sorted(
             (p + q, p, q)
             for p in range(i, len(old) + 1)
             for q in range(j, len(new) + 1)
-            if (p, q) != (i, j) and same_extent(left[p], right[q])
+            if (p, q) != (i, j) and same_extent(old_prefixes[p], new_prefixes[q])
         )
         _, p, q = ends[0] if ends else (0, len(old), len(new))
         groups.append((range(i, p), range(j, q)))
@@ -91,17 +91,17 @@ def reshaped_index(old: Shape, new: Shape, index: Sequence[Expr]) -> tuple[Expr,
     """The index in shape `old` of the element that is at `index` in shape `new`."""
     # An empty tensor is never read, and element counts of 0 do not tell groups apart.
     empty = any(int_value(d) == 0 for d in old)
-    at: list[Expr] = [IntImm(0)] * len(old)
+    indices: list[Expr] = [IntImm(0)] * len(old)
     for olds, news in [] if empty else reshape_groups(old, new):
         linear: Expr = IntImm(0)
         for d in news:
             linear = linear * new[d] + index[d]
         for d in reversed(olds[1:]):
-            at[d] = linear % old[d]
+            indices[d] = linear % old[d]
             linear = linear // old[d]
         if olds:
-            at[olds[0]] = linear
-    return tuple(at)
+            indices[olds[0]] = linear
+    return tuple(indices)
 
 
 def _program_reshape(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -126,8 +126,8 @@ def _program_transpose(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 def _infer_broadcast_to(types: Operands, a: Attrs) -> TensorType:
     shape = extents(a.shape)
-    both = broadcast_shapes("broadcast_to", ("shape", "x"), [shape, types[0].shape])
-    if len(both) != len(shape) or not all(map(same_extent, both, shape)):
+    joint_shape = broadcast_shapes("broadcast_to", ("shape", "x"), [shape, types[0].shape])
+    if len(joint_shape) != len(shape) or not all(map(same_extent, joint_shape, shape)):
         expected = f"a shape that broadcasts to {show_shape(shape)}"
         raise mismatch("broadcast_to", "x", expected, show_type(types[0]))
     return TensorType(shape, types[0].dtype)
@@ -293,7 +293,7 @@ def _program_pad(ins: Ins, a: Attrs, out: TensorType) -> Element:
     ]
 
     def element(*index: Expr) -> Expr:
-        at, conds = list(index), []
+        source, conds = list(index), []
         for d in padded:
             i = index[d] - a.before[d]
             low = int_value(a.before[d]) != 0
@@ -301,18 +301,18 @@ def _program_pad(ins: Ins, a: Attrs, out: TensorType) -> Element:
             if a.mode == "reflect":
                 mirrored = maximum(i, -i) if low else i
                 last = shape[d] - 1
-                at[d] = minimum(mirrored, last * 2 - mirrored) if high else mirrored
+                source[d] = minimum(mirrored, last * 2 - mirrored) if high else mirrored
                 continue
             conds += [i >= 0] if low else []
             conds += [i < shape[d]] if high else []
             i = minimum(i, shape[d] - 1) if high else i
-            at[d] = maximum(i, 0) if low or int_value(shape[d]) is None else i
+            source[d] = maximum(i, 0) if low or int_value(shape[d]) is None else i
         fill = const(a.value, out.dtype)
         if a.mode != "constant" or not padded:
-            return x(*at)
+            return x(*source)
         if any(int_value(shape[d]) == 0 for d in padded):
             return fill
-        return select(logical_and(*conds), x(*at), fill)
+        return select(logical_and(*conds), x(*source), fill)
 
     return element
 

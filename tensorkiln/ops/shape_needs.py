@@ -77,12 +77,12 @@ def _pad(types: Operands, a: Attrs, constants: Constants) -> Iterator[Need]:
         for d, (width, extent) in enumerate(zip(extents(a[key]), types[0].shape, strict=True)):
             if int_value(width) == 0 or (a.mode == "constant" and int_value(extent) == 0):
                 continue
-            least = simplify(width + 1) if a.mode == "reflect" else as_expr(1)
+            minimum = simplify(width + 1) if a.mode == "reflect" else as_expr(1)
             expected = (
-                f"{show(least)} or more elements in dimension {d} ({a.mode}, {key}={show(width)})"
+                f"{show(minimum)} or more elements in dimension {d} ({a.mode}, {key}={show(width)})"
             )
             read = a.mode == "constant"
-            yield at_least(extent, least, 0, expected, when=_some(width), of_arguments=read)
+            yield at_least(extent, minimum, 0, expected, premise=_some(width), of_arguments=read)
 
 
 RESHAPE_NEEDS = Needs("as many elements as `shape` has", _reshape)

@@ -85,8 +85,10 @@ def phases_of(w: TensorType, a: Attrs) -> tuple[Phases, Phases]:
     kernel = [int_value(d) for d in w.shape[2:]]
     if None in kernel:
         raise mismatch(_NAME, "w", "a kernel of known height and width", show_type(w))
-    (top, left, bottom, right), (sh, sw) = a.cut, a.strides
-    return Phases(kernel[0] or 0, sh, top, bottom), Phases(kernel[1] or 0, sw, left, right)
+    (top_cut, left_cut, bottom_cut, right_cut), (sh, sw) = a.cut, a.strides
+    return Phases(kernel[0] or 0, sh, top_cut, bottom_cut), Phases(
+        kernel[1] or 0, sw, left_cut, right_cut
+    )
 
 
 def _infer(types: Operands, a: Attrs) -> TensorType:
@@ -115,11 +117,11 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
 def _program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
     x, w = ins[:2]
     pair = phases_of(w.type, a)
-    each = w.type.shape[1]
+    group_outputs = w.type.shape[1]
 
     def element(n: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
         channels = simplify(w.type.shape[0] // a.groups)
-        axes, found, inside = [(Var("ic"), channels)], [], []
+        axes, places, inside = [(Var("ic"), channels)], [], []
         for name, p, place, extent in zip(
             ("th", "tw"), pair, (i, j), x.type.shape[2:], strict=True
         ):
@@ -131,10 +133,10 @@ def _program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
             if p.kernel % p.stride:
                 inside.append(tap < p.kernel)
                 tap = minimum(tap, p.kernel - 1)
-            found.append((tap, maximum(minimum(source, extent - 1), 0)))
-        c = axes[0][0] if a.groups == 1 else o // each * channels + axes[0][0]
-        (kh, y), (kw, z) = found
-        m = o if a.groups == 1 else o % each
+            places.append((tap, maximum(minimum(source, extent - 1), 0)))
+        c = axes[0][0] if a.groups == 1 else o // group_outputs * channels + axes[0][0]
+        (kh, y), (kw, z) = places
+        m = o if a.groups == 1 else o % group_outputs
         value = select(logical_and(*inside), x(n, c, y, z), const(0, out.dtype))
         total: Expr = Reduce("sum", tuple(axes), value * cast(w(c, m, kh, kw), out.dtype))
         return total + ins[2](o) if len(ins) > 2 else total
@@ -145,22 +147,25 @@ def _program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
 def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     """Each tap adds one matrix product to the elements that it is for."""
     x, w = arrays[:2]
-    (sh, sw), (top, left, bottom, right) = a.strides, a.cut
+    (sh, sw), (top_cut, left_cut, bottom_cut, right_cut) = a.strides, a.cut
     batch, channels, height, width = x.shape
-    each, kh, kw = w.shape[1:]
+    group_outputs, kh, kw = w.shape[1:]
     size = (height - 1) * sh + kh, (width - 1) * sw + kw
-    full = np.zeros((batch, a.groups * each, *size), x.dtype)
+    full = np.zeros((batch, a.groups * group_outputs, *size), x.dtype)
     image = x.reshape(batch, a.groups, channels // a.groups, height * width)
-    filters = w.reshape(a.groups, channels // a.groups, each, kh, kw)
+    filters = w.reshape(a.groups, channels // a.groups, group_outputs, kh, kw)
     for r in range(kh):
         for s in range(kw):
-            one = filters[..., r, s].transpose(0, 2, 1) @ image
-            one = one.reshape(batch, a.groups * each, height, width)
-            full[:, :, r : r + height * sh : sh, s : s + width * sw : sw] += one
-    more = [(max(-low, 0), max(-high, 0)) for low, high in ((top, bottom), (left, right))]
-    full = np.pad(full, ((0, 0), (0, 0), *more))
-    rows = slice(max(top, 0), full.shape[2] - max(bottom, 0))
-    columns = slice(max(left, 0), full.shape[3] - max(right, 0))
+            product = filters[..., r, s].transpose(0, 2, 1) @ image
+            product = product.reshape(batch, a.groups * group_outputs, height, width)
+            full[:, :, r : r + height * sh : sh, s : s + width * sw : sw] += product
+    pads = [
+        (max(-low, 0), max(-high, 0))
+        for low, high in ((top_cut, bottom_cut), (left_cut, right_cut))
+    ]
+    full = np.pad(full, ((0, 0), (0, 0), *pads))
+    rows = slice(max(top_cut, 0), full.shape[2] - max(bottom_cut, 0))
+    columns = slice(max(left_cut, 0), full.shape[3] - max(right_cut, 0))
     out = np.ascontiguousarray(full[:, :, rows, columns])
     return out + arrays[2][:, None, None] if len(arrays) > 2 else out
 

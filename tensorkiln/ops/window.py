@@ -64,11 +64,11 @@ def windows(
 ) -> tuple[Window, Window]:
     """Return the windows along height and width for the attributes `strides`, `padding` (top,
     left, bottom, right) and `ceil_mode` of an operator."""
-    strides, (top, left, bottom, right) = a.strides, a.padding
+    strides, (top_pad, left_pad, bottom_pad, right_pad) = a.strides, a.padding
     ceil = a.get("ceil_mode", False)
     return (
-        Window(kernel[0], strides[0], top, bottom, dilation[0], ceil),
-        Window(kernel[1], strides[1], left, right, dilation[1], ceil),
+        Window(kernel[0], strides[0], top_pad, bottom_pad, dilation[0], ceil),
+        Window(kernel[1], strides[1], left_pad, right_pad, dilation[1], ceil),
     )
 
 
@@ -84,13 +84,13 @@ def window_needs(x: TensorType, pair: tuple[Window, Window]) -> Iterator[Need]:
     for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
         if int_value(extent) is None:
             # of more elements there are as many windows or more
-            least = bisect_left(range(w.span), 0, key=partial(_windows_of, w))
-            least = 1 if _windows_of(w, 0) > 0 else least
+            minimum = bisect_left(range(w.span), 0, key=partial(_windows_of, w))
+            minimum = 1 if _windows_of(w, 0) > 0 else minimum
         else:
-            least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
-            least = max(least, 1)
-        expected = f"a {name} of {least} or more (kernel {w.kernel})"
-        yield at_least(extent, least, 0, expected)
+            minimum = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
+            minimum = max(minimum, 1)
+        expected = f"a {name} of {minimum} or more (kernel {w.kernel})"
+        yield at_least(extent, minimum, 0, expected)
 
 
 def _windows_of(w: Window, extent: int) -> int:

@@ -51,29 +51,29 @@ _PIECE = 1024  # filters transformed at a time
 def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
     """Return A^T [m, n], G [n, 3] and B^T [n, n] of F(m, 3) in float64, where n = m + 2."""
     points, n = POINTS[m], m + TAPS - 1
-    at, g, bt = np.zeros((m, n)), np.zeros((n, TAPS)), np.zeros((n, n))
+    a_t, g, b_t = np.zeros((m, n)), np.zeros((n, TAPS)), np.zeros((n, n))
     for i, p in enumerate(points):
-        others = [q for j, q in enumerate(points) if j != i]
-        bt[i, : n - 1] = np.poly(others)[::-1]
-        g[i] = p ** np.arange(TAPS) / np.prod([p - q for q in others])
-        at[:, i] = p ** np.arange(m)
+        other_points = [q for j, q in enumerate(points) if j != i]
+        b_t[i, : n - 1] = np.poly(other_points)[::-1]
+        g[i] = p ** np.arange(TAPS) / np.prod([p - q for q in other_points])
+        a_t[:, i] = p ** np.arange(m)
     # The value of a polynomial at infinity is its leading coefficient.
-    bt[n - 1] = np.poly(points)[::-1]
-    g[n - 1, TAPS - 1] = at[m - 1, n - 1] = 1
-    return at, g, bt
+    b_t[n - 1] = np.poly(points)[::-1]
+    g[n - 1, TAPS - 1] = a_t[m - 1, n - 1] = 1
+    return a_t, g, b_t
 
 
 def transformed_filter(w: np.ndarray, tile: Sequence[int]) -> np.ndarray:
     """Return G w G^T for weights w [O, I, 3, 3]: [O, I, m + 2, m' + 2] for output tiles of m x m',
     in the dtype of w and read-only."""
     g, h = (matrices(m)[1] for m in tile)
-    both, flat = np.kron(g, h).T, w.reshape(-1, TAPS * TAPS)
+    kron, flat = np.kron(g, h).T, w.reshape(-1, TAPS * TAPS)
     out = np.empty((len(flat), len(g) * len(h)), w.dtype)
 
     # In pieces that fit the cache and are too small for BLAS to start threads of its own: ten times
     # as fast as a single product.
     def piece(i: int) -> None:
-        out[i : i + _PIECE] = flat[i : i + _PIECE].astype(np.float64) @ both
+        out[i : i + _PIECE] = flat[i : i + _PIECE].astype(np.float64) @ kron
 
     in_threads(piece, range(0, len(flat), _PIECE))
     out.flags.writeable = False  # `compile` copies only arrays that may be written to
@@ -96,8 +96,8 @@ def winograd_tile(a: Attrs) -> tuple[int, int]:
     tile = a.tile
     for m in tile:
         if m not in POINTS:
-            known = " or ".join(map(str, POINTS))
-            raise bad_attribute("winograd_conv2d", "tile", f"{known} each way", repr(tile))
+            tiles = " or ".join(map(str, POINTS))
+            raise bad_attribute("winograd_conv2d", "tile", f"{tiles} each way", repr(tile))
     return tile[0], tile[1]
 
 
@@ -107,7 +107,7 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
     require_ndim(op, "u", u, 4, "(filters, channels, transformed rows and columns)")
     require_dtype(op, "x", x, FLOAT)
     require_same_dtype(op, ("x", "u", "bias"), types)
-    tile, (top, left, bottom, right) = winograd_tile(a), a.padding
+    tile, (top_pad, left_pad, bottom_pad, right_pad) = winograd_tile(a), a.padding
     if not same_extent(x.shape[1], u.shape[1]):
         raise mismatch(op, "x", f"{show(u.shape[1])} channels", show_type(x))
     if [int_value(d) for d in u.shape[2:]] != [m + TAPS - 1 for m in tile]:
@@ -116,8 +116,8 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
     if len(types) > 2:
         require_shape(op, "bias", types[2], (u.shape[0],), "one value per output channel")
     rows, columns = a.dilation
-    height = x.shape[2] + (top + bottom - (TAPS - 1) * rows)
-    width = x.shape[3] + (left + right - (TAPS - 1) * columns)
+    height = x.shape[2] + (top_pad + bottom_pad - (TAPS - 1) * rows)
+    width = x.shape[3] + (left_pad + right_pad - (TAPS - 1) * columns)
     for size in (height, width):
         n = int_value(size)
         if n is not None and n < 1:
@@ -127,8 +127,8 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
 
 def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     x, u = arrays[:2]
-    top, left, bottom, right = a.padding
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    top_pad, left_pad, bottom_pad, right_pad = a.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top_pad, bottom_pad), (left_pad, right_pad)))
     rows, columns = a.dilation
     height, width = (n - (TAPS - 1) * d for n, d in zip(x.shape[2:], a.dilation, strict=True))
     out = np.empty((x.shape[0], u.shape[0], height, width), x.dtype)
@@ -147,10 +147,10 @@ def _phase(x: np.ndarray, u: np.ndarray, tile: Sequence[int]) -> np.ndarray:
     x = np.pad(x, ((0, 0), (0, 0), (0, -height % m), (0, -width % k)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (m + 2, k + 2), axis=(2, 3))
     tiles = windows[:, :, ::m, ::k]  # N I rows columns n n'
-    (at, _, bt), (at2, _, bt2) = matrices(m), matrices(k)
-    v = (bt.astype(x.dtype) @ tiles) @ bt2.T.astype(x.dtype)
+    (a_t, _, b_t), (a_t2, _, b_t2) = matrices(m), matrices(k)
+    v = (b_t.astype(x.dtype) @ tiles) @ b_t2.T.astype(x.dtype)
     products = np.einsum("nirsab,oiab->norsab", v, u)
-    y = (at.astype(x.dtype) @ products) @ at2.T.astype(x.dtype)
+    y = (a_t.astype(x.dtype) @ products) @ a_t2.T.astype(x.dtype)
     n, o, rows, columns = y.shape[:4]
     out: np.ndarray = y.transpose(0, 1, 2, 4, 3, 5).reshape(n, o, rows * m, columns * k)
     return out[:, :, :height, :width]

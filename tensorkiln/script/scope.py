@@ -59,12 +59,13 @@ class Grammar:
 class NameScope:
     """The meaning of names inside one function.
 
-    `meanings` are those of the names bound so far, `captured` the Python values around the
-    script. `words` are names of the module itself, such as `cls`, and `functions` the names of its
-    functions (None if not all are known). `trusted` scripts are decorated functions, the user's own code; text for
-    `from_source` is not. `ends` are the ends of loops by variable, which `T.axis.remap` uses; with
-    `define`, inside a quoted extent, a name that is not bound becomes a new symbolic dimension.
-    `macro_calls` are the macros that were inlined so far, in the function and in its macros.
+    `meanings` are those of the names bound so far, `captured` the Python values around the script.
+    `words` are names of the module itself, such as `cls`, and `functions` the names of its
+    functions (None if not all are known). `trusted` scripts are decorated functions, the user's own
+    code; text for `from_source` is not. `ends` are the ends of loops by variable, which
+    `T.axis.remap` uses; with `define`, inside a quoted extent, a name that is not bound becomes a
+    new symbolic dimension. `macro_calls` are the macros that were inlined so far, in the function
+    and in its macros.
     """
 
     grammar: Grammar

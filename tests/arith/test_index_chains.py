@@ -160,9 +160,9 @@ def test_symbolic_bounds_cancel() -> None:
 
 
 def test_a_dimension_that_may_be_empty_is_kept() -> None:
-    """`n >= 1` needs `Bounds.dims(least=1)`; the default of 0 must not prove it."""
+    """`n >= 1` needs `Bounds.dims(lower=1)`; the default of 0 must not prove it."""
     assert not prove(N >= 1, Bounds.dims([N]))
-    assert prove(N >= 1, Bounds.dims([N], least=1))
+    assert prove(N >= 1, Bounds.dims([N], lower=1))
 
 
 def test_facts_decide_what_ranges_do_not() -> None:

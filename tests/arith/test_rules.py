@@ -23,9 +23,9 @@ def _names(*sources: str) -> list[str]:
 
 @pytest.mark.parametrize("rule", _INTEGER_LAWS, ids=lambda r: r.law)
 def test_integer_law(rule: DivisionRule | SumRule) -> None:
-    names = _names(rule.law, rule.where)
+    names = _names(rule.law, rule.condition)
     law = compile(rule.law, "law", "eval")
-    where = compile(rule.where, "where", "eval")
+    where = compile(rule.condition, "where", "eval")
     held = 0
     for values in product(*(_DIVISORS.get(n, _OTHERS) for n in names)):
         env = dict(zip(names, values, strict=True))
