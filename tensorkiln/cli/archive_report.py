@@ -69,29 +69,29 @@ def _of_model(model: Model) -> Iterator[_Row]:
     yield "flash", "constants", model.constants.size_bytes
     several = len(model.functions) > 1
     for name, f in model.functions.items():
-        own = f"{name}: " if several else ""
+        prefix = f"{name}: " if several else ""
         for pool in f.pools:
-            yield "RAM", f"{own}{pool.name}", pool.size_bytes
-        yield "RAM", f"{own}inputs", _sum(f.inputs)
-        yield "RAM", f"{own}outputs", _sum(f.outputs)
-        yield "stack", f"{own}local arrays of kernels", f.stack_buffers_bytes
+            yield "RAM", f"{prefix}{pool.name}", pool.size_bytes
+        yield "RAM", f"{prefix}inputs", _sum(f.inputs)
+        yield "RAM", f"{prefix}outputs", _sum(f.outputs)
+        yield "stack", f"{prefix}local arrays of kernels", f.stack_buffers_bytes
 
 
 def _sum(tensors: Sequence[Tensor]) -> Dim:
     sizes = [t.size_bytes for t in tensors]
-    known = [s for s in sizes if isinstance(s, int)]
-    return sum(known) if len(known) == len(sizes) else " + ".join(map(str, sizes))
+    numbers = [s for s in sizes if isinstance(s, int)]
+    return sum(numbers) if len(numbers) == len(sizes) else " + ".join(map(str, sizes))
 
 
 def _map(rows: Iterator[_Row]) -> str:
     """Each row's bytes, and a bar as long as its part of the largest."""
-    found = list(rows)
-    most = max((size for _, _, size in found if isinstance(size, int)), default=0)
-    shown = [
-        (kind, what, _bytes(size), bar(size, most, _WIDTH) if isinstance(size, int) else "")
-        for kind, what, size in found
+    entries = list(rows)
+    largest = max((size for _, _, size in entries if isinstance(size, int)), default=0)
+    cells = [
+        (kind, part, _bytes(size), bar(size, largest, _WIDTH) if isinstance(size, int) else "")
+        for kind, part, size in entries
     ]
-    return f"memory\n{columns(shown)}"
+    return f"memory\n{columns(cells)}"
 
 
 def _bytes(size: Dim | None) -> str:
@@ -100,15 +100,15 @@ def _bytes(size: Dim | None) -> str:
     return f"{size:,} bytes" if isinstance(size, int) else f"{size} bytes"
 
 
-def _dependencies(found: Sequence[ExternalDependency]) -> Iterator[str]:
-    if found:
-        yield "\n".join(["needs besides", *(f"  {dependency_text(d)}" for d in found)])
+def _dependencies(dependencies: Sequence[ExternalDependency]) -> Iterator[str]:
+    if dependencies:
+        yield "\n".join(["needs besides", *(f"  {dependency_text(d)}" for d in dependencies)])
 
 
-def _licenses(found: Sequence[License]) -> Iterator[str]:
-    if found:
+def _licenses(licenses: Sequence[License]) -> Iterator[str]:
+    if licenses:
         yield "licenses\n" + columns(
-            [(row.spdx, row.component, " ".join(row.paths)) for row in found]
+            [(row.spdx, row.component, " ".join(row.paths)) for row in licenses]
         )
 
 
@@ -140,9 +140,9 @@ def _earlier_text(model: EarlierModel) -> str:
 
 
 def _of_earlier(f: EarlierFunction) -> Iterator[_Row]:
-    own = f"{f.name} on device {f.device}"
+    prefix = f"{f.name} on device {f.device}"
     if f.constants_size_bytes:
-        yield "flash", f"{own}: constants", f.constants_size_bytes
-    yield "RAM", f"{own}: workspace", f.workspace_size_bytes
+        yield "flash", f"{prefix}: constants", f.constants_size_bytes
+    yield "RAM", f"{prefix}: workspace", f.workspace_size_bytes
     if f.io_size_bytes:
-        yield "RAM", f"{own}: inputs and outputs", f.io_size_bytes
+        yield "RAM", f"{prefix}: inputs and outputs", f.io_size_bytes

@@ -104,9 +104,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             if args.profile is not None:
                 _write_profile(executable, args.profile, request, args.quiet)
             peer = str(subject.resolve()) if args.compare else ""
-            why = "--compare was not given"
+            reason = "--compare was not given"
             answer = compare_fresh(
-                replace(request, library=str(library), model=peer, why_alone=why)
+                replace(request, library=str(library), model=peer, why_alone=reason)
             )
     else:
         for name in ("target", "precision", "optimize", "indices", "denormals", "profile"):
@@ -129,7 +129,7 @@ def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable
     import tensorkiln as tk
 
     progress = stderr_progress(args.quiet)
-    made = tk.compile(
+    executable = tk.compile(
         model,
         tk.Target(args.target or "native"),
         precision=args.precision,
@@ -138,17 +138,17 @@ def _compile(model: Path, library: Path, args: argparse.Namespace) -> Executable
         denormals=args.denormals,
         progress=progress,
     )
-    made.export_library(library)
+    executable.export_library(library)
     progress.finish()
-    return made
+    return executable
 
 
 def _write_profile(executable: Executable, path: Path, request: Request, quiet: bool) -> None:
     from tensorkiln.measure.kernels import time_kernels
     from tensorkiln.measure.trace import trace_of
 
-    each = min(0.05, request.seconds / max(1, len(executable.kernels)))
-    times = time_kernels(executable, each, max(1, request.threads), request.dims)
+    kernel_seconds = min(0.05, request.seconds / max(1, len(executable.kernels)))
+    times = time_kernels(executable, kernel_seconds, max(1, request.threads), request.dims)
     atomic_write(path, json.dumps(trace_of(executable, times), indent=1))
     if not quiet:
         print(f"{path}: {len(times)} kernels", file=sys.stderr)
@@ -161,8 +161,8 @@ def answer_text(answer: Answer) -> str:
     ]
     for name, times in (("tensorkiln", answer.ours), ("ONNX Runtime", answer.peer)):
         if times is not None:
-            each = times.min_ms, times.median_ms, times.p90_ms, times.p99_ms
-            rows.append((name, *(f"{ms:.3f} ms" for ms in each), str(times.count)))
+            latencies = times.min_ms, times.median_ms, times.p90_ms, times.p99_ms
+            rows.append((name, *(f"{ms:.3f} ms" for ms in latencies), str(times.count)))
     lines = [columns(rows)]
     names = {"ours": "tensorkiln", "peer": "ONNX Runtime"}
     for name, rate in answer.per_second.items():

@@ -123,24 +123,24 @@ def _show_coverage(args: argparse.Namespace, screen: Screen) -> int:
     from tensorkiln.frontend.onnx.coverage import recorded, rows, rows_of
 
     model = None if args.model is None else plain_file(args.model)
-    found = rows() if model is None else rows_of(model)
+    coverage = rows() if model is None else rows_of(model)
     version = recorded()["onnx"]
     screen.answer(
         lambda: {
             **({} if model is None else {"model": model}),
             "onnx": version,
-            "operators": [row.to_json() for row in found],
+            "operators": [row.to_json() for row in coverage],
         },
-        lambda: coverage_table(found, version),
+        lambda: coverage_table(coverage, version),
     )
     return 0
 
 
-def coverage_table(found: Sequence[Row], version: str) -> str:
+def coverage_table(coverage: Sequence[Row], version: str) -> str:
     """The rows as a table, with a line for each result of each type variable, and a closing
     sentence that counts them."""
     lines = [("OPERATOR", "OPSET", "TYPE", "RESULT", "ELEMENT TYPES")]
-    for row in found:
+    for row in coverage:
         about = (row.name, str(row.opset))
         if not row.types:
             lines.append((*about, "-", row.result, "-"))
@@ -149,10 +149,10 @@ def coverage_table(found: Sequence[Row], version: str) -> str:
                 types = ", ".join(_cell(c) for c in cells if c.result == result)
                 if types:
                     lines.append((*about, variable, result, types))
-    passed, cases = sum(row.passed for row in found), sum(row.cases for row in found)
+    passed, cases = sum(row.passed for row in coverage), sum(row.cases for row in coverage)
     return (
         f"{columns(lines)}\n"
-        f"{passed} of {cases} node tests of onnx {version} agree, for {len(found)} definition(s)"
+        f"{passed} of {cases} node tests of onnx {version} agree, for {len(coverage)} definition(s)"
     )
 
 
@@ -177,16 +177,16 @@ def issue_table(model: str, issues: Sequence[Issue]) -> str:
         return f"{model}: every node can be compiled"
     alike: dict[tuple[object, ...], list[Issue]] = {}
     for issue in issues:
-        same = replace(issue, node="", place="") if issue.op else issue
-        alike.setdefault(tuple(asdict(same).values()), []).append(issue)
+        plain_issue = replace(issue, node="", place="") if issue.op else issue
+        alike.setdefault(tuple(asdict(plain_issue).values()), []).append(issue)
     rows = [("NODE", "COUNT", "OPERATOR", "OPSET", "TYPES", "KIND", "WHAT")]
     for group in alike.values():
         issue = group[0]
-        said = not issue.hint or issue.hint in issue.message
-        what = issue.message if said else f"{issue.message} [{issue.hint}]"
+        has_hint = not issue.hint or issue.hint in issue.message
+        problem = issue.message if has_hint else f"{issue.message} [{issue.hint}]"
         places = list(dict.fromkeys(i.place for i in group if i.place))
         if places:
-            what += f" (from {listed(places, 4)})"
+            problem += f" (from {listed(places, 4)})"
         rows.append(
             (
                 issue.node or "-",
@@ -195,9 +195,9 @@ def issue_table(model: str, issues: Sequence[Issue]) -> str:
                 issue.opset or "-",
                 ", ".join(issue.types) or "-",
                 issue.kind,
-                what,
+                problem,
             )
         )
     nodes = sum(bool(issue.op) for issue in issues)
-    what = f"{nodes} node(s) cannot be compiled" if nodes else "cannot be compiled"
-    return f"{columns(rows)}\n{model}: {what}"
+    problem = f"{nodes} node(s) cannot be compiled" if nodes else "cannot be compiled"
+    return f"{columns(rows)}\n{model}: {problem}"

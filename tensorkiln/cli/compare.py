@@ -100,14 +100,14 @@ def compare_fresh(request: Request) -> Answer:
     that process ends with one, InternalError if it fails otherwise."""
     environment = dict(os.environ, KILN_NUM_THREADS=str(request.threads))
     command = python_command("tensorkiln.cli.compare", json.dumps(asdict(request)))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode == _REFUSED:
-        raise UserError(done.stderr.strip())
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        reason = "\n  ".join(lines[-5:]) or f"exit code {done.returncode}"
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode == _REFUSED:
+        raise UserError(process.stderr.strip())
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines()
+        reason = "\n  ".join(lines[-5:]) or f"exit code {process.returncode}"
         raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
-    parsed = json.loads(done.stdout.splitlines()[-1])
+    parsed = json.loads(process.stdout.splitlines()[-1])
     kinds = {"ours": Latency, "peer": Latency, "difference": Difference}
     parts = {name: kind(**parsed[name]) for name, kind in kinds.items() if parsed[name]}
     return Answer(**{**parsed, **parts})
@@ -118,7 +118,7 @@ def compare(request: Request) -> Answer:
     path = Path(request.library)
     function = graph_function(path, request.function)
     all_ours, threads = open_streams(path, request.function, max(1, request.streams))
-    ours = all_ours[0]
+    library_call = all_ours[0]
     session = _session(request.model, threads) if request.model else None
     peer = None if session is None else partial(_call, session, len(function.outputs))
     precision = precision_of(path)
@@ -129,9 +129,9 @@ def compare(request: Request) -> Answer:
         arrays = random_inputs(function, request.dims, seed=trial)
         if peer is not None:
             want = peer(names, arrays)
-            found = zip(ours(*arrays), want, strict=True)
-            errors += [_error(a, b, precision) for a, b in found]
-    calls: dict[str, Callable[[], object]] = {"ours": lambda: ours(*arrays)}
+            pairs = zip(library_call(*arrays), want, strict=True)
+            errors += [_error(a, b, precision) for a, b in pairs]
+    calls: dict[str, Callable[[], object]] = {"ours": lambda: library_call(*arrays)}
     if peer is not None:
         calls["peer"] = partial(peer, names, arrays)
     times = measure(calls, seconds=request.seconds)
@@ -150,8 +150,8 @@ def compare(request: Request) -> Answer:
         missing = f"ONNX Runtime is not installed ({install_line('onnxruntime')})"
         reason = missing if request.model else request.why_alone
         return Answer(times["ours"], threads, not_compared=reason, **about)
-    most, scale, worst = (max(column) for column in zip(*errors, strict=True))
-    difference = Difference(most, scale, worst, request.trials)
+    largest, scale, worst = (max(column) for column in zip(*errors, strict=True))
+    difference = Difference(largest, scale, worst, request.trials)
     return Answer(times["ours"], threads, times["peer"], difference, **about)
 
 
@@ -175,16 +175,16 @@ def _session(model: str, threads: int) -> Any:
 def _call(session: Any, count: int, names: Sequence[str], arrays: Sequence[Array]) -> list[Array]:
     """The outputs of ONNX Runtime for the library's inputs, which are passed by name if the names
     are the same, else in order. UserError (code `peer`) if numbers of inputs or outputs differ."""
-    wanted = [value.name for value in session.get_inputs()]
+    input_names = [value.name for value in session.get_inputs()]
     results = len(session.get_outputs())
-    if len(wanted) != len(arrays) or results != count:
+    if len(input_names) != len(arrays) or results != count:
         raise UserError(
             f"the library has {len(arrays)} input(s) and {count} output(s), "
-            f"the model {len(wanted)} and {results}",
+            f"the model {len(input_names)} and {results}",
             code="peer",
             hint="--model is the model that the library was made from",
         )
-    feeds = dict(zip(wanted if set(wanted) != set(names) else names, arrays, strict=True))
+    feeds = dict(zip(input_names if set(input_names) != set(names) else names, arrays, strict=True))
     try:
         return list(session.run(None, feeds))
     except Exception as error:
@@ -200,9 +200,9 @@ def _error(have: Array, want: Array, precision: str) -> tuple[float, float, floa
         )
     if want.size == 0:
         return 0.0, 0.0, 0.0
-    exact, found = want.astype(np.float64), have.astype(np.float64)
+    exact, actual = want.astype(np.float64), have.astype(np.float64)
     scale = float(np.abs(exact).max())
-    difference = np.abs(found - exact)
+    difference = np.abs(actual - exact)
     relative, absolute = TOLERANCES[precision]
     ratio = difference / (absolute * scale + relative * np.abs(exact) + np.finfo(np.float64).tiny)
     worst = float(ratio.max())

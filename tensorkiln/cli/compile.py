@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="use this external code generator, too (repeatable: the first one that can)",
     )
-    for verb, what in (
+    for verb, meaning in (
         ("allow", "only dependencies under this license"),
         ("deny", "none under it"),
     ):
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=word,
             action="append",
             default=[],
-            help=f"{what}; fail if the model needs others (repeatable)",
+            help=f"{meaning}; fail if the model needs others (repeatable)",
         )
     parser.add_argument(
         "--bundle",
@@ -228,14 +228,14 @@ def bytes_of(output: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _bundle(given: Sequence[str]) -> dict[str, str]:
+def _bundle(texts: Sequence[str]) -> dict[str, str]:
     """The path of each `--bundle NAME=PATH`. UserError (code `bad-bundle`) for another form, and
     for two paths of one name."""
-    found: dict[str, str] = {}
-    for text in given:
+    path_of_name: dict[str, str] = {}
+    for text in texts:
         name, equals, place = text.partition("=")
         if not name or not equals or not place:
             raise UserError(f"--bundle {text!r}: expected NAME=PATH", code="bad-bundle")
-        if found.setdefault(name, place) != place:
+        if path_of_name.setdefault(name, place) != place:
             raise UserError(f"--bundle: {name!r} is given two paths", code="bad-bundle")
-    return found
+    return path_of_name

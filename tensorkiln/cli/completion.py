@@ -77,13 +77,13 @@ def _commands() -> list[Command]:
     from tensorkiln.cli.entry import make_parser
 
     (action,) = (a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    found = []
+    commands = []
     for name, parser in action.choices.items():
-        each = [_argument(a) for a in parser._actions]
-        with_names = tuple(a for a in each if a.names)
-        without = tuple(a for a in each if not a.names)
-        found.append(Command(name, parser.description.rstrip("."), with_names, without))
-    return found
+        arguments = [_argument(a) for a in parser._actions]
+        with_names = tuple(a for a in arguments if a.names)
+        without = tuple(a for a in arguments if not a.names)
+        commands.append(Command(name, parser.description.rstrip("."), with_names, without))
+    return commands
 
 
 def _argument(action: argparse.Action) -> Argument:
@@ -187,24 +187,24 @@ complete -F _kiln kiln
 def _bash(commands: Sequence[Command], names: dict[str, list[str]]) -> str:
     rows = []
     for command in commands:
-        every = " ".join(name for a in command.options for name in a.names)
+        option_names = " ".join(name for a in command.options for name in a.names)
         for a in command.options:
-            at = " | ".join(f"{command.name},{name}" for name in a.names)
+            patterns = " | ".join(f"{command.name},{name}" for name in a.names)
             choices = f" choices='{' '.join(a.choices)}'" if a.choices else ""
-            rows.append(f"        {at}) kind={a.kind}{choices} ;;")
-        rows.append(f"        {command.name},) choices='{every}' ;;")
+            rows.append(f"        {patterns}) kind={a.kind}{choices} ;;")
+        rows.append(f"        {command.name},) choices='{option_names}' ;;")
     positional = [
         f"            {c.name}) kind={c.positional[0].kind} "
         f"choices='{' '.join(c.positional[0].choices)}' ;;"
         for c in commands
         if c.positional
     ]
-    known = [f"        {kind}) choices='{' '.join(row)}' ;;" for kind, row in names.items()]
+    cases = [f"        {kind}) choices='{' '.join(row)}' ;;" for kind, row in names.items()]
     return _filled(
         _BASH,
         OPTIONS=rows,
         POSITIONAL=positional,
-        NAMES=known,
+        NAMES=cases,
         COMMANDS=[" ".join(c.name for c in commands)],
     )
 
@@ -266,24 +266,24 @@ def _zsh(commands: Sequence[Command], names: dict[str, list[str]]) -> str:
         rows.append("                    _arguments \\")
         rows += [f"                        {spec} \\" for spec in specs[:-1]]
         rows += [f"                        {specs[-1]}", "                    ;;"]
-    known = [
+    functions = [
         f"_kiln_{kind}() {{\n    local -a names=({' '.join(row)})\n    compadd -a names\n}}"
         for kind, row in names.items()
     ]
-    return _filled(_ZSH, OPTIONS=rows, COMMANDS=described, NAMES=known)
+    return _filled(_ZSH, OPTIONS=rows, COMMANDS=described, NAMES=functions)
 
 
 def _zsh_option(a: Argument) -> Iterable[str]:
     """A spec for each name of an option, which excludes the others, or itself."""
     for name in a.names:
-        others = "*" if a.repeatable else f"({' '.join(a.names)})"
+        excluded = "*" if a.repeatable else f"({' '.join(a.names)})"
         about = re.sub(r"([\[\]\\])", r"\\\1", a.help)
         if a.kind == "flag":
-            yield _zsh_word(f"{others}{name}[{about}]")
+            yield _zsh_word(f"{excluded}{name}[{about}]")
         else:
             equals = "=" if name.startswith("--") else "+"
             value = f":{_zsh_colon(a.label)}:{_zsh_value(a)}"
-            yield _zsh_word(f"{others}{name}{equals}[{about}]{value}")
+            yield _zsh_word(f"{excluded}{name}{equals}[{about}]{value}")
 
 
 def _zsh_value(a: Argument) -> str:

@@ -40,9 +40,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Build the model, compile, export, compare; exit code 1 if the results differ."""
     for package in ("onnx", "onnxruntime"):  # one makes the model, the other runs it
         require_package(package, "kiln demo")
-    made = made_folder(args.folder)
+    folder = made_folder(args.folder)
     model, library, artifacts = (
-        made / name for name in ("resnet18.onnx", "resnet18.so", "artifacts")
+        folder / name for name in ("resnet18.onnx", "resnet18.so", "artifacts")
     )
     progress = stderr_progress(args.quiet)
     progress.note("ResNet-18, 224 x 224, random weights")

@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         except KeyboardInterrupt as interrupt:  # while the answer is written
             return _interrupted(interrupt)
-        except ReaderGone as cut:
-            (error,) = cut.args
+        except ReaderGone as reader_gone:
+            (error,) = reader_gone.args
             if isinstance(error, BrokenPipeError):
                 return CUT
             reason = error.strerror or str(error)

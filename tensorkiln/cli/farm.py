@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         choices=tuple(POLICIES),
         default="all",
-        help="; ".join(f"{name}: {what}" for name, what in POLICIES.items())
+        help="; ".join(f"{name}: {meaning}" for name, meaning in POLICIES.items())
         + "; else the exit code is 1 (default: all)",
     )
     parser.add_argument(
@@ -114,15 +114,17 @@ def table(report: FarmReport) -> str:
         )
         for row in report.rows
     ]
-    found = ", ".join(f"{count} {state}" for state, count in counts(report.rows).items() if count)
-    return f"{columns(lines)}\n{report.output}: {found}"
+    counts_text = ", ".join(
+        f"{count} {state}" for state, count in counts(report.rows).items() if count
+    )
+    return f"{columns(lines)}\n{report.output}: {counts_text}"
 
 
 def _why(row: Made) -> str:
     if row.failure is None:
         return ""
     lines = [line.strip() for line in row.failure.message.splitlines() if line.strip()]
-    more = f" and {len(lines) - _LINES} more lines" if len(lines) > _LINES else ""
+    tail = f" and {len(lines) - _LINES} more lines" if len(lines) > _LINES else ""
     kind = "" if row.failure.code else f"{row.failure.kind}: "
-    lost = "its worker was lost: " if row.failure.lost else ""
-    return f"{lost}{kind}{' '.join(lines[:_LINES])}{more}"
+    prefix = "its worker was lost: " if row.failure.lost else ""
+    return f"{prefix}{kind}{' '.join(lines[:_LINES])}{tail}"

@@ -69,11 +69,11 @@ def _folded_table(rows: Sequence[str], width: int) -> list[str]:
 
 def _columns(rows: Sequence[str]) -> list[tuple[int, int]]:
     """(start, end) of each column: two spaces or more part it from the next one in every row."""
-    taken = [" "] * max(map(len, rows))
+    mask = [" "] * max(map(len, rows))
     for row in rows:
         for cell in _CELL.finditer(row):
-            taken[cell.start() : cell.end()] = "x" * (cell.end() - cell.start())
-    return [cell.span() for cell in _CELL.finditer("".join(taken))]
+            mask[cell.start() : cell.end()] = "x" * (cell.end() - cell.start())
+    return [cell.span() for cell in _CELL.finditer("".join(mask))]
 
 
 def _bands(
@@ -81,12 +81,12 @@ def _bands(
 ) -> list[list[tuple[int, int]]]:
     """The columns that stand beside each other, band by band. The last one of the table may be too
     wide for its band, and so may one that is too wide for any: it is wrapped."""
-    least = max(12, width // 3)  # the room that wrapped words are to have
+    smallest_room = max(12, width // 3)  # the room that wrapped words are to have
     bands = [[columns[0]]]
     shift, full = 0, columns[0][1] > width
     for start, end in columns[1:]:
         room = width - (start - shift)
-        wraps = end == columns[-1][1] and room >= least
+        wraps = end == columns[-1][1] and room >= smallest_room
         if not full and (end - start <= room or wraps):
             bands[-1].append((start, end))
         else:
@@ -120,14 +120,14 @@ def _wrapped(line: str, width: int, hang: int) -> Iterator[str]:
         yield line
         return
     indent = len(line) - len(line.lstrip())
-    found = textwrap.wrap(
+    lines = textwrap.wrap(
         line.strip(),
         width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hang),
         break_on_hyphens=False,
     )
-    yield from found
+    yield from lines
 
 
 def _words(text: str, width: int) -> list[str]:
@@ -149,6 +149,6 @@ def _with_short_bars(
     short = []
     for row, bar in zip(rows, bars, strict=True):
         eighths = len(bar) * 8 - (8 - _EIGHTHS.index(bar[-1]) if bar else 0)
-        kept = -(-eighths * room // (end - start))
-        short.append(row[:start] + "█" * (kept // 8) + _EIGHTHS[kept % 8].strip())
+        bar_eighths = -(-eighths * room // (end - start))
+        short.append(row[:start] + "█" * (bar_eighths // 8) + _EIGHTHS[bar_eighths % 8].strip())
     return short, [*columns[:-1], (start, start + room)]

@@ -136,11 +136,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Print what the options ask for."""
-    one = {"--list": args.list, "--weight": args.weight, "--verify": args.verify}
-    one["--spdx"] = args.spdx
-    refuse_together({**one, "--extract": args.extract})
+    modes = {"--list": args.list, "--weight": args.weight, "--verify": args.verify}
+    modes["--spdx"] = args.spdx
+    refuse_together({**modes, "--extract": args.extract})
     to_stdout = args.extract == STDIO
-    for name, value in {**one, "--json": args.json, "--extract -": to_stdout}.items():
+    for name, value in {**modes, "--json": args.json, "--extract -": to_stdout}.items():
         refuse_together({"--as": args.inspector, name: value})
     refuse_together({"--json": args.json, "--extract -": to_stdout})
     refuse_together({"--json": args.json, "--spdx": args.spdx})
@@ -150,10 +150,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
     if args.verify:
-        said = _verified(subject)
+        sentence = _verified(subject)
         screen.answer(
-            lambda: {"path": subject.path, "kind": subject.kind, "verified": said},
-            lambda: f"{subject.path}: {said}",
+            lambda: {"path": subject.path, "kind": subject.kind, "verified": sentence},
+            lambda: f"{subject.path}: {sentence}",
         )
     elif to_stdout:
         screen.raw(_only(subject, chosen))
@@ -205,7 +205,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _is_plain_model(args: argparse.Namespace) -> bool:
     """Whether the file is an ONNX model, and no inspector of its bytes is asked for."""
-    asked = (
+    byte_options = (
         args.list and not args.json,
         args.weight,
         args.extract,
@@ -213,7 +213,7 @@ def _is_plain_model(args: argparse.Namespace) -> bool:
         args.inspector,
         args.verify,
     )
-    return is_model(args.file) and args.file.is_file() and not any(asked)
+    return is_model(args.file) and args.file.is_file() and not any(byte_options)
 
 
 def _show_model(args: argparse.Namespace, screen: Screen) -> int:
@@ -246,8 +246,8 @@ def _verified(subject: Subject) -> str:
     if subject.kind == "library":
         carried = [a for a in subject.files if a.codegen_id not in ("host", "code")]
         weights = verify_library(subject.path)
-        said = f"{size_text(weights.size)} of weights in {weights.path} match their hash"
-        return f"{said}, and so do the artifacts it carries" if carried else said
+        sentence = f"{size_text(weights.size)} of weights in {weights.path} match their hash"
+        return f"{sentence}, and so do the artifacts it carries" if carried else sentence
     if subject.kind == "model":
         library = open_model_library(subject.path)
         for name in library.models() and library.files:
@@ -308,37 +308,37 @@ def _show(
     if not pairs:
         pairs = [(r, a) for a in files for r in inspectors.of(a) if r.is_called(name)]
     if not pairs:
-        known = [r for r, _ in groups] + [r for a in files for r in inspectors.of(a)]
-        raise unknown_inspector(name, known, subject.path)
+        inspector_rows = [r for r, _ in groups] + [r for a in files for r in inspectors.of(a)]
+        raise unknown_inspector(name, inspector_rows, subject.path)
     if len(pairs) == 1:
         _print(*pairs[0], screen)
         return
     refused: UserError | None = None
-    shown = 0
-    for row, given in pairs:
-        what = given.name if isinstance(given, Artifact) else row.full_name
-        pieces = row.pieces(given)
+    count = 0
+    for row, content in pairs:
+        title = content.name if isinstance(content, Artifact) else row.full_name
+        pieces = row.pieces(content)
         try:
             first = next(pieces, "")
-        except UserError as error:  # the other artifacts are still shown
+        except UserError as error:  # the other artifacts are still printed
             refused = refused or error
-            _warn(f"{what} is left out: {error}")
+            _warn(f"{title} is left out: {error}")
             continue
-        shown += 1
-        screen.report(f"# {what}")
+        count += 1
+        screen.report(f"# {title}")
         screen.shown(itertools.chain([first], pieces), row.language)
-    if refused is not None and not shown:
+    if refused is not None and not count:
         raise refused
 
 
-def _print(row: Inspector, given: object, screen: Screen) -> None:
+def _print(row: Inspector, source: object, screen: Screen) -> None:
     try:
-        screen.shown(row.pieces(given), row.language)
+        screen.shown(row.pieces(source), row.language)
     except UserError as error:
         # The name of a file's artifact is `file/<name>`: messages are to have the file's own name.
-        if isinstance(given, Artifact) and error.where == given.name:
-            where = given.name.removeprefix("file/")
-            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
+        if isinstance(source, Artifact) and error.where == source.name:
+            place = source.name.removeprefix("file/")
+            raise UserError(error.message, code=error.code, where=place, hint=error.hint) from None
         raise
 
 
@@ -388,14 +388,14 @@ def _families(files: Sequence[Artifact]) -> tuple[list[Artifact], list[_Family]]
         if not _meaning(a.name) and "/" not in suffix:
             by_stem.setdefault(stem, {})[dot + suffix] = a
     alike: dict[tuple[str, ...], list[str]] = {}
-    for stem, found in by_stem.items():
-        alike.setdefault((stem.rpartition("/")[0], *sorted(found)), []).append(stem)
-    kept = [stems for stems in alike.values() if len(stems) > 1]
+    for stem, by_suffix in by_stem.items():
+        alike.setdefault((stem.rpartition("/")[0], *sorted(by_suffix)), []).append(stem)
+    stem_groups = [stems for stems in alike.values() if len(stems) > 1]
     families = [
         {stem: {suffix: size_text(a.size) for suffix, a in by_stem[stem].items()} for stem in stems}
-        for stems in kept
+        for stems in stem_groups
     ]
-    inside = {stem for stems in kept for stem in stems}
+    inside = {stem for stems in stem_groups for stem in stems}
     singles = [a for a in files if _meaning(a.name) or a.name.rpartition(".")[0] not in inside]
     return singles, families
 
@@ -406,10 +406,14 @@ def _family_text(family: _Family, everything: bool) -> str:
     folder = next(iter(family)).rpartition("/")[0]
     head = [f"{folder}/", *(f"{s} {_SUFFIXES.get(s, '')}".rstrip() for s in suffixes)]
     rows = [[f"  {stem}", *(sizes[s] for s in suffixes)] for stem, sizes in family.items()]
-    shown = rows if everything else rows[:SHOWN]
-    text = "".join(table_lines(head, shown, "l" + "r" * len(suffixes)))
-    more = f"  ... and {len(rows) - len(shown)} more (--all)\n" if len(rows) > len(shown) else ""
-    return (text + more).rstrip("\n")
+    head_rows = rows if everything else rows[:SHOWN]
+    text = "".join(table_lines(head, head_rows, "l" + "r" * len(suffixes)))
+    tail = (
+        f"  ... and {len(rows) - len(head_rows)} more (--all)\n"
+        if len(rows) > len(head_rows)
+        else ""
+    )
+    return (text + tail).rstrip("\n")
 
 
 def _group_text(group: tuple[str, str]) -> str:

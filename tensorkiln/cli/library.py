@@ -95,8 +95,8 @@ def given_inputs(
     Raises UserError: `missing-input` if there are others, and they may only be random with the
     option `needs`; `conflict` for `--dim` or `--seed` if there are none; and as `load_inputs`.
     """
-    given = load_inputs(function, args.input)
-    missing = [tensor.name for tensor in function.inputs if tensor.name not in given]
+    arrays = load_inputs(function, args.input)
+    missing = [tensor.name for tensor in function.inputs if tensor.name not in arrays]
     if missing and needs:
         raise UserError(
             f"no value for input(s): {', '.join(missing)}",
@@ -112,8 +112,8 @@ def given_inputs(
     if missing:
         drawn = random_inputs(function, dims, args.seed or 0)
         for tensor, array in zip(function.inputs, drawn, strict=True):
-            given.setdefault(tensor.name, array)
-    return given
+            arrays.setdefault(tensor.name, array)
+    return arrays
 
 
 def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:
@@ -123,22 +123,22 @@ def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array
     Raises UserError for unknown or repeated names, too many files, files that are no arrays.
     """
     names = [tensor.name for tensor in function.inputs]
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for text in texts:
         name, equals, file = text.rpartition("=")
         if not equals:
-            free = [candidate for candidate in names if candidate not in found]
+            free = [candidate for candidate in names if candidate not in arrays]
             if not free:
                 raise UserError(f"{len(texts)} inputs given, the function takes {len(names)}")
             name = free[0]
         if name not in names:
             hint = nearest(name, names) or f"inputs: {', '.join(names)}"
             raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
-        if name in found:
+        if name in arrays:
             raise UserError(f"input {name!r} is given twice")
         loaded = _load_npy(Path(file) if file == STDIO else plain_file(Path(file)))
-        found[name] = _named_type(loaded, function.inputs[names.index(name)])
-    return found
+        arrays[name] = _named_type(loaded, function.inputs[names.index(name)])
+    return arrays
 
 
 def _named_type(array: Array, tensor: ParamInfo) -> Array:
@@ -150,8 +150,8 @@ def _named_type(array: Array, tensor: ParamInfo) -> Array:
 
 def _load_npy(path: Path) -> Array:
     try:
-        given = io.BytesIO(sys.stdin.buffer.read()) if path == Path(STDIO) else path
-        loaded = np.load(given, allow_pickle=False)
+        source = io.BytesIO(sys.stdin.buffer.read()) if path == Path(STDIO) else path
+        loaded = np.load(source, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read array {str(path)!r}: {reason}") from None

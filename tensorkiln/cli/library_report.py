@@ -67,16 +67,16 @@ def model_facts(origin: Origin) -> list[tuple[str, str]]:
 
 def target_text(target: Mapping[str, object]) -> str:
     """Kind, machine and processor of a target, followed by those of its host, if it has one."""
-    own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
+    text = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
     host = target.get("host")
-    return f"{own}, host {target_text(host)}" if isinstance(host, Mapping) else own
+    return f"{text}, host {target_text(host)}" if isinstance(host, Mapping) else text
 
 
 def _denormals(target: Mapping[str, object]) -> list[tuple[str, str]]:
     """What runs do with numbers below the smallest normal one, if it is not usual."""
     host = target.get("host")
-    said = (host if isinstance(host, Mapping) else target).get("denormals")
-    return [("denormals", "count as 0 in runs")] if said == "flush" else []
+    denormals = (host if isinstance(host, Mapping) else target).get("denormals")
+    return [("denormals", "count as 0 in runs")] if denormals == "flush" else []
 
 
 def _devices(target: Mapping[str, object]) -> list[str]:
@@ -88,8 +88,8 @@ def _devices(target: Mapping[str, object]) -> list[str]:
     for d in rows:
         key, operators = d.get("target_key"), d.get("operators")
         names = ", ".join(map(str, operators)) if isinstance(operators, list) else ""
-        own = f"{key}: {target_text(d)}" if key else target_text(d)
-        texts.append(f"{own}, for {names}" if names else own)
+        label = f"{key}: {target_text(d)}" if key else target_text(d)
+        texts.append(f"{label}, for {names}" if names else label)
     return texts
 
 
@@ -97,8 +97,8 @@ def dependency_text(d: ExternalDependency) -> str:
     """`onednn v3.4, Apache-2.0, git https://... (libdnnl.so.3)`."""
     name = f"{d.short_name} {d.version_spec}".rstrip()
     files = f" ({', '.join(d.libraries)})" if d.libraries else ""
-    when = " (to build)" if d.build_time else ""
-    return f"{name}, {d.license}, {d.url_type} {d.url}{files}{when}"
+    suffix = " (to build)" if d.build_time else ""
+    return f"{name}, {d.license}, {d.url_type} {d.url}{files}{suffix}"
 
 
 def _wrapped(words: Sequence[str]) -> str:
@@ -123,8 +123,8 @@ def _space(size: Dim) -> str:
 def _pool_row(pool: PoolInfo, target: Mapping[str, object]) -> tuple[str, str, str]:
     """Name, size and capacity of a pool; the capacity is empty if the target does not state it."""
     pools = target.get("memory")
-    known = [p for p in pools if isinstance(p, Mapping)] if isinstance(pools, list) else []
-    size = next((p.get("size") for p in known if p.get("name") == pool.name), None)
+    pool_rows = [p for p in pools if isinstance(p, Mapping)] if isinstance(pools, list) else []
+    size = next((p.get("size") for p in pool_rows if p.get("name") == pool.name), None)
     return pool.name, _space(pool.bytes), f"of {size_text(size)}" if isinstance(size, int) else ""
 
 
@@ -150,6 +150,10 @@ def _kernels_text(report: LibraryReport, everything: bool) -> str:
 
 def some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
     """The first SHOWN rows as columns, and how many more there are; or all of them."""
-    shown = rows if everything else rows[:SHOWN]
-    more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
-    return columns(shown) + more
+    head_rows = rows if everything else rows[:SHOWN]
+    tail = (
+        f"\n  ... and {len(rows) - len(head_rows)} more (--all)"
+        if len(rows) > len(head_rows)
+        else ""
+    )
+    return columns(head_rows) + tail

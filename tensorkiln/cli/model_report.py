@@ -37,6 +37,6 @@ def model_text(model: ModelSummary, everything: bool) -> str:
     return "\n".join([*parts, f"whether it can be compiled: kiln check {model.path}"])
 
 
-def _row(t: Tensor, *more: str) -> tuple[str, ...]:
+def _row(t: Tensor, *cells: str) -> tuple[str, ...]:
     shape = "rank unknown" if t.shape is None else dims_text(t.shape)
-    return (t.name, t.dtype, shape, *more)
+    return (t.name, t.dtype, shape, *cells)

@@ -26,9 +26,9 @@ STDIO = "-"  # standard input, or output, in the place of a file
 class WrongUsage(SystemExit):
     """The words of the command line cannot be parsed, as was already told on standard error."""
 
-    def __init__(self, said: str):
+    def __init__(self, text: str):
         super().__init__(2)
-        self.message, _, self.hint = said.partition("\n  hint: ")
+        self.message, _, self.hint = text.partition("\n  hint: ")
 
 
 class TargetsAsked(Exception):
@@ -47,25 +47,25 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As the base class, but unknown arguments are an error here, with a hint, and are not
         returned."""
-        found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            word = rest[0].partition("=")[0]
+        options, extras = super().parse_known_args(args, namespace)
+        if extras:
+            word = extras[0].partition("=")[0]
             hint = nearest(word, self._option_string_actions) if word.startswith("-") else ""
-            self.error(f"unknown argument(s): {' '.join(rest)}", hint)
-        return found, rest
+            self.error(f"unknown argument(s): {' '.join(extras)}", hint)
+        return options, extras
 
     def error(self, message: str, hint: str = "") -> NoReturn:
         """Print the usage and the message to standard error, and exit with code 2 (WrongUsage)."""
-        said = f"{message}\n  hint: {hint}" if hint else message
+        text = f"{message}\n  hint: {hint}" if hint else message
         self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {said}", file=sys.stderr)
-        raise WrongUsage(said)
+        print(f"{self.prog}: error: {text}", file=sys.stderr)
+        raise WrongUsage(text)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            hint = nearest(str(value), known)
-            message = f"{value!r} is not one of {', '.join(known)}"
+            choices = [str(choice) for choice in action.choices]
+            hint = nearest(str(value), choices)
+            message = f"{value!r} is not one of {', '.join(choices)}"
             raise argparse.ArgumentError(action, f"{message}\n  hint: {hint}" if hint else message)
 
 
@@ -76,9 +76,9 @@ class _Once(argparse.Action):
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
         """Called by argparse for each use of the option."""
-        given = vars(namespace).setdefault("given", {})
-        if given.setdefault(self.dest, values) != values:
-            first, second = str(given[self.dest]), str(values)
+        uses = vars(namespace).setdefault("given", {})
+        if uses.setdefault(self.dest, values) != values:
+            first, second = str(uses[self.dest]), str(values)
             raise argparse.ArgumentError(self, f"given twice: {first!r} and {second!r}")
         setattr(namespace, self.dest, values)
 
@@ -283,11 +283,11 @@ def _shape(text: str) -> tuple[str, tuple[int | str, ...]]:
     return name, tuple(sizes)
 
 
-def shapes(given: Sequence[tuple[str, tuple[int | str, ...]]]) -> dict[str, tuple[int | str, ...]]:
+def shapes(pairs: Sequence[tuple[str, tuple[int | str, ...]]]) -> dict[str, tuple[int | str, ...]]:
     """The values of all uses of `--shape` as a dict. UserError (code `given-twice`) for two
     different shapes of one input."""
     out: dict[str, tuple[int | str, ...]] = {}
-    for name, shape in given:
+    for name, shape in pairs:
         if out.setdefault(name, shape) != shape:
             raise UserError(f"--shape: {name!r} is given two shapes", code="given-twice")
     return out
@@ -315,15 +315,15 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_dim(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add `--dim`; `more` goes into its help text: what the command uses the sizes for."""
+def add_dim(parser: argparse.ArgumentParser, suffix: str = "") -> None:
+    """Add `--dim`; `suffix` goes into its help text: what the command uses the sizes for."""
     parser.add_argument(
         "--dim",
         metavar="DIM=N",
         type=dims,
         action="append",
         default=[],
-        help=f"size of a symbolic dimension{more}; may be repeated, or a list with commas",
+        help=f"size of a symbolic dimension{suffix}; may be repeated, or a list with commas",
     )
 
 
@@ -350,11 +350,11 @@ def _dims(text: str) -> tuple[tuple[str, int], ...]:
 dims = option(_dims)
 
 
-def sizes(given: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, int]:
+def sizes(uses: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, int]:
     """The values of all uses of `--dim` or `--freeze` as a dict. UserError (code `given-twice`) for
     two different sizes of one dimension."""
     out: dict[str, int] = {}
-    for name, size in (pair for pairs in given for pair in pairs):
+    for name, size in (pair for pairs in uses for pair in pairs):
         if out.setdefault(name, size) != size:
             raise UserError(
                 f"{option}: {name!r} is given two sizes, {out[name]} and {size}", code="given-twice"
@@ -362,10 +362,10 @@ def sizes(given: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, 
     return out
 
 
-def refuse_together(given: Mapping[str, object]) -> None:
+def refuse_together(options: Mapping[str, object]) -> None:
     """Raise UserError (code `conflict`) if more than one of these options is given, as one would
-    have to be ignored. `given`: name -> value; None, False and empty text mean not given."""
-    names = [name for name, value in given.items() if value not in (None, False, "")]
+    have to be ignored. `options`: name -> value; None, False and empty text mean not given."""
+    names = [name for name, value in options.items() if value not in (None, False, "")]
     if len(names) > 1:
         raise UserError(f"{names[0]} and {names[1]} do not go together", code="conflict")
 

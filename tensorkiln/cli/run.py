@@ -61,10 +61,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Call the function once, print a summary of its outputs, and write them if asked to."""
     library = plain_file(args.library)
     function = graph_function(library, args.function)
-    given = given_inputs(function, args, needs="" if args.random else "--random")
+    inputs = given_inputs(function, args, needs="" if args.random else "--random")
     call, threads = open_function(library, args.function, args.sha256 or None)
     started = time.perf_counter()
-    outputs = call(*(given[tensor.name] for tensor in function.inputs))
+    outputs = call(*(inputs[tensor.name] for tensor in function.inputs))
     seconds = time.perf_counter() - started
     names = output_names(function, len(outputs))
     named = dict(zip(names, outputs, strict=True))

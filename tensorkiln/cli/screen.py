@@ -103,10 +103,10 @@ class Screen:
         if not isinstance(error, TensorkilnError):
             error = InternalError(f"{type(error).__name__}: {error}")
         fields = ("code", "message", "where", "hint")
-        said: dict[str, object] = {name: getattr(error, name) for name in fields}
+        document: dict[str, object] = {name: getattr(error, name) for name in fields}
         if isinstance(error, UnsupportedError):
-            said["issues"] = [issue.to_json() for issue in error.issues]
-        self._document = {"error": said}
+            document["issues"] = [issue.to_json() for issue in error.issues]
+        self._document = {"error": document}
 
     def write_document(self) -> None:
         """Write the document, if JSON was asked for."""
@@ -178,9 +178,9 @@ def _plain(value: Any) -> Any:
 def print_error(sentence: str, choice: str) -> None:
     """Print `kiln: error: ...` to standard error, in red up to and including `error:`."""
     sentence = escaped(sentence)
-    head, colon, rest = sentence.partition("error:")
+    head, colon, tail = sentence.partition("error:")
     if colon and wants_colour(sys.stderr, choice):
-        sentence = f"{_RED}{head}{colon}{_PLAIN}{rest}"
+        sentence = f"{_RED}{head}{colon}{_PLAIN}{tail}"
     write_styled(sys.stderr, f"{sentence}\n")
 
 
@@ -215,8 +215,8 @@ class _Watched:
         try:
             return self._stream.write(text)
         except UnicodeEncodeError:  # from names of files, and arguments of the command line
-            said = text.encode(self._stream.encoding, "backslashreplace")
-            return self._stream.write(said.decode(self._stream.encoding))
+            encoded = text.encode(self._stream.encoding, "backslashreplace")
+            return self._stream.write(encoded.decode(self._stream.encoding))
 
     def write_bytes(self, content: bytes | memoryview) -> None:
         """Write bytes to the stream's buffer; errors are treated as in `write`."""
@@ -288,8 +288,8 @@ def paint_table(text: str, *, head: bool) -> str:
     """Colour a piece of a table: bars yellow, and with `head` the first line bold."""
     if not head:
         return _PICTURE.sub(_in(_YELLOW), text)
-    first, end, rest = text.partition("\n")
-    return f"{_BOLD}{first}{_PLAIN}{end}{paint_table(rest, head=False)}"
+    first, end, body = text.partition("\n")
+    return f"{_BOLD}{first}{_PLAIN}{end}{paint_table(body, head=False)}"
 
 
 def paint_code(text: str) -> str:

@@ -28,23 +28,23 @@ def standard_input(args: argparse.Namespace, screen: Screen) -> Iterator[None]:
     Raises UserError: `conflict` if it is asked for twice, `missing-input` if it is a terminal, and
     with a hint what the command raises of weights in other files.
     """
-    asked = [name for name, value in vars(args).items() if value == Path(STDIO)]
+    names = [name for name, value in vars(args).items() if value == Path(STDIO)]
     arrays = [x for x in getattr(args, "input", ()) if x.rpartition("=")[2] == STDIO]
-    if len(asked) + len(arrays) > 1:
+    if len(names) + len(arrays) > 1:
         raise UserError("standard input (-) can be read only once", code="conflict")
-    if (asked or arrays) and sys.stdin.isatty():
+    if (names or arrays) and sys.stdin.isatty():
         raise UserError(
             "standard input is a terminal",
             code="missing-input",
             hint="kiln ... - < FILE, or the output of a program: ... | kiln ... -",
         )
-    if not asked:
+    if not names:
         yield
         return
     with private_temporary("kiln-stdin-") as folder:
         path = _written(Path(folder).resolve(), "" if args.command == "inspect" else ".onnx")
         screen.names[str(path)] = NAME
-        setattr(args, asked[0], path)
+        setattr(args, names[0], path)
         try:
             yield
         except UserError as error:

@@ -41,14 +41,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     text = args.tag or args.target
     text = None if text == "help" else text  # as for --target
     refuse_together({"--all": args.all, "a target": text})
-    found = [] if args.tag or text is None else _search(text)
+    tags = [] if args.tag or text is None else _search(text)
     if text is None:
         screen.answer(_listing, lambda: _listing_text(args.all))
-    elif found:
-        screen.answer(lambda: {"tags": _rows(found)}, lambda: _tags_text(found))
+    elif tags:
+        screen.answer(lambda: {"tags": _rows(tags)}, lambda: _tags_text(tags))
     else:
-        one = Target({"tag": args.tag}) if args.tag else Target(text)
-        screen.answer(lambda: _facts(one), lambda: _facts_text(one))
+        target = Target({"tag": args.tag}) if args.tag else Target(text)
+        screen.answer(lambda: _facts(target), lambda: _facts_text(target))
     return 0
 
 
@@ -76,12 +76,12 @@ def _listing_text(everything: bool) -> str:
     for isa in ISAS.values() if everything else ():
         parts += [f"processors of {isa.arch}", f"    {' '.join(isa.cpus)}"]
     parts += ["tags", _tags_text(TAGS.all())]
-    asked = [
+    usages = [
         ("kiln targets NAME", "explains native, a kind, a tag or JSON text"),
         ("kiln targets WORD", "searches the tags: graviton, cortex-m4"),
         ("kiln targets --all", "also lists options of kinds, and processors"),
     ]
-    return "\n".join([*parts, "more", columns(asked)])
+    return "\n".join([*parts, "more", columns(usages)])
 
 
 def _about(kind: Kind) -> str:

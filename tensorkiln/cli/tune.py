@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path,
         help="keep every measurement there; called again, the search goes on where it was",
     )
-    for name, what in (
+    for name, meaning in (
         ("executor", "compiles candidates, and measures them unless --measure-executor is given"),
         ("measure-executor", "measures them"),
     ):
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             metavar="WHERE",
             type=word,
-            help=f"what {what}: local, local:N, ray, ray:HOST:PORT, ray://HOST:PORT, dask or "
+            help=f"what {meaning}: local, local:N, ray, ray:HOST:PORT, ray://HOST:PORT, dask or "
             "dask://HOST:PORT; default: this machine, where one at a time is measured",
         )
     parser.add_argument(
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     model = plain_file(args.model)
     writable_parent(args.records)
-    known = read_records(args.records) if args.records.exists() else None
+    former_records = read_records(args.records) if args.records.exists() else None
     if args.journal is not None:
         writable_parent(args.journal)
     progress = stderr_progress(args.quiet)
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         measure=args.measure,
         search=args.search,
         journal=args.journal,
-        records=known,
+        records=former_records,
         sizes=sizes(args.dim, "--dim"),
         trials=args.trials,
         seed=args.seed,
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         externals=args.external,
         progress=progress,
     )
-    records = tuned.records if known is None else known.merge(tuned.records)
+    records = tuned.records if former_records is None else former_records.merge(tuned.records)
     records.write(args.records)
     screen.answer(
         lambda: {

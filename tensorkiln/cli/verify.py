@@ -71,11 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float64",
         help="the model's operators in float64 (default), or what ONNX Runtime computes",
     )
-    for name, what in (("rtol", "relative"), ("atol", "absolute")):
+    for name, kind in (("rtol", "relative"), ("atol", "absolute")):
         parser.add_argument(
             f"--{name}",
             type=option(number(0, 1e30)),
-            help=f"{what} tolerance, in the place of what rounding may do",
+            help=f"{kind} tolerance, in the place of what rounding may do",
         )
     parser.add_argument(
         "--output",
@@ -104,8 +104,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         compiled: Any = _compile(args, options)
         info = next((f.info for f in compiled.functions if f.info.name == args.function), None)
     else:
-        for name, given in (("--target", args.target), ("--precision", args.precision)):
-            refuse_together({"a library": subject, name: given})
+        for name, option_value in (("--target", args.target), ("--precision", args.precision)):
+            refuse_together({"a library": subject, name: option_value})
         if args.model is None:
             raise UserError(
                 "a library is compared with the model that it was made from",
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             )
         model, compiled = plain_file(args.model), subject
         info = graph_function(subject, args.function)
-    found = tk.verify(
+    verification = tk.verify(
         compiled,
         model,
         None if info is None else given_inputs(info, args),
@@ -125,8 +125,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         function=args.function,
         output=args.output,
     )
-    screen.answer(lambda: {"subject": subject, **found.to_json()}, lambda: str(found))
-    code: int = found.exit_code
+    screen.answer(lambda: {"subject": subject, **verification.to_json()}, lambda: str(verification))
+    code: int = verification.exit_code
     return code
 
 
@@ -134,7 +134,7 @@ def _compile(args: argparse.Namespace, options: dict[str, Any]) -> Executable:
     import tensorkiln as tk
 
     progress = stderr_progress(args.quiet)
-    made = tk.compile(
+    executable = tk.compile(
         tk.frontend.from_onnx(args.subject, **options),
         tk.Target(args.target or "native"),
         precision=args.precision,
@@ -142,4 +142,4 @@ def _compile(args: argparse.Namespace, options: dict[str, Any]) -> Executable:
         debug=True,
     )
     progress.finish()
-    return made
+    return executable
