@@ -28,8 +28,8 @@ def builtin_inspectors() -> list[Inspector]:
         make("prettyprint", text.show_json, suffix=".json", language="json"),
         make("source", text.show_source, suffix=".ll", language="llvm"),
         *(
-            make("source", text.show_source, suffix=suffix, language=how)
-            for how, suffixes in SOURCES.items()
+            make("source", text.show_source, suffix=suffix, language=language)
+            for language, suffixes in SOURCES.items()
             for suffix in suffixes.split()
         ),
         make("ll", llvm.show_ll, suffix=".bc", language="llvm", writes=".ll"),

@@ -50,7 +50,7 @@ def contents_of(subject: Subject) -> Contents:
         library = open_model_library(subject.path)
         if library.metadata is None:
             raise _nothing(subject, "an archive of another compiler")
-        own = tuple(
+        license_paths = tuple(
             path
             for row in library.metadata.licenses
             if row.component == "Tensorkiln"
@@ -58,7 +58,7 @@ def contents_of(subject: Subject) -> Contents:
         )
         models, made_by = library.metadata.modules, library.metadata.generator.version
         source = _source(subject.artifacts) if len(models) == 1 else None
-        return Contents(name, archive_components(models, own, made_by), source, digest)
+        return Contents(name, archive_components(models, license_paths, made_by), source, digest)
     objects = _objects(subject)
     metadata = next((m for m in map(_metadata, objects) if m is not None), None)
     if metadata is None and subject.kind in ("folder", "container", "tar"):
@@ -92,9 +92,9 @@ def _sha256(a: Artifact) -> str:
     return hashlib.sha256(a.view).hexdigest()
 
 
-def _nothing(subject: Subject, why: str) -> UserError:
+def _nothing(subject: Subject, reason: str) -> UserError:
     return UserError(
-        f"nothing says what {subject.path!r} embeds and needs: {why}",
+        f"nothing says what {subject.path!r} embeds and needs: {reason}",
         code="no-components",
         hint="libraries, artifacts and archives that this compiler made do",
     )

@@ -39,8 +39,10 @@ def show_metrics(artifacts: Sequence[Artifact]) -> Iterator[str]:
     Raises UserError (code `no-kernels`) where no table lists device functions."""
     tables = [a for a in artifacts if a.file_name.endswith(".json")]
     listed = [(a, device_functions_from(a.view, a.name)) for a in tables]
-    known = {a.target_key: found for a, found in listed if found is not None}
-    modules = [a for a in artifacts if a.file_name.endswith(".ptx") and a.target_key in known]
+    functions_of_key = {a.target_key: functions for a, functions in listed if functions is not None}
+    modules = [
+        a for a in artifacts if a.file_name.endswith(".ptx") and a.target_key in functions_of_key
+    ]
     if not modules:
         raise UserError(
             "no PTX here has a table of its device functions",
@@ -48,24 +50,26 @@ def show_metrics(artifacts: Sequence[Artifact]) -> Iterator[str]:
             hint="kernels.<arch>.ptx and kernels.fmap.json of one compile",
         )
     for k, module in enumerate(modules):
-        found = metrics_of(module.text())
-        yield f"{'' if k == 0 else chr(10)}# {module.name}, {found.arch or 'no architecture'}\n"
-        yield from metrics_table(found, known[module.target_key])
+        metrics = metrics_of(module.text())
+        yield f"{'' if k == 0 else chr(10)}# {module.name}, {metrics.arch or 'no architecture'}\n"
+        yield from metrics_table(metrics, functions_of_key[module.target_key])
 
 
-def metrics_table(found: ModuleMetrics, functions: Sequence[DeviceFunctionInfo]) -> Iterator[str]:
+def metrics_table(metrics: ModuleMetrics, functions: Sequence[DeviceFunctionInfo]) -> Iterator[str]:
     """Lines for the functions of a module: figures that are not known are `-`, and notes say
     why."""
-    names = [i for i in _INSTRUCTIONS if any(c[i] for c in found.instructions.values())]
+    names = [i for i in _INSTRUCTIONS if any(c[i] for c in metrics.instructions.values())]
     rows = []
     for f in functions:
-        k = found.kernels.get(f.name)
+        k = metrics.kernels.get(f.name)
         cells = [f.name, str(f.threads), str(f.shared_bytes)]
         cells += [str(k.registers), str(k.spills)] if k else ["-", "-"]
-        own = found.instructions.get(f.name, Counter())
-        rows.append([*cells, *_occupancy(found.arch, f, k), *(str(own[i] or "-") for i in names)])
+        counts = metrics.instructions.get(f.name, Counter())
+        rows.append(
+            [*cells, *_occupancy(metrics.arch, f, k), *(str(counts[i] or "-") for i in names)]
+        )
     yield from table_lines((*_HEAD, *names), rows, "lrrrrrrl" + "r" * len(names))
-    yield from (f"{note}\n" for note in found.notes)
+    yield from (f"{note}\n" for note in metrics.notes)
 
 
 def _occupancy(arch: str, f: DeviceFunctionInfo, k: KernelMetrics | None) -> list[str]:
@@ -73,10 +77,10 @@ def _occupancy(arch: str, f: DeviceFunctionInfo, k: KernelMetrics | None) -> lis
         return ["-", "-", "-"]
     try:
         shared = f.shared_bytes + k.shared_bytes
-        found = occupancy(arch, f.threads, k.registers, shared, k.barriers)
+        occupancy_of_sm = occupancy(arch, f.threads, k.registers, shared, k.barriers)
     except UserError:
         return ["-", "-", "-"]
-    return [str(found.blocks), f"{found.share:.0%}", found.limit]
+    return [str(occupancy_of_sm.blocks), f"{occupancy_of_sm.share:.0%}", occupancy_of_sm.limit]
 
 
 def metrics_of(ptx: str) -> ModuleMetrics:

@@ -31,38 +31,38 @@ def extract(
     reported to `warn` and left out. The folder is written atomically, and a former one replaced, as
     by `ArtifactSet.save`. Raises UserError as that does, and for an unknown inspector.
     """
-    wanted: list[tuple[str, Inspector, object]]
+    outputs: list[tuple[str, Inspector, object]]
     files = files_of(artifacts)
-    wanted = [(f"{a.name}{_writes(row)}", row, a) for a in files for row in inspectors.of(a)]
-    wanted += [
-        (f"{row.short_name}{_writes(row)}", row, found) for row, found in inspectors.groups(files)
+    outputs = [(f"{a.name}{_writes(row)}", row, a) for a in files for row in inspectors.of(a)]
+    outputs += [
+        (f"{row.short_name}{_writes(row)}", row, group) for row, group in inspectors.groups(files)
     ]
-    chosen = [w for w in wanted if (w[1].is_called(only) if only else w[1].writes)]
+    chosen = [w for w in outputs if (w[1].is_called(only) if only else w[1].writes)]
     if only and not chosen:
-        raise unknown_inspector(only, (row for _, row, _ in wanted), str(folder))
-    done = 0
+        raise unknown_inspector(only, (row for _, row, _ in outputs), str(folder))
+    count = 0
     with atomic_dir(folder, listed_artifacts) as temporary:
         artifacts.save(temporary)
-        for name, row, given in chosen:
+        for name, row, source in chosen:
             try:
-                _write(resolve_inside(temporary, name), row.pieces(given))
-                done += 1
+                _write(resolve_inside(temporary, name), row.pieces(source))
+                count += 1
             except UserError as error:
                 warn(f"{name} is left out: {error}")
         write_list(temporary, without=listed_artifacts(temporary))
-    return done
+    return count
 
 
 def _writes(row: Inspector) -> str:
     return row.writes or f".{row.name}.txt"
 
 
-def _write(file: Path, shown: Iterable[str]) -> None:
+def _write(file: Path, pieces: Iterable[str]) -> None:
     """Write the text to a new file; the file is removed again if the inspector raises UserError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(shown)
+            stream.writelines(pieces)
     except FileExistsError:
         raise UserError("an artifact has that name", code="name-clash") from None
     except UserError:

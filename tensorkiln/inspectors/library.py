@@ -93,18 +93,18 @@ def library_metadata(elf: Elf) -> Metadata:
         raise UserError(
             f"no {sections.METADATA} section: not a library made by kiln",
             code="bad-library",
-            where=elf.where,
+            where=elf.place,
         )
-    return Metadata.from_bytes(elf.content(section), f"{elf.where}:{sections.METADATA}")
+    return Metadata.from_bytes(elf.content(section), f"{elf.place}:{sections.METADATA}")
 
 
 def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[ObjectFunction]]:
     """The functions of each kernel in order of address, including its parallel bodies
     (`name.body0`). Empty for a stripped library, which has no symbols for them."""
-    known = {kernel.symbol for kernel in metadata.kernels}
-    found: dict[str, list[ObjectFunction]] = {}
+    symbols = {kernel.symbol for kernel in metadata.kernels}
+    functions: dict[str, list[ObjectFunction]] = {}
     for f in functions_of(elf):
         kernel = f.name.partition(".")[0]
-        if kernel in known:
-            found.setdefault(kernel, []).append(f)
-    return found
+        if kernel in symbols:
+            functions.setdefault(kernel, []).append(f)
+    return functions

@@ -37,36 +37,36 @@ def show_functions(artifact: Artifact) -> str:
     return _asked("functions", artifact)
 
 
-def _asked(what: str, artifact: Artifact) -> str:
+def _asked(form: str, artifact: Artifact) -> str:
     require_package("llvmlite", "reading LLVM's code")
-    command = python_command("tensorkiln.inspectors.llvm", what)
+    command = python_command("tensorkiln.inspectors.llvm", form)
 
     def bad(reason: str, hint: str = "") -> UserError:
         return UserError(reason, code="bad-llvm", where=artifact.name, hint=hint)
 
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=artifact.view, capture_output=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise bad(f"LLVM did not finish within {_SECONDS} s") from None
-    if done.returncode == 0:
-        return done.stdout.decode()
-    words = done.stderr.decode(errors="replace").strip()[-500:]
-    if done.returncode == 1:
+    if process.returncode == 0:
+        return process.stdout.decode()
+    words = process.stderr.decode(errors="replace").strip()[-500:]
+    if process.returncode == 1:
         raise bad(f"LLVM cannot read it: {words}", "--as hexdump shows any bytes")
-    raise bad(f"LLVM ended its process (status {done.returncode}): {words}", "it may be damaged")
+    raise bad(f"LLVM ended its process (status {process.returncode}): {words}", "it may be damaged")
 
 
-def _shown(data: bytes, what: str) -> str:
+def _shown(data: bytes, form: str) -> str:
     import llvmlite.binding as llvm
 
     is_bitcode = data.startswith(BITCODE)
     module = llvm.parse_bitcode(data) if is_bitcode else llvm.parse_assembly(data.decode())
     module.verify()
-    if what == "ll":
+    if form == "ll":
         return str(module)
-    if what == "functions":
+    if form == "functions":
         return "".join(_function_line(f) for f in module.functions)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -70,7 +70,7 @@ def functions_of(elf: Elf) -> tuple[ObjectFunction, ...]:
     for s in symbols:
         if s.is_defined and s.section < len(elf.sections) and elf.sections[s.section].is_code:
             placed.setdefault((s.section, s.address), s)
-    found = []
+    functions = []
     keys = sorted(placed)
     for i, (index, address) in enumerate(keys):
         section, s = elf.sections[index], placed[index, address]
@@ -83,10 +83,10 @@ def functions_of(elf: Elf) -> tuple[ObjectFunction, ...]:
             raise UserError(
                 f"function {s.name!r} lies outside section {section.name!r}",
                 code="bad-library",
-                where=elf.where,
+                where=elf.place,
             )
-        found.append(ObjectFunction(s.name, section, start, size))
-    return tuple(found)
+        functions.append(ObjectFunction(s.name, section, start, size))
+    return tuple(functions)
 
 
 def _opened(artifact: Artifact) -> tuple[Elf, tuple[ObjectFunction, ...]]:
@@ -123,11 +123,11 @@ def show_symbols(artifact: Artifact) -> Iterator[str]:
 
 def _symbol_row(elf: Elf, s: Symbol) -> tuple[str, ...]:
     kind = "function" if s.is_function else "data" if s.is_data else "-"
-    seen = "inside" if s.is_hidden or not s.is_global else "outside"
+    visibility = "inside" if s.is_hidden or not s.is_global else "outside"
     if not s.is_defined:
-        return "-", "-", kind, seen, "needed", s.name
+        return "-", "-", kind, visibility, "needed", s.name
     section = elf.sections[s.section].name if s.section < len(elf.sections) else "absolute"
-    return f"{s.address:x}", str(s.size), kind, seen, section, s.name
+    return f"{s.address:x}", str(s.size), kind, visibility, section, s.name
 
 
 def show_sections(artifact: Artifact) -> Iterator[str]:
@@ -160,27 +160,29 @@ def show_instructions(artifact: Artifact) -> Iterator[str]:
     engine = _engine(elf)
     if not functions:
         functions = tuple(ObjectFunction(s.name, s, 0, s.size) for s in elf.sections if s.is_code)
-    known = functions if not isinstance(artifact.content, LinkedCode) else functions_of(elf)
-    names = _Names(elf, known)
+    named_functions = (
+        functions if not isinstance(artifact.content, LinkedCode) else functions_of(elf)
+    )
+    names = _Names(elf, named_functions)
     yield f"# {artifact.name}: {elf.machine}, {sum(f.size for f in functions)} bytes of code\n"
     for f in functions:
         yield f"\n{f.name}:  # {f.size} bytes in {f.section.name}\n"
         code = code_of(elf, f)
-        for at in range(0, len(code), _MOST):
+        for start in range(0, len(code), _MOST):
             # An instruction across the end of a piece would be cut; no known function is that long.
-            piece = bytes(code[at : at + _MOST])
-            yield "".join(_lines(engine, piece, f.address + at, f.section, names))
+            piece = bytes(code[start : start + _MOST])
+            yield "".join(_lines(engine, piece, f.address + start, f.section, names))
 
 
 def _lines(
     engine: Any, code: bytes, address: int, section: Section, names: _Names
 ) -> Iterator[str]:
-    for at, size, word, operands in engine.disasm_lite(code, address):
-        note = names.relocated(section, at, size)
+    for position, size, word, operands in engine.disasm_lite(code, address):
+        note = names.relocated(section, position, size)
         target = _TARGET.match(operands)
         if not note and target:
             note = names.at(int(target[1], 16))
-        line = f"{at:8x}  {word:<12} {operands}".rstrip()
+        line = f"{position:8x}  {word:<12} {operands}".rstrip()
         yield f"{line}  # {note}\n" if note else f"{line}\n"
 
 
@@ -201,19 +203,19 @@ class _Names:
         distance = address - self._starts[i]
         return self._functions[i].name + (f"+{distance:x}" if distance else "")
 
-    def relocated(self, section: Section, at: int, size: int) -> str:
-        """The symbol and addend of the first relocation in the `size` bytes at `at`; empty if there
-        is none, and for linked files."""
+    def relocated(self, section: Section, offset: int, size: int) -> str:
+        """The symbol and addend of the first relocation in the `size` bytes at `offset`; empty if
+        there is none, and for linked files."""
         if not self._elf.relocatable:
             return ""
         if section.name not in self._relocations:
-            found = self._elf.relocations(section)
+            relocations = self._elf.relocations(section)
             self._relocations[section.name] = [
-                (r.offset, r.symbol + (f"{r.addend:+#x}" if r.addend else "")) for r in found
+                (r.offset, r.symbol + (f"{r.addend:+#x}" if r.addend else "")) for r in relocations
             ]
         rows = self._relocations[section.name]
-        i = bisect.bisect_left(rows, (at, ""))
-        return rows[i][1] if i < len(rows) and rows[i][0] < at + size else ""
+        i = bisect.bisect_left(rows, (offset, ""))
+        return rows[i][1] if i < len(rows) and rows[i][0] < offset + size else ""
 
 
 def _engine(elf: Elf) -> Any:
@@ -221,7 +223,7 @@ def _engine(elf: Elf) -> Any:
         import capstone
     except ImportError:
         otherwise = "look at symbols, sections or hexdump"
-        raise missing_package("capstone", "disassembly", otherwise, where=elf.where) from None
+        raise missing_package("capstone", "disassembly", otherwise, where=elf.place) from None
     machines = {
         "x86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
         "i386": (capstone.CS_ARCH_X86, capstone.CS_MODE_32),
@@ -237,7 +239,7 @@ def _engine(elf: Elf) -> Any:
         raise UserError(
             f"instructions of machine {elf.machine!r} are not known",
             code="unknown-machine",
-            where=elf.where,
+            where=elf.place,
             hint=f"known: {', '.join(machines)}",
         )
     engine = capstone.Cs(*machines[elf.machine])

@@ -86,27 +86,27 @@ class Inspector:
             and (self.suffix in ("", ANY) or artifact.file_name.lower().endswith(self.suffix))
         )
 
-    def pieces(self, given: object) -> Iterator[str]:
-        """Yield the text of `given`, an artifact or a sequence of them, piece by piece. Raises
+    def pieces(self, source: object) -> Iterator[str]:
+        """Yield the text of `source`, an artifact or a sequence of them, piece by piece. Raises
         UserError if `show` raises, or returns no text (code `bad-inspector`)."""
-        names = [given] if isinstance(given, Artifact | InMemoryArtifact) else given
+        names = [source] if isinstance(source, Artifact | InMemoryArtifact) else source
         shown_of = ", ".join(a.name for a in list(names)[:3])  # type: ignore[call-overload]
-        what = f"inspector {self.full_name} of {self.owner}, for {shown_of}"
-        with plugin(what):
-            shown: object = self.show(given)
-        if isinstance(shown, str):
-            yield shown
+        label = f"inspector {self.full_name} of {self.owner}, for {shown_of}"
+        with plugin(label):
+            text: object = self.show(source)
+        if isinstance(text, str):
+            yield text
             return
-        if not isinstance(shown, Iterable) or isinstance(shown, bytes):
-            raise bad_answer(what, shown, "text, or pieces of it", "bad-inspector")
-        pieces = iter(shown)
+        if not isinstance(text, Iterable) or isinstance(text, bytes):
+            raise bad_answer(label, text, "text, or pieces of it", "bad-inspector")
+        pieces = iter(text)
         while True:
-            with plugin(what):
+            with plugin(label):
                 piece: object = next(pieces, None)
             if piece is None:
                 return
             if not isinstance(piece, str):
-                raise bad_answer(what, piece, "pieces of text", "bad-inspector")
+                raise bad_answer(label, piece, "pieces of text", "bad-inspector")
             yield piece
 
     @property
@@ -129,22 +129,22 @@ class Inspectors:
         """Add all inspectors, or none if one is refused. Raises UserError: `bad-inspector` for
         missing, contradictory or malformed keys, `inspector-clash`, which names both owners, for a
         full name that is taken."""
-        known = {row.full_name: row for row in self._rows}
+        row_of_name = {row.full_name: row for row in self._rows}
         for row in rows:
             _check(row)
-            former = known.setdefault(row.full_name, row)
+            former = row_of_name.setdefault(row.full_name, row)
             if former is not row:
                 raise UserError(
                     f"{row.full_name} is registered already, by {former.owner}; now by {row.owner}",
                     code="inspector-clash",
                     hint="another name, or a code generator beside the suffix: that comes first",
                 )
-        self._rows = list(known.values())
+        self._rows = list(row_of_name.values())
 
     def of(self, artifact: Artifact | InMemoryArtifact) -> tuple[Inspector, ...]:
         """The inspectors of one artifact, its default first."""
-        found = [row for row in self._rows if not row.of_group and row.takes(artifact)]
-        return tuple(sorted(found, key=lambda row: row._rank))
+        rows = [row for row in self._rows if not row.of_group and row.takes(artifact)]
+        return tuple(sorted(rows, key=lambda row: row._rank))
 
     def groups(
         self, artifacts: Iterable[Artifact]
@@ -153,18 +153,20 @@ class Inspectors:
         that take none are left out."""
         artifacts = tuple(artifacts)
         loaders = dict.fromkeys(a.loader for a in artifacts if a.loader not in _FOR_PEOPLE)
-        rows = [one for row in self._rows if row.of_group for one in _for_each(row, loaders)]
-        pairs = [(one, tuple(a for a in artifacts if row.takes(a))) for row, one in rows]
-        return tuple((row, found) for row, found in pairs if found)
+        rows = [pair for row in self._rows if row.of_group for pair in _for_each(row, loaders)]
+        pairs = [
+            (inspector, tuple(a for a in artifacts if row.takes(a))) for row, inspector in rows
+        ]
+        return tuple((row, group) for row, group in pairs if group)
 
     def choose(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> Inspector:
         """The inspector of an artifact by any of its names; without a name, the default one. Raises
         UserError (code `unknown-inspector`) with the nearest name as a hint."""
-        found = self.of(artifact)
-        wanted = [row for row in found if not name or row.is_called(name)]
-        if not wanted:
-            raise unknown_inspector(name, found, f"artifact {artifact.name}")
-        return wanted[0]
+        rows = self.of(artifact)
+        candidates = [row for row in rows if not name or row.is_called(name)]
+        if not candidates:
+            raise unknown_inspector(name, rows, f"artifact {artifact.name}")
+        return candidates[0]
 
     def text(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> str:
         """The whole text that an inspector makes of an artifact. Raises what `choose` and
@@ -182,12 +184,12 @@ def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspecto
         yield row, replace(row, loader=loader, show=partial(row.show, loader=loader))
 
 
-def unknown_inspector(name: str, known: Iterable[Inspector], where: str) -> UserError:
-    """The error for a name that none of the inspectors in `known` has."""
-    names = list(dict.fromkeys(n for row in known for n in (row.name, row.short_name)))
-    short = ", ".join(dict.fromkeys(row.name for row in known))
+def unknown_inspector(name: str, inspectors: Iterable[Inspector], place: str) -> UserError:
+    """The error for a name that none of the `inspectors` has."""
+    names = list(dict.fromkeys(n for row in inspectors for n in (row.name, row.short_name)))
+    short = ", ".join(dict.fromkeys(row.name for row in inspectors))
     hint = nearest(name, names) or f"there is: {short or 'none'}"
-    return UserError(f"no inspector {name!r}", code="unknown-inspector", where=where, hint=hint)
+    return UserError(f"no inspector {name!r}", code="unknown-inspector", where=place, hint=hint)
 
 
 def make_inspector(
@@ -213,8 +215,8 @@ def make_inspector(
 
 def _check(row: Inspector) -> None:
     def bad(message: str, hint: str) -> UserError:
-        where = f"inspector {row.name!r} of {row.owner}"
-        return UserError(message, code="bad-inspector", where=where, hint=hint)
+        place = f"inspector {row.name!r} of {row.owner}"
+        return UserError(message, code="bad-inspector", where=place, hint=hint)
 
     if not _NAME.match(row.name):
         raise bad("its name is not valid", "small letters, digits and '-'")
@@ -224,9 +226,11 @@ def _check(row: Inspector) -> None:
         raise bad("it has a loader and another key", "one inspector for each")
     if not (row.suffix or row.codegen_id or row.loader):
         raise bad("it has no key", f"suffix, codegen_id or loader; suffix={ANY!r} for all")
-    for what, key in (("codegen_id", row.codegen_id), ("loader", row.loader)):
-        if key and key != (ANY if what == "loader" else "") and not _KEY.match(key):
-            raise bad(f"{what} {key!r} is not a plain name", "letters, digits, '_', '-', '.', '+'")
-    for what, key in (("suffix", row.suffix), ("writes", row.writes)):
+    for field_name, key in (("codegen_id", row.codegen_id), ("loader", row.loader)):
+        if key and key != (ANY if field_name == "loader" else "") and not _KEY.match(key):
+            raise bad(
+                f"{field_name} {key!r} is not a plain name", "letters, digits, '_', '-', '.', '+'"
+            )
+    for field_name, key in (("suffix", row.suffix), ("writes", row.writes)):
         if key and key != ANY and not _SUFFIX.match(key):
-            raise bad(f"{what} {key!r} is not a suffix", "such as '.json'")
+            raise bad(f"{field_name} {key!r} is not a suffix", "such as '.json'")

@@ -35,7 +35,7 @@ def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
     for artifact in artifacts:
         rows += [(size, name, artifact.name) for name, size in _code_of(artifact)]
     rows.sort(key=lambda row: (-row[0], row[1]))
-    texts = [("-" if size < 0 else str(size), name, where) for size, name, where in rows]
+    texts = [("-" if size < 0 else str(size), name, place) for size, name, place in rows]
     yield from table_lines(("bytes", "function", "artifact"), texts, "r")
 
 
@@ -61,28 +61,28 @@ def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str
     """
     lines = _signatures(artifacts, loader)
     if not lines:
-        others = dict.fromkeys(a.loader for a in artifacts)
-        known = [x for x in others if x != loader and _signatures(artifacts, x)]
+        loaders = dict.fromkeys(a.loader for a in artifacts)
+        listed_loaders = [x for x in loaders if x != loader and _signatures(artifacts, x)]
         raise UserError(
             f"nothing here says what functions loader {loader!r} has",
             code="no-signatures",
-            hint=f"known: those of {', '.join(known) or 'no loader'}; a .json artifact of loader "
-            f"{loader!r} with `functions`, as metadata lists them, would say it",
+            hint=f"known: those of {', '.join(listed_loaders) or 'no loader'}; a .json artifact of "
+            f"loader {loader!r} with `functions`, as metadata lists them, would say it",
         )
     yield from lines
 
 
 def _signatures(artifacts: Sequence[Artifact], loader: str) -> list[str]:
-    own = [a for a in artifacts if a.loader == loader]
-    said = list(filter(None, map(metadata_in, artifacts)))
+    loader_artifacts = [a for a in artifacts if a.loader == loader]
+    tables = list(filter(None, map(metadata_in, artifacts)))
     host = loader in _HOST
-    lines = [_kernel_line(k) for m in said for k in m.kernels if k.loader == (loader, "")[host]]
+    lines = [_kernel_line(k) for m in tables for k in m.kernels if k.loader == (loader, "")[host]]
     if host:
-        lines = [*(signature(f) for m in said for f in m.functions), *lines]
-        if not said:
-            lines = [f"kernel {name}" for a in own for name, _ in _code_of(a)]
+        lines = [*(signature(f) for m in tables for f in m.functions), *lines]
+        if not tables:
+            lines = [f"kernel {name}" for a in loader_artifacts for name, _ in _code_of(a)]
         return [f"{line}\n" for line in lines]
-    for a in own:
+    for a in loader_artifacts:
         if a.file_name.endswith(".json"):
             devices = device_functions_from(a.view, a.name)
             if devices is not None:
@@ -96,8 +96,8 @@ def _kernel_line(k: KernelInfo) -> str:
     if not k.loader:
         return f"kernel {k.symbol}  ({k.kernel_class or '-'})"
     f = FunctionInfo(k.symbol, "kernel", k.inputs, k.outputs)
-    where = f" on {k.target_key}" if k.target_key else ""
-    return f"{signature(f)}{where}  ({k.kernel_class or '-'})"
+    device_text = f" on {k.target_key}" if k.target_key else ""
+    return f"{signature(f)}{device_text}  ({k.kernel_class or '-'})"
 
 
 def _device_line(f: DeviceFunctionInfo) -> str:
@@ -115,7 +115,7 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
     if artifact.file_name.endswith(".o"):
         elf = elf_of(artifact.view, artifact.name)
         section = elf.section(METADATA)
-        return None if section is None else Metadata.from_bytes(elf.content(section), elf.where)
+        return None if section is None else Metadata.from_bytes(elf.content(section), elf.place)
     if not artifact.file_name.endswith("entry.c"):
         return None
     text = _TEXT.search(artifact.text())
@@ -133,7 +133,7 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
 def signature(f: FunctionInfo) -> str:
     """`graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch <= 8`."""
     inputs, outputs = (", ".join(_param(p, f.kind) for p in side) for side in (f.inputs, f.outputs))
-    sizes = [f"{name} >= {least}" for name, least in f.symbols.items() if least]
+    sizes = [f"{name} >= {lower}" for name, lower in f.symbols.items() if lower]
     tail = f"  where {', '.join([*sizes, *f.requires])}" if sizes or f.requires else ""
     return f"{f.kind} {f.name}({inputs})" + (f" -> {outputs}" if outputs else "") + tail
 

@@ -77,8 +77,8 @@ def open_subject(path: str | Path) -> Subject:
     if place.is_dir():
         return _folder(place)
     if not place.is_file():
-        what = "it is not a plain file" if place.exists() else "no such file"
-        raise UserError(f"cannot read {str(path)!r}: {what}", code="missing-file")
+        problem = "it is not a plain file" if place.exists() else "no such file"
+        raise UserError(f"cannot read {str(path)!r}: {problem}", code="missing-file")
     content = FileContent(place)
     with open_plain(place) as stream:
         head = stream.read(512)
@@ -87,8 +87,10 @@ def open_subject(path: str | Path) -> Subject:
         try:
             return Subject(str(path), "container", ArtifactSet.from_bytes(content.view), itself)
         except UserError as error:
-            where = str(path)
-            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
+            path_text = str(path)
+            raise UserError(
+                error.message, code=error.code, where=path_text, hint=error.hint
+            ) from None
     if head.startswith(b"\x7fELF"):
         return _elf(place, itself)
     if head.startswith(AR_MAGIC):
@@ -106,12 +108,12 @@ def _file_name(path: Path, head: bytes) -> str:
     it ends in `.o`, `.so` or `.bc`, which is appended if missing."""
     plain = re.sub(r"[\0-\x1f\ud800-\udfff]", "_", path.name.translate(_NOT_IN_NAMES))
     name = plain[-200:].rstrip(". ") or "file"
-    own: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
     if head.startswith(b"\x7fELF"):
-        own = (".o", ".so") if head[16:18] in (b"\1\0", b"\0\1") else (".so", ".o")
+        suffixes = (".o", ".so") if head[16:18] in (b"\1\0", b"\0\1") else (".so", ".o")
     elif head.startswith(BITCODE):
-        own = (".bc",)
-    return name if not own or name.lower().endswith(own) else name + own[0]
+        suffixes = (".bc",)
+    return name if not suffixes or name.lower().endswith(suffixes) else name + suffixes[0]
 
 
 # -- folders and archives ----------------------------------------------------------------------
@@ -135,31 +137,33 @@ def _model(path: Path) -> ArtifactSet:
     artifacts that it was exported with."""
     library = open_model_library(path)
     models = [] if library.metadata is None else [*library.models()]
-    own = load_model_library_format(path).plain if len(models) == 1 else ()
-    inside = tuple(f"{ARTIFACTS}/{name}/" for name in models) if own else ()
-    placed = {p.path for name in models for p in library.model(name).placed.values() if own}
-    others = (
+    model_artifacts = load_model_library_format(path).plain if len(models) == 1 else ()
+    inside = tuple(f"{ARTIFACTS}/{name}/" for name in models) if model_artifacts else ()
+    placed = {
+        p.path for name in models for p in library.model(name).placed.values() if model_artifacts
+    }
+    extra_files = (
         Artifact("model", "native", name, content)
         for name, content in sorted(library.files.items())
         if not name.startswith(inside) and name not in placed
     )
-    return ArtifactSet((*own, *others))
+    return ArtifactSet((*model_artifacts, *extra_files))
 
 
 def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:
     """The members of an archive as artifacts. Of several that have the same name, all but the first
     get a number: `a.o`, `a.2.o`."""
-    found: dict[str, Artifact] = {}
-    for given, offset, size in members:
-        stem, dot, suffix = given.removeprefix("./").rpartition(".")
-        name, k = given.removeprefix("./"), 1
-        while name.lower() in found:
+    artifacts: dict[str, Artifact] = {}
+    for member, offset, size in members:
+        stem, dot, suffix = member.removeprefix("./").rpartition(".")
+        name, k = member.removeprefix("./"), 1
+        while name.lower() in artifacts:
             k += 1
             name = f"{stem}.{k}{dot}{suffix}"
-        found[name.lower()] = Artifact(kind, "native", name, FileContent(path, offset, size))
-        if len(found) > _MOST_FILES:
+        artifacts[name.lower()] = Artifact(kind, "native", name, FileContent(path, offset, size))
+        if len(artifacts) > _MOST_FILES:
             raise UserError(f"more than {_MOST_FILES} files", code="bad-archive", where=str(path))
-    return ArtifactSet(tuple(found.values()))
+    return ArtifactSet(tuple(artifacts.values()))
 
 
 def _tar(path: Path) -> ArtifactSet:
@@ -167,24 +171,26 @@ def _tar(path: Path) -> ArtifactSet:
     the archive's regular files."""
     members = {name.removeprefix("./"): place for name, *place in tar_members(path)}
     if MANIFEST not in members:
-        return _members(path, "tar", ((name, at, size) for name, (at, size) in members.items()))
-    where = f"{path}: {MANIFEST}"
+        return _members(
+            path, "tar", ((name, offset, size) for name, (offset, size) in members.items())
+        )
+    label = f"{path}: {MANIFEST}"
     try:
-        rows, imports = read_manifest(FileContent(path, *members[MANIFEST]).view, where)
+        rows, imports = read_manifest(FileContent(path, *members[MANIFEST]).view, label)
     except UserError as error:
         message = f"cannot be read: {error.message}"
         raise UserError(message, code="bad-archive", where=error.where) from None
-    found = []
+    artifacts = []
     for row in rows:
         if row.name not in members:
-            raise UserError(f"{row.name!r} is not in the archive", code="bad-archive", where=where)
+            raise UserError(f"{row.name!r} is not in the archive", code="bad-archive", where=label)
         content = FileContent(path, *members[row.name])
         artifact = Artifact(row.codegen_id, row.loader, row.file_name, content, row.target_key)
         if artifact.sha256 != row.sha256:
-            raise UserError(f"{row.name!r} is not what was saved", code="bad-archive", where=where)
-        found.append(artifact)
-    with in_place(where):
-        return ArtifactSet(tuple(found), imports)
+            raise UserError(f"{row.name!r} is not what was saved", code="bad-archive", where=label)
+        artifacts.append(artifact)
+    with in_place(label):
+        return ArtifactSet(tuple(artifacts), imports)
 
 
 # -- libraries ---------------------------------------------------------------------------------
@@ -197,8 +203,8 @@ def _elf(path: Path, itself: Artifact) -> Subject:
         return Subject(str(path), "file", ArtifactSet((itself,)), itself)
     metadata = library_metadata(elf)
     raw = bytes(elf.content(section)).rstrip(b"\0")
-    lost: tuple[Absent, ...] = ()
-    found = [Artifact("host", "native", "metadata.json", raw)]
+    absent_weights: tuple[Absent, ...] = ()
+    files = [Artifact("host", "native", "metadata.json", raw)]
     if metadata.weights_bytes:
         weights = elf.section(sections.WEIGHTS)
         if weights is None or weights.size < metadata.weights_bytes or metadata.weights_bytes < 0:
@@ -206,24 +212,24 @@ def _elf(path: Path, itself: Artifact) -> Subject:
             raise UserError(message, code="bad-library", where=str(path))
         try:
             data = weights_content(path, weights, metadata.weights_bytes)
-            found.append(Artifact("host", "native", "weights.bin", data))
+            files.append(Artifact("host", "native", "weights.bin", data))
         except UserError as error:  # the rest can be inspected without the weights file beside it
-            lost = (Absent("host/weights.bin", metadata.weights_bytes, error.message),)
+            absent_weights = (Absent("host/weights.bin", metadata.weights_bytes, error.message),)
         if metadata.constants:
             text = TextContent(lambda: constants_text(metadata.constants))
-            found.append(Artifact("host", "text", "weights.json", text))
+            files.append(Artifact("host", "text", "weights.json", text))
     makers = {a.file_name.rpartition(".")[0]: a.codegen_id for a in metadata.artifacts}
     for symbol, functions in kernels_of(elf, metadata).items():
         code = LinkedCode(elf, functions)
-        found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
+        files.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
     is_embedded = elf.section(sections.ARTIFACTS)
     carried = ArtifactSet()
     if is_embedded is not None:
-        where = f"{path}:{sections.ARTIFACTS}"
-        carried = sections.carried_artifacts(elf.content(is_embedded), where)
-    artifacts = ArtifactSet((*found, *carried), carried.imports)
-    known: tuple[Artifact | Absent, ...] = (*files_of(artifacts), *lost)
-    absent = (*lost, *_absent(metadata.artifacts, known))
+        place = f"{path}:{sections.ARTIFACTS}"
+        carried = sections.carried_artifacts(elf.content(is_embedded), place)
+    artifacts = ArtifactSet((*files, *carried), carried.imports)
+    entries: tuple[Artifact | Absent, ...] = (*files_of(artifacts), *absent_weights)
+    absent = (*absent_weights, *_absent(metadata.artifacts, entries))
     return Subject(str(path), "library", artifacts, itself, absent)
 
 
@@ -238,12 +244,12 @@ def weights_content(path: Path, section: Section, size: int) -> FileContent:
 def _absent(
     infos: Iterable[ArtifactInfo], artifacts: Iterable[Artifact | Absent]
 ) -> tuple[Absent, ...]:
-    here = {a.name: a for a in artifacts}
-    found = []
+    artifact_of_name = {a.name: a for a in artifacts}
+    absent = []
     for info in infos:
         name = "/".join(p for p in (info.codegen_id, info.target_key, info.file_name) if p)
-        if name not in here:
+        if name not in artifact_of_name:
             code = f"{name.rpartition('.')[0]}.code"
-            reason = f"linked; its code is {code}" if code in here else "linked in"
-            found.append(Absent(name, info.size, reason))
-    return tuple(found)
+            reason = f"linked; its code is {code}" if code in artifact_of_name else "linked in"
+            absent.append(Absent(name, info.size, reason))
+    return tuple(absent)

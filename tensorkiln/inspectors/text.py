@@ -87,31 +87,31 @@ def show_source(artifact: Artifact) -> Iterator[str]:
 def show_bytes(artifact: Artifact) -> Iterator[str]:
     """Yield a hexdump, sixteen bytes per line: offset, hexadecimal, ASCII. After the first of
     several equal lines, the others are replaced by a single `*`."""
-    at, left, former, starred = 0, b"", b"", False
+    offset, tail, former, starred = 0, b"", b"", False
     piece: list[str] = []
     for chunk in artifact.chunks():
-        data = left + bytes(chunk)
+        data = tail + bytes(chunk)
         whole = len(data) // _WIDTH * _WIDTH
         for start in range(0, whole, _WIDTH):
             row = data[start : start + _WIDTH]
             if row != former:
-                piece.append(_bytes_line(at, row))
+                piece.append(_bytes_line(offset, row))
             elif not starred:
                 piece.append("*\n")
             starred = row == former
             former = row
-            at += _WIDTH
+            offset += _WIDTH
             if len(piece) >= _LINES:
                 yield "".join(piece)
                 piece = []
-        left = data[whole:]
-    if left:
-        piece.append(_bytes_line(at, left))
-    piece.append(f"{at + len(left):08x}\n")
+        tail = data[whole:]
+    if tail:
+        piece.append(_bytes_line(offset, tail))
+    piece.append(f"{offset + len(tail):08x}\n")
     yield "".join(piece)
 
 
-def _bytes_line(at: int, row: bytes) -> str:
+def _bytes_line(offset: int, row: bytes) -> str:
     first, second = row[:8].hex(" "), row[8:].hex(" ")
     letters = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
-    return f"{at:08x}  {first:<23}  {second:<23}  |{letters}|\n"
+    return f"{offset:08x}  {first:<23}  {second:<23}  |{letters}|\n"

@@ -69,28 +69,28 @@ class Weights:
             dtype = _dtype(row.dtype)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise self._bad(row, f"not a type that can be read: {error}") from None
-        found = PackedTensor(self._data.content, row.offset, dtype, shape, layout, row.shape)
-        if row.offset < 0 or row.offset + found.size > self._data.size:
-            raise self._bad(row, f"its {found.size} bytes lie outside the weights")
-        return found
+        tensor = PackedTensor(self._data.content, row.offset, dtype, shape, layout, row.shape)
+        if row.offset < 0 or row.offset + tensor.size > self._data.size:
+            raise self._bad(row, f"its {tensor.size} bytes lie outside the weights")
+        return tensor
 
     def statistics(self, row: ConstantInfo) -> Statistics:
         """Statistics of a constant, whose values are read piece by piece, twice. UserError (code
         `bad-metadata`) as `packed`, and if the layout does not have each element once."""
-        found = statistics(self.packed(row))
-        if found.count != math.prod(row.shape):
+        figures = statistics(self.packed(row))
+        if figures.count != math.prod(row.shape):
             raise self._bad(row, f"layout {row.layout!r} does not hold each element once")
-        return found
+        return figures
 
     def called(self, name: str) -> tuple[ConstantInfo, ...]:
         """The constants of that name. UserError (code `unknown-weight`), with the nearest name as a
         hint, if there are none."""
-        found = tuple(row for row in self.rows if row.name == name)
-        if not found:
+        constants = tuple(row for row in self.rows if row.name == name)
+        if not constants:
             names = [row.name for row in self.rows]
             hint = nearest(name, names) or "--as weights lists them"
             raise UserError(f"no weight {name!r}", code="unknown-weight", hint=hint)
-        return found
+        return constants
 
     def _bad(self, row: ConstantInfo, message: str) -> UserError:
         return UserError(message, code="bad-metadata", where=f"constant {row.name!r}")
@@ -102,8 +102,8 @@ def _dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)
 
 
@@ -128,11 +128,11 @@ class PackedTensor:
         """Yield the elements of the tensor as float64 arrays, in the order of memory, without
         padding."""
         pads = self.layout.pads([as_expr(n) for n in self.shape])
-        at = self.offset
+        offset = self.offset
         for first, sizes in _boxes(self.extents):
             count = math.prod(sizes)
-            read = content_part(self.content, at, count * self.dtype.itemsize)
-            at += count * self.dtype.itemsize
+            read = content_part(self.content, offset, count * self.dtype.itemsize)
+            offset += count * self.dtype.itemsize
             values = np.frombuffer(read, self.dtype)
             if pads:
                 inside = _inside(self.layout, self.shape, first, sizes)
@@ -148,21 +148,21 @@ def _boxes(extents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[in
     if not extents:
         yield (), ()
         return
-    cut = len(extents) - 1
-    while cut and math.prod(extents[cut:]) <= _ELEMENTS:
-        cut -= 1
-    inner = extents[cut + 1 :]
+    axis = len(extents) - 1
+    while axis and math.prod(extents[axis:]) <= _ELEMENTS:
+        axis -= 1
+    inner = extents[axis + 1 :]
     rows = max(1, _ELEMENTS // math.prod(inner))
-    for outer in np.ndindex(*extents[:cut]):
-        for row in range(0, extents[cut], rows):
-            count = min(rows, extents[cut] - row)
+    for outer in np.ndindex(*extents[:axis]):
+        for row in range(0, extents[axis], rows):
+            count = min(rows, extents[axis] - row)
             yield (*outer, row, *(0 for _ in inner)), (*(1 for _ in outer), count, *inner)
 
 
 @np.errstate(over="ignore")  # squares of very large numbers overflow: std is inf, as NumPy's is
 def statistics(packed: PackedTensor) -> Statistics:
     """The statistics of a tensor's elements, in constant memory."""
-    count = nans = infinities = seen = 0
+    count = nans = infinities = finite_count = 0
     low, high, mean, moment = np.inf, -np.inf, 0.0, 0.0
     for values in packed.pieces():
         count += values.size
@@ -174,18 +174,18 @@ def statistics(packed: PackedTensor) -> Statistics:
         low, high = min(low, float(finite.min())), max(high, float(finite.max()))
         # Mean and second moment of the union of two sets of values: Chan, Golub and LeVeque,
         # "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-        part, here = float(finite.mean()), finite.size
+        part, part_count = float(finite.mean()), finite.size
         moment += float(((finite - part) ** 2).sum())
-        moment += (part - mean) ** 2 * seen * here / (seen + here)
-        mean += (part - mean) * here / (seen + here)
-        seen += here
-    if not seen:
+        moment += (part - mean) ** 2 * finite_count * part_count / (finite_count + part_count)
+        mean += (part - mean) * part_count / (finite_count + part_count)
+        finite_count += part_count
+    if not finite_count:
         nan = float("nan")
         return Statistics(count, nans, infinities, nan, nan, nan, nan, (0,) * BINS)
     total = np.zeros(BINS, np.int64)
     for values in packed.pieces():
         total += _counts(values[np.isfinite(values)], low, high)
-    std = float(np.sqrt(moment / seen))
+    std = float(np.sqrt(moment / finite_count))
     return Statistics(count, nans, infinities, low, high, mean, std, tuple(total.tolist()))
 
 
@@ -196,8 +196,8 @@ def _counts(values: Array, low: float, high: float) -> Array:
         counts[BINS // 2] = values.size
         return counts
     # Halved first, as high - low may overflow float64.
-    at = (values / 2 - low / 2) / (high / 2 - low / 2) * BINS
-    return np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS)
+    positions = (values / 2 - low / 2) / (high / 2 - low / 2) * BINS
+    return np.bincount(np.clip(positions, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
 
 def _inside(
@@ -273,8 +273,8 @@ def _starts(s: Statistics) -> list[str]:
     """The start of each step of the histogram, with enough digits to distinguish neighbours."""
     step = s.high / BINS - s.low / BINS
     digits = 2 - math.floor(math.log10(step)) if step > 0 and math.isfinite(step) else -1
-    how = f".{digits}f" if 0 <= digits <= 8 else ".4g"
-    return [f"{s.low + i * step:{how}}" for i in range(BINS)]
+    form = f".{digits}f" if 0 <= digits <= 8 else ".4g"
+    return [f"{s.low + i * step:{form}}" for i in range(BINS)]
 
 
 def shape_text(shape: Sequence[int]) -> str:
