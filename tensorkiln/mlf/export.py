@@ -133,7 +133,7 @@ class _Parts:
 
 def _prepared(models: Sequence[CompiledModel]) -> list[_Parts]:
     names = Names("C")
-    seen: dict[str, int] = {}
+    index_of_name: dict[str, int] = {}
     for i, model in enumerate(models):
         if model.name != c_name(model.name):
             raise UserError(
@@ -141,7 +141,7 @@ def _prepared(models: Sequence[CompiledModel]) -> list[_Parts]:
                 code="bad-name",
                 hint=f"such as {c_name(model.name)!r}",
             )
-        first = seen.setdefault(model.name, i)
+        first = index_of_name.setdefault(model.name, i)
         if first != i:
             raise UserError(
                 f"models {first} and {i} are both named {model.name!r}",
@@ -185,8 +185,8 @@ def _kernel_symbols(model: CompiledModel) -> dict[str, str]:
     """Names of kernels to those that they get in the archive."""
     prefix = kernel_prefix(f"kiln_{model.name}")
     # Kernels of target c begin with the library's name already.
-    own = kernel_prefix(LinkPlan.of(model.artifacts).name)
-    return {k.symbol: prefix + k.symbol.removeprefix(own) for k in model.kernels}
+    model_prefix = kernel_prefix(LinkPlan.of(model.artifacts).name)
+    return {k.symbol: prefix + k.symbol.removeprefix(model_prefix) for k in model.kernels}
 
 
 def _require_plain(model: CompiledModel) -> None:
@@ -303,8 +303,8 @@ def _renamed(a: Artifact, symbols: Mapping[str, str]) -> str:
     if a.codegen_id == "c":
         words = re.compile(rf"\b({'|'.join(map(re.escape, symbols))})\b")
         return words.sub(lambda m: symbols[m[1]], a.text())
-    used = {old: new for old, new in symbols.items() if re.search(rf"\b{old}\b", a.text())}
-    defines = "".join(f"#define {old} {new}\n" for old, new in used.items())
+    renames = {old: new for old, new in symbols.items() if re.search(rf"\b{old}\b", a.text())}
+    defines = "".join(f"#define {old} {new}\n" for old, new in renames.items())
     return f"{defines}\n{a.text()}"
 
 
@@ -363,7 +363,7 @@ def _write_artifacts(parts: _Parts, folder: Path, constants: Constants) -> dict[
 def _kernels(parts: _Parts, folder: Path, paths: Sequence[str]) -> dict[str, Kernel]:
     """What metadata says of each kernel, by its name in the module."""
     mod = parts.model.module
-    own = {f.name for f in mod.kernels}
+    kernel_names = {f.name for f in mod.kernels}
     homes = dict(_definitions(parts, folder, paths))
     return {
         k.symbol: Kernel(
@@ -371,7 +371,7 @@ def _kernels(parts: _Parts, folder: Path, paths: Sequence[str]) -> dict[str, Ker
             kernel_class=k.kernel_class,
             nodes=k.nodes,
             path=homes.get(k.symbol, ""),
-            stack_buffers_bytes=stack_of(k.symbol, mod) if k.symbol in own else None,
+            stack_buffers_bytes=stack_of(k.symbol, mod) if k.symbol in kernel_names else None,
         )
         for k in parts.model.kernels
     }
@@ -420,7 +420,7 @@ def _function(parts: _Parts, interface: Interface, kernels: dict[str, Kernel]) -
     by_symbol = {k.symbol: k for k in kernels.values()}
     called = [by_symbol[c.symbol] for c in function.calls]
     stacks = [k.stack_buffers_bytes for k in called]
-    known = [size for size in stacks if size is not None]
+    stack_sizes = [size for size in stacks if size is not None]
     sizes = [m.size_bytes for m in interface.members]
     return Function(
         symbol=interface.run,
@@ -434,7 +434,9 @@ def _function(parts: _Parts, interface: Interface, kernels: dict[str, Kernel]) -
         io_size_bytes=sum(s for s in sizes if isinstance(s, int))
         if all(isinstance(s, int) for s in sizes)
         else " + ".join(map(str, sizes)),
-        stack_buffers_bytes=max(known, default=0) if len(known) == len(stacks) else None,
+        stack_buffers_bytes=max(stack_sizes, default=0)
+        if len(stack_sizes) == len(stacks)
+        else None,
         kernels=tuple(k.symbol for k in called),
     )
 

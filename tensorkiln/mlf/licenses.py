@@ -14,6 +14,6 @@ def licenses_of(models: Mapping[str, Model], paths: Sequence[str]) -> tuple[Lice
     """The licenses of the components that have files in the archive: Tensorkiln's own, and sources
     of dependencies. What a compile makes of a model, generated C and kernels, is its owner's, and
     has none."""
-    own = [f for f in (RUNTIME, TEMPLATES) if any(p.startswith(f"{f}/") for p in paths)]
-    found = archive_components(models, own, VERSION)
-    return tuple(License(c.license, c.name, "", c.files) for c in found if c.how == "embedded")
+    folders = [f for f in (RUNTIME, TEMPLATES) if any(p.startswith(f"{f}/") for p in paths)]
+    components = archive_components(models, folders, VERSION)
+    return tuple(License(c.license, c.name, "", c.files) for c in components if c.how == "embedded")

@@ -89,14 +89,14 @@ def _arrays(f: Function) -> Iterator[str]:
 
 def _pools(functions: Sequence[Function]) -> Iterator[str]:
     """Yield an array for each name of a pool, as large as the function that needs most of it."""
-    found: dict[str, list[Pool]] = {}
+    pools_of_name: dict[str, list[Pool]] = {}
     for f in functions:
         for pool in f.pools:
-            found.setdefault(pool.name, []).append(pool)
-    for name, pools in found.items():
-        most = max(_number(pool.size_bytes) for pool in pools)
+            pools_of_name.setdefault(pool.name, []).append(pool)
+    for name, pools in pools_of_name.items():
+        size = max(_number(pool.size_bytes) for pool in pools)
         align = max(pool.alignment for pool in pools)
-        yield f"static uint8_t pool_{name}[{max(most, 1)}] __attribute__((aligned({align})));"
+        yield f"static uint8_t pool_{name}[{max(size, 1)}] __attribute__((aligned({align})));"
 
 
 def _call(f: Function) -> Iterator[str]:

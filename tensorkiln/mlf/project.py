@@ -64,11 +64,11 @@ def new_project(archive: str | Path, folder: str | Path, template: str = "cmake"
         )
     name = c_name(Path(folder).name)
     files = project_files(kind, name, models)
-    with atomic_dir(folder) as made:
+    with atomic_dir(folder) as temporary:
         for path, text in files.items():
-            _write(made / path, text.encode())
-        _write_archive(library, made, kind)
-        write_list(made)
+            _write(temporary / path, text.encode())
+        _write_archive(library, temporary, kind)
+        write_list(temporary)
     return Path(folder)
 
 
@@ -85,13 +85,13 @@ def project_files(
         "HEADERS": ",".join(map(header_name, models.values())),
         **kind.values(model_dir, models),
     }
-    made = {
+    files = {
         path: _filled((_TEMPLATES / source).read_text(encoding="utf-8"), values)
         for path, source in kind.files.items()
     }
     if is_sized(models) or model_dir == _MODEL:
-        made[kind.program] = program_c(models, kind.main)
-    return made
+        files[kind.program] = program_c(models, kind.main)
+    return files
 
 
 def archive_templates(models: Mapping[str, Model]) -> dict[str, str]:
@@ -124,18 +124,18 @@ def _write_archive(library: ModelLibrary, folder: Path, kind: Template) -> None:
     _write(folder / "extras" / METADATA, content_view(library.content(METADATA)))
 
 
-def _check_names(models: Mapping[str, Model], where: str) -> None:
+def _check_names(models: Mapping[str, Model], place: str) -> None:
     """Refuse paths and arguments that a build file could take for more than one word."""
     for m in models.values():
         sources = [b.path for b in m.bundled.values()]
         for path in (m.header, *m.sources, *m.objects, *sources):
             if not _PLAIN.fullmatch(path):
                 message = f"{path!r:.300} is not a name for build files"
-                raise UserError(message, code="bad-metadata", where=where)
+                raise UserError(message, code="bad-metadata", where=place)
         for argument in m.libraries:
             if not _LIBRARY.fullmatch(argument):
                 message = f"library {argument!r:.300} is not a word for build files"
-                raise UserError(message, code="bad-metadata", where=where)
+                raise UserError(message, code="bad-metadata", where=place)
 
 
 def _needed(models: Mapping[str, Model]) -> list[ExternalDependency]:
@@ -152,8 +152,8 @@ def _sources_of(models: Mapping[str, Model]) -> dict[str, str]:
 
 
 def _cmake(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
-    here = _sources_of(models)
-    needs = [_cmake_dependency(d, here.get(d.short_name)) for d in _needed(models)]
+    sources = _sources_of(models)
+    needs = [_cmake_dependency(d, sources.get(d.short_name)) for d in _needed(models)]
     return {
         "LIBRARIES": "\n".join([*needs, *map(_cmake_library, models.values())]),
         "STACK": str(_stack(models)),
@@ -202,17 +202,17 @@ def _cmake_dependency(d: ExternalDependency, source: str | None) -> str:
     """CMake that stops with what to fetch, unless a folder or the system has the dependency. Where
     the archive has its `source`, that is the folder. What to link is built from the folder: by its
     CMakeLists.txt, or of its C files."""
-    here = f"${{MODEL_DIR}}/{source}" if source is not None else ""
+    default_folder = f"${{MODEL_DIR}}/{source}" if source is not None else ""
     name = _variable(d)
     version = f" {d.version_spec}" if d.version_spec else ""
-    what = _cmake_text(f"{d.short_name}{version}")
-    where = _cmake_text(f"{d.url_type} {d.url}")
+    title = _cmake_text(f"{d.short_name}{version}")
+    origin = _cmake_text(f"{d.url_type} {d.url}")
     target, folder = name.lower(), f"${{{name}_DIR}}"
     below = " ".join(f'"{folder}/{part}/*.c"' for part in _SOURCE_FOLDERS)
-    return f"""set({name}_DIR "{here}" CACHE PATH "{what}, {where}")
-option({name}_SYSTEM "the compiler and the linker find {what} by themselves" OFF)
+    return f"""set({name}_DIR "{default_folder}" CACHE PATH "{title}, {origin}")
+option({name}_SYSTEM "the compiler and the linker find {title} by themselves" OFF)
 if(NOT {name}_SYSTEM AND NOT IS_DIRECTORY "{folder}")
-    message(FATAL_ERROR "the model needs {what}: fetch {where} and name its folder, \
+    message(FATAL_ERROR "the model needs {title}: fetch {origin} and name its folder, \
 -D{name}_DIR=...; or say that the system has it, -D{name}_SYSTEM=ON")
 endif()
 if({name}_DIR)
@@ -229,7 +229,7 @@ elseif(EXISTS "{folder}/CMakeLists.txt")
         endif()
     endforeach()
     if(NOT DEFINED {name}_LIBRARY)
-        message(FATAL_ERROR "which target of its CMakeLists.txt is {what}: -D{name}_LIBRARY=...; \
+        message(FATAL_ERROR "which target of its CMakeLists.txt is {title}: -D{name}_LIBRARY=...; \
 or a file or flag to link")
     endif()
 elseif(NOT DEFINED {name}_LIBRARY)
@@ -240,7 +240,7 @@ elseif(NOT DEFINED {name}_LIBRARY)
         target_include_directories({target} PUBLIC ${{{name}_INCLUDE}})
         set({name}_LIBRARY {target})
     else()
-        message(WARNING "{folder} has nothing to build: if {what} is more than headers, \
+        message(WARNING "{folder} has nothing to build: if {title} is more than headers, \
 -D{name}_LIBRARY=... names what to link")
     endif()
 endif()"""
@@ -267,12 +267,12 @@ def _platformio(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
     flags += [f"    {argument}" for m in models.values() for argument in m.libraries]
     sources = [f"    +<../{model_dir}/{path}>" for m in models.values() for path in m.sources]
     needs = []
-    here = _sources_of(models)
+    source_of_name = _sources_of(models)
     for d in _needed(models):
-        if d.short_name not in here:
+        if d.short_name not in source_of_name:
             needs.append(f"; The model needs {_line(str(d))}: name it in lib_deps.")
             continue
-        path = f"{model_dir}/{here[d.short_name]}"
+        path = f"{model_dir}/{source_of_name[d.short_name]}"
         needs.append(f"; The model needs {_line(str(d))}, which is in {path}.")
         flags += [f"    -I{path}{part}" for part in ("", "/Include", "/include")]
         sources += [f"    +<../{path}/{part}*.c>" for part in ("", "src/**/", "Source/**/")]

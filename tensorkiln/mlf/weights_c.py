@@ -51,12 +51,12 @@ const uint32_t {name}[] = {{
 
 def _lines(weights: Content) -> Iterator[tuple[int, ...]]:
     """Yield the words of each line; the last is padded with zero bytes to a whole word."""
-    left = b""
+    tail = b""
     for chunk in content_chunks(weights):
-        data = left + bytes(chunk)
+        data = tail + bytes(chunk)
         whole = len(data) // (4 * _WORDS) * 4 * _WORDS
         yield from struct.iter_unpack(f"<{_WORDS}I", data[:whole])
-        left = data[whole:]
-    if left:
-        left += bytes(-len(left) % 4)
-        yield struct.unpack(f"<{len(left) // 4}I", left)
+        tail = data[whole:]
+    if tail:
+        tail += bytes(-len(tail) % 4)
+        yield struct.unpack(f"<{len(tail) // 4}I", tail)
