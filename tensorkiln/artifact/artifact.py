@@ -41,15 +41,15 @@ class Later(ABC):
         """All bytes in one contiguous view."""
         return memoryview(b"".join(self.chunks()))
 
-    def part(self, at: int, size: int) -> memoryview:
-        """Return `size` bytes from byte `at` on."""
-        return self.view[at : at + size]
+    def part(self, offset: int, size: int) -> memoryview:
+        """Return `size` bytes from byte `offset` on."""
+        return self.view[offset : offset + size]
 
-    def write(self, file: int, at: int) -> None:
-        """Write all bytes to an open file descriptor from byte `at` on."""
+    def write(self, file: int, offset: int) -> None:
+        """Write all bytes to an open file descriptor from byte `offset` on."""
         for chunk in self.chunks():
-            write_at(file, chunk, at)
-            at += len(chunk)
+            write_at(file, chunk, offset)
+            offset += len(chunk)
 
 
 class FileContent(Later):
@@ -64,17 +64,17 @@ class FileContent(Later):
         self.path = plain_path(path)
         self.offset = offset
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError as error:
             raise UserError(
                 f"cannot read {str(path)!r}: {error.strerror}", code="missing-file"
             ) from error
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block for ever
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could block for ever
             raise UserError(
                 f"cannot read {str(path)!r}: it is not a plain file", code="missing-file"
             )
-        self.state = file_state(found)
-        available = found.st_size - offset
+        self.state = file_state(status)
+        available = status.st_size - offset
         self.size = available if size is None else size
         if offset < 0 or self.size < 0 or self.size > available:
             raise UserError(
@@ -103,19 +103,19 @@ class FileContent(Later):
         large map would keep all its pages in memory."""
         with self._open() as stream:
             stream.seek(self.offset)
-            left = self.size
-            while left:
-                piece = stream.read(min(_PIECE, left))
+            remaining = self.size
+            while remaining:
+                piece = stream.read(min(_PIECE, remaining))
                 if not piece:
                     raise UserError(f"{str(self.path)!r} became shorter", code="truncated")
-                left -= len(piece)
+                remaining -= len(piece)
                 yield memoryview(piece)
 
-    def part(self, at: int, size: int) -> memoryview:
-        """Return `size` bytes from byte `at` on, read rather than mapped."""
+    def part(self, offset: int, size: int) -> memoryview:
+        """Return `size` bytes from byte `offset` on, read rather than mapped."""
         with self._open() as stream:
-            stream.seek(self.offset + at)
-            piece = stream.read(min(size, self.size - at))
+            stream.seek(self.offset + offset)
+            piece = stream.read(min(size, self.size - offset))
         if len(piece) < size:
             raise UserError(f"{str(self.path)!r} became shorter", code="truncated")
         return memoryview(piece)
@@ -162,10 +162,10 @@ class CheckedContent(Later):
                 f"{str(self.file.path)!r} was changed since it was checked", code="changed-file"
             )
 
-    def part(self, at: int, size: int) -> memoryview:
-        """Return `size` bytes from byte `at` on, without the hash check: only that the file was
+    def part(self, offset: int, size: int) -> memoryview:
+        """Return `size` bytes from byte `offset` on, without the hash check: only that the file was
         not replaced or written to."""
-        return self.file.part(at, size)
+        return self.file.part(offset, size)
 
     def __reduce__(self) -> tuple[type[CheckedContent], tuple[FileContent, str]]:
         return CheckedContent, (self.file, self._sha256)
@@ -204,11 +204,11 @@ def content_view(content: Content) -> memoryview:
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
 
 
-def content_part(content: Content, at: int, size: int) -> memoryview:
-    """Return `size` bytes of it from byte `at` on; of a file only these are read."""
+def content_part(content: Content, offset: int, size: int) -> memoryview:
+    """Return `size` bytes of it from byte `offset` on; of a file only these are read."""
     if isinstance(content, Later):
-        return content.part(at, size)
-    return content_view(content)[at : at + size]
+        return content.part(offset, size)
+    return content_view(content)[offset : offset + size]
 
 
 def content_size(content: Content) -> int:
@@ -226,13 +226,13 @@ def content_chunks(content: Content) -> Iterator[memoryview]:
         yield view[start : start + _CHUNK]
 
 
-def write_content(content: Content, file: int, at: int) -> None:
-    """Write all of it to an open file descriptor, from byte `at` on; the file must hold zeros
+def write_content(content: Content, file: int, offset: int) -> None:
+    """Write all of it to an open file descriptor, from byte `offset` on; the file must hold zeros
     there."""
     if isinstance(content, Later):
-        content.write(file, at)
+        content.write(file, offset)
     else:
-        write_at(file, content_view(content), at)
+        write_at(file, content_view(content), offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -398,17 +398,17 @@ def _path(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _check_name(text: str, what: str, *, nested: bool) -> None:
+def _check_name(text: str, label: str, *, nested: bool) -> None:
     """Raise UserError unless `text` is a plain name (printable, without slashes, backslashes and
     characters that Windows reserves), or with `nested` a relative path of plain names."""
-    require(text, str, what)
+    require(text, str, label)
     parts = text.split("/") if nested else [text]
     for part in parts:
         odd = any(not c.isprintable() or c in _RESERVED for c in part)
         odd = odd or "\\" in part or "/" in part
         if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part.encode()) > 255:
             raise UserError(
-                f"{what} {text!r} is not a plain {'relative path' if nested else 'name'}",
+                f"{label} {text!r} is not a plain {'relative path' if nested else 'name'}",
                 code="bad-artifact",
                 hint="letters, digits, '_', '-', '.'",
             )

@@ -58,11 +58,11 @@ class ArtifactSet:
         """Check that names are unique, ignoring case as some file systems do, and the imports."""
         require(self.artifacts, Iterable, "artifacts")
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
-        seen: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
+        artifact_of_name: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
         for index, artifact in enumerate(self.artifacts):
             require(artifact, (Artifact, InMemoryArtifact), f"artifacts[{index}]")
             key = (artifact.codegen_id, artifact.name.lower())
-            former = seen.setdefault(key, artifact)
+            former = artifact_of_name.setdefault(key, artifact)
             if former is not artifact:
                 raise UserError(
                     f"two artifacts are named {artifact.name!r}: one made for "
@@ -91,9 +91,9 @@ class ArtifactSet:
         for artifact in self.artifacts:
             if artifact.name == name:
                 return _plain(artifact)
-        found = [artifact for artifact in self.artifacts if artifact.file_name == name]
-        if len(found) == 1:
-            return _plain(found[0])
+        matches = [artifact for artifact in self.artifacts if artifact.file_name == name]
+        if len(matches) == 1:
+            return _plain(matches[0])
         hint = nearest(name, [artifact.name for artifact in self.artifacts])
         raise UserError(f"no artifact {name!r}", code="unknown-artifact", hint=hint)
 
@@ -194,14 +194,14 @@ class ArtifactSet:
         a link out of the folder (`unsafe-path`), or an invalid name (`bad-artifact`).
         """
         root = plain_path(folder)
-        where = str(root / MANIFEST)
+        place = str(root / MANIFEST)
         try:
             data = FileContent(root / MANIFEST).view
         except UserError as error:
             message = f"no artifacts here: {error.message}"
-            raise UserError(message, code=error.code, where=where) from error
-        rows, imports = read_manifest(data, where, edited=edited)
-        found, room = list[Artifact](), _ALL_IN_MEMORY
+            raise UserError(message, code=error.code, where=place) from error
+        rows, imports = read_manifest(data, place, edited=edited)
+        artifacts, room = list[Artifact](), _ALL_IN_MEMORY
         for index, row in enumerate(rows):
             file = content_inside(root, row.name)
             content, digest = read_once(file, min(_IN_MEMORY, room))
@@ -210,13 +210,13 @@ class ArtifactSet:
                 raise UserError(
                     f"{row.name!r} is not the file that was saved (size or hash differ)",
                     code="bad-container",
-                    where=f"{where}: artifact {index}",
+                    where=f"{place}: artifact {index}",
                     hint="load(folder, edited=True) takes files as they are",
                 )
             names = row.codegen_id, row.loader, row.file_name
-            found.append(Artifact(*names, content, row.target_key))
-        with in_place(where):
-            return cls(tuple(found), imports)
+            artifacts.append(Artifact(*names, content, row.target_key))
+        with in_place(place):
+            return cls(tuple(artifacts), imports)
 
     # -- bytes -----------------------------------------------------------------------------------
 
@@ -284,14 +284,14 @@ class ArtifactSet:
         for node in nodes:
             groups.append(LoaderGroup(node.key, *{f.target_key for f in node.files}))
             for f in node.files:
-                made = Artifact(f.codegen_id, node.key, f.file_name, f.content, f.target_key)
-                if placed.setdefault(f.position, made) is not made:
+                artifact = Artifact(f.codegen_id, node.key, f.file_name, f.content, f.target_key)
+                if placed.setdefault(f.position, artifact) is not artifact:
                     raise UserError(f"two artifacts at place {f.position}", code="bad-container")
         if len(set(groups)) != len(groups):
             raise UserError("two nodes of one loader and target key", code="bad-container")
-        gone = {g for g, n in zip(groups, nodes, strict=True) if not n.files}
+        empty_groups = {g for g, n in zip(groups, nodes, strict=True) if not n.files}
         pairs = [(groups[i], groups[c]) for i, n in enumerate(nodes) if i for c in n.children]
-        pairs = [(a, b) for a, b in pairs if a not in gone and b not in gone]
+        pairs = [(a, b) for a, b in pairs if a not in empty_groups and b not in empty_groups]
         return cls(tuple(placed[i] for i in sorted(placed)), tuple(pairs))
 
 
@@ -327,15 +327,15 @@ def _group(group: LoaderGroup | str) -> LoaderGroup:
 
 
 @contextmanager
-def in_place(where: str) -> Iterator[None]:
+def in_place(place: str) -> Iterator[None]:
     """Turn a UserError about a set that was just read into one (code `bad-container`) that names
-    the file `where` it was read from."""
+    the `place` that it was read from."""
     try:
         yield
     except UserError as error:
         if error.where and error.code in ("bad-container", "container-version"):
             raise
-        raise UserError(error.message, code="bad-container", where=where) from error
+        raise UserError(error.message, code="bad-container", where=place) from error
 
 
 def _check_imports(artifacts: ArtifactSet) -> None:
@@ -355,26 +355,28 @@ def _check_imports(artifacts: ArtifactSet) -> None:
                     hint=near,
                 )
         below.setdefault(above, []).append(imported)
-    done: set[LoaderGroup] = set()
+    checked_groups: set[LoaderGroup] = set()
     for start in below:
-        _walk_imports(start, below, done)
+        _walk_imports(start, below, checked_groups)
 
 
 def _walk_imports(
-    start: LoaderGroup, below: Mapping[LoaderGroup, Sequence[LoaderGroup]], done: set[LoaderGroup]
+    start: LoaderGroup,
+    below: Mapping[LoaderGroup, Sequence[LoaderGroup]],
+    checked_groups: set[LoaderGroup],
 ) -> None:
     """Search for a cycle below `start`, depth first with an explicit stack: a file may hold a chain
     of imports longer than Python's recursion limit."""
-    open_groups, way = {start}, [(start, iter(below.get(start, ())))]
-    while way:
-        group, rest = way[-1]
-        following = next(rest, None)
+    open_groups, stack = {start}, [(start, iter(below.get(start, ())))]
+    while stack:
+        group, successors = stack[-1]
+        following = next(successors, None)
         if following is None:
             open_groups.discard(group)
-            done.add(group)
-            way.pop()
+            checked_groups.add(group)
+            stack.pop()
         elif following in open_groups:
             raise UserError(f"the imports of group {following} lead back to it", code="bad-imports")
-        elif following not in done:
+        elif following not in checked_groups:
             open_groups.add(following)
-            way.append((following, iter(below.get(following, ()))))
+            stack.append((following, iter(below.get(following, ()))))

@@ -69,17 +69,18 @@ def with_sources(artifacts: ArtifactSet, sources: Sequence[BundledSource]) -> Ar
 
 
 def _source(d: ExternalDependency, place: Path) -> BundledSource:
-    where = d.short_name
+    folder = d.short_name
     if not place.is_dir():
-        file = Artifact(_FOLDER, "text", f"{where}/{place.name}", FileContent(place))
-        found = file.sha256
-        if d.sha256 and found != d.sha256:
+        file = Artifact(_FOLDER, "text", f"{folder}/{place.name}", FileContent(place))
+        file_digest = file.sha256
+        if d.sha256 and file_digest != d.sha256:
             raise UserError(
-                f"{str(place)!r} has SHA-256 {found}, dependency {d.short_name!r} is {d.sha256}",
+                f"{str(place)!r} has SHA-256 {file_digest}, dependency "
+                f"{d.short_name!r} is {d.sha256}",
                 code="wrong-hash",
                 where="bundle",
             )
-        return BundledSource(d.short_name, file.name, found, (file,))
+        return BundledSource(d.short_name, file.name, file_digest, (file,))
     if d.sha256:
         raise UserError(
             f"dependency {d.short_name!r} is a file with SHA-256 {d.sha256}, {str(place)!r} is a "
@@ -91,10 +92,10 @@ def _source(d: ExternalDependency, place: Path) -> BundledSource:
     files = sorted(_files(place, place), key=lambda pair: pair[0].encode())
     if not files:
         raise UserError(f"bundle: {str(place)!r} has no files", code="bad-bundle")
-    made = [Artifact(_FOLDER, "text", f"{where}/{n}", FileContent(p)) for n, p in files]
-    lines = [f"{a.sha256}  {n}\n" for a, (n, _) in zip(made, files, strict=True)]
+    artifacts = [Artifact(_FOLDER, "text", f"{folder}/{n}", FileContent(p)) for n, p in files]
+    lines = [f"{a.sha256}  {n}\n" for a, (n, _) in zip(artifacts, files, strict=True)]
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-    return BundledSource(d.short_name, f"{_FOLDER}/{where}", digest, tuple(made))
+    return BundledSource(d.short_name, f"{_FOLDER}/{folder}", digest, tuple(artifacts))
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:

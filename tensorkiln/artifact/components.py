@@ -78,25 +78,25 @@ def components(metadata: Metadata, objects: Sequence[Elf] = ()) -> tuple[Compone
     Raises UserError (code `bad-library`) for damaged objects.
     """
     linked = _Linked(objects)
-    found = [_runtime(metadata, linked)]
+    rows = [_runtime(metadata, linked)]
     if objects:
         system, foreign = linked.divided()
         if system or any(name in _GLIBC_FILES for name in linked.needed):
-            found.append(_glibc(linked, system))
-        found += _compiler(linked)
+            rows.append(_glibc(linked, system))
+        rows += _compiler(linked)
     else:
         foreign = ()
-        why = "the C runtime: memory, threads, files"
-        found.append(Component("glibc", ">=2.17", _GLIBC_LICENSE, "linked", why))
+        reason = "the C runtime: memory, threads, files"
+        rows.append(Component("glibc", ">=2.17", _GLIBC_LICENSE, "linked", reason))
     kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
     for name, file, license_ in (DRIVERS[kind] for kind in kinds if kind in DRIVERS):
-        found.append(Component(name, "", license_, "opened", "code for devices", (file,)))
-    found += _dependencies(metadata, linked, foreign)
-    known = {file for c in found for file in c.files}
+        rows.append(Component(name, "", license_, "opened", "code for devices", (file,)))
+    rows += _dependencies(metadata, linked, foreign)
+    named_files = {file for c in rows for file in c.files}
     for file in linked.needed:
-        if file not in known and file not in _GLIBC_FILES:
-            found.append(_unknown(file, foreign))
-    return tuple(sorted(found, key=lambda c: (_ORDER.index(c.how), c.name)))
+        if file not in named_files and file not in _GLIBC_FILES:
+            rows.append(_unknown(file, foreign))
+    return tuple(sorted(rows, key=lambda c: (_ORDER.index(c.how), c.name)))
 
 
 _ORDER = ("embedded", "linked", "opened", "host", "build")
@@ -122,13 +122,13 @@ class _Linked:
                 elif section is not None:
                     names += bytes(elf.content(section))
         self.undefined = tuple(n for n in undefined if n not in self.symbols)
-        found = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
-        self.glibc = ".".join(map(str, max(found))) if found else "2.17"
+        versions = [tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_(\d+\.\d+)", names)]
+        self.glibc = ".".join(map(str, max(versions))) if versions else "2.17"
 
     def divided(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The undefined symbols of the C library, and those of others."""
-        others = [n for n in self.needed if n not in _GLIBC_FILES]
-        if self.is_shared and not others:  # whatever the caller's linker found there
+        libraries = [n for n in self.needed if n not in _GLIBC_FILES]
+        if self.is_shared and not libraries:  # whatever the caller's linker found there
             return self.undefined, ()
         system = tuple(n for n in self.undefined if n in SYSTEM_SYMBOLS)
         return system, tuple(n for n in self.undefined if n not in SYSTEM_SYMBOLS)
@@ -139,39 +139,39 @@ def _runtime(metadata: Metadata, linked: _Linked) -> Component:
     kinds = dict.fromkeys(d.kind for d in metadata.devices if d.number)
     if kinds:
         parts += ["crt/device", *(f"crt/{kind}" for kind in kinds)]
-    why = "kiln_call, kiln_open, ...: calls, tensors, threads"
+    reason = "kiln_call, kiln_open, ...: calls, tensors, threads"
     version = metadata.compiler_version
-    return Component(RUNTIME, version, RUNTIME_LICENSE, "embedded", why, tuple(parts))
+    return Component(RUNTIME, version, RUNTIME_LICENSE, "embedded", reason, tuple(parts))
 
 
 def archive_components(
-    models: Mapping[str, Model], own: Sequence[str], version: str
+    models: Mapping[str, Model], own_files: Sequence[str], version: str
 ) -> tuple[Component, ...]:
     """The components of an archive in Model Library Format, sorted by how and name: Tensorkiln's
-    own files (paths `own`), what the objects need of the C library, and the dependencies, embedded
-    where their sources are in the archive. The program that is built of it links the rest."""
-    found = dict[str, Component]()
-    if own:
-        why = "headers and templates of projects"
-        found["Tensorkiln"] = Component(
-            "Tensorkiln", version, RUNTIME_LICENSE, "embedded", why, tuple(own)
+    files (paths `own_files`), what the objects need of the C library, and the dependencies,
+    embedded where their sources are in the archive. The program links the rest."""
+    component_of_name = dict[str, Component]()
+    if own_files:
+        reason = "headers and templates of projects"
+        component_of_name["Tensorkiln"] = Component(
+            "Tensorkiln", version, RUNTIME_LICENSE, "embedded", reason, tuple(own_files)
         )
     needed = sorted({name for m in models.values() for name in m.undefined_symbols})
     system = [name for name in needed if name in SYSTEM_SYMBOLS]
     if system:
-        found["libc"] = Component("libc", "", UNSTATED, "linked", _listed(system))
+        component_of_name["libc"] = Component("libc", "", UNSTATED, "linked", _listed(system))
     for model in models.values():
         for d in model.external_dependencies:
             bundled = model.bundled.get(d.short_name)
-            how = "build" if d.build_time else "linked"
-            files, why = d.libraries, f"model {model.model_name}"
+            kind = "build" if d.build_time else "linked"
+            files, reason = d.libraries, f"model {model.model_name}"
             if bundled is not None:
-                how, files = "embedded", (bundled.path,)
-            found.setdefault(
+                kind, files = "embedded", (bundled.path,)
+            component_of_name.setdefault(
                 d.short_name,
-                Component(d.short_name, d.version_spec, d.license, how, why, files, d.url),
+                Component(d.short_name, d.version_spec, d.license, kind, reason, files, d.url),
             )
-    return tuple(sorted(found.values(), key=lambda c: (_ORDER.index(c.how), c.name)))
+    return tuple(sorted(component_of_name.values(), key=lambda c: (_ORDER.index(c.how), c.name)))
 
 
 def _glibc(linked: _Linked, symbols: Sequence[str]) -> Component:
@@ -188,11 +188,11 @@ def _compiler(linked: _Linked) -> Iterable[Component]:
         yield Component("libgcc", version, _GCC_LICENSE, "embedded", _listed(helpers))
     if any(n in linked.symbols for n in _START_FILES):
         files = ("crtbeginS.o", "crtendS.o")
-        why = "the compiler that linked it adds them"
-        yield Component("gcc-start-files", version, _GCC_LICENSE, "embedded", why, files)
+        reason = "the compiler that linked it adds them"
+        yield Component("gcc-start-files", version, _GCC_LICENSE, "embedded", reason, files)
         if "_init" in linked.symbols:
             files = ("crti.o", "crtn.o")
-            yield Component("glibc-start-files", "", _GLIBC_LICENSE, "embedded", why, files)
+            yield Component("glibc-start-files", "", _GLIBC_LICENSE, "embedded", reason, files)
 
 
 def _dependencies(
@@ -202,10 +202,10 @@ def _dependencies(
     for d in metadata.dependencies:
         plain = "build" if d.build_time else "linked" if d.libraries else "embedded"
         use = uses.get(d.short_name, Use(d.short_name, plain, "metadata does not say"))
-        how = use.how
-        if how == "embedded" and not linked.is_shared and foreign:
-            how = "linked"  # by the program that this is linked into
-        yield Component(d.short_name, d.version_spec, d.license, how, use.why, d.libraries, d.url)
+        kind = use.how
+        if kind == "embedded" and not linked.is_shared and foreign:
+            kind = "linked"  # by the program that this is linked into
+        yield Component(d.short_name, d.version_spec, d.license, kind, use.why, d.libraries, d.url)
 
 
 def _unknown(file: str, foreign: Sequence[str]) -> Component:
@@ -214,8 +214,8 @@ def _unknown(file: str, foreign: Sequence[str]) -> Component:
 
 
 def _listed(symbols: Sequence[str]) -> str:
-    more = len(symbols) - _SHOWN
-    tail = f", ... and {more} more" if more > 0 else ""
+    hidden = len(symbols) - _SHOWN
+    tail = f", ... and {hidden} more" if hidden > 0 else ""
     return ", ".join(sorted(symbols)[:_SHOWN]) + tail
 
 
@@ -227,9 +227,9 @@ def set_metadata(artifacts: ArtifactSet) -> Metadata:
     where there is none."""
     for a in artifacts:
         if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.c":
-            found = re.search(r"static const char metadata\[\] =\n((?:    \".*\"\n?)+);", a.text())
-            if found:
-                return Metadata.from_bytes(_unquoted(found[1]), a.name)
+            match = re.search(r"static const char metadata\[\] =\n((?:    \".*\"\n?)+);", a.text())
+            if match:
+                return Metadata.from_bytes(_unquoted(match[1]), a.name)
         if isinstance(a, Artifact) and a.codegen_id == "host" and a.file_name == "entry.o":
             elf = elf_of(a.view, a.name)
             section = elf.section(METADATA)

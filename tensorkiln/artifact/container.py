@@ -84,46 +84,46 @@ def pack(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
 
 
 def _body(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
-    at = _HASHED + _U64.size
+    offset = _HASHED + _U64.size
     yield _U64.pack(len(nodes) + 1)
     for node in nodes:
-        size = _U64.size + sum(_sizes(node, at + _U64.size))
+        size = _U64.size + sum(_sizes(node, offset + _U64.size))
         yield _U64.pack(size)
-        yield from _node_body(node, at + _U64.size)
-        at += size
+        yield from _node_body(node, offset + _U64.size)
+        offset += size
     tree = _string(IMPORT_TREE) + _csr(nodes)
     yield _U64.pack(_U64.size + len(tree) + -(len(tree) + _U64.size) % ALIGN)
     yield tree + bytes(-(len(tree) + _U64.size) % ALIGN)
 
 
-def _sizes(node: Node, at: int) -> Iterator[int]:
+def _sizes(node: Node, offset: int) -> Iterator[int]:
     """Yield the sizes in bytes of the pieces of `_node_body`, without reading any content."""
     head = 4 + len(node.key.encode()) + 4 * (node.key != LIB)
     yield head
-    at += head
+    offset += head
     for file in node.files:
         names = (file.codegen_id, file.file_name, file.target_key)
         head = 4 + sum(4 + len(name.encode()) for name in names) + 8
-        head += -(at + head) % ALIGN
+        head += -(offset + head) % ALIGN
         yield head
         yield content_size(file.content)
-        at += head + content_size(file.content)
-    yield -at % ALIGN
+        offset += head + content_size(file.content)
+    yield -offset % ALIGN
 
 
-def _node_body(node: Node, at: int) -> Iterator[bytes | memoryview]:
+def _node_body(node: Node, offset: int) -> Iterator[bytes | memoryview]:
     head = _string(node.key) + (b"" if node.key == LIB else _U32.pack(len(node.files)))
     yield head
-    at += len(head)
+    offset += len(head)
     for file in node.files:
         names = map(_string, (file.codegen_id, file.file_name, file.target_key))
         size = content_size(file.content)
         head = _U32.pack(file.position) + b"".join(names) + _U64.pack(size)
-        yield head + bytes(-(at + len(head)) % ALIGN)
-        at += len(head) + -(at + len(head)) % ALIGN
+        yield head + bytes(-(offset + len(head)) % ALIGN)
+        offset += len(head) + -(offset + len(head)) % ALIGN
         yield from content_chunks(file.content)
-        at += size
-    yield bytes(-at % ALIGN)
+        offset += size
+    yield bytes(-offset % ALIGN)
 
 
 def _string(text: str) -> bytes:
@@ -202,14 +202,14 @@ def _check_tree(tree: Sequence[tuple[int, ...]]) -> None:
     importers = [0] * len(tree)
     for child in (c for children in tree for c in children):
         importers[child] += 1
-    ready, seen = [0], 0
+    ready, visited_count = [0], 0
     while ready:  # nodes whose importers have all been seen
-        seen += 1
+        visited_count += 1
         for child in tree[ready.pop()]:
             importers[child] -= 1
             if not importers[child]:
                 ready.append(child)
-    if seen != len(tree):
+    if visited_count != len(tree):
         _bad("its import tree has a cycle, or nodes that nobody imports")
 
 
@@ -220,8 +220,8 @@ def _bad(message: str) -> NoReturn:
 class _Reader:
     """A cursor over bytes that reports reads past their end."""
 
-    def __init__(self, data: memoryview, at: int, end: int | None = None):
-        self._data, self._at = data, at
+    def __init__(self, data: memoryview, start: int, end: int | None = None):
+        self._data, self._at = data, start
         self._end = len(data) if end is None else end
         self._room = [MAX_HEADS]  # bytes left for anything but contents; shared by nodes' cursors
 
@@ -229,26 +229,26 @@ class _Reader:
     def left(self) -> int:
         return self._end - self._at
 
-    def take(self, size: int, what: str) -> memoryview:
+    def take(self, size: int, label: str) -> memoryview:
         if size > self.left:
-            _bad(f"{what} of {size} bytes at byte {self._at}, where {self.left} are left")
+            _bad(f"{label} of {size} bytes at byte {self._at}, where {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def head(self, size: int, what: str) -> memoryview:
+    def head(self, size: int, label: str) -> memoryview:
         """Take bytes that are not an artifact's content; they count against MAX_HEADS."""
-        taken = self.take(size, what)
+        head_bytes = self.take(size, label)
         self._room[0] -= size
         if self._room[0] < 0:
             _bad(f"names and imports take more than {MAX_HEADS} bytes")
-        return taken
+        return head_bytes
 
-    def u32(self, what: str) -> int:
-        value: int = _U32.unpack(self.head(4, what))[0]
+    def u32(self, label: str) -> int:
+        value: int = _U32.unpack(self.head(4, label))[0]
         return value
 
-    def u64(self, what: str) -> int:
-        value: int = _U64.unpack(self.head(8, what))[0]
+    def u64(self, label: str) -> int:
+        value: int = _U64.unpack(self.head(8, label))[0]
         return value
 
     def name(self) -> str:
@@ -329,8 +329,8 @@ class _Reader:
             _bad("the row pointers of the import tree descend")
         return rows, columns
 
-    def numbers(self, what: str) -> list[int]:
-        count = self.u64(f"number of {what}")
+    def numbers(self, label: str) -> list[int]:
+        count = self.u64(f"number of {label}")
         if count > self.left // 8:
-            _bad(f"{count} {what} cannot fit into {self.left} bytes")
-        return list(struct.unpack(f"<{count}Q", self.head(8 * count, what)))
+            _bad(f"{count} {label} cannot fit into {self.left} bytes")
+        return list(struct.unpack(f"<{count}Q", self.head(8 * count, label)))

@@ -25,7 +25,7 @@ _RPATH = re.compile(r"-Wl,-{1,2}rpath(-link)?[,=](/|\$ORIGIN|\$\{ORIGIN\})[^,]*\
 _SWITCH = re.compile(r"-Wl,--(no-)?(as-needed|whole-archive)\Z")
 
 
-def checked_library(argument: object, where: str) -> str:
+def checked_library(argument: object, place: str) -> str:
     """Return `argument` if it is a linker argument that an external's `libraries` and a link plan
     may hold: one of LIBRARY_FORMS, or a switch such as `-Wl,--no-as-needed` or
     `-Wl,--whole-archive`.
@@ -34,7 +34,7 @@ def checked_library(argument: object, where: str) -> str:
     """
     if not isinstance(argument, str):
         message = f"a library is text, not {type(argument).__name__} ({argument!r:.80})"
-        raise UserError(message, code="bad-library", where=where, hint=LIBRARY_FORMS)
+        raise UserError(message, code="bad-library", where=place, hint=LIBRARY_FORMS)
     forms = (_NAMED, _FOLDER, _RPATH, _SWITCH)
     plain = argument.startswith("/") and not argument.endswith("/")
     readable = argument.isprintable() and not argument.endswith(" ")
@@ -47,20 +47,20 @@ def checked_library(argument: object, where: str) -> str:
     else:
         hint = LIBRARY_FORMS
     message = f"{argument!r:.200} is not a linker argument that names a library"
-    raise UserError(message, code="bad-library", where=where, hint=hint)
+    raise UserError(message, code="bad-library", where=place, hint=hint)
 
 
-def checked_libraries(libraries: object, where: str) -> tuple[str, ...]:
+def checked_libraries(libraries: object, place: str) -> tuple[str, ...]:
     """Return `libraries` as a tuple, each checked by `checked_library`. UserError (code
     `bad-library`) also for a single string instead of a sequence."""
     if isinstance(libraries, str | bytes) or not isinstance(libraries, Iterable):
         raise UserError(
             f"libraries are a tuple of texts, not {type(libraries).__name__} ({libraries!r:.80})",
             code="bad-library",
-            where=where,
+            where=place,
             hint=f"libraries=({libraries!r},)" if isinstance(libraries, str) else LIBRARY_FORMS,
         )
-    return tuple(checked_library(argument, where) for argument in libraries)
+    return tuple(checked_library(argument, place) for argument in libraries)
 
 
 def merge_dependencies(
@@ -72,13 +72,13 @@ def merge_dependencies(
     Raises UserError (code `dependency-clash`), naming both declarers, if two dependencies of one
     name differ.
     """
-    found: dict[str, tuple[str, ExternalDependency]] = {}
+    dependency_of_name: dict[str, tuple[str, ExternalDependency]] = {}
     for source, dependency in declared:
-        first, other = found.setdefault(dependency.short_name, (source, dependency))
-        fields = [n for n in FIELDS if getattr(other, n) != getattr(dependency, n)]
+        first, former = dependency_of_name.setdefault(dependency.short_name, (source, dependency))
+        fields = [n for n in FIELDS if getattr(former, n) != getattr(dependency, n)]
         if fields:
             pairs = "; ".join(
-                f"{name} {getattr(other, name)!r} against {getattr(dependency, name)!r}"
+                f"{name} {getattr(former, name)!r} against {getattr(dependency, name)!r}"
                 for name in fields
             )
             raise UserError(
@@ -86,7 +86,7 @@ def merge_dependencies(
                 f"{dependency.short_name!r}: {pairs}",
                 code="dependency-clash",
             )
-    return tuple(dependency for _, (_, dependency) in sorted(found.items()))
+    return tuple(dependency for _, (_, dependency) in sorted(dependency_of_name.items()))
 
 
 def dependency_rows(dependencies: Iterable[ExternalDependency]) -> list[dict[str, object]]:
@@ -110,15 +110,15 @@ def rows_text(rows: Iterable[Mapping[str, object]]) -> str:
 def dependencies_of(artifacts: ArtifactSet) -> tuple[ExternalDependency, ...]:
     """What the artifacts of a compile need, from `host/external_dependencies.json`; nothing without
     that file. UserError (code `bad-artifact`) if it is damaged."""
-    found = [a for a in artifacts.plain if a.codegen_id == "host" and a.file_name == DEPENDENCIES]
-    if not found:
+    files = [a for a in artifacts.plain if a.codegen_id == "host" and a.file_name == DEPENDENCIES]
+    if not files:
         return ()
     try:
-        parsed = {"rows": parse_json(found[0].view, unique=True)}
+        parsed = {"rows": parse_json(files[0].view, unique=True)}
     except ValueError as error:
-        message = f"{found[0].name} is damaged: {error}"
+        message = f"{files[0].name} is damaged: {error}"
         raise UserError(message, code="bad-artifact") from None
-    return tuple(map(read_dependency, Reader(parsed, found[0].name, "bad-artifact").rows("rows")))
+    return tuple(map(read_dependency, Reader(parsed, files[0].name, "bad-artifact").rows("rows")))
 
 
 def _plain(value: object) -> object:

@@ -31,17 +31,17 @@ class DeviceFunctionInfo:
 
 
 def device_functions_from(
-    data: bytes | memoryview, where: str
+    data: bytes | memoryview, place: str
 ) -> tuple[DeviceFunctionInfo, ...] | None:
     """The device functions that a JSON file lists under `functions`, by name; None if it has no
     such key, or lists functions in another form. Raises UserError (code `bad-metadata`)."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
-        raise UserError(f"not valid JSON: {error}", code=_CODE, where=where) from None
+        raise UserError(f"not valid JSON: {error}", code=_CODE, where=place) from None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("functions"), dict):
         return None
-    table = Reader(parsed, where, _CODE).table("functions")
+    table = Reader(parsed, place, _CODE).table("functions")
     return tuple(_function(name, row) for name, row in table)
 
 
@@ -60,5 +60,5 @@ def _function(name: str, row: Reader) -> DeviceFunctionInfo:
         (*row.texts("params", ()), *params),
         (x, y, z),
         row.number("shared_bytes"),
-        tuple(f"{tensor}: {why}" for tensor, why in row.items("copied_by_threads")),
+        tuple(f"{tensor}: {reason}" for tensor, reason in row.items("copied_by_threads")),
     )

@@ -77,11 +77,11 @@ class Relocation:
 class Elf:
     """The headers of an ELF file, and its bytes in `data`.
 
-    `where` names the file in errors; `wide` means 64-bit, and `order` is the byte order as
+    `place` names the file in errors; `wide` means 64-bit, and `order` is the byte order as
     `struct` spells it, `<` or `>`.
     """
 
-    where: str
+    place: str
     data: memoryview
     machine: str
     relocatable: bool
@@ -103,8 +103,8 @@ class Elf:
     def symbols(self, *, dynamic: bool = False) -> tuple[Symbol, ...]:
         """Return the symbol table (`.symtab`), or with `dynamic` the one of the dynamic loader
         (`.dynsym`); empty if the file has no such table."""
-        wanted = _DYNSYM if dynamic else _SYMTAB
-        table = next((s for s in self.sections if s.kind == wanted), None)
+        kind = _DYNSYM if dynamic else _SYMTAB
+        table = next((s for s in self.sections if s.kind == kind), None)
         return () if table is None else tuple(self._symbols(table))
 
     def group_names(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class Elf:
         symbols = self.symbols()
         groups = [s for s in self.sections if s.kind == _GROUP]
         if any(g.info >= len(symbols) for g in groups):
-            raise _bad("a group is named by a symbol that does not exist", self.where)
+            raise _bad("a group is named by a symbol that does not exist", self.place)
         return tuple(filter(None, (symbols[g.info].name for g in groups)))
 
     def _symbols(self, table: Section) -> list[Symbol]:
@@ -121,15 +121,15 @@ class Elf:
         layout = struct.Struct(self.order + ("IBBHQQ" if self.wide else "IIIBBH"))
         data = self.content(table)
         if len(data) > layout.size * _MAX_SYMBOLS:
-            raise _bad(f"more than {_MAX_SYMBOLS} symbols", self.where)
-        found = []
-        for at in range(0, len(data) - layout.size + 1, layout.size):
-            row = layout.unpack_from(data, at)
+            raise _bad(f"more than {_MAX_SYMBOLS} symbols", self.place)
+        symbols = []
+        for offset in range(0, len(data) - layout.size + 1, layout.size):
+            row = layout.unpack_from(data, offset)
             if self.wide:
-                name, info, other, index, address, size = row
+                name, info, visibility, index, address, size = row
             else:
-                name, address, size, info, other, index = row
-            found.append(
+                name, address, size, info, visibility, index = row
+            symbols.append(
                 Symbol(
                     name=names.at(name),
                     address=address,
@@ -139,30 +139,32 @@ class Elf:
                     is_data=info & 15 == 1,
                     is_global=info >> 4 in (1, 2, _UNIQUE),
                     is_defined=index != 0,
-                    is_hidden=other & 3 in (1, 2),
+                    is_hidden=visibility & 3 in (1, 2),
                     is_weak=info >> 4 in (2, _UNIQUE) or index == _COMMON,
                 )
             )
-        return found
+        return symbols
 
     def relocations(self, section: Section) -> tuple[Relocation, ...]:
         """Return the relocations of a section of a 64-bit object, sorted by offset; empty for
         32-bit files and for REL tables."""
-        at = self.sections.index(section)
-        table = next((s for s in self.sections if s.kind == _RELA and s.info == at), None)
+        section_index = self.sections.index(section)
+        table = next(
+            (s for s in self.sections if s.kind == _RELA and s.info == section_index), None
+        )
         if table is None or not self.wide:
             return ()
-        symbols, data, found = self.symbols(), self.content(table), []
+        symbols, data, rows = self.symbols(), self.content(table), []
         for offset, info, addend in struct.iter_unpack(
             self.order + "QQq", data[: len(data) // 24 * 24]
         ):
             if info >> 32 >= len(symbols):
-                raise _bad(f"{table.name!r} names a symbol that does not exist", self.where)
+                raise _bad(f"{table.name!r} names a symbol that does not exist", self.place)
             symbol = symbols[info >> 32]
             inside = symbol.section < len(self.sections) and not symbol.name
             name = self.sections[symbol.section].name if inside else symbol.name
-            found.append(Relocation(offset, name, addend))
-        return tuple(sorted(found, key=lambda r: r.offset))
+            rows.append(Relocation(offset, name, addend))
+        return tuple(sorted(rows, key=lambda r: r.offset))
 
     def needed(self) -> tuple[str, ...]:
         """Return the libraries that the dynamic loader must find (DT_NEEDED), in order."""
@@ -192,25 +194,25 @@ class Elf:
     def _strings(self, table: Section) -> _Names:
         if table.link >= len(self.sections):
             raise _bad(
-                f"section {table.name!r} names a string table that does not exist", self.where
+                f"section {table.name!r} names a string table that does not exist", self.place
             )
-        return _Names(self.content(self.sections[table.link]), len(self.data), self.where)
+        return _Names(self.content(self.sections[table.link]), len(self.data), self.place)
 
 
 class _Names:
     """A string table. Names in it may overlap, but may not add up to more than the file's size
     (`room`): a malicious table of long overlapping names would exhaust memory."""
 
-    def __init__(self, table: memoryview, room: int, where: str):
-        self._table, self._room, self._where = table, room, where
+    def __init__(self, table: memoryview, room: int, place: str):
+        self._table, self._room, self._where = table, room, place
 
-    def at(self, at: int) -> str:
-        """Return the zero-terminated name that begins at byte `at`, of at most 4,095 bytes."""
-        if at >= len(self._table):
-            if at == 0:
+    def at(self, offset: int) -> str:
+        """Return the zero-terminated name that begins at byte `offset`, of at most 4,095 bytes."""
+        if offset >= len(self._table):
+            if offset == 0:
                 return ""
             raise _bad("a name lies outside its string table", self._where)
-        window = bytes(self._table[at : at + 4096])
+        window = bytes(self._table[offset : offset + 4096])
         end = window.find(b"\0")
         if end < 0:
             raise _bad("a name without a terminator", self._where)
@@ -226,12 +228,12 @@ def read_elf(path: str | Path) -> Elf:
     return elf_of(FileContent(path).view, str(path))
 
 
-def elf_of(data: memoryview, where: str) -> Elf:
-    """Read the headers of an ELF file in memory, called `where` in errors (code `bad-library`)."""
+def elf_of(data: memoryview, place: str) -> Elf:
+    """Read the headers of an ELF file in memory, called `place` in errors (code `bad-library`)."""
     if bytes(data[:4]) != b"\x7fELF":
-        raise _bad(f"not an ELF file{_looks_like(bytes(data[:8]))}", where)
+        raise _bad(f"not an ELF file{_looks_like(bytes(data[:8]))}", place)
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):
-        raise _bad("truncated or malformed ELF header", where)
+        raise _bad("truncated or malformed ELF header", place)
     wide, order = data[4] == 2, "<" if data[5] == 1 else ">"
     kind, machine = struct.unpack_from(order + "HH", data, 16)
     if wide:
@@ -240,25 +242,25 @@ def elf_of(data: memoryview, where: str) -> Elf:
     else:
         table = struct.unpack_from(order + "I", data, 0x20)[0]
         entry, count, names = struct.unpack_from(order + "HHH", data, 0x2E)
-    sections = _sections(data, (wide, order), (table, entry, count, names), where)
+    sections = _sections(data, (wide, order), (table, entry, count, names), place)
     name = _MACHINES.get(machine, str(machine))
-    return Elf(where, data, name, kind == 1, wide, order, sections)
+    return Elf(place, data, name, kind == 1, wide, order, sections)
 
 
 def _sections(
-    data: memoryview, form: tuple[bool, str], header: tuple[int, int, int, int], where: str
+    data: memoryview, form: tuple[bool, str], header: tuple[int, int, int, int], place: str
 ) -> tuple[Section, ...]:
     (wide, order), (table, entry, count, names) = form, header
     layout = struct.Struct(order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
     if count == 0 or count > _MAX_SECTIONS or entry < layout.size or names >= count:
-        raise _bad("no section headers (stripped too far, or truncated)", where)
+        raise _bad("no section headers (stripped too far, or truncated)", place)
     if table + entry * count > len(data):
-        raise _bad(f"truncated: section headers lie beyond its {len(data)} bytes", where)
+        raise _bad(f"truncated: section headers lie beyond its {len(data)} bytes", place)
     rows = [layout.unpack_from(data, table + entry * index) for index in range(count)]
     for row in rows:
         if row[1] != _NOBITS and row[4] + row[5] > len(data):
-            raise _bad(f"truncated: a section lies beyond its {len(data)} bytes", where)
-    text = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), where)
+            raise _bad(f"truncated: a section lies beyond its {len(data)} bytes", place)
+    text = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), place)
     return tuple(
         Section(
             name=text.at(row[0]),
@@ -286,5 +288,5 @@ def _looks_like(head: bytes) -> str:
     return ""
 
 
-def _bad(message: str, where: str) -> UserError:
-    return UserError(message, code="bad-library", where=where)
+def _bad(message: str, place: str) -> UserError:
+    return UserError(message, code="bad-library", where=place)

@@ -59,27 +59,27 @@ def manifest_text(rows: Iterable[ManifestRow], imports: Imports) -> str:
 
 
 def read_manifest(
-    data: bytes | memoryview, where: str, *, edited: bool = False
+    data: bytes | memoryview, place: str, *, edited: bool = False
 ) -> tuple[list[ManifestRow], Imports]:
     """Inverse of `manifest_text`. Raises UserError (code `bad-container`) for a malformed manifest
     and, unless `edited`, for one that does not match its hash."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
-        raise UserError(f"not valid JSON: {error}", code=_BAD, where=where) from None
+        raise UserError(f"not valid JSON: {error}", code=_BAD, where=place) from None
     version = parsed.get("version") if isinstance(parsed, dict) else None
-    known = type(version) is int and version in (_FIRST, _VERSION)
-    if not isinstance(parsed, dict) or not known:
+    is_known = type(version) is int and version in (_FIRST, _VERSION)
+    if not isinstance(parsed, dict) or not is_known:
         message = f"manifest version {version!r:.200}; this version reads {_FIRST} and {_VERSION}"
-        raise UserError(message, code=_BAD, where=where)
-    found = parsed.pop("sha256", None)
-    if found not in (None, _hash(parsed)) and not edited:
+        raise UserError(message, code=_BAD, where=place)
+    digest = parsed.pop("sha256", None)
+    if digest not in (None, _hash(parsed)) and not edited:
         hint = "load(folder, edited=True) takes files as they are"
-        raise UserError("it was changed since it was saved", code=_BAD, where=where, hint=hint)
-    reader = Reader(parsed, where, _BAD)
+        raise UserError("it was changed since it was saved", code=_BAD, where=place, hint=hint)
+    reader = Reader(parsed, place, _BAD)
     reader.get("artifacts", list)
     rows = [_row(row) for row in reader.rows("artifacts")]
-    return rows, _imports(reader.get("imports", list, []), where)
+    return rows, _imports(reader.get("imports", list, []), place)
 
 
 def listed_artifacts(folder: Path) -> Listed:
@@ -107,10 +107,10 @@ def _row(row: Reader) -> ManifestRow:
     )
 
 
-def _imports(pairs: Sequence[object], where: str) -> Imports:
+def _imports(pairs: Sequence[object], place: str) -> Imports:
     def group(value: object) -> LoaderGroup:
         if not isinstance(value, list) or list(map(type, value)) != [str, str]:
-            raise UserError("its list of imports is malformed", code=_BAD, where=where)
+            raise UserError("its list of imports is malformed", code=_BAD, where=place)
         return LoaderGroup(*value)
 
     two = [pair if isinstance(pair, list) and len(pair) == 2 else [None, None] for pair in pairs]

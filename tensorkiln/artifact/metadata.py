@@ -209,26 +209,26 @@ class Metadata:
         return json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=True).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, where: str = "metadata") -> Metadata:
+    def from_bytes(cls, data: bytes | memoryview, place: str = "metadata") -> Metadata:
         """Inverse of `to_bytes`; zero bytes at the end are ignored as padding. Raises UserError
-        (code `bad-metadata`) naming `where`."""
+        (code `bad-metadata`) naming `place`."""
         try:
             parsed = parse_json(bytes(data[: MAX_BYTES + 1]).rstrip(b"\0"), unique=True)
         except ValueError as error:
-            raise _bad(f"not valid JSON: {error}", where) from None
-        return cls.from_json(parsed, where)
+            raise _bad(f"not valid JSON: {error}", place) from None
+        return cls.from_json(parsed, place)
 
     @classmethod
-    def from_json(cls, parsed: object, where: str = "metadata") -> Metadata:
+    def from_json(cls, parsed: object, place: str = "metadata") -> Metadata:
         """Build metadata from parsed JSON. Raises UserError (code `bad-metadata`).
 
         A library linked by hand may lack the keys from `compiler` to `constants`; those fields are
         then empty.
         """
-        reader = _reader(parsed, where)
-        found = reader.get("format", int)
-        if not 1 <= found <= FORMAT:
-            raise _bad(f"format {found}; this version reads 1 to {FORMAT}", where)
+        reader = _reader(parsed, place)
+        version = reader.get("format", int)
+        if not 1 <= version <= FORMAT:
+            raise _bad(f"format {version}; this version reads 1 to {FORMAT}", place)
         return cls(
             library=reader.get("library", str),
             prefix=reader.get("prefix", str),
@@ -253,43 +253,43 @@ def constants_text(constants: Iterable[ConstantInfo]) -> str:
     return f"[\n{rows}\n]\n"
 
 
-def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, ...]:
+def constants_from(data: bytes | memoryview, place: str) -> tuple[ConstantInfo, ...]:
     """Inverse of `constants_text`. Raises UserError (code `bad-metadata`)."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
-        raise _bad(f"not valid JSON: {error}", where) from None
-    return tuple(_constant(row) for row in _reader({"constants": parsed}, where).rows("constants"))
+        raise _bad(f"not valid JSON: {error}", place) from None
+    return tuple(_constant(row) for row in _reader({"constants": parsed}, place).rows("constants"))
 
 
-def read_functions(metadata: object, where: str) -> dict[str, FunctionInfo]:
+def read_functions(metadata: object, place: str) -> dict[str, FunctionInfo]:
     """The functions that parsed metadata lists, by name. Raises UserError (code `bad-metadata`)."""
-    return {f.name: f for f in map(_function, _reader(metadata, where).rows("functions"))}
+    return {f.name: f for f in map(_function, _reader(metadata, place).rows("functions"))}
 
 
-def read_devices(metadata: object, where: str) -> tuple[DeviceInfo, ...]:
+def read_devices(metadata: object, place: str) -> tuple[DeviceInfo, ...]:
     """The devices that parsed metadata lists; none if it lists none. Raises UserError (code
     `bad-metadata`)."""
-    return _devices(_reader(metadata, where))
+    return _devices(_reader(metadata, place))
 
 
-def read_dependencies(metadata: object, where: str) -> tuple[ExternalDependency, ...]:
+def read_dependencies(metadata: object, place: str) -> tuple[ExternalDependency, ...]:
     """The dependencies that parsed metadata lists; none if it lists none. Raises UserError (codes
     `bad-metadata`, `bad-dependency`, `bad-license`)."""
-    return tuple(map(read_dependency, _reader(metadata, where).rows("dependencies")))
+    return tuple(map(read_dependency, _reader(metadata, place).rows("dependencies")))
 
 
-def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
+def functions_from(data: bytes | memoryview, place: str) -> tuple[FunctionInfo, ...] | None:
     """Return the functions that a JSON file lists under `functions` in the form of metadata; a
     missing `kind` becomes `kernel`. None if the file has no key `functions`. Raises UserError (code
     `bad-metadata`)."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
-        raise _bad(f"not valid JSON: {error}", where) from None
+        raise _bad(f"not valid JSON: {error}", place) from None
     if not isinstance(parsed, dict) or "functions" not in parsed:
         return None
-    return tuple(_function(row, "kernel") for row in _reader(parsed, where).rows("functions"))
+    return tuple(_function(row, "kernel") for row in _reader(parsed, place).rows("functions"))
 
 
 def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[ArtifactInfo, ...]:
@@ -342,7 +342,7 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
     if function.pools:
         out["pools"] = [asdict(pool) for pool in function.pools]
     if function.kept:
-        out["kept"] = [{**asdict(kept), "names": list(kept.names)} for kept in function.kept]
+        out["kept"] = [{**asdict(info), "names": list(info.names)} for info in function.kept]
     return out
 
 
@@ -389,12 +389,12 @@ def _artifact_json(artifact: ArtifactInfo) -> dict[str, object]:
 # -- from plain values -------------------------------------------------------------------------
 
 
-def _bad(message: str, where: str) -> UserError:
-    return UserError(message, code="bad-metadata", where=where)
+def _bad(message: str, place: str) -> UserError:
+    return UserError(message, code="bad-metadata", where=place)
 
 
-def _reader(value: object, where: str) -> Reader:
-    return Reader(value, where, "bad-metadata")
+def _reader(value: object, place: str) -> Reader:
+    return Reader(value, place, "bad-metadata")
 
 
 def _params(row: Reader, key: str, role: str) -> tuple[ParamInfo, ...]:
@@ -427,14 +427,14 @@ def _origin(row: Reader) -> Origin:
 
 
 def _devices(row: Reader) -> tuple[DeviceInfo, ...]:
-    found = []
+    devices = []
     for d in row.rows("devices"):
         info = DeviceInfo(d.get("target_key", str), d.get("kind", str), d.number("number"))
         if (info.kind in ("cpu", EXT_DEV)) != (info.number == 0):
             message = f"{info.number} of kind {info.kind!r:.80}: 0 is the host, or a loader's"
             raise d.wrong(message, "number")
-        found.append(info)
-    return tuple(found)
+        devices.append(info)
+    return tuple(devices)
 
 
 def _function(row: Reader, default: str | None = None) -> FunctionInfo:
@@ -458,24 +458,24 @@ def _function(row: Reader, default: str | None = None) -> FunctionInfo:
 
 def _kept(row: Reader, kind: str) -> tuple[KeptInfo, ...]:
     count, is_graph = len(row.rows("outputs")), kind == "graph"
-    found = []
+    infos = []
     for k in row.rows("kept"):
         info = KeptInfo(k.number("output"), k.get("kernel", str), k.texts("names"))
         if is_graph and not info.output < count:
             raise k.wrong(f"{info.output} of {count} outputs", "output")
         if not info.names:
             raise k.wrong("expected a name", "names")
-        found.append(info)
-    return tuple(found)
+        infos.append(info)
+    return tuple(infos)
 
 
 def _symbols(row: Reader) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, least in row.items("symbols"):
-        if not isinstance(least, int) or isinstance(least, bool) or not 0 <= least <= MOST:
-            raise row.wrong(f"{name!r:.200}: expected a size, got {least!r:.200}", "symbols")
-        found[name] = least
-    return found
+    symbols: dict[str, int] = {}
+    for name, lower in row.items("symbols"):
+        if not isinstance(lower, int) or isinstance(lower, bool) or not 0 <= lower <= MOST:
+            raise row.wrong(f"{name!r:.200}: expected a size, got {lower!r:.200}", "symbols")
+        symbols[name] = lower
+    return symbols
 
 
 def _kernel(row: Reader) -> KernelInfo:

@@ -13,10 +13,10 @@ ARTIFACTS = ".kiln.artifacts"
 ARTIFACTS_HEAD = 64  # bytes before the container: its size (8 bytes), zeros
 
 
-def carried_artifacts(section: memoryview, where: str) -> ArtifactSet:
+def carried_artifacts(section: memoryview, place: str) -> ArtifactSet:
     """Return the artifacts in the bytes of section `ARTIFACTS`; their contents are views into it.
 
-    Raises UserError (code `bad-container`, `container-version` or `bad-artifact`), naming `where`.
+    Raises UserError (code `bad-container`, `container-version` or `bad-artifact`), naming `place`.
     """
     size = int.from_bytes(section[:8], "little")
     try:
@@ -24,4 +24,4 @@ def carried_artifacts(section: memoryview, where: str) -> ArtifactSet:
             raise UserError("the artifacts it carries are cut off", code="bad-container")
         return ArtifactSet.from_bytes(section[ARTIFACTS_HEAD : ARTIFACTS_HEAD + size])
     except UserError as error:
-        raise UserError(error.message, code=error.code, where=where) from None
+        raise UserError(error.message, code=error.code, where=place) from None

@@ -33,7 +33,7 @@ _TEXTS = {
 
 def spdx_document(
     name: str,
-    found: Sequence[Component],
+    components: Sequence[Component],
     *,
     sha256: str = "",
     model: ModelSource | None = None,
@@ -46,14 +46,14 @@ def spdx_document(
         library["checksums"] = [{"algorithm": "SHA256", "checksumValue": sha256}]
     packages = [library]
     relations = [_relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-Library")]
-    for i, c in enumerate(found):
-        own = f"SPDXRef-{i}-{re.sub('[^A-Za-z0-9.-]', '-', c.name)}"
-        row = _package(own, c.name, c.version, c.license, c.url or UNSTATED)
+    for i, c in enumerate(components):
+        package_id = f"SPDXRef-{i}-{re.sub('[^A-Za-z0-9.-]', '-', c.name)}"
+        row = _package(package_id, c.name, c.version, c.license, c.url or UNSTATED)
         files = f" ({', '.join(c.files)})" if c.files else ""
         row["comment"] = f"{c.how}{files}: {c.why}"
         packages.append(row)
         outwards, kind = _RELATIONS[c.how]
-        ends = ("SPDXRef-Library", own) if outwards else (own, "SPDXRef-Library")
+        ends = ("SPDXRef-Library", package_id) if outwards else (package_id, "SPDXRef-Library")
         relations.append(_relation(ends[0], kind, ends[1]))
     if model is not None:
         row = _package("SPDXRef-Model", f"model ({model.kind})", "", UNSTATED, UNSTATED)
@@ -63,7 +63,7 @@ def spdx_document(
             row["comment"] = "; ".join(listed)
         packages.append(row)
         relations.append(_relation("SPDXRef-Library", "GENERATED_FROM", "SPDXRef-Model"))
-    references = sorted({r for c in found for r in _REFERENCE.findall(c.license)})
+    references = sorted({r for c in components for r in _REFERENCE.findall(c.license)})
     document: dict[str, object] = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -92,8 +92,10 @@ def spdx_document(
     return document
 
 
-def _package(own: str, name: str, version: str, license_: str, place: str) -> dict[str, object]:
-    row: dict[str, object] = {"SPDXID": own, "name": name}
+def _package(
+    package_id: str, name: str, version: str, license_: str, place: str
+) -> dict[str, object]:
+    row: dict[str, object] = {"SPDXID": package_id, "name": name}
     if version:
         row["versionInfo"] = version
     return {

@@ -26,20 +26,20 @@ _PIECE = 2 << 20  # PIECE in crt/weights.c
 _NOTE_HEAD = 24
 
 
-def hash_of_pieces(file: int, at: int, size: int) -> bytes:
+def hash_of_pieces(file: int, offset: int, size: int) -> bytes:
     """Return the SHA-256 over the SHA-256s of 2 MiB pieces, of `size` bytes of an open file
-    descriptor from byte `at` on."""
-    found: dict[int, bytes] = {}
+    descriptor from byte `offset` on."""
+    hashes: dict[int, bytes] = {}
     zeros = bytes(_PIECE)
     of_zeros = hashlib.sha256(zeros).digest()
 
     def one(start: int) -> None:
-        data = os.pread(file, min(_PIECE, size - start), at + start)
+        data = os.pread(file, min(_PIECE, size - start), offset + start)
         # Comparing is much faster than hashing, and a sparse file has gigabytes of zeros.
-        found[start] = of_zeros if data == zeros else hashlib.sha256(data).digest()
+        hashes[start] = of_zeros if data == zeros else hashlib.sha256(data).digest()
 
     in_threads(one, range(0, size, _PIECE))
-    return hashlib.sha256(b"".join(found[start] for start in range(0, size, _PIECE))).digest()
+    return hashlib.sha256(b"".join(hashes[start] for start in range(0, size, _PIECE))).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +86,20 @@ class WeightsPlace:
 def weights_place(path: str | Path, name: str = "") -> WeightsPlace:
     """Where a library has its weights, which are not read; it is called `name` in errors, which are
     those of `verify_library`."""
-    shown = name or str(path)
-    elf = elf_of(FileContent(path).view, shown)
+    label = name or str(path)
+    elf = elf_of(FileContent(path).view, label)
     section = elf.section(METADATA)
     if section is None:
-        raise UserError(f"{shown!r} is not a Tensorkiln library", code="not-a-library")
-    size = Metadata.from_bytes(elf.content(section), f"{shown}:{METADATA}").weights_bytes
+        raise UserError(f"{label!r} is not a Tensorkiln library", code="not-a-library")
+    size = Metadata.from_bytes(elf.content(section), f"{label}:{METADATA}").weights_bytes
     place, weights = _place(elf), elf.section(WEIGHTS)
     if size == 0:
-        return WeightsPlace(Path(path), shown, 0, False, b"", 0)
+        return WeightsPlace(Path(path), label, 0, False, b"", 0)
     if place is None or weights is None or weights.size < size:
-        raise UserError(f"{shown!r}: its weights are missing or truncated", code="bad-weights")
+        raise UserError(f"{label!r}: its weights are missing or truncated", code="bad-weights")
     is_beside = int.from_bytes(place[8:16], "little") != 0
     digest = bytes(place[16:48])
-    return WeightsPlace(Path(path), shown, size, is_beside, digest, weights.offset)
+    return WeightsPlace(Path(path), label, size, is_beside, digest, weights.offset)
 
 
 def verify_library(path: str | Path) -> CheckedWeights:

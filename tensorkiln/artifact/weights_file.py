@@ -101,17 +101,17 @@ def verify_weights(
     Raises UserError (code `bad-weights`) if the data does not match the hash in the header, or the
     header does not hold `expected`, the hash in the library.
     """
-    shown = name or str(path)
-    content = read_weights(path, size, shown)
-    found = _hash_in(path, content.offset)
-    if expected is not None and found != expected.hex():
+    label = name or str(path)
+    content = read_weights(path, size, label)
+    stored_hash = _hash_in(path, content.offset)
+    if expected is not None and stored_hash != expected.hex():
         raise UserError(
-            f"the weights in {shown!r} are not those that the library was exported with",
+            f"the weights in {label!r} are not those that the library was exported with",
             code="bad-weights",
         )
-    if _digest(path, content.offset, size).hex() != found:
+    if _digest(path, content.offset, size).hex() != stored_hash:
         raise UserError(
-            f"{shown!r} is damaged: its hash does not match its data", code="bad-weights"
+            f"{label!r} is damaged: its hash does not match its data", code="bad-weights"
         )
 
 

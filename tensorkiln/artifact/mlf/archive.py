@@ -31,23 +31,23 @@ def archive_files(path: str | Path) -> dict[str, FileContent]:
     place = plain_path(path)
     if place.is_dir():
         return dict(_limited(_of_folder(place), str(path)))
-    found: dict[str, FileContent] = {}
+    files: dict[str, FileContent] = {}
     folded: dict[str, str] = {}
     for name, content in _limited(_of_tar(place), str(path)):
         first = folded.setdefault(name.casefold(), name)
-        if name in found or first != name:
+        if name in files or first != name:
             also = "" if first == name else f", and {first!r} has that name where case is ignored"
             raise _bad(f"{name!r} is there twice{also}", str(path))
-        found[name] = content
-    return found
+        files[name] = content
+    return files
 
 
 def _limited(
-    files: Iterator[tuple[str, FileContent]], where: str
+    files: Iterator[tuple[str, FileContent]], place: str
 ) -> Iterator[tuple[str, FileContent]]:
     for i, row in enumerate(files):
         if i == _MOST:
-            raise _bad(f"more than {_MOST} files", where)
+            raise _bad(f"more than {_MOST} files", place)
         yield row
 
 
@@ -61,7 +61,7 @@ def _of_folder(root: Path) -> Iterator[tuple[str, FileContent]]:
 
 
 def _of_tar(path: Path) -> Iterator[tuple[str, FileContent]]:
-    where = str(path)
+    place = str(path)
     try:
         with open_plain(path) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -71,7 +71,7 @@ def _of_tar(path: Path) -> Iterator[tuple[str, FileContent]]:
                 raise UserError(
                     f"it is compressed by {packed}, and an archive is not",
                     code="bad-archive",
-                    where=where,
+                    where=place,
                     hint="decompress it first",
                 )
             with read_tar(stream) as tar:
@@ -79,12 +79,12 @@ def _of_tar(path: Path) -> Iterator[tuple[str, FileContent]]:
             stream.seek(min(end, size))
             tail = stream.read(1024)
     except OSError as error:
-        message = f"cannot read {where!r}: {error.strerror}"
+        message = f"cannot read {place!r}: {error.strerror}"
         raise UserError(message, code="missing-file") from error
     except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError) as error:
-        raise _bad(f"not a tar file that can be read: {error}", where) from None
+        raise _bad(f"not a tar file that can be read: {error}", place) from None
     if len(tail) < 1024 or any(tail):
-        raise _bad("it is cut off, or damaged: its end is missing", where)
+        raise _bad("it is cut off, or damaged: its end is missing", place)
 
 
 def _members(
@@ -105,33 +105,33 @@ def _members(
     return end
 
 
-def metadata_member(path: Path, wanted: str) -> dict[str, FileContent]:
+def metadata_member(path: Path, member_name: str) -> dict[str, FileContent]:
     """The first plain file of that name in a tar file, which may be damaged behind it."""
     try:
         with open_plain(path) as stream, read_tar(stream) as tar:
             for member in tar:
-                if member.name.removeprefix("./") == wanted and member.isreg():
-                    return {wanted: FileContent(path, member.offset_data, member.size)}
+                if member.name.removeprefix("./") == member_name and member.isreg():
+                    return {member_name: FileContent(path, member.offset_data, member.size)}
     except (OSError, tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError):
         pass
     return {}
 
 
-def _checked_name(given: str, where: str) -> str:
+def _checked_name(raw_name: str, place: str) -> str:
     """The name without `./`; UserError if it is not that of a file in the archive."""
-    name = given.removeprefix("./").rstrip("/")
+    name = raw_name.removeprefix("./").rstrip("/")
     parts = name.split("/")
     try:
         long = len(name.encode()) > _LONGEST
     except UnicodeEncodeError:
-        raise _bad(f"{given!r:.200} is not a name in UTF-8", where) from None
-    outside = given.startswith("/") or ".." in parts or (parts[0][1:2] == ":")
+        raise _bad(f"{raw_name!r:.200} is not a name in UTF-8", place) from None
+    outside = raw_name.startswith("/") or ".." in parts or (parts[0][1:2] == ":")
     if outside or long or "\\" in name or any(ord(c) < 32 for c in name):
-        raise _bad(f"{given!r:.200} is not the name of a file inside of it", where)
+        raise _bad(f"{raw_name!r:.200} is not the name of a file inside of it", place)
     if name not in ("", ".") and any(p in ("", ".") for p in parts):
-        raise _bad(f"{given!r:.200} has an empty part", where)
+        raise _bad(f"{raw_name!r:.200} has an empty part", place)
     return name
 
 
-def _bad(message: str, where: str) -> UserError:
-    return UserError(message, code="bad-archive", where=where)
+def _bad(message: str, place: str) -> UserError:
+    return UserError(message, code="bad-archive", where=place)

@@ -77,10 +77,10 @@ class EarlierMetadata:
     models: tuple[EarlierModel, ...]
 
 
-def earlier_metadata(parsed: object, where: str) -> EarlierMetadata:
+def earlier_metadata(parsed: object, place: str) -> EarlierMetadata:
     """Read parsed JSON of versions 5 to 7. Raises UserError (code `bad-metadata`) naming the key
     whose value is missing or of the wrong type."""
-    top = Reader(parsed, where, "bad-metadata")
+    top = Reader(parsed, place, "bad-metadata")
     version = top.number("version")
     if version not in EARLIER:
         raise top.wrong(f"version {version}; expected {EARLIER[0]} to {EARLIER[-1]}", "version")
@@ -114,12 +114,12 @@ def _targets(row: Reader, version: int) -> tuple[str, ...]:
     """Texts of targets: an object by device type in version 5, a list from version 6 on."""
     if version >= 6:
         return row.texts("target")
-    found = []
+    texts = []
     for device, text in row.items("target"):
         if not isinstance(text, str):
             raise row.wrong(f"{device!r:.200}: expected text", "target")
-        found.append(text)
-    return tuple(found)
+        texts.append(text)
+    return tuple(texts)
 
 
 def _functions(row: Reader) -> Iterator[EarlierFunction]:

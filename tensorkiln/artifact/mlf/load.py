@@ -55,17 +55,17 @@ class ModelLibrary:
     def content(self, name: str) -> Content:
         """The bytes of a file. Raises UserError (code `bad-archive`) if it is not there, or not
         the file that was written."""
-        where = f"{self.path}: {name}"
+        place = f"{self.path}: {name}"
         if name not in self.files:
-            raise UserError("it is not in the archive", code="bad-archive", where=where)
-        file, known = self.files[name], self.metadata
-        if known is None or name == METADATA:
+            raise UserError("it is not in the archive", code="bad-archive", where=place)
+        file, metadata = self.files[name], self.metadata
+        if metadata is None or name == METADATA:
             return file
-        row = known.files.get(name)
+        row = metadata.files.get(name)
         content, digest = read_once(file)
         if row is None or (row.size_bytes, row.sha256) != (file.size, digest):
             message = "it is not the file that was written (size or hash differ)"
-            raise UserError(message, code="bad-archive", where=where)
+            raise UserError(message, code="bad-archive", where=place)
         return content
 
     def models(self) -> Mapping[str, Model]:
@@ -88,10 +88,10 @@ class ModelLibrary:
         if name is None and len(models) == 1:
             return next(iter(models.values()))
         if name is None or name not in models:
-            known = ", ".join(models) or "none"
-            what = "name one of its models" if name is None else f"it has no model {name!r}"
+            names = ", ".join(models) or "none"
+            problem = "name one of its models" if name is None else f"it has no model {name!r}"
             raise UserError(
-                f"{what}: {known}",
+                f"{problem}: {names}",
                 code="unknown-model",
                 where=self.path,
                 hint=nearest(name or "", models),
@@ -126,7 +126,7 @@ def open_model_library(path: str | Path) -> ModelLibrary:
     `dependency-clash`; UnsupportedError for versions other than 5 to 8.
     """
     files = archive_files(path)
-    where = f"{path}: {METADATA}"
+    place = f"{path}: {METADATA}"
     if METADATA not in files:
         raise UserError(
             f"it has no {METADATA}, so it is not in Model Library Format",
@@ -135,56 +135,58 @@ def open_model_library(path: str | Path) -> ModelLibrary:
         )
     file = files[METADATA]
     data = file.part(0, min(file.size, MAX_BYTES + 1))
-    parsed = parsed_metadata(data, where)
-    version = version_of(parsed, where)
+    parsed = parsed_metadata(data, place)
+    version = version_of(parsed, place)
     if version in EARLIER:
-        earlier = earlier_metadata(parsed, where)
-        _check_dependencies([(m.name, m.dependencies) for m in earlier.models], where)
+        earlier = earlier_metadata(parsed, place)
+        _check_dependencies([(m.name, m.dependencies) for m in earlier.models], place)
         return ModelLibrary(str(path), files, None, earlier)
     if version != VERSION:
         raise UnsupportedError(
             f"version {version} of Model Library Format; this version reads "
             f"{EARLIER[0]} to {VERSION}",
-            where=where,
+            where=place,
         )
-    metadata = LibraryMetadata.from_bytes(data, where)
+    metadata = LibraryMetadata.from_bytes(data, place)
     _check_files(metadata, files, str(path))
-    _check_models(metadata, where)
+    _check_models(metadata, place)
     return ModelLibrary(str(path), files, metadata)
 
 
-def _check_files(metadata: LibraryMetadata, files: Mapping[str, FileContent], where: str) -> None:
+def _check_files(metadata: LibraryMetadata, files: Mapping[str, FileContent], place: str) -> None:
     """Raise UserError (code `bad-archive`) for a file that is missing, has another size than it was
     written with, or, in a tar file, is not listed. A folder may have others: those of a build."""
     for name, row in metadata.files.items():
         if name not in files or files[name].size != row.size_bytes:
-            what = "is not in it" if name not in files else "has another size than was written"
-            raise UserError(f"{name!r:.300} {what}", code="bad-archive", where=where)
-    if Path(where).is_dir():
+            problem = "is not in it" if name not in files else "has another size than was written"
+            raise UserError(f"{name!r:.300} {problem}", code="bad-archive", where=place)
+    if Path(place).is_dir():
         return
     for name in files:
         if name not in metadata.files and name != METADATA:
-            raise UserError(f"{name!r} is in no list", code="bad-archive", where=where)
+            raise UserError(f"{name!r} is in no list", code="bad-archive", where=place)
 
 
 def _check_dependencies(
-    models: Iterable[tuple[str, Sequence[ExternalDependency]]], where: str
+    models: Iterable[tuple[str, Sequence[ExternalDependency]]], place: str
 ) -> None:
     """Raise UserError (code `dependency-clash`) for two dependencies of one name that differ: a
     program has one of them."""
     try:
-        merge_dependencies((f"model {name!r:.200}", d) for name, own in models for d in own)
+        merge_dependencies(
+            (f"model {name!r:.200}", d) for name, dependencies in models for d in dependencies
+        )
     except UserError as error:
-        raise UserError(error.message, code=error.code, where=where) from None
+        raise UserError(error.message, code=error.code, where=place) from None
 
 
-def _check_models(metadata: LibraryMetadata, where: str) -> None:
+def _check_models(metadata: LibraryMetadata, file: str) -> None:
     """Raise UserError (code `bad-metadata`) for a model of another name than its key, or one that
     names a file which is not listed."""
     models = metadata.modules.items()
-    _check_dependencies([(name, m.external_dependencies) for name, m in models], where)
+    _check_dependencies([(name, m.external_dependencies) for name, m in models], file)
     for name, model in metadata.modules.items():
-        place = f"{where}.modules.{name:.200}"
+        place = f"{file}.modules.{name:.200}"
         if model.model_name != name:
             message = f"it says that it is {model.model_name!r:.200}"
             raise UserError(message, code="bad-metadata", where=place)
@@ -212,33 +214,33 @@ def load_model_library_format(path: str | Path, model: str | None = None) -> Art
     library = open_model_library(path)
     chosen = library.model(model)
     root = f"{ARTIFACTS}/{chosen.model_name}"
-    where = f"{path}: {root}/{MANIFEST}"
+    place = f"{path}: {root}/{MANIFEST}"
     manifest = content_view(library.content(f"{root}/{MANIFEST}"))
-    rows, imports = read_manifest(manifest, where)
-    found = []
+    rows, imports = read_manifest(manifest, place)
+    artifacts = []
     for row in rows:
-        content, digest = read_once(_file_of(library, chosen, root, row, where))
+        content, digest = read_once(_file_of(library, chosen, root, row, place))
         if (content_size(content), digest) != (row.size, row.sha256):
             message = f"{row.name!r} is not the file that was saved (size or hash differ)"
-            raise UserError(message, code="bad-archive", where=where)
+            raise UserError(message, code="bad-archive", where=place)
         names = row.codegen_id, row.loader, row.file_name
-        with in_place(where):
-            found.append(Artifact(*names, content, row.target_key))
-    with in_place(where):
-        return ArtifactSet(tuple(found), imports)
+        with in_place(place):
+            artifacts.append(Artifact(*names, content, row.target_key))
+    with in_place(place):
+        return ArtifactSet(tuple(artifacts), imports)
 
 
 def _file_of(
-    library: ModelLibrary, model: Model, root: str, row: ManifestRow, where: str
+    library: ModelLibrary, model: Model, root: str, row: ManifestRow, label: str
 ) -> FileContent:
     """Where the bytes of an artifact lie. Raises UserError (code `bad-archive`)."""
     place = model.placed.get(row.name)
     path = f"{root}/{row.name}" if place is None else place.path
     file = library.files.get(path)
     if file is None:
-        raise UserError(f"{path!r:.300} is not in the archive", code="bad-archive", where=where)
+        raise UserError(f"{path!r:.300} is not in the archive", code="bad-archive", where=label)
     if place is None:
         return file
     if place.offset + place.size_bytes > file.size:
-        raise UserError(f"{row.name!r} ends behind {path!r}", code="bad-archive", where=where)
+        raise UserError(f"{row.name!r} ends behind {path!r}", code="bad-archive", where=label)
     return FileContent(file.path, file.offset + place.offset, place.size_bytes)

@@ -63,13 +63,13 @@ class _Dependency(Kind):
 
     def schema(self) -> Schema:
         """See `Kind`."""
-        other: dict[str, Schema] = {
+        schema_of_field: dict[str, Schema] = {
             "libraries": {"type": "array", "items": {"type": "string"}},
             "build_time": {"type": "boolean"},
         }
         row = {
             "type": "object",
-            "properties": {name: other.get(name, {"type": "string"}) for name in FIELDS},
+            "properties": {name: schema_of_field.get(name, {"type": "string"}) for name in FIELDS},
             "required": list(FIELDS),
             "additionalProperties": False,
         }
@@ -236,30 +236,30 @@ class LibraryMetadata(Record):
         return data
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, where: str) -> LibraryMetadata:
-        """Inverse of `to_bytes`. Raises UserError (code `bad-metadata`) naming `where` and the key
+    def from_bytes(cls, data: bytes | memoryview, place: str) -> LibraryMetadata:
+        """Inverse of `to_bytes`. Raises UserError (code `bad-metadata`) naming `place` and the key
         for anything that the schema does not allow, and for another version than 8."""
-        parsed = parsed_metadata(data, where)
-        version = version_of(parsed, where)
+        parsed = parsed_metadata(data, place)
+        version = version_of(parsed, place)
         if version != VERSION:
             raise UserError(
-                f"version {version}; expected {VERSION}", code="bad-metadata", where=where
+                f"version {version}; expected {VERSION}", code="bad-metadata", where=place
             )
-        return cls.read(Reader(parsed, where, "bad-metadata"))
+        return cls.read(Reader(parsed, place, "bad-metadata"))
 
 
-def parsed_metadata(data: bytes | memoryview, where: str) -> object:
+def parsed_metadata(data: bytes | memoryview, place: str) -> object:
     """The JSON of a metadata.json. Raises UserError (code `bad-metadata`)."""
     try:
         return parse_json(bytes(data[: MAX_BYTES + 1]), unique=True)
     except ValueError as error:
         message = f"not valid JSON: {error}"
-        raise UserError(message, code="bad-metadata", where=where) from None
+        raise UserError(message, code="bad-metadata", where=place) from None
 
 
-def version_of(parsed: object, where: str) -> int:
+def version_of(parsed: object, place: str) -> int:
     """The version that a parsed metadata.json states. Raises UserError (code `bad-metadata`)."""
-    return Reader(parsed, where, "bad-metadata").number("version")
+    return Reader(parsed, place, "bad-metadata").number("version")
 
 
 def metadata_schema() -> Schema:

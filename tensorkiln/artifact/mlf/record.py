@@ -39,15 +39,15 @@ class Kind(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """Text; where `form` is given, it matches that entirely, and messages call it `what`."""
+    """Text; where `form` is given, it matches that entirely, and messages call it `noun`."""
 
     form: str = ""
-    what: str = ""
+    noun: str = ""
 
     def read(self, reader: Reader, key: str) -> object:
         """See `Kind`."""
         if self.form:
-            return reader.word(key, re.compile(self.form), self.what)
+            return reader.word(key, re.compile(self.form), self.noun)
         return reader.get(key, str)
 
     def schema(self) -> Schema:
@@ -145,12 +145,12 @@ class Counts(Kind):
     def read(self, reader: Reader, key: str) -> object:
         """See `Kind`."""
         reader.require(key)
-        found = {}
+        values = {}
         for name, value in reader.items(key):
             if type(value) is not int or not 0 <= value <= MOST:
                 raise reader.wrong(f"{name!r:.200}: expected a size, got {value!r:.200}", key)
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     def plain(self, value: Any) -> object:
         """See `Kind`."""
@@ -168,12 +168,12 @@ class Values(Kind):
     def read(self, reader: Reader, key: str) -> object:
         """See `Kind`."""
         reader.require(key)
-        found = {}
+        values = {}
         for name, value in reader.items(key):
             if not isinstance(value, dict):
                 raise reader.wrong(f"{name!r:.200}: expected an object", key)
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     def plain(self, value: Any) -> object:
         """See `Kind`."""
@@ -281,14 +281,14 @@ def _fields(cls: type) -> tuple[Field[Any], ...]:
 
 def records_below(root: type[Record]) -> dict[str, type[Record]]:
     """`root` and all records that its fields hold, by name, each before those that it holds."""
-    found: dict[str, type[Record]] = {}
-    left = [root]
-    while left:
-        record = left.pop(0)
-        if found.setdefault(record.__name__, record) is record:
+    record_of_name: dict[str, type[Record]] = {}
+    queue = [root]
+    while queue:
+        record = queue.pop(0)
+        if record_of_name.setdefault(record.__name__, record) is record:
             below = [r for _, kind, _ in record.described() for r in kind.records]
-            left += [r for r in below if r.__name__ not in found]
-    return found
+            queue += [r for r in below if r.__name__ not in record_of_name]
+    return record_of_name
 
 
 def json_schema(root: type[Record], title: str) -> Schema:
