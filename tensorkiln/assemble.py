@@ -1,4 +1,6 @@
-"""Assemble an Executable: the kernels' code plus entry file, header, weights and metadata."""
+"""Assemble an Executable from the kernels' code: add the entry file, header, weights, metadata and
+link plan.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +67,14 @@ def assemble(
     devices: HostDevices = NO_DEVICES,
     origin: Origin = NO_ORIGIN,
 ) -> Executable:
-    """Return the Executable made of the kernels' `code`, an entry file, a header and the weights.
+    """Return the Executable with the kernels' `code`, and an entry file, header and weights.
 
     `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
-    to read, such as the text of `mod`; nothing is derived from them. `dependencies` are what else
-    the library needs (`external/dependencies.py`), and `origin` what it is made from. With
-    `system_lib_prefix` the names of C entries begin with it instead of the library's name: with
-    `"net_"`, `main` is `net_main`.
-    Raises UserError for a module without public functions and for public names that cannot be
-    symbols of the library.
+    to read, such as the text of `mod`, which nothing depends on. `dependencies` is other software
+    that the library needs (`external/dependencies.py`), and `origin` describes the model it is made
+    from. With `system_lib_prefix`, C functions have this prefix instead of the library's name: with
+    `"net_"`, `main` is `net_main`. Raises UserError for a module without public functions and for
+    public names that cannot be symbols of the library.
     """
     arena = WeightArena()
     functions, outer = _host_functions(mod, arena, code.fallible, devices)
@@ -152,7 +153,8 @@ def assemble(
 def _host_functions(
     mod: IRModule, arena: WeightArena, fallible: Collection[str], devices: HostDevices
 ) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
-    """The public functions of the library, and the code of outer functions (control flow) if any.
+    """The public functions of the library, and the host code of functions with control flow, if
+    any.
 
     Raises UserError: `nothing-to-compile` without a public function, `bad-name`, `name-clash`.
     """
@@ -177,15 +179,15 @@ def _host_functions(
 
 
 def _is_launched(f: AnyKernel) -> bool:
-    """Whether it is a function of a device, which a kernel launches."""
+    """Whether a kernel is a device function, which another kernel launches."""
     return isinstance(f, PrimFunc) and f.is_device
 
 
 def _device_infos(
     target: Target, devices: HostDevices, artifacts: ArtifactSet
 ) -> tuple[DeviceInfo, ...]:
-    """The devices of a composite that run code of a library, as metadata lists them: kernels of the
-    compiler, or artifacts of a loader, which gets the device."""
+    """The devices of a composite that run code of the library, for its metadata: those for which
+    the compiler made kernels, and those whose loader gets artifacts."""
     loaded = {group.target_key for group in artifacts.groups() if is_embedded(group)}
     infos = []
     for key, device in devices_of(target).items():
@@ -247,14 +249,15 @@ def _plan(
     kernels: Mapping[str, str],
     devices: HostDevices,
 ) -> Iterator[Artifact]:
-    """Yield `plan.txt`, for people: the kernel calls of graph functions and the memory they use."""
+    """Yield `plan.txt`, for people: the kernel calls of graph functions, and their memory."""
     if any(f.info.kind == "graph" for f in functions):
         text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels, devices))
         yield Artifact("host", "text", "plan.txt", text)
 
 
 def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
-    """The function with `may_fail` set on calls of `kernels`: host code checks each for errors."""
+    """The function with `may_fail` set on its calls of `kernels`. Host code checks each such call
+    for errors."""
     calls = tuple(replace(c, may_fail=True) if c.symbol in kernels else c for c in function.calls)
     return replace(function, calls=calls) if calls != function.calls else function
 
@@ -274,8 +277,8 @@ def _kernel_infos(
     target: Target,
     externals: Sequence[External],
 ) -> tuple[KernelInfo, ...]:
-    """Per kernel: the model's nodes that it computes, the class of its schedule, the device of a
-    composite and, for an imported kernel, the loader whose module provides it."""
+    """For each kernel: the model's nodes that it computes, the class of its schedule, its device in
+    a composite and, for an imported kernel, the loader whose module provides it."""
     spans: dict[str, list[str]] = {}
     calls = {f.info.name: f.calls for f in functions}
     for f in mod.graphs:

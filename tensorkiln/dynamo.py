@@ -1,9 +1,10 @@
 """The backend `tensorkiln` of `torch.compile`.
 
-Dynamo gives a graph of torch's operators and the arguments of its first call. AOTAutograd makes it
-a graph of ATen operators without mutation. That graph is imported and compiled at the first call,
-since then the weights are there: they become constants, which kernels want packed. Weights that
-have changed at a later call make it compile again; those that change twice stay arguments.
+Dynamo traces a model to a graph of torch's operators, and AOTAutograd turns that into a graph of
+ATen operators without mutation. The graph is imported and compiled at its first call, when the
+weights are known: they become constants, which kernels need packed. A later call with other weights
+compiles the graph again, and weights that change a second time become arguments. A graph that
+cannot be imported is run by torch, with a warning.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _OPTIONS = ("target", "strict")
 
 
 class FallbackWarning(UserWarning):
-    """A graph of `torch.compile` is run by torch, since it holds what cannot be imported."""
+    """Torch runs a graph of `torch.compile` itself, since the graph cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A graph that torch runs, and why: an issue for each node that cannot be imported."""
+    """A graph that torch runs itself, with an issue for each node that cannot be imported."""
 
     graph: int
     nodes: int
@@ -38,11 +39,9 @@ class Fallback:
 
 @dataclass(slots=True)
 class Report:
-    """What became of the graphs that `torch.compile` has given to the backend in this process.
-
-    `graphs` counts them, `compiled` how often one was compiled (again, if weights changed), and
-    `fallbacks` are those that torch runs.
-    """
+    """The graphs that `torch.compile` has given to the backend in this process. `graphs` is their
+    number, `compiled` the number of compiles (more than one of a graph if its weights changed), and
+    `fallbacks` are the graphs that torch runs."""
 
     graphs: int = 0
     compiled: int = 0
@@ -61,7 +60,7 @@ _lock = threading.Lock()
 
 
 def report(*, reset: bool = False) -> Report:
-    """What became of the graphs so far; with `reset`, counting starts again after it."""
+    """The report so far; with `reset`, counting starts again."""
     global _report
     with _lock:
         found = Report(_report.graphs, _report.compiled, list(_report.fallbacks))
@@ -140,8 +139,8 @@ def _is_weight(x: Any) -> bool:
 
 
 def _own_weights(module: Any) -> list[Any]:
-    """Parameters and buffers that dynamo has left in its module, as inductor's option `freezing`
-    has it do, in the order in which AOTAutograd lifts them."""
+    """Parameters and buffers that dynamo has left in the module, as with inductor's option
+    `freezing`, in the order in which AOTAutograd turns them into arguments."""
     kinds = (module.named_parameters, module.named_buffers)
     return [x for named in kinds for _, x in named(remove_duplicate=False)]
 
@@ -156,7 +155,8 @@ def _refuse_training(*args: Any) -> Any:
 
 
 def _boxed(graph: _Graph) -> Boxed:
-    """The graph as AOTAutograd calls it: with a list, which it may empty to free memory early."""
+    """The graph in AOTAutograd's "boxed" calling convention: the arguments are one list, which the
+    callee may empty to free memory early."""
 
     def run(args: list[Any]) -> Any:
         return graph(args)
@@ -166,7 +166,7 @@ def _boxed(graph: _Graph) -> Boxed:
 
 
 class _Graph:
-    """One graph of ATen operators, compiled when it is called."""
+    """One graph of ATen operators, which is compiled when it is called."""
 
     def __init__(self, graph: Any, static: Sequence[bool], options: Mapping[str, Any]) -> None:
         self.graph, self.options = graph, options
@@ -198,8 +198,8 @@ class _Graph:
     # -- weights --------------------------------------------------------------------------
 
     def _changed(self, args: Sequence[Any]) -> bool:
-        """Whether weights are others than those that were compiled; those that change for the
-        second time are arguments from then on."""
+        """Whether weights have changed since the graph was compiled. Those that change a second
+        time are arguments from then on."""
         found = [
             k
             for k, (x, version) in self.weights.items()
@@ -289,20 +289,22 @@ class _Graph:
 
 
 def _version(x: Any) -> int:
-    """How often torch has seen the tensor changed in place; inference tensors do not count."""
+    """Torch's count of in-place changes of a tensor; -1 for inference tensors, which have none."""
     return -1 if x.is_inference() else int(x._version)
 
 
 def _given(x: Any) -> Any:
-    """A tensor of torch as an argument: dense, row-major and without gradient; or a number."""
+    """A torch argument as the library takes it: dense, row-major and without gradient; or a
+    number."""
     if isinstance(x, int):
         return np.asarray(x, np.int64)
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _returned(made: Any, order: Sequence[int] | None) -> Any:
-    """A result as a tensor of torch that shares its memory, or, where torch's own result is not
-    row-major, a copy whose dimensions lie in memory in `order`. None is for a size: a number."""
+    """A result as a torch tensor that shares its memory or, if torch's own result would not be
+    row-major, a copy with its dimensions in memory in `order`. If `order` is None, the result is a
+    size, and returned as a number."""
     import torch
 
     if made.dtype == "bfloat16":  # which NumPy's DLPack does not know
@@ -318,9 +320,9 @@ def _returned(made: Any, order: Sequence[int] | None) -> Any:
 
 
 def _memory_order(fake: Any) -> list[int] | None:
-    """The dimensions of torch's result, the one with the largest stride first; None for a size.
+    """The dimensions of torch's own result by descending stride; None if the result is a size.
 
-    torch promises the strides of results to what comes after, views and other graphs.
+    Torch guarantees the strides of results to whatever reads them, such as views and other graphs.
     """
     if not hasattr(fake, "stride"):
         return None

@@ -1,4 +1,4 @@
-"""`Executable`: the artifacts of one compile, ready to be run here or exported."""
+"""`Executable`: the artifacts of one compile, which can be run in this process or exported."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 
 
 def _lacks(error: InternalError | UserError, name: str) -> bool:
-    """Whether a link failed because the C function `name` is undefined.
-
-    Linking in memory, LLVM does not name the symbol: any function this process lacks may be it.
-    """
+    """Whether a link failed because the C function `name` is undefined. When linking in memory,
+    LLVM does not say which symbol is undefined; then any function that this process lacks
+    counts."""
     if error.code == "undefined-symbol":
         return re.search(rf"\b{name}\b", error.message) is not None
     return error.code == "link-failed" and "in memory" in error.message and not _is_loaded(name)
@@ -95,10 +94,11 @@ def export_model_library_format(
 ) -> Path:
     """Write models to one archive in Model Library Format (docs/formats/mlf.md); return its path.
 
-    A mapping names them; else each has the name that `compile` was given, and a single one without
-    that has the name of the file. `bundle` puts sources of dependencies into the archive, by
-    `short_name`: a folder or a file. Raises the errors of `Executable.export_model_library_format`,
-    and UserError (code `no-name`, `name-clash`) for several models that lack names or share one.
+    A mapping gives the models their names. Otherwise each has the name that `compile` was given; a
+    single model without one has the name of the file. `bundle` adds the sources of dependencies to
+    the archive: a folder or a file for each `short_name`. Raises the errors of
+    `Executable.export_model_library_format`, and UserError (code `no-name`, `name-clash`) if
+    several models have no name or the same one.
     """
     from tensorkiln.mlf.export import write_library_format
 
@@ -134,12 +134,14 @@ def _needed(executable: Executable, bundle: Mapping[str, str | Path]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a kernel runs, its class (of its schedule, or `external:<name>`), the model's nodes
-    that it computes, and why externals refused these: `"cmsis_nn: its input is float32"`. `reasons`
-    say why several kernels compute a node, `"no attention_fused: its head size is symbolic"`, and,
-    in a composite target, why nodes are on their device: `device` is its target key, or `host`.
-    `tuned` are the knobs that the kernel has by a record, `"rows=6 terms=2"`; empty where it is as
-    the compiler makes it."""
+    """One kernel: the device it runs on (in a composite a target key or `host`, else `cpu`), its
+    class (that of its schedule, or `external:<name>`), and the model's nodes that it computes.
+
+    `refused` are the reasons why externals do not compute these nodes: `"cmsis_nn: its input is
+    float32"`. `reasons` explain why several kernels compute a node (`"no attention_fused: its head
+    size is symbolic"`) and, in a composite, why nodes are on their device. `tuned` are the knobs
+    that a record sets, `"rows=6 terms=2"`; empty if no record applies.
+    """
 
     kernel: str
     device: str
@@ -152,8 +154,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCopy:
-    """A copy of a tensor in a run of `function`, between devices called by their target keys, or
-    `host`; `nbytes` is None for a symbolic size."""
+    """A copy of a tensor between devices in a run of `function`. Devices are called by their target
+    keys, or `host`. `nbytes` is None for a symbolic size."""
 
     function: str
     source: str
@@ -165,7 +167,7 @@ class DeviceCopy:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An operator of the model that an external has code for and did not take."""
+    """An operator of the model that an external has code for but refused, with the reason."""
 
     external: str
     node: str
@@ -184,7 +186,7 @@ def _copy_row(function: str, program: PrimFunc) -> DeviceCopy:
 
 
 def tuned_kernels(mod: IRModule) -> dict[str, str]:
-    """The knobs of the module's kernels that are tuned, by the kernel's name."""
+    """The knobs that records set, by the kernel's name."""
     return {
         kernel: knobs
         for f in mod.functions
@@ -194,7 +196,7 @@ def tuned_kernels(mod: IRModule) -> dict[str, str]:
 
 
 def refusals_of(mod: IRModule) -> tuple[Refusal, ...]:
-    """What the module's functions say that externals refused, in their order."""
+    """The refusals that are recorded in the module's functions, in order."""
     return tuple(
         Refusal(*row)
         for f in mod.functions
@@ -209,8 +211,8 @@ def _unpickled(values: dict[str, Any]) -> Executable:
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """What a compile with `debug=True` remembers: its `passes` on graphs, and the module after
-    those before kernels were made of groups."""
+    """What a compile with `debug=True` keeps for `tk.verify`: the graph `passes`, and the module
+    that they made, with fused groups and before their kernels were lowered."""
 
     fused: IRModule
     passes: tuple[Pass, ...]
@@ -218,14 +220,14 @@ class Debug:
 
 @dataclass(slots=True)
 class Executable:
-    """What `compile` returns: artifacts that can be run here or exported.
+    """The result of `compile`: artifacts that can be run here or exported.
 
-    `module` is the lowered IR that the kernels were generated from, without the bodies of those
-    that the cache knew: `module.with_programs()` has all. `linker`, from the target's kind, links
-    them where the caller names no compiler; `outer` is the code of outer functions, and
-    `external_dependencies` are the other software that is needed to link or to run it. `is_named`
-    says that the caller of `compile` chose `name`; else it is the module's. `model_weights` are the
-    bytes of the model's constants, for the memory report; `debug` is there after
+    `module` is the lowered IR that the kernels were generated from. Kernels that were found in the
+    cache have no bodies there; `module.with_programs()` has all. `linker`, from the target's kind,
+    is used if the caller names no compiler. `outer` is the host code of functions with control
+    flow, and `external_dependencies` is other software that is needed to link or to run. `is_named`
+    is True if the caller of `compile` chose `name`; else it is the module's name. `model_weights`
+    are the bytes of the model's constants, for the memory report; `debug` is set by
     `compile(debug=True)`.
     """
 
@@ -253,7 +255,7 @@ class Executable:
     ) -> Module:
         """Link a temporary library and load it, exactly as an exported one is linked and loaded.
 
-        The Module is kept: later calls return the same one unless it was closed, or they pass a
+        The Module is kept, and later calls return the same one, unless it was closed or they pass a
         compiler, `addons` (further object files, as for `export_library`), devices or
         `force_recompile`.
         """
@@ -301,7 +303,8 @@ class Executable:
         return self._linked_model()(*arguments, **named)
 
     def _linked_model(self) -> LoadedModel:
-        """What calls of this object go to; linked and loaded first if it is not, or was closed."""
+        """The loaded library that calls of this object use; it is linked and loaded first if
+        necessary."""
         if self._model is None or self._model.module.library.closed:
             from tensorkiln.runtime.loaded import LoadedModel
 
@@ -321,12 +324,12 @@ class Executable:
         self._linked_model().num_threads = threads
 
     def with_threads(self, threads: int) -> LoadedModel:
-        """The same functions with at most so many threads for a call: `f.with_threads(1)(x)`; see
-        tk.runtime.LoadedModel.with_threads. Links and loads the library."""
+        """The same functions, whose calls use at most `threads` threads: `f.with_threads(1)(x)`;
+        see tk.runtime.LoadedModel.with_threads. Links and loads the library."""
         return self._linked_model().with_threads(threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has everything but the loaded library, which is linked again on first use."""
+        """Pickle everything but the loaded library, which is linked again on first use."""
         names = [f.name for f in fields(self) if f.name not in ("_loaded", "_model")]
         return (_unpickled, ({name: getattr(self, name) for name in names},))
 
@@ -379,8 +382,8 @@ class Executable:
         return export_model_library_format({name: self}, path, bundle)
 
     def components(self) -> tuple[Component, ...]:
-        """The software that a library of this embeds and needs, with licenses: `kiln inspect` reads
-        the same from a library, where it also sees what a linker of the caller's has added."""
+        """The software that an exported library would embed and need, with licenses. `kiln inspect`
+        reads the same from a library, with whatever the caller's linker has added."""
         return components(set_metadata(self.artifacts))
 
     def _compiled(self, name: str, bundle: Mapping[str, str | Path]) -> CompiledModel:
@@ -405,13 +408,12 @@ class Executable:
         return sum(a.size for a in files if a.file_name == WEIGHTS)
 
     def memory(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
-        """What the functions need of memory: workspace and constants per pool of the target, the
-        stack, the largest values while most is in use, and why weights take more than in the model.
-
-        `sizes` are values of symbolic dimensions by the model's names; without one, sizes that
-        depend on it are formulas, and the peak is that of its upper bound, else of 1. Raises
-        UserError (code `unknown-dimension`) for a name that no function has.
-        """
+        """The memory that the functions need: workspace and constants per pool of the target, the
+        stack, the largest values at the time of the peak, and why weights take more than in the
+        model. `sizes` are values of symbolic dimensions by the model's names. Sizes that depend on
+        a dimension without a value are formulas, and the peak is taken at the dimension's upper
+        bound, else at 1. Raises UserError (code `unknown-dimension`) for a name that no function
+        has."""
         from tensorkiln.codegen.memory.measure import memory_report
 
         pools = cpu_target(self.target).memory
@@ -431,7 +433,7 @@ class Executable:
         )
 
     def _infos(self) -> list[FunctionInfo]:
-        """What metadata says of each public function."""
+        """The metadata of each public function."""
         return [*(f.info for f in self.functions), *(self.outer.infos if self.outer else ())]
 
     def _repr_html_(self) -> str:
@@ -454,8 +456,8 @@ class Executable:
         return self.artifacts[f"{self.name}.h"].text()
 
     def placement(self) -> tuple[Placement, ...]:
-        """Where each kernel runs and by which kernel class. A kernel's nodes are those that name
-        it; `refusals()` has the reasons for nodes that were fused into another's kernel, too."""
+        """Each kernel's device, class and nodes. A node that was fused into another's kernel is not
+        among that kernel's nodes; `refusals()` has the reasons for those, too."""
         reasons: dict[str, list[str]] = {}
         for r in self.refusals():
             reasons.setdefault(r.node, []).append(f"{r.external}: {r.reason}")
@@ -481,7 +483,7 @@ class Executable:
         )
 
     def copies(self) -> tuple[DeviceCopy, ...]:
-        """The copies between the memories of devices that runs of graph functions make, in their
+        """The copies between memories of devices that a run of each graph function makes, in
         order."""
         programs = {f.name: f for f in self.module.copies}
         return tuple(
@@ -492,5 +494,5 @@ class Executable:
         )
 
     def refusals(self) -> tuple[Refusal, ...]:
-        """What externals refused and why, in the order of the model."""
+        """The operators that externals refused, with reasons, in the order of the model."""
         return refusals_of(self.module)

@@ -36,7 +36,7 @@ from tensorkiln.ir.text.printer import print_function
 
 @dataclass(frozen=True, slots=True)
 class KernelCache:
-    """Heads, aliases and texts of kernels in `store`, which holds objects too."""
+    """The cache entries of kernels in `store`: heads, aliases, texts and objects."""
 
     store: Cache
 
@@ -65,7 +65,7 @@ class KernelCache:
         )
 
     def object(self, name: str, key: KernelKey, processor: str) -> tuple[str, bytes] | None:
-        """The object of a kernel, after the key under which it is stored."""
+        """The object of a kernel, with the key under which it is stored."""
         alias = self.store.get(key_of(_alias_key(name, key, processor)))
         found = self.store.get(alias.decode()) if alias is not None else None
         return (alias.decode(), found) if alias is not None and found is not None else None
@@ -118,5 +118,5 @@ def _alias_key(name: str, key: KernelKey, processor: str) -> dict[str, str]:
 
 
 def _text_key(name: str, key: KernelKey) -> dict[str, str]:
-    """Unlike an object, the text has all names."""
+    """The key of a kernel's text. Unlike the key of an object, it contains all names."""
     return {**_body_key(key), "kind": "tir text", "names": json.dumps([name, *key.names])}

@@ -1,7 +1,7 @@
-"""Code for the kernels of a lowered module: those of a composite's devices one device after the
-other.
+"""Generate code for the kernels of a lowered module: those of the host and then, in a composite,
+those of one device after the other.
 
-The artifacts of a device have its key as target key.
+The artifacts of a device have its target key.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _HOMES = ("param_devices", "result_devices")  # attributes of graph functions
 
 @dataclass(frozen=True, slots=True)
 class KernelCode:
-    """What was generated: the code, texts for people beside it (the module and, of LLVM's objects,
-    LLVM text and assembly), and what host code needs to know of functions on devices."""
+    """The generated code, texts for people (the module; of LLVM kernels, LLVM IR and assembly), and
+    what host code has to know of device functions."""
 
     emitted: Emitted
     texts: Sequence[Artifact]
@@ -52,7 +52,7 @@ class _Generator:
     progress: Progress
 
     def done(self, name: str) -> None:
-        """Say that a kernel is ready."""
+        """Report that a kernel is ready."""
         self.progress.advance(item=name)
 
 
@@ -64,11 +64,12 @@ def kernel_code(
     jobs: int,
     progress: Progress,
 ) -> KernelCode:
-    """Generate code for every kernel of a module. `targets` are the targets of kernels by the key
-    of their device, empty for the host's; of `known` kernels the objects are there. LLVM makes
-    objects or, for linking in memory, bitcode, `jobs` kernels at a time.
+    """Generate code for every kernel of a module.
 
-    Raises UnsupportedError for programs that their target cannot run, UserError of a hook.
+    `targets` are the targets of kernels by the key of their device, empty for the host's. The
+    kernels in `known` are skipped, since their objects were in the cache. LLVM makes objects or,
+    for linking in memory, bitcode, `jobs` kernels at a time. Raises UnsupportedError for programs
+    that their target cannot run, UserError of a hook.
     """
     g = _Generator(mod, cache, known, jobs, progress)
     text = TextContent(partial(module_text, mod, cache))
@@ -99,7 +100,7 @@ def _key(f: AnyKernel, targets: Mapping[str, Target]) -> str:
 def _kernels(
     g: _Generator, kernels: Sequence[AnyKernel], target: Target
 ) -> tuple[Emitted, list[Artifact]]:
-    """Generate code for the kernels of a target whose memory is the host's: by the hook
+    """Generate code for the kernels of a target without a memory of its own: by the hook
     `tir_codegen` of its kind or, without one, by LLVM or as C."""
     own = hooks_of(target).tir_codegen
     if own is not None and kernels:
@@ -138,8 +139,8 @@ def _device_functions(
     g: _Generator, kernels: Sequence[AnyKernel], target: Target, has_tensors: bool
 ) -> tuple[Emitted, Sequence[Artifact], Sequence[DeviceFunction]]:
     """Generate code for the device functions among the kernels of an accelerator, and texts for
-    people; the other kernels launch these, from the entry file. `has_tensors`:
-    parameters or results are on the device."""
+    people. The other kernels launch device functions, from the entry file. With `has_tensors`,
+    parameters or results are in the device's memory."""
     # Imported here, since targets without accelerators do not need it.
     from tensorkiln.codegen.c_like.kernels import nodes_of
 

@@ -1,5 +1,7 @@
-"""What kinds of targets bring to a compile: the hooks of the kind of the target, and in a composite
-those of the kinds of its devices, whose passes run on the functions of their device alone."""
+"""Ask the hooks of a target's kind: code generators, passes and a linker that a kind brings to a
+compile. In a composite the hooks of its devices' kinds are asked, too; their passes see only the
+functions of their device.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,16 @@ def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
 
 
 def _hooked(target: Target, name: str) -> dict[str, Target]:
-    """The devices of a composite whose kinds have a hook, with the composite's host."""
+    """The devices of a composite whose kinds define a hook, each with the composite's host."""
     devices = {k: d for k, d in devices_of(target).items() if getattr(hooks_of(d), name)}
     host = target.host.to_json() if target.host is not None else None
     return {key: with_host(d.replace(host=host)) for key, d in devices.items()}
 
 
 def own_externals(target: Target) -> tuple[External, ...]:
-    """The externals of the target's kind, then those of the kinds of a composite's devices, each of
-    its device. UserError (`bad-kind`) if a hook returns anything but Externals."""
+    """The externals that the target's kind brings, then those of the kinds of a composite's
+    devices, each bound to its device. UserError (`bad-kind`) if a hook returns anything but
+    Externals."""
     made = _externals_of(target)
     for key, device in _hooked(target, "relax_codegen").items():
         made += tuple(e.of_device(key, device) for e in _externals_of(device))
@@ -76,13 +79,11 @@ def _externals_of(target: Target) -> tuple[External, ...]:
 def with_device_pipelines(
     passes: Sequence[Pass], target: Target, externals: Externals, named: Named
 ) -> list[Pass]:
-    """The relax passes of a composite, with those of the kinds of its devices behind the pass that
-    makes each part of a device a function. Memory is planned for the whole: passes of a device that
-    plan it are left out.
-
-    Raises UnsupportedError for a device with such a pipeline that has no parts: all it computes are
-    operators that its externals take.
-    """
+    """The graph passes of a composite, extended by those of the kinds of its devices. These follow
+    the pass that turns each device's part of a graph into a function. Memory is planned once for
+    all devices: a device's own memory planning is left out. Raises UnsupportedError for a device
+    with a pipeline whose operators are all compiled by externals, so that there is no function for
+    its passes."""
     made: list[Pass] = []
     for key, device in _hooked(target, "relax_pipeline").items():
         if not runs_kernels(device):
@@ -105,13 +106,14 @@ def _plans(p: Pass) -> bool:
 
 
 def _renamed(device: Target, key: str) -> dict[str, str]:
-    """The names of a device's externals in its own modules, with those in the composite's."""
+    """The names that a device's externals have in modules of this device alone, mapped to their
+    names in the composite."""
     return {e.name: e.of_device(key, device).name for e in _externals_of(device)}
 
 
 def with_device_programs(passes: Sequence[Pass], target: Target, named: Named) -> list[Pass]:
-    """The passes on tensor programs of a composite, which leave those of devices alone whose kinds
-    have passes of their own; these follow."""
+    """The passes on tensor programs of a composite. Programs of devices whose kinds have passes of
+    their own are left to these, which follow."""
     devices = _hooked(target, "tir_pipeline")
     if not devices:
         return list(passes)
@@ -125,7 +127,8 @@ def with_device_programs(passes: Sequence[Pass], target: Target, named: Named) -
 
 
 def last_passes(target: Target) -> tuple[Pass, ...]:
-    """The passes of the hooks `pre_codegen`: those of the devices, then of the whole target."""
+    """The passes that hooks `pre_codegen` return: those of the devices, then those of the whole
+    target."""
     made: list[Pass] = []
     for key, device in _hooked(target, "pre_codegen").items():
         own = resolve("pre_codegen", hook(device, "pre_codegen", object, device), {})

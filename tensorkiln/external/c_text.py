@@ -11,7 +11,7 @@ _TYPES = {"float32": "float", "float64": "double"}
 
 
 def is_size(d: Expr) -> bool:
-    """Whether `Sizes` has the text of an extent: it is a number or a symbol of its own."""
+    """Whether `Sizes` can express an extent: a number or a single symbol."""
     return isinstance(d, Var) or int_value(d) is not None
 
 

@@ -38,9 +38,9 @@ _MOST_NODES = 3  # of the model, in a message
 
 
 def declared_dependencies(mod: IRModule, externals: Sequence[External]) -> list[Declared]:
-    """Every dependency that a planned module declares, and what the `externals` that compile
-    functions of it declare for these, in that order of the module's functions. Raises the
-    UserErrors of `External.dependencies_of`."""
+    """All dependencies that a planned module declares, with their places, and those that
+    `externals` declare for the functions that they compile, in the order of the module's functions.
+    Raises the UserErrors of `External.dependencies_of`."""
     by_name = {e.name: e for e in externals}
     declared = [
         ((f"external {f.external!r}, ", f.name), d)
@@ -57,14 +57,14 @@ def declared_dependencies(mod: IRModule, externals: Sequence[External]) -> list[
 def in_memory_dependencies(
     artifacts: Iterable[Artifact | InMemoryArtifact],
 ) -> list[Declared]:
-    """What the artifacts that have no form as bytes need."""
+    """The dependencies of artifacts that exist only in memory."""
     in_memory = [a for a in artifacts if isinstance(a, InMemoryArtifact)]
     return [(f"artifact {a.name!r}", d) for a in in_memory for d in a.dependencies]
 
 
 def _of_calls(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
-    """Dependencies of calls, after the name of the function that calls. Kernels that the compiler's
-    own schedules made, those with a key, call no foreign functions."""
+    """The dependencies of calls in tensor programs, each with the name of the calling function.
+    Kernels that the compiler's own schedules made, which have a key, call no foreign functions."""
     for f in mod.prim_funcs:
         if f.name in mod.kernel_keys:
             continue
@@ -76,7 +76,7 @@ def _of_calls(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
 
 
 def _of_packed(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
-    """Dependencies of calls in graphs: of functions that the host provides."""
+    """The dependencies of calls in graphs of functions that the host program registers."""
     for g in (f for f in mod.functions if isinstance(f, Function)):
         for b in bindings_in(g.bindings):
             if isinstance(b.value, Call):
@@ -84,7 +84,7 @@ def _of_packed(mod: IRModule) -> Iterator[tuple[str, ExternalDependency]]:
 
 
 def _nodes(mod: IRModule) -> Mapping[str, str]:
-    """By kernel, the nodes of the model that it computes, as the end of a place."""
+    """For each kernel, the model's nodes that it computes, as the end of a place in messages."""
     spans: dict[str, list[str]] = {}
     for f in mod.functions:
         if isinstance(f, PrimFunc) and f.is_host:
@@ -97,8 +97,8 @@ def _nodes(mod: IRModule) -> Mapping[str, str]:
 def uses_of(
     mod: IRModule, declared: Sequence[Declared], artifacts: Iterable[Artifact | InMemoryArtifact]
 ) -> tuple[Use, ...]:
-    """How each dependency of `declared` is used, sorted by name; its first declaration says why.
-    `artifacts` are those that external code generators made."""
+    """How the library uses each dependency in `declared`, sorted by name; the place of the first
+    declaration is the reason. `artifacts` are those that external code generators made."""
     packed_names = {d.short_name for place, d in _of_packed(mod)}
     loaded = {a.codegen_id for a in artifacts if a.loader not in ("native", "llvmjit")}
     loaded -= {a.codegen_id for a in artifacts if a.loader in ("native", "llvmjit")}

@@ -18,12 +18,9 @@ _OURS = ("host", "ir")  # codegen_ids of the compiler itself (see link/isolate.p
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What code generators emitted for some kernels.
-
-    `imported` pairs each kernel without host code with the group whose module has it as a function.
-    `fallible` names the kernels whose call may fail because a loaded module (a device) takes part,
-    or the external says so.
-    """
+    """The output of code generators for some kernels. `imported` pairs each kernel without host
+    code with the loader group whose module provides it. `fallible` are the kernels whose calls may
+    fail, because a loaded module (a device) takes part or the external says so."""
 
     artifacts: ArtifactSet = field(default_factory=ArtifactSet)
     imported: tuple[tuple[str, LoaderGroup], ...] = ()
@@ -42,8 +39,8 @@ class Emitted:
 
 
 def with_key(emitted: Emitted, key: str) -> Emitted:
-    """What was emitted for the device of a composite with this target key, which its artifacts
-    have, unless they say another."""
+    """The output for the device of a composite with this target key: its artifacts get the key,
+    unless they have another one."""
 
     def group(g: LoaderGroup) -> LoaderGroup:
         return LoaderGroup(g.loader, g.target_key or key)
@@ -79,13 +76,13 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
 
 
 def checked(emit: Callable[[], object], kernels: Sequence[str], label: str) -> Emitted:
-    """Run a user's code generator for `kernels` and check what it emits.
+    """Run a user's code generator for `kernels` and check its output.
 
-    Host code (loader `native`), if any, must define the kernels. Otherwise they are functions of
-    the module that a loader makes of the group of the first artifact that is not a header or text.
-
-    Raises UserError: code `bad-external` unless it emits a non-empty sequence of artifacts, with
-    host code in `.c` or `.o` files, under a codegen_id of its own; `plugin-failed` if it raises.
+    Host code (loader `native`), if any, must define the kernels. Otherwise they must be functions
+    of the module that the loader creates from the group of the first artifact that is not a header
+    or text. Raises UserError: code `bad-external` unless the output is a non-empty sequence of
+    artifacts, with host code in `.c` or `.o` files, under a codegen_id of its own; `plugin-failed`
+    if the generator raises.
     """
     with plugin(label):
         emitted = emit()

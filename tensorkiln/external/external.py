@@ -73,8 +73,8 @@ class External:
     target: Target | None = None
 
     def of_device(self, key: str, target: Target) -> External:
-        """The same for the device of a composite with this target key: it is asked about the
-        device, and its artifacts have the key."""
+        """A copy bound to the device of a composite with this target key: `supports` is asked about
+        that device, and artifacts get the key."""
         return replace(self, name=f"{self.name}_{key}", device=key, target=target)
 
     def takes(self, call: Call, target: Target) -> bool | Refused:
@@ -91,18 +91,20 @@ class External:
         return answer if isinstance(answer, Refused) else bool(answer)
 
     def may_take(self, call: Call) -> bool:
-        """Whether its device, if it is of one, names the operator, or none."""
+        """Whether its device may compute the operator: a device can list the operators that it
+        computes. True for an external without a device."""
         operators = self.target.operators if self.target is not None else ()
         return not operators or call.op in operators
 
     def may_take_of(self, f: Function, target: Target) -> bool:
-        """Whether the device that the attribute `target` of a function names, if it names one, is
-        its own; the host is that of externals of no device."""
+        """Whether it may compile operators of this function. A function's attribute `target` may
+        name a device; then only externals of that device may, or, if it names the host, externals
+        without a device."""
         named = device_named(f.attrs.get("target"), target, f.name)
         return not named or self.device == ("" if named == HOST else named)
 
     def dependencies_of(self, f: Function) -> tuple[ExternalDependency, ...]:
-        """What the code for one function needs. Raises UserError: code `bad-external` if a
+        """The dependencies of the code for one function. Raises UserError: code `bad-external` if a
         function `dependencies` returns anything but a list of them, `plugin-failed` if it
         raises."""
         if isinstance(self.dependencies, tuple):
@@ -113,7 +115,7 @@ class External:
         return checked_dependencies(answer, label, "bad-external")
 
     def get_external_dependencies(self, *functions: Function) -> tuple[ExternalDependency, ...]:
-        """What the code for these functions needs, each dependency once, sorted by name. Raises
+        """The dependencies of the code for these functions, each once, sorted by name. Raises
         UserError as `dependencies_of`, and `dependency-clash` if two of one name differ."""
         declared = [(f"function {f.name!r}", d) for f in functions for d in self.dependencies_of(f)]
         if isinstance(self.dependencies, tuple):

@@ -24,24 +24,24 @@ Reason = Callable[[Call, Sequence[TensorType]], str]
 
 @dataclass(frozen=True, slots=True)
 class HostLibrary:
-    """The file of a shared library, its version if the file's name has one, and its machine."""
+    """A shared library: its file, its version if the file's name has one, and its machine."""
 
     path: Path
     version: str
     machine: str
 
     def suits(self, target: Target) -> bool:
-        """Whether code for the target can call it."""
+        """Whether the library is for the target's machine."""
         return cpu_target(target).arch == self.machine
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryExternal:
-    """An external of single operators, and the library (a file such as `libx.so.1`) that it calls.
+    """An external that computes single operators by calling a library (a file such as `libx.so.1`).
 
-    `reasons` has the operators that there is code for: each with a function of the call and the
-    types of its operands that returns why the library does not compute it, or "". It is asked for
-    operands that are tensors of one of `dtypes`, and whose sizes are numbers or single symbols.
+    `reasons` has the operators for which there is code. Each maps to a function of the call and its
+    operands' types, which returns why the library does not compute this call, or "". It is asked
+    only if all operands are tensors of one of `dtypes` whose sizes are numbers or single symbols.
     `install` says how the library is installed.
     """
 
@@ -57,8 +57,8 @@ class LibraryExternal:
     fallible: bool = False
 
     def external(self, folders: Sequence[str | Path] = ()) -> External:
-        """The external, with the library of this machine or that in one of `folders`. Raises
-        UserError (code `missing-library`) where there is none."""
+        """The External, which uses the library of this machine or the one in `folders`. Raises
+        UserError (code `missing-library`) if there is none."""
         library = find_library(self.file, self.install, folders or _FOLDERS)
         return External(
             self.name,
@@ -71,7 +71,7 @@ class LibraryExternal:
         )
 
     def dependency(self, library: HostLibrary) -> ExternalDependency:
-        """What is recorded of the library."""
+        """The dependency on the library, for the metadata."""
         return ExternalDependency(
             self.short_name,
             self.url,

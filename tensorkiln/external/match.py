@@ -1,10 +1,11 @@
-"""How an external takes several operators of the model as one: what it is asked, and its answers.
+"""How an external takes several operators of the model as one: its function `match`, and what that
+may return.
 
     match(binding, graph, target) -> Taken | Refused | None
 
-It is asked for every call of the graph as the model has it, before operators are canonicalised, so
-that quantised layers are still DequantizeLinear, an operator and QuantizeLinear. `Refused` is also
-an answer of `supports`, which is asked for single operators.
+It is called for every call in the graph as the model has it, before operators are canonicalised: a
+quantised layer is still DequantizeLinear, an operator and QuantizeLinear. `Refused` may also be
+returned by `supports`, which is called for single operators.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tensorkiln.target import Target
 
 
 class Definitions:
-    """Where the values of a graph function are computed, and what reads them."""
+    """For each value of a graph function, the binding that computes it and the bindings that read
+    it."""
 
     def __init__(self, f: Function):
         self.parameters = frozenset(f.params)
@@ -43,7 +45,7 @@ class Definitions:
         return b.value if b is not None and isinstance(b.value, Call) else None
 
     def reader(self, v: RVar) -> Binding | None:
-        """The call of an operator that alone reads `v`, else None."""
+        """The call of an operator that is the only reader of `v`; None if there is no such call."""
         readers = self._readers.get(v, [])
         only = readers[0] if len(readers) == 1 else None
         return self.binding(only.var) if only is not None else None
@@ -69,22 +71,23 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why an external does not take an operator that it has code for: a clause that
-    `Executable.placement()` shows, such as "its weights are computed". It is false."""
+    """The reason why an external does not take an operator for which it has code: a clause that
+    `Executable.placement()` shows, such as "its weights are computed". It is false in
+    conditions."""
 
     reason: str
 
     def __bool__(self) -> bool:
-        """False, so that an answer of `supports` tells by itself whether a call is taken."""
+        """False, so that an answer of `supports` can be used as a condition."""
         return False
 
     def row(self, external: str, call: Call) -> tuple[str, str, str]:
-        """Who refused, which node of the model (else which operator), and why."""
+        """The external, the node of the model (else the operator), and the reason."""
         return external, call.span or call.op, self.reason
 
 
 def with_refused(f: Function, rows: Sequence[tuple[str, str, str]]) -> Function:
-    """A graph function whose attribute `refused` has these rows too, each once."""
+    """The graph function with these rows added to its attribute `refused`, each once."""
     if not rows:
         return f
     refused = tuple(dict.fromkeys((*f.attrs.get("refused", ()), *rows)))

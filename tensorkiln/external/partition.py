@@ -143,7 +143,8 @@ class _Partition:
             self.region_of[inner.var] = region
 
     def _taker(self, call: Call) -> External | None:
-        """The first external that takes the call; those before it may refuse it."""
+        """The first external that takes the call. Those before it may have refused it, which is
+        recorded."""
         for e in self.externals:
             answer = e.takes(call, self.target)
             if isinstance(answer, Refused):

@@ -44,11 +44,12 @@ _Made = dict[tuple[str, str], Function]
 
 @dataclass(frozen=True, slots=True)
 class PartitionPatterns:
-    """Partition every graph function for the externals that have `match`; return the same module
-    object if there are none, or they take and refuse nothing.
+    """Partition every graph function for the externals that define `match`. The result is the same
+    module object if there are none, or if they neither take nor refuse anything.
 
-    What they refuse is the attribute `refused` of the graph function: (external, node, reason) of
-    each operator that they have code for and do not take. `Executable.placement()` shows it.
+    Refusals are recorded in the graph function's attribute `refused`: (external, node, reason) for
+    each operator for which an external has code and which it does not take.
+    `Executable.placement()` shows them.
     """
 
     target: Target
@@ -75,8 +76,8 @@ class PartitionPatterns:
 
 
 class _Graph:
-    """The partitioning of one graph function. `made` are the module's new functions by name and
-    text, `taken` the names in use."""
+    """The partitioning of one graph function. `new_functions` are the functions added to the
+    module, by name and text, and `function_names` all names in use."""
 
     def __init__(
         self,
@@ -141,7 +142,8 @@ class _Graph:
         return replace(group, bindings=bindings)
 
     def _live(self) -> tuple[Binding, ...]:
-        """The bindings without those that only computed what a function computes now."""
+        """The bindings that are still needed, without those whose values only functions of groups
+        compute now."""
         needed = set(variables(self.f.result))
         read = needed.union(*(variables(b.value) for b in self.f.bindings))
         unread = {b.var for b in self.f.bindings if b.var not in read}  # in the graph as it came
@@ -170,7 +172,7 @@ class _Graph:
         self.bindings.append(Binding(last, back))
 
     def _added(self, f: Function) -> GlobalRef:
-        """A reference to `f`, or to the function of this name that computes the same."""
+        """A reference to `f`, or to an equal function that was added before."""
         key = (f.name, print_function(f, canonical=True))
         if key not in self.new_functions:
             name = unused(f.name, self.function_names)
@@ -179,7 +181,7 @@ class _Graph:
         return GlobalRef(self.new_functions[key].name)
 
     def _stored(self, v: RVar | Constant, order: tuple[int, ...] | None) -> Value:
-        """`v` with its dimensions in this order."""
+        """`v` with its dimensions transposed to this order."""
         if order is None:
             return v
         if isinstance(v, Constant):
@@ -192,7 +194,7 @@ class _Graph:
         return self.stored[v, order]
 
     def _name(self, v: RVar) -> str:
-        """A new name for another form of `v`."""
+        """A new name for a transposed copy of `v`."""
         name = unused(f"{v.name}_stored", self.names)
         self.names.add(name)
         return name
@@ -213,8 +215,8 @@ def _op(b: Binding) -> str:
 
 
 def _parameters(group: Taken) -> list[RVar | Constant]:
-    """What the function gets: values that its bindings read and do not compute, and its weights,
-    each once, in the order in which they are read."""
+    """The parameters of a group's function: values that its bindings read and do not compute, and
+    its weights, each once, in the order in which they are read."""
     inner_vars = {b.var for b in group.bindings}
     read: dict[RVar | Constant, None] = {}
     for b in group.bindings:

@@ -31,17 +31,14 @@ BUILT_IN = tuple(
 
 
 def known_externals() -> dict[str, str]:
-    """The names of all externals, and the package that each is of."""
+    """The names of all installed externals, with the package of each."""
     return {p.name: _package(p) for p in _points()}
 
 
 def external_called(name: str) -> External:
-    """The external of that name.
-
-    Raises UserError: code `unknown-external` with the nearest name; `name-clash` if two packages
-    have one of that name; `bad-external` for an entry point that is anything else or that names its
-    external otherwise; `plugin-failed` if it cannot be loaded.
-    """
+    """The installed external of that name. Raises UserError: code `unknown-external` with the
+    nearest name; `name-clash` if two packages have one of that name; `bad-external` for an entry
+    point that is not an External or has another name; `plugin-failed` if it cannot be loaded."""
     points = [p for p in _points() if p.name == name]
     if not points:
         names = sorted(known_externals())
@@ -68,7 +65,7 @@ def external_called(name: str) -> External:
 
 
 def _points() -> list[EntryPoint]:
-    """Every entry point, those of this package first."""
+    """All entry points, those of this package first."""
     installed = entry_points(group=GROUP)
     return [*BUILT_IN, *sorted(installed, key=lambda p: (_package(p), p.name))]
 

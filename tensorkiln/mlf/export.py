@@ -70,7 +70,7 @@ _IR_TEXT = "ir/module.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModel:
-    """What a compile made of a model: the fields of `Executable` that an archive needs."""
+    """A compiled model: the fields of `Executable` that an archive needs."""
 
     name: str
     artifacts: ArtifactSet
@@ -115,8 +115,8 @@ def write_library_format(models: Sequence[CompiledModel], path: str | Path) -> P
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A model, its interface in C, and its artifacts by what is made of them. `symbols` maps names
-    of kernels, and of what they call, to those that they get in the archive."""
+    """A model, its interface in C, and its artifacts sorted by kind. `symbols` maps the names of
+    kernels, and of functions that they call, to their names in the archive."""
 
     model: CompiledModel
     interface: ModelInterface
@@ -182,7 +182,7 @@ def _parts(model: CompiledModel, names: Names) -> _Parts:
 
 
 def _kernel_symbols(model: CompiledModel) -> dict[str, str]:
-    """Names of kernels to those that they get in the archive."""
+    """The names of kernels, mapped to their names in the archive."""
     prefix = kernel_prefix(f"kiln_{model.name}")
     # Kernels of target c begin with the library's name already.
     model_prefix = kernel_prefix(LinkPlan.of(model.artifacts).name)
@@ -190,7 +190,7 @@ def _kernel_symbols(model: CompiledModel) -> dict[str, str]:
 
 
 def _require_plain(model: CompiledModel) -> None:
-    """Refuse a model that needs more than C which neither allocates nor loads."""
+    """Raise UnsupportedError for a model that allocates memory or loads code when it runs."""
     if model.module.outers:
         outers = ", ".join(f.name for f in model.module.outers)
         raise UnsupportedError(
@@ -286,7 +286,7 @@ def _write_model(parts: _Parts, folder: Path) -> Model:
 
 
 def _write_sources(parts: _Parts, folder: Path) -> list[str]:
-    """Write the C files but for constants; return their paths, that of the interface first."""
+    """Write the C files except constants; return their paths, the interface's first."""
     form: WeightsForm = "" if parts.weights is None else "pointer" if parts.objects else "array"
     main = f"{SOURCES}/{parts.interface.prefix}.c"
     _write_text(folder / main, interface_c(parts.interface, form))
@@ -298,8 +298,8 @@ def _write_sources(parts: _Parts, folder: Path) -> list[str]:
 
 
 def _renamed(a: Artifact, symbols: Mapping[str, str]) -> str:
-    """A C file with other names of kernels. Our own C has them as words of no other meaning; in an
-    external's, the preprocessor renames them."""
+    """A C file with other names of kernels. In C of the compiler's own these words have no other
+    meaning, so they are replaced in the text; in an external's C, macros rename them."""
     if a.codegen_id == "c":
         words = re.compile(rf"\b({'|'.join(map(re.escape, symbols))})\b")
         return words.sub(lambda m: symbols[m[1]], a.text())
@@ -319,7 +319,8 @@ def _write_objects(parts: _Parts, folder: Path) -> list[str]:
 
 
 def _write_constants(parts: _Parts, folder: Path) -> Constants:
-    """Write them as what is linked: an object beside objects, else C; and as safetensors."""
+    """Write the constants in a form that can be linked, an object if kernels are objects, else C;
+    and as safetensors."""
     if parts.weights is None:
         return Constants(0, "", "")
     symbol = f"{parts.interface.prefix}_weights"
@@ -338,7 +339,7 @@ def _write_constants(parts: _Parts, folder: Path) -> Constants:
 
 
 def _write_artifacts(parts: _Parts, folder: Path, constants: Constants) -> dict[str, Place]:
-    """Write the artifacts, but those that the archive has elsewhere; return where these lie."""
+    """Write all artifacts that are not elsewhere in the archive; return their paths."""
     model, placed = parts.model, dict[str, Place]()
     root = folder / ARTIFACTS / model.name
     root.parent.mkdir(exist_ok=True)
@@ -361,7 +362,7 @@ def _write_artifacts(parts: _Parts, folder: Path, constants: Constants) -> dict[
 
 
 def _kernels(parts: _Parts, folder: Path, paths: Sequence[str]) -> dict[str, Kernel]:
-    """What metadata says of each kernel, by its name in the module."""
+    """The metadata of each kernel, by its name in the module."""
     mod = parts.model.module
     kernel_names = {f.name for f in mod.kernels}
     homes = dict(_definitions(parts, folder, paths))
@@ -378,7 +379,7 @@ def _kernels(parts: _Parts, folder: Path, paths: Sequence[str]) -> dict[str, Ker
 
 
 def _definitions(parts: _Parts, folder: Path, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each kernel and the file that defines it."""
+    """Yield each kernel with the file that defines it."""
     symbols = {new: old for old, new in parts.symbols.items()}
     for path in paths[1:]:  # the first calls them
         if path.endswith(".o"):

@@ -109,8 +109,8 @@ def _write(path: Path, data: bytes | memoryview) -> None:
 
 
 def _write_archive(library: ModelLibrary, folder: Path, kind: Template) -> None:
-    """Write the archive's files into the project: all, unless its build system would compile
-    whatever lies there; then what is compiled."""
+    """Write the archive's files into the project. If the project's build system compiles whatever
+    is in a folder, write only what is to be compiled."""
     models = library.models()
     if not kind.sources_only:
         for name in library.files:
@@ -125,7 +125,7 @@ def _write_archive(library: ModelLibrary, folder: Path, kind: Template) -> None:
 
 
 def _check_names(models: Mapping[str, Model], place: str) -> None:
-    """Refuse paths and arguments that a build file could take for more than one word."""
+    """Refuse paths and arguments that a build file would split into several words or interpret."""
     for m in models.values():
         sources = [b.path for b in m.bundled.values()]
         for path in (m.header, *m.sources, *m.objects, *sources):
@@ -139,12 +139,12 @@ def _check_names(models: Mapping[str, Model], place: str) -> None:
 
 
 def _needed(models: Mapping[str, Model]) -> list[ExternalDependency]:
-    """The dependencies of all models, each once."""
+    """The dependencies of all models, without duplicates."""
     return list(dict.fromkeys(d for m in models.values() for d in m.external_dependencies))
 
 
 def _sources_of(models: Mapping[str, Model]) -> dict[str, str]:
-    """The paths in the archive of dependencies whose source it has, by name."""
+    """The paths in the archive of dependencies' sources, by the dependency's name."""
     return {name: b.path for m in models.values() for name, b in m.bundled.items()}
 
 
@@ -161,7 +161,7 @@ def _cmake(model_dir: str, models: Mapping[str, Model]) -> dict[str, str]:
 
 
 def _cmake_library(m: Model) -> str:
-    """CMake that makes a static library of a model, with what it needs besides."""
+    """CMake text for a static library of a model, with its dependencies."""
     files = "".join(f'\n    "${{MODEL_DIR}}/{path}"' for path in (*m.sources, *m.objects))
     objects = "".join(f'\n    "${{MODEL_DIR}}/{path}"' for path in m.objects)
     include = PurePosixPath(m.header).parent
@@ -190,7 +190,7 @@ def _variable(d: ExternalDependency) -> str:
 
 
 def _cmake_text(text: str) -> str:
-    """Text inside a quoted argument of CMake."""
+    """Text quoted as an argument of CMake."""
     return re.sub(r'([\\"$])', r"\\\1", text)
 
 
@@ -199,9 +199,9 @@ _SOURCE_FOLDERS = ("src", "Source")
 
 
 def _cmake_dependency(d: ExternalDependency, source: str | None) -> str:
-    """CMake that stops with what to fetch, unless a folder or the system has the dependency. Where
-    the archive has its `source`, that is the folder. What to link is built from the folder: by its
-    CMakeLists.txt, or of its C files."""
+    """CMake text that finds a dependency in a folder or on the system, and otherwise stops with the
+    place to get it from. If the archive has the dependency's `source`, that is the folder. The
+    library is built from the folder: by its CMakeLists.txt, or else from its C files."""
     default_folder = f"${{MODEL_DIR}}/{source}" if source is not None else ""
     name = _variable(d)
     version = f" {d.version_spec}" if d.version_spec else ""
@@ -256,7 +256,7 @@ def _stack(models: Mapping[str, Model]) -> int:
 
 
 def _line(text: str) -> str:
-    """Text of others as part of a line of a file of settings."""
+    """Text from elsewhere, made safe as part of one line of a settings file."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 

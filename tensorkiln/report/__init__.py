@@ -20,7 +20,7 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `explain` returns: the data of the page, and the executable that was compiled."""
+    """The result of `explain`: the data of the page, and the executable that was compiled."""
 
     story: Story
     executable: Executable

@@ -20,8 +20,8 @@ from tensorkiln.ops.conditions import of_branches, stated
 
 @dataclass(frozen=True, slots=True)
 class DimOrigin:
-    """A symbolic dimension, and what makes it: the input that has it, at `axis`, or the node whose
-    data decides it, when the function runs."""
+    """A symbolic dimension and its origin: the input that has it, at `axis`, or the node whose data
+    determines it when the function runs."""
 
     function: str
     name: str
@@ -33,8 +33,8 @@ class DimOrigin:
 
 @dataclass(frozen=True, slots=True)
 class DimEnd:
-    """A node whose result does not depend on a dimension that its operands have: `shape` is the
-    result's."""
+    """A node whose operands have a symbolic dimension that its result, of shape `shape`, does not
+    depend on."""
 
     function: str
     name: str

@@ -34,7 +34,7 @@ _SECTIONS = ("graph", "passes", "kernels", "memory")
 
 
 def page(story: Story) -> str:
-    """The page of a story as HTML text, which depends on the story alone."""
+    """The HTML text of a report's page. It depends only on the story."""
     name = escape(story.name.encode("utf-8", "replace").decode())
     folder = files(__package__)
     css, js = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
@@ -82,7 +82,7 @@ def _hash(text: str) -> str:
 
 
 def _json(name: str, value: object) -> str:
-    """An element with JSON, in which nothing can be taken for markup."""
+    """An HTML element with JSON, escaped so that nothing in it is read as markup."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'\n<script type="application/json" id="{name}">{text}</script>'
 
@@ -96,7 +96,7 @@ def _table(name: str) -> str:
 
 
 def _folded_table(name: str, title: str) -> str:
-    """A table that is made when it is opened."""
+    """A table that page.js fills when it is opened."""
     return (
         f'<details class="card"><summary>{title}</summary><div data-table="{name}"></div></details>'
     )

@@ -88,8 +88,8 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that the page shows, in its order. `machine`: the target in a few words.
-    `weights`: their bytes."""
+    """Everything that the page shows, in order. `machine`: the target in a few words. `weights`:
+    the size of the weights in bytes."""
 
     name: str
     machine: str

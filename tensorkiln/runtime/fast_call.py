@@ -115,7 +115,7 @@ class CallSignature:
 class _Bound(int):
     """`self` of a builtin: the address of its target, callable as the slow path.
 
-    `kept` holds what the target points to.
+    `owners` keeps alive what the target points to.
     """
 
     slow: Callable[..., Any]

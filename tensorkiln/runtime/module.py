@@ -390,10 +390,11 @@ class Executor:
 
     @property
     def graph_counts(self) -> Mapping[str, int]:
-        """What came of `set_graphs`: graphs `launched` and `made`, nodes `updated`, and runs whose
-        graphs were `dropped` for those of others; then what ran without a graph, or in several:
-        runs in a stream that the caller `captured`, launches by themselves (`single`), and further
-        graphs of one run, where the `host` has work in between."""
+        """Counters of `set_graphs`: graphs that were `launched` and `made`, nodes that were
+        `updated`, and runs whose graphs were `dropped` to make room for others. Then what ran
+        without a graph or split into several: runs in a stream that the caller `captured`, launches
+        outside of a graph (`single`), and further graphs of one run where the `host` computes in
+        between."""
         return self._memory.graph_counts()
 
     def set_num_threads(self, threads: int) -> None:

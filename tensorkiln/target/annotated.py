@@ -13,18 +13,21 @@ from tensorkiln.target.target import Target
 
 @dataclass(slots=True)
 class _Annotations:
-    """Targets in the order of their first function, and what has no target's text."""
+    """The targets that functions name, in order of their first function, and the names that are not
+    targets."""
 
     targets: dict[Target, str] = field(default_factory=dict)  # with the function's name
     keys: dict[str, str] = field(default_factory=dict)
 
 
 def annotated_target(annotations: Iterable[tuple[str, str]]) -> Target | None:
-    """The target of functions of which (name, attribute `target`) are given: the one that all
-    name, or a composite of those that they name, in their order; None if no function names one.
+    """The target of functions whose attributes `target` are given as (function name, attribute):
+    the one target that all name, or a composite of the targets that they name, in order; None if no
+    function names one.
 
-    A name that is the key of one of these targets, or `host`, stands for that. Raises UserError
-    (code `unknown-device`) for another that is not a target, and those of an invalid target.
+    A name may also be the key of one of these targets, or `host`. Raises UserError (code
+    `unknown-device`) for a name that is neither a target nor such a key, and the errors of an
+    invalid target.
     """
     distinct_annotations = _Annotations()
     for name, text in annotations:

@@ -10,7 +10,7 @@ ASYNC_COPIES = 80
 
 
 def archs_of(target: Target) -> tuple[str, ...]:
-    """The architectures that code is made for, the target's own first."""
+    """The architectures that code is generated for, the target's own first."""
     also = target["also"]
     return (target.arch, *(map(str, also) if isinstance(also, tuple) else ()))
 
@@ -21,7 +21,8 @@ def least_capability(target: Target) -> int:
 
 
 def most_shared(target: Target) -> int:
-    """The bytes that a block may share, on GPUs of NVIDIA those for a kernel that asks."""
+    """The bytes of shared memory that a block may use; on NVIDIA GPUs those for a kernel that opts
+    in to more."""
     key = "max_shared_memory_per_block"
     limit = target[f"{key}_optin" if target.kind == "cuda" else key]
     assert isinstance(limit, int)

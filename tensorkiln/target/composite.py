@@ -48,7 +48,8 @@ def _require_distinct(devices: tuple[Fields, ...], place: str) -> None:
 
 
 def _named(devices: tuple[Fields, ...], place: str) -> Iterator[tuple[str, Fields]]:
-    """The devices that give a key, those of composites among them too, and where they stand."""
+    """The devices that have a key, including those of nested composites, with their places in the
+    text."""
     for i, device in enumerate(devices):
         path = f"{place}[{i}]"
         yield from [(path, device)] if device.target_key else ()
@@ -60,7 +61,7 @@ def _without_host(device: Fields) -> Fields:
 
 
 def _untagged(device: Fields) -> Fields:
-    """Make the device's tag its base_tag: with another host it is no longer what the tag stands
-    for."""
+    """Turn the device's tag into its base_tag: with another host, it is not the tag's target any
+    more."""
     base = device.tag or device.base_tag
     return replace(device, tag="", tag_hash="", base_tag=base)

@@ -80,7 +80,8 @@ CPU_OPTIONS: tuple[Option, ...] = (
 
 
 def known_of_cpu(values: Values) -> Values:
-    """Return what targets cost that do not say it, to choose between devices."""
+    """Return the cost parameters of targets that do not set them, for placing operators on
+    devices."""
     return {"gflops": 50, "bandwidth": 20}
 
 
@@ -106,8 +107,8 @@ def canonical_cpu(values: Values, place: str) -> Values:
 
 
 def _caches(isa: Isa, cpu: str, values: Values) -> Values:
-    """The sizes of the caches that `values` do not give: the least of those of the tags' machines
-    with this processor."""
+    """The cache sizes that `values` do not give: the smallest among the tagged machines with this
+    processor."""
     missing = [name for name in _CACHES if name not in values]
     if not missing or cpu == isa.baseline_cpu or cpu.startswith("x86-64-"):
         return {name: _CACHES[name] for name in missing}

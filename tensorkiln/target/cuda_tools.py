@@ -38,8 +38,9 @@ _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0
 
 @dataclass(frozen=True, slots=True)
 class KernelMetrics:
-    """What a kernel takes, by ptxas: registers of a thread, barriers of a block, and bytes: of a
-    thread's stack, that are spilled, of shared memory of fixed size."""
+    """The resources that a kernel uses, as ptxas reports them: registers of a thread, barriers of a
+    block, and bytes: of a thread's stack, of spilled registers, and of shared memory of fixed
+    size."""
 
     registers: int = 0
     barriers: int = 0
@@ -50,14 +51,14 @@ class KernelMetrics:
 
     @property
     def spills(self) -> int:
-        """Bytes of registers that are stored and loaded again."""
+        """Bytes of registers that are spilled and reloaded."""
         return self.spill_stores + self.spill_loads
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The code of a PTX module, the metrics of its kernels, and advice of ptxas: warnings, and
-    remarks that code is slower than it could be."""
+    """The machine code of a PTX module, the metrics of its kernels, and the advice of ptxas:
+    warnings, and remarks that code is slower than it could be."""
 
     cubin: bytes
     kernels: dict[str, KernelMetrics]
@@ -87,14 +88,14 @@ def _path(name: str) -> Path | None:
 
 @functools.cache
 def tool_identity(path: Path) -> str:
-    """What a tool says that it is."""
+    """The version that a tool reports."""
     return run_tool([str(path), "--version"], Path("/"))
 
 
 def assembled(ptx: str, arch: str) -> Assembled:
-    """The code of a PTX module for `arch`. Raises UserError (code `no-tool`) where there is no
-    assembler, (code `tool-failed`) for an architecture that it does not have, and InternalError
-    (code `bad-ptx`) for PTX that it refuses."""
+    """The machine code of a PTX module for `arch`. Raises UserError if there is no assembler (code
+    `no-tool`) or it does not support the architecture (`tool-failed`), and InternalError
+    (`bad-ptx`) if it rejects the PTX."""
     path = ptxas_path()
     if path is None:
         raise UserError(
@@ -120,7 +121,7 @@ def assembled(ptx: str, arch: str) -> Assembled:
 
 
 def _metrics(log: str) -> dict[str, KernelMetrics]:
-    """The metrics of each kernel in what `ptxas -v` says."""
+    """The metrics of each kernel in the output of `ptxas -v`."""
     parts = _KERNEL.split(log)
     metrics = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -139,9 +140,9 @@ def _metrics(log: str) -> dict[str, KernelMetrics]:
 
 
 def instruction_counts(cubin: bytes) -> dict[str, Counter[str]]:
-    """How many instructions of each name (`FFMA`, of `FFMA.FTZ`) each kernel of a cubin has. Raises
-    UserError (code `no-tool`) where there is no disassembler, InternalError (code `bad-cubin`) for
-    code that it refuses."""
+    """The number of instructions of each name in each kernel of a cubin; modifiers are dropped,
+    `FFMA.FTZ` counts as `FFMA`. Raises UserError (code `no-tool`) if there is no disassembler,
+    InternalError (code `bad-cubin`) if it rejects the code."""
     path = nvdisasm_path()
     if path is None:
         hint = install_line("nvidia")

@@ -90,22 +90,23 @@ def device_named(text: str | None, target: Target, function: str) -> str:
 
 
 def _is_device(candidate: Target, key: str, device: Target) -> bool:
-    """Whether a text describes a device: by its key if it gives one, and but for the host, which a
-    composite has in the place of its devices."""
+    """Whether a target's text describes this device. If the text has a key, it must be the
+    device's; hosts are not compared, since in a composite the host is not part of its devices."""
     if candidate.target_key not in ("", key) or candidate.operators not in ((), device.operators):
         return False
     return _plain(candidate) == _plain(device)
 
 
 def _plain(device: Target) -> Target:
-    """What a target is outside of a composite."""
+    """The device as a target of its own, without what only a composite gives it."""
     return device.replace(target_key=None, operators=None, host=None)
 
 
 def target_in(target: Target, attrs: Mapping[str, object]) -> Target:
-    """The target that a function with these attributes is scheduled for: the device of a composite
-    whose key is its attribute `target`, else the CPU of the host; `target` itself if that is no
-    composite. A device for whose loops a hook generates code has those of the host."""
+    """The target for which a function with these attributes is scheduled. In a composite, that is
+    the device whose key is the attribute `target`, else the host's CPU; otherwise `target` itself.
+    A device whose kind generates code by a hook, without schedules of the compiler's, is scheduled
+    as the host is."""
     devices = devices_of(target)
     if not devices:
         return target
@@ -118,14 +119,14 @@ def _has_schedules(device: Target) -> bool:
 
 
 def becomes_c(target: Target, attrs: Mapping[str, object]) -> bool:
-    """Whether the code of a kernel with these attributes is a C source: its CPU is of kind `c`."""
+    """Whether a kernel with these attributes is generated as C source: its CPU has kind `c`."""
     kernel_target = target_in(target, attrs)
     return (kernel_target if KINDS[kernel_target.kind].is_cpu else cpu_target(target)).kind == "c"
 
 
 def required_features(target: Target) -> tuple[str, ...]:
-    """The features beyond the baseline of a processor that runs what is compiled for a target,
-    sorted: code of its host, and of all CPUs among its devices."""
+    """The features, sorted, beyond the baseline that processors need to run what is compiled for a
+    target: for code of its host, and of all CPUs among its devices."""
     cpus = (cpu_target(target), *(d for d in devices_of(target).values() if KINDS[d.kind].is_cpu))
     return tuple(sorted({feature for cpu in cpus for feature in cpu.required_features}))
 

@@ -12,12 +12,9 @@ from tensorkiln.target.options import to_json as option_json
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The checked fields of a target.
-
-    `attrs` are the kind's options, sorted by name; `tag_hash` is the content hash of `tag`.
-    `target_key` and `operators` are those of a device of a composite: its name among the devices,
-    and the operators that it computes (empty: all that it can).
-    """
+    """The checked fields of a target. `attrs` are the kind's options, sorted by name; `tag_hash` is
+    the content hash of `tag`. `target_key` and `operators` are set for a device of a composite: its
+    name among the devices, and the operators that it computes (empty: all that it can)."""
 
     kind: str
     keys: tuple[str, ...] = ()

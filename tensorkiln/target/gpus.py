@@ -56,8 +56,8 @@ _ARCH = re.compile(r"(?:sm|compute)_?(\d+[a-z]?)|(gfx\w+)", re.IGNORECASE)
 
 
 def hint_for_arch(name: str) -> str:
-    """What to write instead of the name of an architecture, which is not a target; empty for other
-    names."""
+    """A hint for a text that is the name of an architecture rather than a target: what to write
+    instead. Empty for other texts."""
     match = _ARCH.fullmatch(name)
     if match is None:
         return ""
@@ -97,7 +97,7 @@ _COSTS: Values = {
 
 
 def known_costs(values: Values) -> Values:
-    """Return the costs that targets have which do not say them."""
+    """Return the cost parameters of targets that do not set them."""
     return _COSTS
 
 
@@ -220,7 +220,8 @@ def _all_archs(values: Values) -> tuple[str, ...]:
 
 
 def _most_shared(values: Values) -> int:
-    """The bytes that a block may share if its kernel asks, on all architectures."""
+    """The bytes of shared memory that a block may use on every one of the architectures, if its
+    kernel opts in."""
     return min(CUDA_ARCHS[arch] for arch in _all_archs(values)) << 10
 
 
@@ -276,8 +277,9 @@ def canonical_cuda(values: Values, place: str) -> Values:
 
 
 def known_of_cuda(values: Values) -> Values:
-    """Return costs, the precision of products, who computes them and in how many parts of shared
-    memory, and the bytes that a block may share on all architectures if a kernel asks."""
+    """Return what follows from the architectures: cost parameters, the precision of products, which
+    instructions compute them and with how many buffers in shared memory, and the shared memory that
+    a block may opt in to on all of them."""
     shared = _most_shared(values)
     kernel = "wgmma" if set(_all_archs(values)) == {WGMMA} else "mma"
     defaults: Values = {

@@ -190,8 +190,8 @@ class _Forest:
         return select(over, Unary("neg", value), value)
 
     def _step(self, places: Buffer, walk: tuple[Expr, Expr], value: Callable[[Expr], Expr]) -> Stmt:
-        """One step of a walk: at = the child of node `at` that the comparison selects. Whatever is
-        compared, the result is a node of the buffer."""
+        """One step of a walk: replace the node in `places` by its child that the comparison
+        selects. Whatever is compared, NaN included, the result is a node of the buffer."""
         here = cast(Load(places, walk), INT64)
         node = Var("node", self.node)
         number = binary("bitand", node, const((1 << self.bits) - 1, self.node))

@@ -35,8 +35,8 @@ from tensorkiln.ir.visit import map_stmt
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """The gap before statement `index` of sequence number `sequence`, or, if `there`, the barrier
-    that this statement is."""
+    """The gap before statement `index` of sequence number `sequence` or, with `is_barrier`, that
+    statement itself, which is a barrier."""
 
     sequence: int
     index: int
