@@ -1,9 +1,9 @@
 """The rules of index arithmetic, one row each: the law, its condition, and how it is applied.
 
 `law` and `condition` are Python expressions over integers, LOGIC rows over booleans; tests check
-every row by brute force. DIV, MOD and SUM work on polynomials: `apply` takes the engine and the operands
-and returns the rewritten polynomial, or None if the row does not apply. LOGIC rows are patterns, in
-which a lower-case name matches any expression; `match.py` applies them.
+every row by brute force. DIV, MOD and SUM work on polynomials: `apply` takes the engine and the
+operands and returns the rewritten polynomial, or None if the row does not apply. LOGIC rows are
+patterns, in which a lower-case name matches any expression; `match.py` applies them.
 
 Multiples of `d` have been removed from `n` before DIV and MOD rows are applied: for (4*x + r) // 4
 they get n = r and d = 4.

@@ -80,12 +80,12 @@ def prove_equal(a: Expr, b: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> bool:
 def affine(
     e: Expr, variables: Iterable[Var], bounds: BoundsLike = NOTHING_KNOWN
 ) -> tuple[dict[Var, int | Expr], Expr] | None:
-    """Return (coefficients, remainder) with e = sum(coefficients[v] * v) + remainder; None if `e` is
-    not of this form.
+    """Return (coefficients, remainder) with e = sum(coefficients[v] * v) + remainder; None if `e`
+    is not of this form.
 
-    Neither coefficients nor remainder contain any of `variables`. There is a coefficient for each of
-    them, 0 if it does not occur; a constant coefficient is a Python int. `i*n + 2*j + 1` in (i, j)
-    gives ({i: n, j: 2}, 1).
+    Neither coefficients nor remainder contain any of `variables`. There is a coefficient for each
+    of them, 0 if it does not occur; a constant coefficient is a Python int. `i*n + 2*j + 1` in
+    (i, j) gives ({i: n, j: 2}, 1).
     """
     distinct = list(dict.fromkeys(variables))
     if not is_index(e.dtype):
