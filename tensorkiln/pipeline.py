@@ -690,7 +690,7 @@ def asked_option(target: Target, name: str, given: str | None) -> Target:
 
 def _require_precision(plan: Plan) -> None:
     """Raise UserError if a target asks for a precision that its passes do not apply."""
-    lower = next((t for t in plan.kernel_targets.values() if t.precision != "float32"), None)
+    lower = next((t for t in plan.kernel_targets.values() if t.has_narrow_operands), None)
     if lower is None or not plan.relax or any(isinstance(p, ApplyPrecision) for p in plan.relax):
         return
     raise UserError(

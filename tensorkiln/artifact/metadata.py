@@ -4,7 +4,7 @@ its code.
 Every addition raises `format`. Format 2 added `license`, `sha256`, `libraries` and `build_time` of
 `dependencies`, `pools` of functions, `devices`, and `device` of parameters. Format 3 added `kept`
 of functions, format 4 `model`, `options` and `uses`, format 5 the element types of
-`base/narrow_types.py`; a library without them is still of an earlier format. A reader takes every
+`base/element_types.py`; a library without them is still of an earlier format. A reader takes every
 format up to its own, and refuses later ones.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
 from tensorkiln.artifact.dependency import dependency_rows, read_dependency
 from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.origin import NO_ORIGIN, USES, ModelSource, Origin, Use
 from tensorkiln.base.schema import MOST, Dim, Reader
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, FileContent, content_size, write_at, write_content
 from tensorkiln.artifact.metadata import ConstantInfo
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError
 
 SUFFIX = ".safetensors"
@@ -24,21 +25,7 @@ HEAD = '{"__metadata__":{"sha256":"'  # then 64 hex digits; WEIGHTS_HEAD in crt/
 _PAGE = 1 << 16  # the largest page size of any machine we compile for
 _HUGE_PAGE = 2 << 20
 _MOST = 100_000_000  # bytes of a header, a limit of the format
-_TYPES = {
-    "float64": ("F64", 8),
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "int64": ("I64", 8),
-    "int32": ("I32", 4),
-    "int16": ("I16", 2),
-    "int8": ("I8", 1),
-    "uint64": ("U64", 8),
-    "uint32": ("U32", 4),
-    "uint16": ("U16", 2),
-    "uint8": ("U8", 1),
-    "bool": ("BOOL", 1),
-}
+_BYTES = PROGRAM_TYPES["uint8"]
 
 
 def weights_beside(library: str | Path) -> Path:
@@ -150,13 +137,16 @@ def _tensors(size: int, constants: Sequence[ConstantInfo]) -> dict[str, dict[str
     for start, stop in zip(places, [*places[1:], size], strict=True):
         constant, end = by_place.get(start), start
         if constant is not None:
-            dtype, width = _TYPES.get(constant.dtype, ("U8", 1))
-            room = (stop - start) // width
-            shape = constant.shape
-            if constant.layout or constant.dtype not in _TYPES or math.prod(shape) > room:
-                shape = (room,)
-            end = start + math.prod(shape) * width
-            add(constant.name, dtype, shape, start, end)
+            shape: tuple[int, ...]
+            row = PROGRAM_TYPES.get(constant.dtype)
+            if row is None or not row.safetensors:  # the format has no name for it
+                row, shape = _BYTES, (stop - start,)
+            elif constant.layout or row.size(math.prod(constant.shape)) > stop - start:
+                shape = ((stop - start) * 8 // row.bits,)
+            else:
+                shape = constant.shape
+            end = start + row.size(math.prod(shape))
+            add(constant.name, row.safetensors, shape, start, end)
         if end < stop:
-            add(f"__bytes__.{end}", "U8", (stop - end,), end, stop)
+            add(f"__bytes__.{end}", _BYTES.safetensors, (stop - end,), end, stop)
     return rows

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.packages import install_line
 from tensorkiln.base.processes import python_command
@@ -31,9 +32,6 @@ from tensorkiln.cli.library import (
 from tensorkiln.measure.inputs import random_inputs
 from tensorkiln.measure.latency import Latency, measure, throughput
 
-# Relative to the value, and to the output's largest magnitude, by the library's precision: a
-# network of a hundred layers that round to 8 bits is right to about two digits.
-TOLERANCES = {"float32": (1e-3, 1e-4), "float16": (0.0, 1e-2), "bfloat16": (0.0, 5e-2)}
 _REFUSED = 2  # exit code of the fresh process for a UserError
 
 
@@ -203,7 +201,7 @@ def _error(have: Array, want: Array, precision: str) -> tuple[float, float, floa
     exact, actual = want.astype(np.float64), have.astype(np.float64)
     scale = float(np.abs(exact).max())
     difference = np.abs(actual - exact)
-    relative, absolute = TOLERANCES[precision]
+    relative, absolute = ELEMENT_TYPES[precision].tolerance
     ratio = difference / (absolute * scale + relative * np.abs(exact) + np.finfo(np.float64).tiny)
     worst = float(ratio.max())
     # NaN compares false with everything: the caller's max() might drop it.

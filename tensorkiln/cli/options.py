@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tensorkiln.base.config import byte_count, read_config
+from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.progress import Progress, make_progress
@@ -212,7 +213,7 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     """Add `--precision`, the target's option of this name."""
     parser.add_argument(
         "--precision",
-        choices=("float32", "bfloat16", "float16"),
+        choices=PRECISIONS,
         help="of the operands of products, whose sums are float32 (default: float32)",
     )
 

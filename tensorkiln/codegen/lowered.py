@@ -104,7 +104,7 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
             yield issue("T.reduce stands for a sum that has no loops yet", hint)
         for call in (x for x in parts if isinstance(x, CallExtern)):
             types = (call.dtype, *(a.dtype for a in call.args))
-            if any(t.is_float and t.bits == 16 for t in types):
+            if any(t.is_half for t in types):
                 message = f"C function {call.name} takes or returns 16-bit floats"
                 yield issue(message, 'convert to float32 with T.Cast("float32", x)')
 

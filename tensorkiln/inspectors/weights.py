@@ -14,9 +14,9 @@ import numpy as np
 from tensorkiln.artifact import Artifact, Content
 from tensorkiln.artifact.artifact import content_part
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.inspectors.table import bar, table_lines
-from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 
@@ -97,14 +97,14 @@ class Weights:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    if name not in DTYPES:
+    if name not in PROGRAM_TYPES:
         raise ValueError(f"unknown dtype {name!r}")
-    if name == "bfloat16":
-        import ml_dtypes
+    if PROGRAM_TYPES[name].in_numpy:
+        return np.dtype(name)
+    import ml_dtypes
 
-        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return dtype
-    return np.dtype(name)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """The attribute `array_types` of graph functions: pairs of an input's or output's name and the
-element type of the caller's arrays, where programs do not have that type (`base/narrow_types.py`).
+element type of the caller's arrays, where programs do not have that type (`NARROW_TYPES`).
 
 In the body, a tensor of such a type is a tensor of bytes, one per element. In an argument, the bits
 of a byte above the element may have any value.
@@ -7,7 +7,7 @@ of a byte above the element may have any value.
 
 from __future__ import annotations
 
-from tensorkiln.base.narrow_types import NARROW_TYPES
+from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.ir.malformed import Malformed, among
 from tensorkiln.ir.relax import Function, TensorType, TupleType
 from tensorkiln.ir.type_text import show

@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tensorkiln.ir.dtype import DType
+from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
+from tensorkiln.ir.dtype import FLOAT32, DType
 
 # Who takes part in an instruction: each thread by itself, or the threads of a sub-group, of a warp,
 # or of a warpgroup, together.
@@ -117,11 +118,11 @@ def _mma(
 
 def _load_matrix(count: int, transposed: bool) -> DeviceInstruction:
     """Fragments of 1, 2 or 4 matrices of 8 x 8 elements of 16 bits, or of 8 rows of 16 bytes."""
-    other_types = () if transposed else ("int8", "uint8", "float32")
+    other_types = () if transposed else (*BYTE_TYPES, FLOAT32.name)
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.b16.p3"
     signatures = tuple(
         (DType(t, max(1, 4 // DType(t).bytes) * count), DType(t, 16 // DType(t).bytes))
-        for t in (*_HALVES, *other_types)
+        for t in (*HALF_TYPES, *other_types)
     )
     return DeviceInstruction(
         f"warp_load_matrix_{count}{'_transposed' if transposed else ''}",
@@ -147,14 +148,12 @@ def _warpgroup_mma(columns: int, transposed: str) -> DeviceInstruction:
     return DeviceInstruction(
         f"warpgroup_mma_{shape}k{WARPGROUP_TERMS}{'_transposed_' * bool(transposed)}{transposed}",
         WARPGROUP,
-        tuple(_signature(f"{sums} {t}x{lhs_size} {t}x{rhs_size} {sums}") for t in _HALVES),
+        tuple(_signature(f"{sums} {t}x{lhs_size} {t}x{rhs_size} {sums}") for t in HALF_TYPES),
         {"ptx": (text,)},
         {0: ("shared",), 1: ("shared",)},
     )
 
 
-_HALVES = ("float16", "bfloat16")
-_BYTES = ("int8", "uint8")
 _DOT = "supports_integer_dot_product"
 DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
     row.name: row
@@ -226,10 +225,12 @@ DEVICE_INSTRUCTIONS: dict[str, DeviceInstruction] = {
             capability=75,
             newer={"float32": 80},
         ),
-        _mma("m16n8k32", *(f"int32x4 {a}x16 {b}x8 int32x4" for a in _BYTES for b in _BYTES)),
+        _mma(
+            "m16n8k32", *(f"int32x4 {a}x16 {b}x8 int32x4" for a in BYTE_TYPES for b in BYTE_TYPES)
+        ),
         _mma(
             "m8n8k16",
-            *(f"int32x2 {a}x4 {b}x4 int32x2" for a in _BYTES for b in _BYTES),
+            *(f"int32x2 {a}x4 {b}x4 int32x2" for a in BYTE_TYPES for b in BYTE_TYPES),
             capability=75,
         ),
         # What the threads of a warp have of matrices in shared memory. Thread 8 * m + r gives row r

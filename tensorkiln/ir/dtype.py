@@ -1,31 +1,15 @@
-"""Element types: a scalar type named in one table, and a number of vector lanes."""
+"""Element types of programs: a scalar type of `base/element_types.py`, and a number of lanes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-# name -> (kind, bits, DLPack type code)
-DTYPES: dict[str, tuple[str, int, int]] = {
-    "bool": ("bool", 8, 6),
-    "int8": ("int", 8, 0),
-    "int16": ("int", 16, 0),
-    "int32": ("int", 32, 0),
-    "int64": ("int", 64, 0),
-    "uint8": ("uint", 8, 1),
-    "uint16": ("uint", 16, 1),
-    "uint32": ("uint", 32, 1),
-    "uint64": ("uint", 64, 1),
-    "float16": ("float", 16, 2),
-    "bfloat16": ("float", 16, 4),
-    "float32": ("float", 32, 2),
-    "float64": ("float", 64, 2),
-}
+from tensorkiln.base.element_types import ELEMENT_TYPES, NARROW_TYPES, PROGRAM_TYPES, ElementType
 
-# Further types of expressions: a pointer, and the result of a C function that returns nothing.
-# Tensors never have them; a buffer of handles is a set of pointers.
-_NO_DATA: dict[str, tuple[str, int, int]] = {"handle": ("handle", 64, 3), "void": ("void", 0, 3)}
-_ALL = DTYPES | _NO_DATA
+# Besides types of tensors: a pointer, and the result of a C function that returns nothing. Tensors
+# never have them; a buffer of handles is a set of pointers.
+_ROWS = {name: row for name, row in ELEMENT_TYPES.items() if name not in NARROW_TYPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +23,8 @@ class DType:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in _ALL:
-            raise ValueError(f"unknown dtype {self.name!r}; known: {', '.join(DTYPES)}")
+        if self.name not in _ROWS:
+            raise ValueError(f"unknown dtype {self.name!r}; known: {', '.join(PROGRAM_TYPES)}")
 
     @staticmethod
     def parse(text: str | DType) -> DType:
@@ -51,37 +35,51 @@ class DType:
         return DType(name, int(lanes) if lanes else 1)
 
     @property
+    def row(self) -> ElementType:
+        """What is known of the scalar type."""
+        return _ROWS[self.name]
+
+    @property
     def bits(self) -> int:
         """Storage bits of one lane; a bool takes 8."""
-        return _ALL[self.name][1]
+        return _ROWS[self.name].bits
 
     @property
     def bytes(self) -> int:
-        """Storage bytes of one lane."""
-        return _ALL[self.name][1] // 8
+        """Storage bytes of one lane by itself."""
+        return -(-_ROWS[self.name].bits // 8)
+
+    def size(self, count: int) -> int:
+        """Storage bytes of so many elements, one after the other."""
+        return _ROWS[self.name].size(count)
 
     @property
     def is_float(self) -> bool:
-        return _ALL[self.name][0] == "float"
+        return _ROWS[self.name].kind == "float"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether a float of 16 bits."""
+        return _ROWS[self.name].is_half
 
     @property
     def is_int(self) -> bool:
         """Signed or unsigned integer (bool is neither)."""
-        return _ALL[self.name][0] in ("int", "uint")
+        return _ROWS[self.name].is_integer
 
     @property
     def is_unsigned(self) -> bool:
-        return _ALL[self.name][0] in ("uint", "bool")
+        return _ROWS[self.name].kind in ("uint", "bool")
 
     @property
     def is_bool(self) -> bool:
-        return self.name == "bool"
+        return _ROWS[self.name].kind == "bool"
 
     @property
     def sums(self) -> DType:
         """The type in which operators add and multiply elements of this type: float32 for floats of
         16 bits, whose sums would round each term; else the type itself."""
-        return DType("float32", self.lanes) if self.is_float and self.bits == 16 else self
+        return DType("float32", self.lanes) if self.is_half else self
 
     @property
     def element(self) -> DType:
@@ -107,6 +105,14 @@ def _dtype(name: str, lanes: int) -> DType:
 
 
 FLOAT32 = DType("float32")
+FLOAT64 = DType("float64")
+FLOAT16 = DType("float16")
+BFLOAT16 = DType("bfloat16")
+INT8 = DType("int8")
+UINT8 = DType("uint8")
+INT16 = DType("int16")
+UINT32 = DType("uint32")
+UINT64 = DType("uint64")
 INT64 = DType("int64")
 INT32 = DType("int32")
 BOOL = DType("bool")

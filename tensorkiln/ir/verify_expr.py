@@ -108,7 +108,7 @@ class ExprVerifier:
 
     def _int(self, e: IntImm) -> DType:
         d = e.dtype
-        if d.name == "int64" and d.lanes == 1 and -_FAR <= e.value < _FAR:
+        if d == INT64 and -_FAR <= e.value < _FAR:
             return d
         low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
         if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):

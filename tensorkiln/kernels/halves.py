@@ -23,7 +23,6 @@ from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value
 from tensorkiln.kernels.family import Algorithm, Rewriter
 from tensorkiln.kernels.layouts import takes_pairs
 from tensorkiln.ops import call as op_call
-from tensorkiln.ops.rules import HALVES
 from tensorkiln.target import Target
 
 # Products whose weights alone may be of 16 bits: they are widened as they are loaded.
@@ -51,7 +50,7 @@ def _choose(
     of 16 bits, or the call multiplies pairs already."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    if x.dtype.name not in HALVES or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
+    if not x.dtype.is_half or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
         return None
     pairs = takes(call, target)
     return None if pairs and call.attrs.get("wide") else "pairs" if pairs else "singles"

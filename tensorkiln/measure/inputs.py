@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.element_types import NARROW_TYPES, PARAMETER_TYPES, program_type
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.machine import memory_bytes
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.text import size_text
 
 Array = npt.NDArray[Any]
@@ -45,13 +45,13 @@ def numpy_type(name: str) -> np.dtype[Any]:
 def in_bytes(array: Array) -> Array:
     """An array of a type that programs hold as bytes as the array of these, which shares its
     memory; others as they are."""
-    narrow = NARROW_TYPES.get(array.dtype.name)
-    return array if narrow is None else array.view(narrow.storage)
+    stored = program_type(array.dtype.name)
+    return array if stored == array.dtype.name else array.view(stored)
 
 
 def typed(array: Array, tensor: ParamInfo) -> Array:
     """Bytes as an array of the tensor's type, if that is one that programs hold as bytes."""
-    if tensor.dtype not in NARROW_TYPES or array.dtype != NARROW_TYPES[tensor.dtype].storage:
+    if tensor.dtype not in NARROW_TYPES or array.dtype != program_type(tensor.dtype):
         return array
     return array.view(numpy_type(tensor.dtype))
 
@@ -75,11 +75,11 @@ def random_array(tensor: ParamInfo, dims: Mapping[str, int], rng: np.random.Gene
     magnitudes; integers and booleans are 0 or 1, which are valid indices for any dimension of at
     least 2."""
     shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
-    narrow = NARROW_TYPES.get(tensor.dtype)
-    if dtype.kind in "biu" or (narrow is not None and narrow.is_integer):
+    row = PARAMETER_TYPES.get(tensor.dtype)
+    if dtype.kind in "biu" or (row is not None and row.is_integer):
         return rng.integers(0, 2, shape).astype(dtype)
     values = rng.standard_normal(shape)
-    return (np.abs(values) if tensor.dtype == "float8_e8m0fnu" else values).astype(dtype)
+    return (values if row is None or row.is_signed else np.abs(values)).astype(dtype)
 
 
 def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from tensorkiln.artifact.mlf.metadata import Function, Model, Pool, Tensor
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.codegen.host.function import DTYPES
 from tensorkiln.codegen.host.header import quote
 
 
@@ -77,14 +77,14 @@ def _tensors(f: Function) -> list[Tensor]:
 
 def _arrays(f: Function) -> Iterator[str]:
     for t in _tensors(f):
-        if t.dtype not in DTYPES:
+        if t.dtype not in PARAMETER_TYPES:
             raise UserError(
                 f"{t.name!r} has the unknown type {t.dtype!r:.200}", code="bad-metadata"
             )
-        dtype = DTYPES[t.dtype]
-        count = _number(t.size_bytes) // (dtype.bits // 8)
+        row = PARAMETER_TYPES[t.dtype]
+        count = _number(t.size_bytes) // row.argument.size(1)
         align = " __attribute__((aligned(64)))"
-        yield f"static {dtype.c_type} {_array(f, t)}[{max(count, 1)}]{align};"
+        yield f"static {row.c_element} {_array(f, t)}[{max(count, 1)}]{align};"
 
 
 def _pools(functions: Sequence[Function]) -> Iterator[str]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.layout import Layout
 
@@ -267,11 +267,11 @@ def counts(default: object = REQUIRED) -> Attribute:
 def dtype(default: object = REQUIRED) -> Attribute:
     """The name of an element type."""
     return Attribute(
-        f"one of {', '.join(DTYPES)}",
-        lambda value: isinstance(value, str) and value in DTYPES,
+        f"one of {', '.join(PROGRAM_TYPES)}",
+        lambda value: isinstance(value, str) and value in PROGRAM_TYPES,
         default,
         "float32",
-        lambda value: nearest(value, DTYPES) if isinstance(value, str) else "",
+        lambda value: nearest(value, PROGRAM_TYPES) if isinstance(value, str) else "",
     )
 
 

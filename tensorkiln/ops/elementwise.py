@@ -188,7 +188,7 @@ def _infer_bitcast(types: Operands, a: Attrs) -> TensorType:
         raise mismatch(
             "bitcast", "x", "bool, since other bits may be no bool", str(old), code="dtype-mismatch"
         )
-    if old != new and "float" in old.name + new.name and widths[0] == 16:
+    if old != new and (old.is_float or new.is_float) and widths[0] == 16:
         raise mismatch(
             "bitcast",
             "x",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import BOOL, DType
@@ -202,7 +203,8 @@ class Evaluation:
         if value is None or callable(value):
             return value
         array = np.asarray(value)
-        is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+        row = PROGRAM_TYPES.get(array.dtype.name)
+        is_float = array.dtype.kind == "f" or (row is not None and row.is_float)
         if self.precision is not None and is_float:
             return array.astype(self.precision.name)
         return array

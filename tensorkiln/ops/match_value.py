@@ -66,7 +66,7 @@ def match_value(name: str, t: Type, value: Any, env: Env, precision: DType | Non
         case ShapeType(ndim):
             _require(name, t, value, np.ndim(value) == 1 and len(value) == ndim)
         case PrimType(dtype, symbol):
-            kind = (bool,) if dtype.name == "bool" else (float, int) if dtype.is_float else (int,)
+            kind = (bool,) if dtype.is_bool else (float, int) if dtype.is_float else (int,)
             _require(name, t, value, type(value) in kind)
             if symbol is not None and env.setdefault(symbol, value) != value:
                 message = f"input {name!r}: expected {env[symbol]}, received {value}"

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import INT32
+from tensorkiln.ir.dtype import INT16, INT32
 from tensorkiln.ir.expr import Expr, Reduce, Var, cast
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     FLOAT,
-    HALVES,
     NUMERIC,
     bad_attribute,
     broadcast_index,
@@ -52,7 +51,7 @@ def _infer_matmul(types: Operands, a: Attrs) -> TensorType:
     require_dtype("matmul", "a", lhs, NUMERIC)
     dtype = require_same_dtype("matmul", "ab", types)
     if a.wide:
-        if dtype.name not in ("int16", *HALVES):
+        if dtype != INT16 and not dtype.is_half:
             raise bad_attribute("matmul", "wide", f"False for {dtype}", repr(a.wide))
         dtype = INT32 if dtype.is_int else dtype.sums
     for name, t, flip in (("a", lhs, a.transpose_a), ("b", rhs, a.transpose_b)):
@@ -147,7 +146,7 @@ def _infer_attention(types: Operands, a: Attrs) -> TensorType:
     require_dtype("attention", "q", q, FLOAT)
     dtype = require_same_dtype("attention", names, types[:3])
     if a.get("wide"):
-        if dtype.name not in HALVES:
+        if not dtype.is_half:
             raise bad_attribute("attention", "wide", f"False for {dtype}", repr(a.get("wide")))
         dtype = dtype.sums
     batch, heads, length, depth = q.shape

@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
-from tensorkiln.ir.dtype import INT32, INT64, DType
+from tensorkiln.ir.dtype import FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64, DType
 from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
@@ -42,7 +42,7 @@ Arrays = Sequence[np.ndarray]
 
 def key_type(dtype: DType) -> DType:
     """The type of the integers by which `order_key` orders elements of a type."""
-    return INT64 if dtype.bits > 32 or dtype.name == "uint32" else INT32
+    return INT64 if dtype.bits > 32 or dtype == UINT32 else INT32
 
 
 def order_key(x: Expr, largest: bool) -> Expr:
@@ -50,12 +50,12 @@ def order_key(x: Expr, largest: bool) -> Expr:
     negative. NaN is greater than all numbers; both zeros are equal."""
     to = key_type(x.dtype)
     if x.dtype.is_float:
-        wide = cast(x, "float64" if to.bits == 64 else "float32")
+        wide = cast(x, FLOAT64 if to.bits == 64 else FLOAT32)
         bits = intrin(f"bitcast_i{to.bits}", wide + const(0.0, wide.dtype))
         max_key = const((1 << (to.bits - 1)) - 1, to)
         key = select(bits < 0, binary("bitxor", bits, max_key), bits)
         key = select(intrin("isnan", wide), max_key, key)
-    elif x.dtype.name == "uint64":
+    elif x.dtype == UINT64:
         key = binary("bitxor", cast(x, to), const(-(1 << 63), to))
     else:
         key = cast(x, to)

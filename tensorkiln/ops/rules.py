@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tensorkiln.arith import Bounds, prove_equal, simplify
+from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.dtype import DTYPES, FLOAT32, INT32, DType
+from tensorkiln.ir.dtype import FLOAT32, INT8, INT32, UINT8, DType
 from tensorkiln.ir.expr import (
     BINARY,
     Binary,
@@ -44,7 +45,6 @@ KINDS: dict[str, frozenset[str]] = {
     BOOLEAN: frozenset({"bool"}),
     ANY: frozenset({"float", "int", "uint", "bool"}),
 }
-HALVES = ("float16", "bfloat16")
 _WIDE = "wide=True multiplies floats of 16 bits and sums them in float32"
 
 
@@ -96,7 +96,7 @@ def mismatch(
 def require_dtype(op: str, operand: str, t: TensorType, kinds: str) -> None:
     """Raise UserError `dtype-mismatch` unless the element type is in the class `kinds`, a key of
     `KINDS`."""
-    if DTYPES[t.dtype.name][0] not in KINDS[kinds]:
+    if t.dtype.row.kind not in KINDS[kinds]:
         raise mismatch(op, operand, f"a {kinds} element type", str(t.dtype), code="dtype-mismatch")
 
 
@@ -123,22 +123,22 @@ def product_dtype(
     `wide`, weights are floats of 16 bits, data is of their type or float32, and bias and result are
     float32. Raise UserError `dtype-mismatch` for other combinations.
     """
-    x_type, w_type = types[0].dtype.name, types[1].dtype.name
+    x_type, w_type = types[0].dtype, types[1].dtype
     if wide:
-        descriptions = [f"{w_type} or float32", " or ".join(HALVES), "float32"]
-        type_sets = [(w_type, "float32"), HALVES, ("float32",)]
+        descriptions = [f"{w_type} or float32", " or ".join(HALF_TYPES), FLOAT32.name]
+        type_sets = [(w_type.name, FLOAT32.name), HALF_TYPES, (FLOAT32.name,)]
         for name, t, expected, allowed in zip(names, types, descriptions, type_sets, strict=False):
             if t.dtype.name not in allowed:
                 raise mismatch(op, name, expected, str(t.dtype), code="dtype-mismatch", hint=_WIDE)
         return FLOAT32
-    if (x_type, w_type) == ("uint8", "int8"):
+    if (x_type, w_type) == (UINT8, INT8):
         for name, t in zip(names[2:], types[2:], strict=False):
             if t.dtype != INT32:
                 raise mismatch(
                     op, name, "int32, as of the sums", str(t.dtype), code="dtype-mismatch"
                 )
         return INT32
-    if x_type != "int32":
+    if x_type != INT32:
         require_dtype(op, names[0], types[0], FLOAT)
     return require_same_dtype(op, names, types)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
-from tensorkiln.base.narrow_types import NARROW_TYPES
+from tensorkiln.base.element_types import program_type
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.device import Device
@@ -190,7 +190,7 @@ def _new_result(param: ParamInfo) -> NewResult:
     is_static = all(isinstance(size, int) for size in shape)
     dtype = param.dtype
     if param.device and is_byte_wise(dtype):
-        dtype = NARROW_TYPES[dtype].storage  # what DLPack has for it; NumPy never sees the memory
+        dtype = program_type(dtype)  # what DLPack has for it; NumPy never sees the memory
     return NewResult(cast("tuple[int, ...]", shape) if is_static else None, dtype_named(dtype))
 
 

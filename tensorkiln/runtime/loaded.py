@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.base.element_types import PARAMETER_TYPES, program_type
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.text import listed
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
@@ -29,7 +29,7 @@ from tensorkiln.runtime.device_tensor import DeviceTensor
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.load import load_module
 from tensorkiln.runtime.module import Executor, Module
-from tensorkiln.runtime.tensor import Array, Tensor, dtype_named
+from tensorkiln.runtime.tensor import Array, Tensor, dtype_named, is_byte_wise
 
 if TYPE_CHECKING:
     from tensorkiln.runtime.tensor_function import TensorFunction
@@ -106,25 +106,20 @@ def _typed(array: Array, param: ParamInfo, label: str) -> Array:
         return array
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2}
     have = ranks.get(array.dtype.kind, 3)
-    narrow = NARROW_TYPES.get(param.dtype)
-    whole = dtype.kind in "iu" if narrow is None else narrow.is_integer
+    row = PARAMETER_TYPES.get(param.dtype)
+    whole = row is not None and row.is_integer
     if array.size and have > (1 if whole else ranks.get(dtype.kind, 2)):
         raise ArgumentTypeError(
             f"{label}, holds {array.dtype.name} and must hold {param.dtype}", code="dtype-mismatch"
         )
-    if have == 1 and whole and array.size:
-        lower, upper = narrow.limits if narrow else _limits(dtype)
+    if have == 1 and row is not None and row.is_integer and array.size:
+        lower, upper = row.limits
         if int(array.min()) < lower or int(array.max()) > upper:
             raise ArgumentValueError(
                 f"{label}, holds numbers beyond {param.dtype}, {lower} to {upper}",
                 code="out-of-range",
             )
     return array.astype(dtype)
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
 
 
 def _torch() -> Any:
@@ -163,9 +158,8 @@ def as_torch(value: Any) -> Any:
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
     # NumPy exports no others, such as bfloat16: as bytes, which torch reads as its own type.
-    narrow = NARROW_TYPES.get(array.dtype.name)
-    if narrow is not None and narrow.bits < 8:
-        return torch.from_numpy(array.view(narrow.storage))  # torch packs this type, or lacks it
+    if is_byte_wise(array.dtype.name):  # torch packs this type, or lacks it
+        return torch.from_numpy(array.view(program_type(array.dtype.name)))
     kind = getattr(torch, array.dtype.name, None)
     if kind is None:
         raise UnsupportedError(f"torch has no type for {array.dtype.name}")

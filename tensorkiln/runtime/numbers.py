@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.native import Value
@@ -36,7 +37,7 @@ def put_number(value: Value, number: Any, label: str, dtype: str = "int64") -> b
         value.kind, value.payload.real = FLOAT, float.__float__(number)
     elif _is_real(number):
         value.kind, value.payload.real = FLOAT, float(number)
-        if "float" in dtype and math.isinf(value.payload.real) and not np.isinf(number):
+        if _is_float(dtype) and math.isinf(value.payload.real) and not np.isinf(number):
             # A finite long double beyond float64.
             raise out_of_range(label, dtype, number)
     else:
@@ -45,9 +46,12 @@ def put_number(value: Value, number: Any, label: str, dtype: str = "int64") -> b
 
 
 def _is_real(number: Any) -> bool:
-    return is_a(number, np.floating) or (
-        is_a(number, np.generic) and number.dtype.name == "bfloat16"
-    )
+    is_other = is_a(number, np.generic) and _is_float(number.dtype.name)
+    return is_other or is_a(number, np.floating)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in PROGRAM_TYPES and PROGRAM_TYPES[dtype].is_float
 
 
 def _put_integer(value: Value, number: int, label: str, dtype: str) -> None:
@@ -60,27 +64,27 @@ def _put_integer(value: Value, number: int, label: str, dtype: str) -> None:
             value.kind, value.payload.real = FLOAT, float(number)
         except OverflowError:
             raise out_of_range(label, dtype, number) from None
-        if "float" not in dtype:
+        if not _is_float(dtype):
             raise out_of_range(label, dtype, number)
 
 
 def out_of_range(label: str, dtype: str, number: object) -> ArgumentValueError:
     """The error for a number out of range, with the message of crt/scalar.c."""
-    bits = int("".join(filter(str.isdigit, dtype)) or 0)
-    if "float" in dtype:
+    row = PROGRAM_TYPES[dtype]
+    if row.is_float:
         expected = f"a number in the range of {dtype}"
-    elif dtype == "bool":
-        expected = "0 or 1 (bool)"
+    elif row.is_integer:
+        lower, upper = row.limits
+        expected = f"an integer from {lower} to {upper} ({dtype})"
     else:
-        low, high = (0, 1 << bits) if dtype[0] == "u" else (-1 << (bits - 1), 1 << (bits - 1))
-        expected = f"an integer from {low} to {high - 1} ({dtype})"
+        expected = "0 or 1 (bool)"
     message = f"{label} must be {expected}, received {shown(number)}"
     return ArgumentValueError(message, code="out-of-range")
 
 
 def not_a_number(label: str, dtype: str, argument: object) -> ArgumentTypeError:
     """The error for an argument that is not a number, for a parameter that takes one."""
-    expected = "a number" if "float" in dtype else "an integer"
+    expected = "a number" if _is_float(dtype) else "an integer"
     has_data = hasattr(argument, "__dlpack__") or hasattr(argument, "__array__")
     is_tensor = has_data and not is_a(argument, np.generic)
     received = "a tensor" if is_tensor else type(argument).__name__

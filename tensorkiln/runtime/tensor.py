@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
-from tensorkiln.base.narrow_types import NARROW_TYPES
+from tensorkiln.base.element_types import CODE_NAMES, NARROW_TYPES, PARAMETER_TYPES, program_type
 from tensorkiln.base.packages import missing_package
 from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.device import CPU, CUDA, Device, cpu
@@ -43,7 +43,8 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
         return dtype
     except ImportError:
-        if str(name) == "bfloat16" or str(name) in NARROW_TYPES:
+        row = PARAMETER_TYPES.get(str(name))
+        if row is not None and not row.in_numpy:
             missing = missing_package("ml_dtypes", f"element type {name!s:.80}")
             raise ArgumentTypeError(
                 missing.message, code="missing-package", hint=missing.hint
@@ -252,37 +253,33 @@ class DLTensor(ctypes.Structure):
     ]
 
 
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_NARROW_CODES = {t.code: name for name, t in NARROW_TYPES.items() if t.bits == 8}
+_CODES = {"i": 0, "u": 1, "f": 2}  # of NumPy's kinds, also for types that we do not have
+_NAMES = {(t.code, t.bits): t.name for t in PARAMETER_TYPES.values() if t.bits >= 8}
 
 
 def dtype_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     """DLPack's code and bits of an element type; ArgumentTypeError (code `dtype-mismatch`) for one
     that it does not have, or packs, as those of fewer than 8 bits."""
-    narrow = NARROW_TYPES.get(dtype.name)
-    if narrow is not None and narrow.bits == 8:
-        return narrow.code, 8
-    is_foreign = dtype.kind not in _CODES and dtype.name != "bfloat16"
-    if narrow is not None or is_foreign or not dtype.isnative:
-        hint = f"as bytes: x.view({narrow.storage!r})" if narrow is not None else ""
+    row = PARAMETER_TYPES.get(dtype.name)
+    if row is not None and row.bits >= 8 and dtype.isnative:
+        return row.dlpack
+    if dtype.kind not in _CODES or not dtype.isnative:
+        hint = f"as bytes: x.view({row.storage!r})" if is_byte_wise(dtype.name) and row else ""
         raise ArgumentTypeError(
             f"arrays of {dtype} cannot be passed", code="dtype-mismatch", hint=hint
         )
-    return 4 if dtype.name == "bfloat16" else _CODES[dtype.kind], dtype.itemsize * 8
+    return _CODES[dtype.kind], dtype.itemsize * 8
 
 
 def dtype_of_code(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     """Inverse of `dtype_code`; ArgumentTypeError (code `dtype`) for what NumPy does not have."""
-    if lanes == 1 and code == 4 and bits == 16:
-        return dtype_named("bfloat16")
-    if lanes == 1 and bits == 8 and code in _NARROW_CODES:
-        return dtype_named(_NARROW_CODES[code])
-    names = {0: "int", 1: "uint", 2: "float", 6: "bool"}
-    if lanes != 1 or code not in names or bits % 8 or (code == 6 and bits != 8):
+    if lanes == 1 and (code, bits) in _NAMES:
+        return dtype_named(_NAMES[code, bits])
+    if lanes != 1 or code not in _CODES.values() or bits % 8:
         raise ArgumentTypeError(
             f"unknown element type of DLPack: code {code}, {bits} bits, {lanes} lanes", code="dtype"
         )
-    return dtype_named("bool" if code == 6 else f"{names[code]}{bits}")
+    return dtype_named(f"{CODE_NAMES[code]}{bits}")
 
 
 # Raises what PyCapsule_GetPointer raises: pythonapi checks for a pending exception.
@@ -351,8 +348,8 @@ def as_passed(value: Any, dtype: str, label: str) -> Any:
     if array is None or not (is_byte_wise(dtype) or is_byte_wise(array.dtype.name)):
         return value
     if array.dtype.name == dtype:
-        return array.view(NARROW_TYPES[dtype].storage)
-    stored = NARROW_TYPES[dtype].storage if is_byte_wise(dtype) else ""
+        return array.view(program_type(dtype))
+    stored = program_type(dtype) if is_byte_wise(dtype) else ""
     if array.dtype.name == stored:
         return value
     bytes_too = f" or bytes of {stored}" if stored else ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import CODE_NAMES
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.actual_types import is_a, text_bytes
 from tensorkiln.runtime.device import CPU
@@ -46,7 +47,6 @@ NONE, C_STRING, SMALL_STRING, SMALL_BYTES = 0, 8, 11, 12
 STRING, BYTES, FUNCTION, SHAPE, TENSOR_OBJECT, TUPLE, LIST = 65, 66, 68, 69, 70, 71, 75
 _MOST_DIMENSIONS = 64  # NPY_MAXDIMS
 _HEADER = 24  # bytes before the DLTensor in a tensor object
-_DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 _set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
 _set_capsule_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -341,9 +341,9 @@ def _byte_strides(tensor: DLTensor, shape: tuple[int, ...], size: int) -> tuple[
 
 
 def _dtype(tensor: DLTensor) -> np.dtype[Any]:
-    if tensor.code > max(_DTYPES) and tensor.code != 6:
+    if tensor.code not in CODE_NAMES:
         return dtype_of_code(tensor.code, tensor.bits, tensor.lanes)
-    name = f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}"
+    name = f"{CODE_NAMES[tensor.code]}{tensor.bits}"
     dtype = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
     if dtype.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # elements below a byte, or vectors
         message = f"a tensor of {tensor.lanes} x {name} in each element"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.schema import MOST, Reader
 from tensorkiln.codegen.host.function import c_name
@@ -15,7 +16,7 @@ SUFFIXES = {"so": ".so", "a": ".a", "o": ".o", "tar": ".tar", "mlf": ".mlf.tar"}
 
 # Options that may have several values, with those there are: the first is the default.
 AXES = {
-    "precision": ("float32", "bfloat16", "float16"),
+    "precision": PRECISIONS,
     "optimize": ("speed", "size"),
     "format": tuple(SUFFIXES),
 }

@@ -14,15 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tensorkiln.artifact.metadata import ParamInfo
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.schema import Dim
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.scale.columns import Array, shown_dims, static_size
 
 # What Arrow has no type for becomes one that holds the same values.
 _STORED = {
-    "bfloat16": "float32",
-    **{name: t.storage if t.is_integer else "float32" for name, t in NARROW_TYPES.items()},
+    name: row.storage if row.is_integer else FLOAT32.name
+    for name, row in PARAMETER_TYPES.items()
+    if not row.in_numpy
 }
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.base.element_types import PROGRAM_TYPES
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     BINARY,
     DEVICE_INSTRUCTIONS,
@@ -90,7 +91,7 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     **{name: partial(binary, name) for name in BINARY},
     **{name: partial(_unary, name) for name in UNARY},
     **{name: partial(_intrinsic, name) for name in (*INTRINSICS, *DEVICE_INSTRUCTIONS)},
-    **{name: partial(_typed, name) for name in DTYPES},
+    **{name: partial(_typed, name) for name in PROGRAM_TYPES},
     **dict.fromkeys(("select", "if_then_else", "where"), select),
     **dict.fromkeys(("Cast", "cast"), _cast),
     **dict.fromkeys(("Ramp", "ramp"), _ramp),

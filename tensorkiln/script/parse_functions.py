@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import ml_dtypes
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf
-from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
+from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
@@ -80,7 +81,7 @@ def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
             "min",
             "max",
             "truncdiv",
-            *DTYPES,
+            *PROGRAM_TYPES,
         ]
         hint = instead_of(path) or nearest(word, words)
         raise scope.fail(node.func, f"unknown function {path}", hint)

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import TensorkilnError, nearest
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, DTYPES, FLOAT32, HANDLE, INT64, VOID, DType
+from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import Broadcast, Expr, FloatImm, IntImm
 from tensorkiln.script.python_values import Value, unwrap
 from tensorkiln.script.scope import NameScope, Number, Python, plain
@@ -173,7 +174,7 @@ def parse_dtype(scope: NameScope, node: ast.expr) -> DType:
     text = path[2:] if path else _dtype_name(scope, node)
     dtype = dtype_called(text) if isinstance(text, str) else None
     if dtype is None or dtype == VOID:
-        raise scope.fail(node, f"not a dtype: {text!r}", nearest(str(text), DTYPES))
+        raise scope.fail(node, f"not a dtype: {text!r}", nearest(str(text), PROGRAM_TYPES))
     return dtype
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.memory import MemoryPool
@@ -52,7 +53,7 @@ CPU_OPTIONS: tuple[Option, ...] = (
         str,
         "of products: weights and their operands are rounded to it, sums are float32; not given: "
         "float32",
-        choices=("float32", "bfloat16", "float16"),
+        choices=PRECISIONS,
     ),
     Option(
         "optimize",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.fields import Fields, canonical_text
 from tensorkiln.target.isa import ISAS, Isa
@@ -14,8 +15,6 @@ from tensorkiln.target.memory import MemoryPool
 from tensorkiln.target.options import Value, unknown_key
 from tensorkiln.target.options import to_json as option_json
 from tensorkiln.target.parse import load_tags, parse
-
-_BITS = {"bool": 8, "bfloat16": 16}
 
 
 # Not slotted: with slots, Python 3.11 raises a TypeError about super() for `target.mcpu = ...`
@@ -229,6 +228,11 @@ class Target:
         value = dict(self._fields.attrs).get("precision")
         return value if isinstance(value, str) else "float32"
 
+    @property
+    def has_narrow_operands(self) -> bool:
+        """Whether the operands of products are rounded to fewer bits than float32 has."""
+        return self.precision != "float32"
+
     # -- questions -------------------------------------------------------------------------------
 
     @property
@@ -309,10 +313,9 @@ class Target:
         """Return how many elements of `dtype` (`"float32"`, `"int8"`, ...) fit one vector register,
         at least 1, and 1 if there are no vectors, or the kind is not a CPU's. ValueError for a
         dtype of unknown size."""
-        digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
-        bits = _BITS.get(dtype) or int(digits or 0)
-        if not bits:
+        if dtype not in PARAMETER_TYPES:
             raise ValueError(f"no size known for dtype {dtype!r}")
+        bits = PARAMETER_TYPES[dtype].bits
         if self.arch not in ISAS or not self._isa.has_vectors(self.features):
             return 1
         return max(1, self.vector_bytes * 8 // bits)

@@ -50,14 +50,6 @@ class Epsilon:
     product: float
 
 
-def epsilon(dtype: str) -> float:
-    """The distance from 1 to the next number of a type; 0 for integers and bool."""
-    if dtype == "bfloat16":
-        return 2.0**-7
-    kind = np.dtype(dtype)
-    return float(np.finfo(kind).eps) if kind.kind == "f" else 0.0
-
-
 def rounding(
     op: OpDef,
     run: Operator,
@@ -208,4 +200,4 @@ def _is_float(a: Array) -> bool:
     return a.dtype.kind == "f"
 
 
-__all__ = ["TIMES", "Epsilon", "epsilon", "rounding"]
+__all__ = ["TIMES", "Epsilon", "rounding"]

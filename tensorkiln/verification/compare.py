@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tensorkiln import frontend
 from tensorkiln.artifact.metadata import ParamInfo
+from tensorkiln.base.element_types import ELEMENT_TYPES, program_type
 from tensorkiln.base.errors import UserError, nearest, require
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
@@ -24,7 +24,6 @@ from tensorkiln.ir.relax import (
 from tensorkiln.measure.inputs import in_bytes, numpy_type, random_inputs
 from tensorkiln.runtime.device import Devices
 from tensorkiln.transform.relax.name_values import name_values
-from tensorkiln.verification.bounds import epsilon
 from tensorkiln.verification.compiled import (
     Compiled,
     opened,
@@ -93,7 +92,8 @@ def verify(
     source = opened(compiled, function, devices)
     f = _function(mod, source)
     arrays = _inputs(source, inputs, dims or {}, seed)
-    product = 0.0 if source.target.precision == "float32" else epsilon(source.target.precision)
+    rounds = source.target.has_narrow_operands
+    product = ELEMENT_TYPES[source.target.precision].epsilon if rounds else 0.0
     tolerance = Tolerance(rtol, atol, product)
     run = Run(source, mod, f, arrays, tolerance, reference, model, options, output is not None)
     verification = _result(run)
@@ -171,8 +171,7 @@ def _function(mod: IRModule, source: Compiled) -> Function:
 def _is_like(p: ParamInfo, var: RVar) -> bool:
     """Whether a library's parameter may be the model's: it has the same type and rank, and the same
     sizes where both are known."""
-    narrow = NARROW_TYPES.get(p.dtype)
-    if (p.dtype if narrow is None else narrow.storage) != var.tensor.dtype.name:
+    if program_type(p.dtype) != var.tensor.dtype.name:
         return False
     if p.shape is None or not isinstance(var.type, TensorType):
         return True

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln import ops
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -36,7 +37,7 @@ from tensorkiln.ir.visit_graph import bindings_in, variables
 from tensorkiln.measure.inputs import numpy_type
 from tensorkiln.ops.evaluate import Evaluation
 from tensorkiln.ops.match_value import Env
-from tensorkiln.verification.bounds import TIMES, Epsilon, Floats, epsilon, rounding
+from tensorkiln.verification.bounds import TIMES, Epsilon, Floats, rounding
 
 Array = npt.NDArray[Any]
 
@@ -63,9 +64,10 @@ class Tolerance:
         size = np.abs(want.astype(np.float64))
         if self.is_given:
             return np.asarray((self.atol or 0.0) + (self.rtol or 0.0) * size)
-        value_error = epsilon(dtype) * size
+        value_error = ELEMENT_TYPES[dtype].epsilon * size
         total = value_error if error is None else np.hypot(value_error, error)
-        smallest = 0.0 if np.dtype(want.dtype).kind in "biu" else _tiny(dtype)
+        # Numbers below the smallest normal one may be flushed to 0.
+        smallest = 0.0 if np.dtype(want.dtype).kind in "biu" else ELEMENT_TYPES[dtype].tiny
         return np.asarray(self.times * np.nan_to_num(total, posinf=np.inf) + smallest)
 
     def rule(self) -> str:
@@ -74,14 +76,6 @@ class Tolerance:
             return f"atol={self.atol or 0:g} + rtol={self.rtol or 0:g} x |reference|"
         eps = f", eps {self.product:.3g} in products" if self.product else ""
         return f"{self.times:g} x what rounding may do, operator by operator{eps}"
-
-
-def _tiny(dtype: str) -> float:
-    """The smallest normal number of a type; smaller ones may be flushed to 0."""
-    if dtype == "bfloat16":
-        return 2.0**-126
-    kind = np.dtype(dtype)
-    return float(np.finfo(kind).tiny) if kind.kind == "f" else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +333,7 @@ class _Walking(Evaluation):
         if not all(isinstance(a, np.ndarray) for a in args):
             return want, None
         operand_errors = [self._error(a, x) for a, x in zip(value.args, args, strict=True)]
-        eps = epsilon(t.dtype.name)
+        eps = t.dtype.row.epsilon
         op = ops.get(value.op)
         product_eps = self.tolerance.product if op.pattern in ("contraction", "opaque") else 0.0
         may = rounding(

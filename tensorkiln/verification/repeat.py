@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import KeptInfo
+from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.folders import write_files
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.ir.kept import KEPT_VALUES
 from tensorkiln.ir.module import IRModule
@@ -163,7 +163,7 @@ def _node_alone(mod: IRModule, prefix: Walk, c: Compared) -> tuple[str, dict[str
 
 def _is_odd(a: Array) -> bool:
     """Whether a NumPy file cannot express the type."""
-    return a.dtype.kind == "V" or a.dtype.name == "bfloat16"
+    return a.dtype.kind == "V"
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:

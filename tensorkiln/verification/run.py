@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -36,10 +37,6 @@ from tensorkiln.verification.reference import (
 from tensorkiln.verification.result import OutputReport, Verification
 
 Array = npt.NDArray[Any]
-
-# Tolerances for functions with control flow whose inner values are not known: relative to each
-# element, and to the output's largest magnitude.
-_WHOLE = {"float32": (1e-3, 1e-4), "float16": (0.0, 1e-2), "bfloat16": (0.0, 5e-2)}
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class Run:
         """The result for a function with control flow of which only the outputs are known."""
         want = evaluate(self.mod, self.params(self.f), dtype="float64", function=self.f.name)
         reports = self.output_reports(values, leaves(want, self.f))
-        relative, absolute = _WHOLE[self.source.target.precision]
+        relative, absolute = ELEMENT_TYPES[self.source.target.precision].tolerance
         rule = self.tolerance
         text = f"{absolute:g} x the largest + {relative:g} x |reference|"
         return Verification(
@@ -113,7 +110,7 @@ class Run:
         """The reports on outputs of a function with control flow, compared with the reference of
         the whole model. Since all its rounding errors add up, the tolerance is a fixed one for each
         precision."""
-        relative, absolute = _WHOLE[self.source.target.precision]
+        relative, absolute = ELEMENT_TYPES[self.source.target.precision].tolerance
         if len(values) != len(want):
             raise UserError(
                 f"the library returns {len(values)} output(s), the model {len(want)}",

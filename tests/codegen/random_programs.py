@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, VOID, DType
+from tensorkiln.ir.dtype import BOOL, INT64, VOID, DType
 from tests.ir import evaluate, numbers
 from tests.ir.numbers import Ambiguous
 
-INTS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind in ("int", "uint"))
-FLOATS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind == "float")
+INTS = tuple(n for n, row in PROGRAM_TYPES.items() if row.is_integer)
+FLOATS = tuple(n for n, row in PROGRAM_TYPES.items() if row.is_float)
 ELEMENTS = (*INTS, *FLOATS, "bool")
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 DIVIDE = ("div", "floordiv", "floormod", "shl", "shr")

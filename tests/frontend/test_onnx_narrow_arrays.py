@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 import tensorkiln as tk
 from tensorkiln import cli
 from tensorkiln.artifact.metadata import FORMAT, Metadata
+from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.array_types import ARRAY_TYPES
 from tensorkiln.ir.attrs import Attrs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.base.narrow_types import NARROW_TYPES
+from tensorkiln.base.element_types import NARROW_TYPES
 from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.codegen.host.function import KernelCall, Ptr, ScalarExpr, host_function
 from tensorkiln.link.headers import HOSTS

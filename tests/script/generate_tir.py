@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tensorkiln.base.dependency import ExternalDependency
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, DType
+from tensorkiln.ir.dtype import BOOL, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     Binary,
@@ -64,9 +65,9 @@ DEPENDENCIES = (
         "tool", "/opt/x y", "path", license="MIT OR (ISC AND Zlib)", build_time=True
     ),
 )
-ELEMENTS = tuple(DTYPES)
-INTS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind in ("int", "uint"))
-FLOATS = tuple(n for n, (kind, _, _) in DTYPES.items() if kind == "float")
+ELEMENTS = tuple(PROGRAM_TYPES)
+INTS = tuple(n for n, row in PROGRAM_TYPES.items() if row.is_integer)
+FLOATS = tuple(n for n, row in PROGRAM_TYPES.items() if row.is_float)
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 ARITHMETIC = tuple(op for op, (_, is_bool) in BINARY.items() if not is_bool)
 FLOAT_INTRINSICS = {"exp": 1, "erf": 1, "fma": 3, "pow": 2, "tanh": 1, "fmod": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorkiln.ir.dtype import DTYPES
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir.expr import DEVICE_INSTRUCTIONS
 from tensorkiln.script import parse_functions, parse_graph_types, parse_loops, parse_statements
 from tensorkiln.script.functions import FUNCTIONS
@@ -34,7 +34,7 @@ def test_tensor_programs() -> None:
     words |= {f"T.{w}" for w in {*FUNCTIONS} - {*DEVICE_INSTRUCTIONS} - KEYWORDS}
     words |= {*parse_statements._CALLS, *BLOCK_WORDS, "T.Buffer", "T.func_attr", "T.grid"}
     assert len(words) > 80
-    types = {f"T.{name}" for name in DTYPES}  # "and so for each type"
+    types = {f"T.{name}" for name in PROGRAM_TYPES}  # "and so for each type"
     assert lacking("tensor-programs.md", words - PRINTED - types) == []
 
 

@@ -43,7 +43,7 @@ _PLAIN = {
 
 def compare(w: TextWriter, op: str, x: str, y: str, dtype: DType) -> str:
     """x op y: a bool, or a vector of masks of as many bits as the operands, 16-bit floats apart."""
-    if dtype.is_float and dtype.bits == 16:
+    if dtype.is_half:
         wide = DType("float32", dtype.lanes)
         x, y, dtype = convert(w, x, dtype, wide), convert(w, y, dtype, wide), wide
     text = infix(COMPARE[op], x, y, COMPARISON)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.codegen.c_like import (
     calls,
     control,
@@ -35,7 +36,7 @@ from tensorkiln.codegen.host.header import comment
 from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.kernel_names import C_WORDS
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.target import Target
@@ -59,7 +60,7 @@ STATEMENTS: Statements = {
 def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
     """By the processor's instruction, which compilers know under a name of their own also where
     -fno-builtin makes sqrt() a call."""
-    t, suffix = w.type(dtype), "f" if dtype.name == "float32" else ""
+    t, suffix = w.type(dtype), "f" if dtype == FLOAT32 else ""
     body = (
         "#if defined(__GNUC__)\n"
         f"    return __builtin_sqrt{suffix}(x);\n"
@@ -72,19 +73,9 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 
 
 C99 = Dialect(
-    scalars={
-        **{name: f"{name}_t" for name in DTYPES if "int" in name},
-        "bool": "bool",
-        "float16": "uint16_t",
-        "bfloat16": "uint16_t",
-        "float32": "float",
-        "float64": "double",
-        "handle": "void *",
-    },
-    memory={"bool": "uint8_t"},
-    suffixes={"float32": "f", "uint32": "u"},
-    widest={"int64": "INT64_C({x})", "uint64": "UINT64_C({x})", "uint32": "UINT32_C({x})"},
-    least={"int32": "INT32_MIN", "int64": "INT64_MIN"},
+    scalars={name: row.c for name, row in ELEMENT_TYPES.items() if row.c},
+    widest="{u}INT64_C({x})",
+    least="INT{bits}_MIN",
     infinity="INFINITY",
     nan="NAN",
     vector_name="{lane}x{count}",

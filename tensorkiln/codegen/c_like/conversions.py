@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.codegen.c_like.code import COMPARISON, Code, call, infix
-from tensorkiln.codegen.c_like.dialect import LANE
 from tensorkiln.codegen.c_like.narrow import NARROW
 from tensorkiln.codegen.c_like.types import (
     cast,
@@ -17,7 +17,7 @@ from tensorkiln.codegen.c_like.types import (
 )
 from tensorkiln.codegen.c_like.writer import Expressions, TextWriter
 from tensorkiln.codegen.expand.math_builder import Lets
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT64, DType
 from tensorkiln.ir.expr import Cast, Expr, Var
 
 
@@ -34,7 +34,7 @@ def _cast(w: TextWriter, e: Cast) -> str:
 
 def nonzero(w: TextWriter, x: str, src: DType) -> str:
     """A vector of masks: which lanes of x are not 0."""
-    if src.is_float and src.bits == 16:
+    if src.is_half:
         wide = DType("float32", src.lanes)
         x, src = convert(w, x, src, wide), wide
     test = infix("!=", x, zero_of(w, src), COMPARISON)
@@ -53,7 +53,7 @@ def convert(w: TextWriter, x: str, src: DType, dst: DType) -> str:
     """The value x of type `src` as one of `dst`; vectors are of numbers, not of bools."""
     if src == dst:
         return x
-    if 16 in (src.bits * src.is_float, dst.bits * dst.is_float):
+    if src.is_half or dst.is_half:
         return _narrow(w, x, src, dst)
     if dst.is_bool and src.is_float and w.dialect.nonzero:
         return Code(w.dialect.nonzero.format(x=x), COMPARISON)
@@ -74,25 +74,22 @@ def convert(w: TextWriter, x: str, src: DType, dst: DType) -> str:
 def _narrow(w: TextWriter, x: str, src: DType, dst: DType) -> str:
     """Casts from or to float16 and bfloat16, by way of float32."""
     single = DType("float32", src.lanes)
-    if src.is_float and src.bits == 16:
+    if src.is_half:
         return convert(w, call(_program(w, src.name, "float32", src.lanes), x), single, dst)
-    if src.name == "float64" or (src.is_int and src.bits > 16):
+    if src.element == FLOAT64 or (src.is_int and src.bits > 16):
         # Rounding to nearest twice may differ from doing it once, so the first goes to odd.
-        exact = src if "float64" not in w.dialect.scalars else DType("float64", src.lanes)
+        exact = FLOAT64.with_lanes(src.lanes) if w.dialect.has(FLOAT64) else src
         x = call(_program(w, exact.name, "odd", src.lanes), convert(w, x, src, exact))
     else:
         x = convert(w, x, src, single)
     return call(_program(w, "float32", dst.name, src.lanes), x)
 
 
-_SHORT = {"float16": "f16", "bfloat16": "bf16", "odd": "odd"}
-_SHORT |= {name: LANE[name] for name in ("float32", "float64", "int32", "uint32")}
-
-
 def _program(w: TextWriter, src: str, dst: str, lanes: int) -> str:
     """The function of a program of NARROW."""
     count = 1 << (lanes - 1).bit_length()
-    name = f"{_SHORT[dst]}_of_{_SHORT[src]}" + (f"x{count}" if lanes > 1 else "")
+    to, of = (PROGRAM_TYPES[t].short if t in PROGRAM_TYPES else t for t in (dst, src))
+    name = f"{to}_of_{of}" + (f"x{count}" if lanes > 1 else "")
 
     def make() -> str:
         parameter, lets, result = NARROW[src, dst](count)

@@ -10,32 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.codegen.c_like.code import PREFIX, Code, call
-from tensorkiln.codegen.expand.float_bits import bfloat_bits, half_bits, single
-from tensorkiln.ir.dtype import DType
-
-# How a lane of each type is called in the name of a vector type. Floats of 16 bits are kept as
-# their bits and computed in float32.
-LANE: Mapping[str, str] = {
-    **{f"int{n}": f"i{n}" for n in (8, 16, 32, 64)},
-    **{f"uint{n}": f"u{n}" for n in (8, 16, 32, 64)},
-    **{"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"},
-}
+from tensorkiln.codegen.expand.float_bits import half_bits, single
+from tensorkiln.ir.dtype import FLOAT32, FLOAT64, UINT32, UINT64, DType
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Facts of one language.
 
-    `scalars` are the types of values, `memory` those of elements in memory where they differ.
-    `suffixes` end a literal of a type. The templates have fields in braces: `type` is the name of a
-    type, `x` the text of a value, `items` texts joined by commas, `i` a number.
+    `scalars` are the types of values; floats of 16 bits are kept as their bits and computed in
+    float32. The templates have fields in braces: `type` is the name of a type, `x` the text of a
+    value, `items` texts joined by commas, `i` a number.
     """
 
     scalars: Mapping[str, str]
-    memory: Mapping[str, str]
-    suffixes: Mapping[str, str]
-    widest: Mapping[str, str]  # literals that need more than 32 bits: "INT64_C({x})"
-    least: Mapping[str, str]  # the most negative numbers, for which there is no literal
+    widest: str  # a literal that needs more than 32 bits, with `u` if it is unsigned
+    least: str  # the most negative number x of a type of `bits`, called `name`: it has no literal
     infinity: str
     nan: str
     vector_name: str  # of `count` `element`s, which helpers call `lane`
@@ -74,6 +64,7 @@ class Dialect:
     narrow: str = ""  # x as a number of `bits` bits, where a type of more bits holds it
     wraps: bool = False  # whether signed integers wrap around
     reassociates: bool = False  # whether compilers may reassociate sums of floats
+    stores_bools: bool = False  # whether elements in memory may be bools; else they are bytes
     only_words: bool = False  # whether integers have at most word_bits
     constant: str = "const {type} {name} = {x};"
     variables: Callable[[str, Sequence[str]], list[str]] = lambda t, names: [
@@ -88,13 +79,23 @@ class Dialect:
     nonzero: str = ""  # whether the float x is not 0, or NaN; "" if x != 0 says so
     rounded: str = ""  # x after `op` (floor, ceil, trunc, round); "" if a helper does that
 
+    def has(self, dtype: DType) -> bool:
+        """Whether the language has values of a type."""
+        return dtype.name in self.scalars
+
     def scalar(self, dtype: DType) -> str:
         """The type of a scalar value."""
         return self.scalars[dtype.name]
 
     def element(self, dtype: DType) -> str:
         """The type of an element in memory."""
-        return self.memory.get(dtype.name, self.scalars[dtype.name])
+        return self.scalars[dtype.row.name if self.stores_bools else dtype.row.stored.name]
+
+    def _suffix(self, dtype: DType) -> str:
+        """What ends a literal of a type: `u` for what is an unsigned integer of 32 bits here."""
+        if dtype.is_float:
+            return "f" if dtype.element == FLOAT32 else ""
+        return "u" if self.scalar(dtype) == self.scalar(UINT32) else ""
 
     def integer(self, value: int, dtype: DType) -> Code:
         """A literal of an integer type."""
@@ -102,27 +103,28 @@ class Dialect:
             return Code("true" if value else "false")
         least = -(1 << dtype.bits - 1)
         if not dtype.is_unsigned and value == least and dtype.bits >= 32:
-            return Code(self.least[dtype.name])
-        digits = f"{value}{self.suffixes.get(dtype.name, '')}"
+            name = self.scalar(dtype).upper()
+            return Code(self.least.format(bits=dtype.bits, name=name, x=value))
+        digits = f"{value}{self._suffix(dtype)}"
         # Large literals get the widest type: C computes small ones as int, which overflows where
         # 64 bits would not.
-        if dtype.name == "uint64" or abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
-            digits = self.widest[dtype.name].format(x=value)
+        if dtype.element == UINT64 or abs(value) >= 1 << (32 if dtype.is_unsigned else 31):
+            digits = self.widest.format(x=value, u="U" if dtype.is_unsigned else "")
         return Code(digits, PREFIX) if value < 0 else Code(digits)
 
     def real(self, value: float, dtype: DType) -> Code:
         """An exact literal of a float type: floats of 16 bits as their bits, others in decimal if
         that is short, else in hexadecimal. Of a NaN only the sign is kept."""
-        if dtype.name in ("float16", "bfloat16"):
-            bits = half_bits if dtype.name == "float16" else bfloat_bits
-            own = math.copysign(math.nan, value) if value != value else value
-            return Code(f"0x{bits(own):04x}{self.suffixes.get('uint16', '')}")
-        suffix = self.suffixes.get(dtype.name, "")
+        if dtype.is_half:
+            number = math.copysign(math.nan, value) if value != value else value
+            suffix = self._suffix(DType(dtype.row.storage))
+            return Code(f"0x{half_bits(number, dtype.row):04x}{suffix}")
+        suffix = self._suffix(dtype)
         sign = "-" if math.copysign(1.0, value) < 0 else ""
-        size = abs(single(value) if dtype.name == "float32" else value)
+        size = abs(single(value) if dtype.element == FLOAT32 else value)
         if size != size or size == math.inf:
             text = self.nan if size != size else self.infinity
-            if dtype.name == "float64":
+            if dtype.element == FLOAT64:
                 text = call("(double)", text).replace("(double)(", "(double)(")
             return Code(f"{sign}{text}", PREFIX)
         return Code(sign + _digits(size, dtype) + suffix, PREFIX if sign else 9)
@@ -131,7 +133,7 @@ class Dialect:
 def _digits(value: float, dtype: DType) -> str:
     """A float that is not negative: in at most 8 decimal digits if they say it exactly."""
     short = f"{value:.7g}"
-    exact = float(short) if dtype.name == "float64" else _single(float(short))
+    exact = float(short) if dtype.element == FLOAT64 else _single(float(short))
     if exact == value and float(short) == value:
         return short if any(c in short for c in ".e") else f"{short}.0"
     mantissa, _, exponent = value.hex().partition("p")

@@ -7,7 +7,7 @@ from tensorkiln.codegen.c_like.conversions import convert, function_of
 from tensorkiln.codegen.c_like.device_instructions import device_instruction
 from tensorkiln.codegen.c_like.dot import dot
 from tensorkiln.codegen.c_like.remainder import remainder
-from tensorkiln.codegen.c_like.types import cast_bits, test_of, type_name
+from tensorkiln.codegen.c_like.types import cast_bits, test_of
 from tensorkiln.codegen.c_like.writer import Expressions, TextWriter
 from tensorkiln.codegen.expand.math import expand
 from tensorkiln.ir.dtype import DType
@@ -28,10 +28,8 @@ def _intrin(w: TextWriter, e: Intrin) -> str:
         return _fmod(w, args, dtype)
     if e.name in BITCASTS:
         return cast_bits(w, args[0], dtype, DType(BITCASTS[e.name][1], dtype.lanes))
-    short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
     count = w.count(dtype)
-    own = type_name(dtype) if short is None else short + (f"x{count}" if count > 1 else "")
-    name = f"{e.name}_{own}"
+    name = f"{e.name}_{dtype.row.short}" + (f"x{count}" if count > 1 else "")
 
     def make() -> str:
         parameters, lets, answer = expand(e.name, dtype.with_lanes(count), w.dialect.reassociates)

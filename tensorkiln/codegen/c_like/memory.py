@@ -16,14 +16,10 @@ from tensorkiln.ir.dtype import BOOL, INT64, DType
 from tensorkiln.ir.expr import Broadcast, Expr, binary, cast
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, Store
 
-_BYTE = "uint8"
-
 
 def stored(dtype: DType) -> DType:
     """The type of lanes in memory: bool takes a byte, and 16-bit floats are their bits."""
-    if dtype.is_bool:
-        return DType(_BYTE, dtype.lanes)
-    return DType("uint16", dtype.lanes) if dtype.is_float and dtype.bits == 16 else dtype
+    return DType(dtype.row.stored.name, dtype.lanes)
 
 
 # ---- addresses ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.c_like import (
     control,
@@ -48,16 +49,7 @@ from tensorkiln.ir.launch import launch_of
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.target import Target
 
-_INTEGERS = ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
-_SCALARS = {
-    **{f"int{bits}": name for bits, name in _INTEGERS},
-    **{f"uint{bits}": f"u{name}" for bits, name in _INTEGERS},
-    "bool": "bool",
-    "float16": "ushort",
-    "bfloat16": "ushort",
-    "float32": "float",
-    "float64": "double",
-}
+_SCALARS = {name: row.opencl for name, row in ELEMENT_TYPES.items() if row.opencl}
 
 
 def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
@@ -67,10 +59,8 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 
 OPENCL = Dialect(
     scalars=_SCALARS,
-    memory={"bool": "uchar"},
-    suffixes={"float32": "f", "uint32": "u"},
-    widest={"int64": "{x}L", "uint64": "{x}UL"},
-    least={"int32": "INT_MIN", "int64": "LONG_MIN"},
+    widest="{x}{u}L",
+    least="{name}_MIN",
     infinity="INFINITY",
     nan="NAN",
     vector_name="{element}{count}",

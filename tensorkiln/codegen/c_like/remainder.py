@@ -13,7 +13,6 @@ from tensorkiln.codegen.c_like.types import (
     unsigned,
 )
 from tensorkiln.codegen.c_like.writer import TextWriter
-from tensorkiln.codegen.expand.float_bits import FORMATS
 from tensorkiln.ir.dtype import DType
 
 
@@ -27,7 +26,7 @@ def remainder(w: TextWriter, x: str, y: str, dtype: DType) -> str:
 def _text(w: TextWriter, name: str, dtype: DType) -> str:
     if dtype.lanes > 1:
         return _by_lane(w, name, dtype)
-    form, t, u = FORMATS[dtype.name], w.type(dtype), unsigned(dtype)
+    form, t, u = dtype.row, w.type(dtype), unsigned(dtype)
     ut = w.type(u)
 
     def number(value: int) -> str:
@@ -43,7 +42,7 @@ def _text(w: TextWriter, name: str, dtype: DType) -> str:
     one, zero, infinity = number(1), number(0), number(form.infinity)
     bits = [cast_bits(w, v, dtype, u) for v in "xy"]
     nan = number_of(w, float("nan"), dtype)
-    piece = number(form.room)
+    piece = number(dtype.bits - form.digits)
     lines = [
         let("size", f"{bits[0]} & {number((1 << dtype.bits - 1) - 1)}"),
         let("by", f"{bits[1]} & {number((1 << dtype.bits - 1) - 1)}"),

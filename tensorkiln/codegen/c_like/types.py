@@ -16,7 +16,6 @@ from tensorkiln.codegen.c_like.code import (
     prefix,
     ternary,
 )
-from tensorkiln.codegen.c_like.dialect import LANE
 from tensorkiln.codegen.c_like.writer import TextWriter
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import IntImm
@@ -27,7 +26,7 @@ _LITERAL = re.compile(r"-?\d+")
 
 def type_name(dtype: DType) -> str:
     """How names of helpers call a type: `f32`, `f32x8`; 16-bit floats by their bits."""
-    name = "bool" if dtype.is_bool else LANE[dtype.name]
+    name = dtype.row.short if dtype.is_bool else dtype.row.stored.short
     return name if dtype.lanes == 1 else f"{name}x{1 << (dtype.lanes - 1).bit_length()}"
 
 

@@ -96,8 +96,8 @@ def _vector_reduce(w: TextWriter, e: VectorReduce) -> str:
         dtype = DType(f"int{w.mask_bits(e.a)}", dtype.lanes)
         op = {"and": "bitand", "or": "bitor", "min": "bitand", "max": "bitor"}[op]
     name = f"{e.op}_of_{type_name(dtype)}"
-    if e.a.dtype.name == "bfloat16" or e.a.dtype.name == "float16":
-        name = f"{e.op}_of_{'b' * (dtype.name == 'bfloat16')}f16x{dtype.lanes}"
+    if e.a.dtype.is_half:
+        name = f"{e.op}_of_{dtype.row.short}x{dtype.lanes}"
     made = call(w.helper(name, lambda: _reduction(w, name, op, dtype)), x)
     return infix("!=", made, "0", 4) if e.a.dtype.is_bool else made
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tensorkiln.base.element_types import ELEMENT_TYPES
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.c_like import (
     control,
@@ -54,14 +55,6 @@ from tensorkiln.target import Target
 
 MOST_BLOCKS = 65535  # along a dimension (maxComputeWorkgroupsPerDimension)
 _MOST_ALONG = (256, 256, 64)  # threads of a block along x, y, z (maxComputeWorkgroupSizeX, ...)
-_SCALARS = {
-    **{f"int{bits}": "i32" for bits in (8, 16, 32)},
-    **{f"uint{bits}": "u32" for bits in (8, 16, 32)},
-    "bool": "bool",
-    "float16": "u32",
-    "bfloat16": "u32",
-    "float32": "f32",
-}
 
 
 def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
@@ -70,11 +63,9 @@ def _square_root(w: TextWriter, name: str, dtype: DType) -> str:
 
 
 WGSL = Dialect(
-    scalars=_SCALARS,
-    memory={},
-    suffixes={"float32": "f", "uint32": "u", "uint8": "u", "uint16": "u"},
-    widest={"uint32": "{x}"},
-    least={"int32": "i32(-2147483648)"},
+    scalars={name: row.wgsl for name, row in ELEMENT_TYPES.items() if row.wgsl},
+    widest="{x}",
+    least="i32({x})",
     infinity="bitcast<f32>(infinity_bits)",
     nan="bitcast<f32>(nan_bits)",
     vector_name="",
@@ -103,6 +94,7 @@ WGSL = Dialect(
     dot=lambda w, name, which, lanes: None,
     note_failure="",
     parallel_for=False,
+    stores_bools=True,
     extern="",
     restrict="",
     function="fn",

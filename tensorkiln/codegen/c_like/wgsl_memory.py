@@ -16,12 +16,10 @@ from tensorkiln.codegen.c_like.types import cast, define, type_name
 from tensorkiln.codegen.c_like.writer import Expressions, FileText, Statements, TextWriter
 from tensorkiln.codegen.expand.offsets import elements
 from tensorkiln.ir.buffer import Buffer, Load
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import UINT32, DType
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.stmt import Alloc, MatchBuffer, Prefetch, PrimFunc, Store, Sync
 from tensorkiln.ir.visit import loads, stmt_exprs, walk_stmt
-
-_U32 = DType("uint32")
 
 
 class WgslWriter(TextWriter):
@@ -54,7 +52,7 @@ class WgslWriter(TextWriter):
 def binding_type(dtype: DType, written: bool) -> str:
     """The type of the elements of a parameter."""
     if dtype.bits >= 32:
-        return {"float32": "f32", "int32": "i32", "uint32": "u32"}[dtype.name]
+        return dtype.row.wgsl
     return "atomic<u32>" if written else "u32"
 
 
@@ -92,18 +90,18 @@ def _load(w: TextWriter, e: Load) -> str:
 
 
 def _word(at: str, dtype: DType) -> str:
-    return f"{at} >> {2 if dtype.bits == 8 else 1}"
+    return f"{at} >> {(32 // dtype.bits).bit_length() - 1}"
 
 
 def _bit(at: str, dtype: DType) -> str:
     """The bit of a word at which an element begins."""
-    return f"u32({at} & {3 if dtype.bits == 8 else 1}) * {dtype.bits}u"
+    return f"u32({at} & {32 // dtype.bits - 1}) * {dtype.bits}u"
 
 
 def _unpacked(w: TextWriter, dtype: DType) -> str:
     """The function that takes an element out of its word."""
     name, t = f"{type_name(dtype)}_of_word", w.type(dtype)
-    value = f"extractBits({cast(w, 'word', DType(f'{dtype.name[: -len(str(dtype.bits))]}32'))}, "
+    value = f"extractBits({cast(w, 'word', DType(f'{dtype.row.kind}32'))}, "
     value += f"{_bit('at', dtype)}, {dtype.bits}u)"
     parameters = [("u32", "word"), ("i32", "at")]
     return w.helper(name, lambda: define(w, t, name, parameters, [], value))
@@ -123,8 +121,8 @@ def _store(w: TextWriter, s: Store) -> None:
     # The element may be part of the value: it is cleared afterwards.
     held, shift, mask = w.fresh(), w.name("shift"), (1 << dtype.bits) - 1
     w.declare("u32", shift, _bit(at, dtype))
-    bits = infix("&", cast(w, value, _U32), f"{mask}u", SUM) if dtype.name[0] == "i" else None
-    w.declare("u32", held, bits or cast(w, value, _U32))
+    bits = infix("&", cast(w, value, UINT32), f"{mask}u", SUM) if dtype.row.kind == "int" else None
+    w.declare("u32", held, bits or cast(w, value, UINT32))
     word = f"&{name}[{_word(at, dtype)}]"
     w.line(f"atomicAnd({word}, ~({mask}u << {shift}));")
     w.line(f"atomicOr({word}, {held} << {shift});")

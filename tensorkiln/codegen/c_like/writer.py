@@ -17,7 +17,7 @@ from typing import Any
 from tensorkiln.arith.tame import Tame
 from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.c_like.dialect import LANE, Dialect
+from tensorkiln.codegen.c_like.dialect import Dialect
 from tensorkiln.codegen.c_like.sharing import Sharing
 from tensorkiln.codegen.c_like.words import Words
 from tensorkiln.codegen.expand.only_read import only_read
@@ -189,14 +189,15 @@ class TextWriter:
 
     def type(self, dtype: DType) -> str:
         """The type of values of `dtype`, which is not a vector of bool; vectors get declared."""
-        if dtype.name not in self.dialect.scalars:
+        if not self.dialect.has(dtype):
             message = f"it computes in {dtype.element}, which the language lacks"
             raise UnsupportedError(message, where=self.func.name)
         if dtype.lanes == 1:
             return self.dialect.scalar(dtype)
         count = 1 << (dtype.lanes - 1).bit_length()
         element = self.dialect.scalar(dtype.element)
-        name = self.dialect.vector_name.format(lane=LANE[dtype.name], element=element, count=count)
+        lane = dtype.row.stored.short
+        name = self.dialect.vector_name.format(lane=lane, element=element, count=count)
         if 0 < self.dialect.most_lanes < count:
             raise UnsupportedError(
                 f"a vector of {dtype.lanes} {dtype.element} is wider than the language has",
@@ -252,7 +253,7 @@ class TextWriter:
         """The bits per lane of a comparison of operands like `e`."""
         if e.dtype.is_bool:
             return self.mask_bits(e)
-        return 32 if e.dtype.is_float and e.dtype.bits == 16 else e.dtype.bits
+        return 32 if e.dtype.is_half else e.dtype.bits
 
     # ---- functions, blocks, lines, names -----------------------------------------------------
 

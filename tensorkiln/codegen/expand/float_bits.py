@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from tensorkiln.base.element_types import ELEMENT_TYPES, ElementType
 
 
 def single(value: float) -> float:
@@ -14,39 +15,13 @@ def single(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def half_bits(value: float) -> int:
-    """The bits of the nearest float16; infinity beyond its range."""
+def half_bits(value: float, row: ElementType) -> int:
+    """The bits of the nearest number of a type of 16 bits; infinity beyond its range. To a bfloat16
+    the value is rounded by way of float32."""
+    if row.exponent == ELEMENT_TYPES["float32"].exponent:  # the upper half of a float32
+        bits = int(struct.unpack("<I", struct.pack("<f", single(value)))[0])
+        return bits >> 16 | 0x40 if value != value else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     try:
         return int(struct.unpack("<H", struct.pack("<e", value))[0])
     except OverflowError:
-        return 0x7C00 if value > 0 else 0xFC00
-
-
-def bfloat_bits(value: float) -> int:
-    """The bits of the nearest bfloat16. The value is rounded to float32 first."""
-    bits = int(struct.unpack("<I", struct.pack("<f", single(value)))[0])
-    if value != value:
-        return bits >> 16 | 0x40
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How a float type is stored: `mantissa` bits, exponents with a `bias`."""
-
-    mantissa: int
-    bias: int
-
-    @property
-    def infinity(self) -> int:
-        """The bits of infinity; those of NaN are greater."""
-        return 2 * self.bias + 1 << self.mantissa
-
-    @property
-    def room(self) -> int:
-        """By how many bits an integer below 2**(mantissa + 1) can be shifted in a word as wide as
-        the type."""
-        return {23: 32, 52: 64}[self.mantissa] - self.mantissa - 1
-
-
-FORMATS = {"float32": Format(23, 127), "float64": Format(52, 1023)}
+        return row.infinity if value > 0 else 0x8000 | row.infinity

@@ -178,7 +178,7 @@ def expand(name: str, dtype: DType, reassociates: bool = False) -> tuple[list[Va
 
     Raises UnsupportedError for integers.
     """
-    if dtype.name in ("float16", "bfloat16"):
+    if dtype.is_half:
         wide = DType("float32", dtype.lanes)
         outer = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name])]
         params, lets, result = expand(name, wide, reassociates)

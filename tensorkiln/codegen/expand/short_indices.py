@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
-from tensorkiln.ir.dtype import INT32, INT64, DType
+from tensorkiln.ir.dtype import FLOAT64, INT32, INT64, UINT32, UINT64, DType
 from tensorkiln.ir.expr import (
     Binary,
     Cast,
@@ -36,7 +36,7 @@ from tensorkiln.ir.visit import children, map_children, map_stmt, walk
 
 Rewrite = Callable[[Expr], Expr]
 
-_LONG = ("int64", "uint64", "float64")
+_LONG = (UINT64, FLOAT64)  # besides int64, which may be an index
 # What may leave the 32 bits that its operands have.
 _GROWS = ("add", "sub", "mul", "div", "shl", "neg", "abs")
 # Whose results depend on more than the last 32 bits of their operands.
@@ -65,7 +65,7 @@ class _Shortener:
 
     def function(self) -> PrimFunc:
         for v in self.f.scalars:
-            self._require(v.dtype, f"parameter {v.name}", ("uint64", "float64"))
+            self._require(v.dtype, f"parameter {v.name}", _LONG)
         scalars = {v: self._variable(v) for v in self.f.scalars}
         params: list[Param] = []
         for p in self.f.params:
@@ -76,8 +76,8 @@ class _Shortener:
         message = f"{what}, and the device has no numbers of 64 bits"
         return UnsupportedError(message, where=self.f.name, hint=_HINT)
 
-    def _require(self, dtype: DType, what: str, refused: Sequence[str] = _LONG) -> None:
-        if dtype.name in refused:
+    def _require(self, dtype: DType, what: str, refused: Sequence[DType] = (INT64, *_LONG)) -> None:
+        if dtype.element in refused:
             raise self._fail(f"{what} is of type {dtype.name}")
 
     def _variable(self, v: Var) -> Var:
@@ -138,7 +138,7 @@ class _Shortener:
         return self._once(e, self.index, self._index)
 
     def _index(self, e: Expr) -> Expr:
-        if e.dtype.name in ("uint64", "float64"):
+        if e.dtype.element in _LONG:
             self._check(e)
         divides = isinstance(e, Binary) and e.op in _DIVIDES
         return self._short(e, self.value if divides else self.index)
@@ -170,14 +170,14 @@ class _Shortener:
 
     def _check(self, e: Expr) -> None:
         """Refuse an operation on 64 bits whose result in 32 bits could differ."""
-        if e.dtype.name in ("uint64", "float64"):
+        if e.dtype.element in _LONG:
             raise self._fail(f"{_shown(e)} is of type {e.dtype.name}")
-        if e.dtype.name != "int64":
+        if e.dtype.element != INT64:
             return
         grows = isinstance(e, Intrin) or (isinstance(e, Binary | Unary) and e.op in _GROWS)
         if grows and any(_of_data(x, self.data) for x in children(e)):
             raise self._fail(f"{_shown(e)} is computed of numbers that are no indices, in int64")
-        cut = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.name == "uint32")
+        cut = isinstance(e, Cast) and (e.a.dtype.is_float or e.a.dtype.element == UINT32)
         large = isinstance(e, Cast) and (int_value(e.a) or 0) >= 1 << 31
         if (cut and _of_data(e, self.data)) or large:
             raise self._fail(f"{_shown(e)} converts to int64")

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorkiln.arith import simplify
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host.checked_c import DECLARATION, SizeLocals, checked, measured
-from tensorkiln.codegen.host.function import DTYPES, HostFunction, c_name, shown_size
+from tensorkiln.codegen.host.function import HostFunction, c_name, shown_size
 from tensorkiln.codegen.host.header import quote
 from tensorkiln.codegen.host.run_c import symbol_lines, wrap
 from tensorkiln.codegen.host.scalars import kernel_type, literal
@@ -22,9 +23,10 @@ from tensorkiln.codegen.host.size_text import size_of
 from tensorkiln.codegen.host.tensor_maps import TensorMap
 from tensorkiln.codegen.host.weights import ALIGN
 from tensorkiln.ir.buffer import AddressOf, Buffer
-from tensorkiln.ir.expr import Expr, IntImm, Var
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import CallKernel, PrimFunc, Seq
+from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.target import HOST
 
 
@@ -94,11 +96,8 @@ class HostDevices:
         assert f.copies is not None
         here, there = map(self.number, f.copies)
         x, *_ = f.buffers
-        size: Expr = IntImm(x.dtype.bytes)
-        for d in x.shape:
-            size = size * d
-        sizes = SizeLocals(str)
-        text = sizes.name(size_of(simplify(size), _scalar_names(f)))
+        size, sizes = simplify(bytes_of(x.dtype, x.shape)), SizeLocals(str)
+        text = sizes.name(size_of(size, _scalar_names(f)))
         return _function(
             f, sizes, [f"    kiln_device_copy(y, {there}, x, {here}, {text});"], ("x", "y")
         )
@@ -149,13 +148,14 @@ class HostDevices:
 
 NO_DEVICES = HostDevices({}, {})
 DEVICE_TABLE = "static const kiln_device_target devices[] = {\n"  # the end of `HostDevices.text`
-_BITS = {8: "KILN_BITS8", 16: "KILN_BITS16", 32: "KILN_BITS32", 64: "KILN_BITS64"}
 
 
 def _described(f: DeviceFunction, device: int, number: int) -> str:
     """The C description of a device function."""
     name = f"{device}_{f.name}"
-    kinds = ["KILN_BUFFER" if p == "buffer" else _BITS[DTYPES[p].bits] for p in f.params]
+    kinds = [
+        "KILN_BUFFER" if p == "buffer" else f"KILN_BITS{PARAMETER_TYPES[p].bits}" for p in f.params
+    ]
     kinds += ["KILN_TENSOR_MAP"] * len(f.maps)
     maps = "".join(f"{m.c_text(f'map_{name}_{k}')}\n" for k, m in enumerate(f.maps))
     params = maps + wrap(f"static const uint8_t params_{name}[] = {{", kinds, "};")
@@ -200,7 +200,7 @@ def _argument(
     """An argument of a launch: a member of kiln_argument."""
     if isinstance(e, AddressOf):
         return f"{{.buffer = {buffers[e.buffer]}}}"
-    bits, is_real = e.dtype.bits, e.dtype.name in ("float32", "float64")
+    bits, is_real = e.dtype.bits, e.dtype.is_float and not e.dtype.is_half
     member = f"{'float' if is_real else 'int'}{max(bits, 8)}"
     text = literal(e) or sizes.name(size_of(e, names))
     return f"{{.{member} = {text}}}" if is_real else f"{{.{member} = (int{max(bits, 8)}_t){text}}}"

@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.host.checked_c import DECLARATION, checked, measured
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import (
-    DTYPES,
     USUAL_PARAMS,
     Formula,
     HostFunction,
@@ -187,16 +187,15 @@ def _dim(function: HostFunction, dim: Size, computed: list[Formula]) -> str:
 
 
 def _row(function: HostFunction, index: int, param: Param) -> str:
-    info, dtype = param.info, DTYPES[param.info.dtype]
+    info, row = param.info, PARAMETER_TYPES[param.info.dtype]
     kind = _ROLES[info.role]
-    type_text = f"{{{dtype.code}, {dtype.bits}, 1}}"
     if param.dims is None:
-        return f'{{{quote(info.name)}, "", NULL, {type_text}, {kind}, 0, 1}}'
-    align = max(param.align, dtype.bits // 8)
+        return f'{{{quote(info.name)}, "", NULL, {row.c_dtype}, {kind}, 0, 1}}'
+    align = max(param.align, row.argument.size(1))
     dims = f"dims_{function.info.name}_{index}" if param.dims else "NULL"
     text = f"{{{quote(info.name)}, {quote(info.shape_text)}, {dims}, "
     device = f", {info.device}" if info.device else ""
-    return text + f"{type_text}, {kind}, {len(param.dims)}, {align}{device}}}"
+    return text + f"{row.c_dtype}, {kind}, {len(param.dims)}, {align}{device}}}"
 
 
 def _size_functions(function: HostFunction) -> Iterator[str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorkiln.artifact.metadata import FunctionInfo, KeptInfo, ParamInfo, PoolInfo
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import InternalError, UnsupportedError
-from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.base.schema import Dim
 
 MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 64, 256, 16  # as in crt.h and kiln.h
@@ -41,34 +41,6 @@ Size = int | str | Formula
 _SYMBOL = re.compile(r"\bs_(\w+)")
 _PLAIN_NAME = re.compile(r"[\w.:/]+\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class ElementType:
-    """One element type: DLPack code and bits, and the C type of an element in a plain C entry."""
-
-    code: int
-    bits: int
-    c_type: str
-
-
-DTYPES: Mapping[str, ElementType] = {
-    "bool": ElementType(6, 8, "uint8_t"),
-    "int8": ElementType(0, 8, "int8_t"),
-    "int16": ElementType(0, 16, "int16_t"),
-    "int32": ElementType(0, 32, "int32_t"),
-    "int64": ElementType(0, 64, "int64_t"),
-    "uint8": ElementType(1, 8, "uint8_t"),
-    "uint16": ElementType(1, 16, "uint16_t"),
-    "uint32": ElementType(1, 32, "uint32_t"),
-    "uint64": ElementType(1, 64, "uint64_t"),
-    "float16": ElementType(2, 16, "uint16_t"),
-    "bfloat16": ElementType(4, 16, "uint16_t"),
-    "float32": ElementType(2, 32, "float"),
-    "float64": ElementType(2, 64, "double"),
-    "handle": ElementType(3, 64, "void *const"),  # a set of addresses
-    **{n: ElementType(*t.passed, f"{t.storage}_t") for n, t in NARROW_TYPES.items()},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +326,14 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
 
 def check(function: HostFunction) -> None:
     """Raise InternalError if the function is malformed, UnsupportedError if it exceeds a limit of
-    the runtime (MAX_PARAMS, ...) or has a parameter of another element type than DTYPES."""
+    the runtime (MAX_PARAMS, ...) or has a parameter of another element type than
+    PARAMETER_TYPES."""
     params, name = function.params, function.info.name
     for param in params:
-        if param.info.dtype not in DTYPES:
+        if param.info.dtype not in PARAMETER_TYPES:
             raise UnsupportedError(
                 f"{name}: {param.info.name!r} has element type {param.info.dtype}, the host entry "
-                f"takes {', '.join(DTYPES)}"
+                f"takes {', '.join(PARAMETER_TYPES)}"
             )
         if len(param.dims or ()) > MAX_RANK:
             raise UnsupportedError(f"{param.info.name!r} has more than {MAX_RANK} dimensions")

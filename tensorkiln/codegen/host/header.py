@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.host.function import (
-    DTYPES,
     HostFunction,
     c_name,
     is_of_headers,
@@ -73,7 +73,9 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
             out.append(EntryParameter("scalar", name, f"{entry_type(info.dtype)} {name}"))
         else:
             const = "const " if info.role == "in" and not info.device else ""
-            ctype = "void" if info.device else DTYPES[info.dtype].c_type  # no address of the host
+            ctype = (
+                "void" if info.device else PARAMETER_TYPES[info.dtype].c_element
+            )  # no address of the host
             out.append(EntryParameter("tensor", name, f"{const}{ctype} *{name}"))
     return out
 

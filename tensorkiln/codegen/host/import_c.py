@@ -13,13 +13,12 @@ from tensorkiln.artifact import LoaderGroup
 from tensorkiln.artifact.metadata import KernelInfo, ParamInfo
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host.checked_c import SizeLocals
-from tensorkiln.codegen.host.function import DTYPES
 from tensorkiln.codegen.host.header import quote
 from tensorkiln.codegen.host.run_c import wrap
 from tensorkiln.codegen.host.scalars import is_real, kernel_type
 from tensorkiln.codegen.host.size_text import expression_text, size_of
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import UINT64, DType
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, TensorType, size_symbols
@@ -88,7 +87,7 @@ def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var
         types = [*(p.tensor for p in f.params), result]
         return [(t.dtype, t.shape) for t in types], list(size_symbols(f))
     assert isinstance(f, PrimFunc)
-    odd = [v for v in f.scalars if is_real(v.dtype.name) or v.dtype.name == "uint64"]
+    odd = [v for v in f.scalars if is_real(v.dtype.name) or v.dtype == UINT64]
     if odd:
         shown = ", ".join(f"{v.name} ({v.dtype.name})" for v in odd)
         raise UnsupportedError(
@@ -113,7 +112,6 @@ def _shim(
             used.add(p)
             continue
         dtype, shape = p
-        code = DTYPES[dtype.name]
         used.update(v for e in shape for v in free_vars(e))
         declared.append(f"void *p{i}")
         dims = ", ".join(sizes_of.name(size_of(e, names)) for e in shape)
@@ -121,9 +119,7 @@ def _shim(
             shapes.append(f"    int64_t shape_{i}[] = {{{dims}}};")
         at = f"shape_{i}" if shape else "NULL"
         values.append(f"{{KILN_TENSOR, 0, {{.pointer = &tensor[{len(tensors)}]}}}}")
-        tensors.append(
-            f"        {{p{i}, 1, 0, {len(shape)}, {{{code.code}, {code.bits}, 1}}, {at}, NULL, 0}},"
-        )
+        tensors.append(f"        {{p{i}, 1, 0, {len(shape)}, {dtype.row.c_dtype}, {at}, NULL, 0}},")
     declared += [f"int64_t s_{names[v]}" for v in sizes]
     head = wrap(f"void {name}(", declared, ")")
     unused = [f"    (void)s_{names[v]};" for v in sizes if v not in used]

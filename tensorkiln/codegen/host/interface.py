@@ -13,11 +13,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tensorkiln.artifact.metadata import ParamInfo
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.schema import Dim
 from tensorkiln.base.text import unused
 from tensorkiln.codegen.host.function import (
-    DTYPES,
     HostFunction,
     Param,
     Size,
@@ -66,7 +66,7 @@ class Member:
     @property
     def declaration(self) -> str:
         """`const float *x`; without `const` where a call writes."""
-        ctype = DTYPES[self.info.dtype].c_type
+        ctype = PARAMETER_TYPES[self.info.dtype].c_element
         if self.param.dims is None:
             return f"{ctype} {self.name}"
         const = "const " if self.info.role == "in" else ""
@@ -75,7 +75,7 @@ class Member:
     @property
     def size_bytes(self) -> Dim:
         """Bytes of its memory: a number, or an expression of the model's symbolic sizes."""
-        item = DTYPES[self.info.dtype].bits // 8
+        item = PARAMETER_TYPES[self.info.dtype].argument.size(1)
         if self.param.dims is None:
             return item
         if all(isinstance(d, int) for d in self.param.dims):
@@ -86,7 +86,7 @@ class Member:
     @property
     def alignment(self) -> int:
         """What kernels rely on: its address is divisible by this."""
-        return max(self.param.align, DTYPES[self.info.dtype].bits // 8)
+        return max(self.param.align, PARAMETER_TYPES[self.info.dtype].argument.size(1))
 
 
 def _is_word(text: str) -> bool:

@@ -1,31 +1,31 @@
 """Scalar parameters: how a number of each element type is passed from a caller to a kernel.
 
-A kernel takes the C type of an element (`DTYPES`): float16 and bfloat16 as their 16 bits, a bool as
-a byte, 0 or 1. A plain C entry takes the widest C type of the kind, int64_t, uint64_t or double, so
-that nothing is converted before crt/scalar.c checks the range and rounds. A `kiln_scalar` holds the
-number on the way.
+A kernel takes the C type of an element (`c_element`): float16 and bfloat16 as their 16 bits, a bool
+as a byte, 0 or 1. A plain C entry takes the widest C type of the kind, int64_t, uint64_t or double,
+so that nothing is converted before crt/scalar.c checks the range and rounds. A `kiln_scalar` holds
+the number on the way.
 """
 
 from __future__ import annotations
 
-from tensorkiln.codegen.expand.float_bits import bfloat_bits, half_bits
-from tensorkiln.codegen.host.function import DTYPES
+from tensorkiln.base.element_types import PARAMETER_TYPES
+from tensorkiln.codegen.expand.float_bits import half_bits
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm
 
 
 def is_real(dtype: str) -> bool:
     """Whether a number of this type may have a fraction."""
-    return DTYPES[dtype].code in (2, 4)
+    return PARAMETER_TYPES[dtype].is_float
 
 
 def kernel_type(dtype: str) -> str:
     """The C type of a kernel's parameter for a number of this type."""
-    return DTYPES[dtype].c_type
+    return PARAMETER_TYPES[dtype].c_element
 
 
 def kernel_member(dtype: str) -> str:
     """The member of a bound `kiln_scalar` that becomes the kernel's argument."""
-    return "real" if dtype in ("float32", "float64") else "integer"
+    return "real" if is_real(dtype) and not PARAMETER_TYPES[dtype].is_half else "integer"
 
 
 def entry_type(dtype: str) -> str:
@@ -49,10 +49,8 @@ def literal(e: Expr) -> str | None:
         return integer_literal(int(e.value))
     if not isinstance(e, FloatImm):
         return None
-    if e.dtype.name == "float16":
-        return hex(half_bits(e.value))
-    if e.dtype.name == "bfloat16":
-        return hex(bfloat_bits(e.value))
+    if e.dtype.is_half:
+        return hex(half_bits(e.value, e.dtype.row))
     return real_literal(e.value)
 
 

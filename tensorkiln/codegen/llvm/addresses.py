@@ -44,7 +44,7 @@ def base_address(
     if lane_stride is None:
         return "", 0, None
     st = w.state
-    size = 1 if buf.dtype.is_bool else buf.dtype.bytes
+    size = buf.dtype.bytes
     by_depth: dict[int, list[tuple[int, Expr]]] = {}
     for scale, e in flat.terms:
         depth = max(w.scope_of(e).depth, st.views.get(buf, 0))
@@ -73,7 +73,7 @@ def base_address(
 def alignment(buf: Buffer, indices: tuple[Expr, ...], start: int = 0) -> int:
     """The alignment of the address in bytes, as far as constant strides and factors tell; `start`
     is that of the buffer, if more is known than the buffer says."""
-    size = 1 if buf.dtype.is_bool else buf.dtype.bytes
+    size = buf.dtype.bytes
     flat, _ = flat_offset(buf, indices)
     align = max(start, buf.align)
     for n in [flat.constant, *(scale * _factor(e) for scale, e in flat.terms)]:
@@ -88,7 +88,7 @@ def lane_pointers(
 ) -> Iterable[str]:
     """One pointer per lane for accesses without a unit stride."""
     ptr, stride = address(w, buf, indices)
-    size = 1 if buf.dtype.is_bool else buf.dtype.bytes
+    size = buf.dtype.bytes
     if stride is not None:
         for lane in range(lanes):
             yield w.line(f"getelementptr i8, ptr {ptr}, i64 {lane * stride * size}")

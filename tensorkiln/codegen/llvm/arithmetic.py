@@ -40,7 +40,7 @@ def _number(e: Expr) -> int | None:
 def binary(w: KernelWriter, op: str, x: str, y: str, dtype: DType, b: Expr) -> str:
     """x op y of operands of type `dtype`; `b` is the expression that y was emitted from."""
     t = llvm_type(dtype)
-    if dtype.is_float and dtype.bits == 16:
+    if dtype.is_half:
         wide = DType("float32", dtype.lanes)
         x, y = convert(w, x, dtype, wide), convert(w, y, dtype, wide)
         result = binary(w, op, x, y, wide, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.codegen.llvm.expansions import Expander, splat
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, suffix
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import BFLOAT16, FLOAT32, FLOAT64, DType
 from tensorkiln.ir.expr import Cast
 
 
@@ -18,7 +18,7 @@ def convert(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
     ts, td = llvm_type(src), llvm_type(dst)
     if src == dst:
         return x
-    if (src.is_float and src.bits == 16) or (dst.is_float and dst.bits == 16):
+    if src.is_half or dst.is_half:
         return _narrow(w, x, src, dst)
     if dst.is_bool:
         zero = splat(float_literal(0.0, src) if src.is_float else "0", src)
@@ -26,7 +26,7 @@ def convert(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
     if src.is_float and dst.is_float:
         return w.line(f"{'fpext' if dst.bits > src.bits else 'fptrunc'} {ts} {x} to {td}")
     if src.is_float:
-        if dst.bits < 32 and src.lanes > 1 and src.name == "float32":
+        if dst.bits < 32 and src.lanes > 1 and src.element == FLOAT32:
             return _to_bytes(w, x, src, dst)
         kind = "u" if dst.is_unsigned else "s"
         name = f"@llvm.fpto{kind}i.sat.{suffix(dst)}.{suffix(src)}"
@@ -79,21 +79,21 @@ def _truncated(w: KernelWriter, x: str) -> str:
 def _narrow(w: KernelWriter, x: str, src: DType, dst: DType) -> str:
     """Casts from or to float16 and bfloat16, by way of float32."""
     single, e = DType("float32", src.lanes), Expander(w.line, w.call, src.lanes)
-    if src.is_float and src.bits == 16:
-        if src.name == "bfloat16":
+    if src.is_half:
+        if src.element == BFLOAT16:
             wide = e.from_bfloat(x)
         elif w.converts_half:
             wide = e.cast("fpext", x, src, single)
         else:
             wide = e.from_half(x)
         return convert(w, wide, single, dst)
-    if src.name == "float64" or (src.is_int and src.bits > 16):
+    if src.element == FLOAT64 or (src.is_int and src.bits > 16):
         # Rounding to nearest twice may differ from doing it once, so the first goes to odd.
         double = DType("float64", src.lanes)
         x = e.to_odd(convert(w, x, src, double))
     else:
         x = convert(w, x, src, single)
-    if dst.name == "bfloat16":
+    if dst.element == BFLOAT16:
         return e.to_bfloat(x)
     return e.cast("fptrunc", x, single, dst) if w.converts_half else e.to_half(x)
 

@@ -66,7 +66,7 @@ class Expander:
         ones are integers already.
         """
         t = llvm_type(dtype)
-        magic = self.num(2.0**23 if dtype.name == "float32" else 2.0**52, dtype)
+        magic = self.num(2.0**dtype.row.mantissa, dtype)
         one, zero = self.num(1.0, dtype), self.num(0.0, dtype)
         size = self.call("fabs", dtype, [x])
         small = self.line(f"fcmp olt {t} {size}, {magic}")

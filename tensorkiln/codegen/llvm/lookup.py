@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.codegen.llvm.addresses import address
 from tensorkiln.codegen.llvm.writer import KernelWriter
 from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.dtype import UINT8
 from tensorkiln.ir.expr import Cast, IntImm, int_value
 
 _SIZE, _LANES = 256, 64  # of the table, of a vector
@@ -14,14 +15,14 @@ def looked_up(w: KernelWriter, e: Load) -> str | None:
     """The lanes of a load from a table of 256 bytes; None for other loads, or where the target
     picks lanes from two vectors only in more steps than loads take."""
     buf, lanes = e.buffer, e.dtype.lanes
-    if not (1 < lanes <= _LANES and e.dtype.element.name in ("uint8", "int8")):
+    if not (1 < lanes <= _LANES and e.dtype.row.is_byte):
         return None
     if len(buf.shape) != 1 or int_value(buf.shape[0]) != _SIZE:
         return None
     if w.target.arch != "x86_64" or not w.target.has("avx512vbmi"):
         return None
     (index,) = e.indices
-    if not isinstance(index, Cast) or index.a.dtype.element.name != "uint8":
+    if not isinstance(index, Cast) or index.a.dtype.element != UINT8:
         return None
     base, _ = address(w, buf, (IntImm(0),))
     t = f"<{_LANES} x i8>"

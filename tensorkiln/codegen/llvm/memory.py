@@ -89,7 +89,7 @@ def _strided(w: KernelWriter, t: str, ptr: str, stride: int, dtype: DType) -> st
     """Lanes that are `stride` elements apart, from `ptr` on. Nothing is read behind the last of
     them."""
     lanes = dtype.lanes
-    size = 1 if dtype.is_bool else dtype.element.bytes
+    size = dtype.bytes
     last = (lanes - 1) * (stride - 1)  # where the last vector begins
     found, have = "poison", -1  # the lanes up to `have` are in `found`
     for k in range(stride):

@@ -7,7 +7,6 @@ one, by a function that stands in the text once.
 
 from __future__ import annotations
 
-from tensorkiln.codegen.expand.float_bits import FORMATS
 from tensorkiln.codegen.llvm.conversions import convert
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type
 from tensorkiln.codegen.llvm.writer import KernelWriter
@@ -36,7 +35,7 @@ def remainder(w: KernelWriter, x: str, y: str, dtype: DType) -> str:
 
 def _function(name: str, dtype: DType, attributes: str) -> str:
     """The text of the function of scalars of `dtype`, float32 or float64."""
-    form, t, i = FORMATS[dtype.name], llvm_type(dtype), f"i{dtype.bits}"
+    form, t, i = dtype.row, llvm_type(dtype), f"i{dtype.bits}"
     fields = {
         "name": name,
         "attributes": attributes,
@@ -49,7 +48,7 @@ def _function(name: str, dtype: DType, attributes: str) -> str:
         "infinity": form.infinity,
         "fraction": (1 << form.mantissa) - 1,
         "unit": 1 << form.mantissa,
-        "piece": form.room,
+        "piece": dtype.bits - form.digits,
         "base": form.mantissa + form.bias,
     }
     return _TEXT.format_map(fields)

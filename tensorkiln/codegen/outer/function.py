@@ -101,7 +101,7 @@ class OuterWriter(Frame):
             return f"kiln_real({real_literal(e.value)})"
         if isinstance(e, IntImm) and e.value >= 1 << 63:
             return f"kiln_unsigned({integer_literal(e.value)})"
-        if not e.dtype.is_int and e.dtype.name != "bool":
+        if not e.dtype.is_int and not e.dtype.is_bool:
             raise UnsupportedError(f"{self.f.name}: a computed number of {e.dtype.name}")
         return f"kiln_{'bool' if e.dtype.name == 'bool' else 'int'}({self.size(e)})"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tensorkiln.base.element_types import PARAMETER_TYPES
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host.function import DTYPES
 from tensorkiln.codegen.host.header import quote
 from tensorkiln.codegen.host.size_text import expression_text
 from tensorkiln.ir.dtype import DType
@@ -30,13 +30,12 @@ def c_dtype(dtype: DType | None) -> str:
     for an element type that host code does not have."""
     if dtype is None:
         return "{0, 0, 0}"
-    found = DTYPES.get(dtype.name)
-    if found is None:
+    if dtype.name not in PARAMETER_TYPES:
         raise UnsupportedError(
             f"values of element type {dtype.name} in an outer function",
-            hint=f"cast to one of {', '.join(DTYPES)}",
+            hint=f"cast to one of {', '.join(PARAMETER_TYPES)}",
         )
-    return f"{{{found.code}, {found.bits}, 1}}"
+    return dtype.row.c_dtype
 
 
 def type_text(t: Type, names: VarNames) -> str:
@@ -52,7 +51,7 @@ def type_text(t: Type, names: VarNames) -> str:
         case ShapeType(ndim):
             return f"a shape of {ndim}"
         case PrimType(dtype):
-            return "a bool" if dtype.name == "bool" else f"a number ({dtype.name})"
+            return "a bool" if dtype.is_bool else f"a number ({dtype.name})"
         case StringType():
             return "a string"
         case FuncType():
@@ -89,7 +88,7 @@ def _kind(t: Type) -> tuple[str, int, DType | None]:
             return "KILN_IS_TUPLE", len(fields), None
         case ShapeType(ndim):
             return "KILN_IS_SHAPE", ndim, None
-        case PrimType(dtype) if dtype.name == "bool":
+        case PrimType(dtype) if dtype.is_bool:
             return "KILN_IS_BOOL", 0, dtype
         case PrimType(dtype):
             return "KILN_IS_INT" if dtype.is_int else "KILN_IS_FLOAT", 0, dtype

@@ -26,7 +26,6 @@ from tensorkiln.families.tensor_cores.factors import (
     how_copied,
 )
 from tensorkiln.families.wgmma.gpu_row import (
-    HALVES,
     OUT_COLUMNS,
     PAD,
     WarpgroupTile,
@@ -64,7 +63,7 @@ def schedule(group: Group, target: Target, check: bool = False) -> Schedule | No
     or bfloat16. None if it is not such a product, or has too few rows or columns for tiles."""
     group, found = tiled_product(group)
     factors = None if found is None else factors_of(found)
-    if found is None or factors is None or any(x.dtype.name not in HALVES for x in factors):
+    if found is None or factors is None or any(not x.dtype.is_half for x in factors):
         return None
     rows, columns, batch = (
         int_value(product(tuple(e for _, e in axes)))

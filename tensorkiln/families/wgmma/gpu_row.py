@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.ir.device_instructions import (
     WARPGROUP_COLUMNS,
     WARPGROUP_ROWS,
@@ -16,7 +17,6 @@ from tensorkiln.kernels.fusion import elementwise_epilogue, light
 from tensorkiln.target import Target
 from tensorkiln.target.capability import most_shared
 
-HALVES = ("float16", "bfloat16")
 PAD = 8  # elements behind each row of the sums in shared memory
 OUT_COLUMNS = 64  # of the sums that a block has in shared memory at a time
 _MULTIPROCESSORS = 132  # of an H100: tiles grow only while each has a block
@@ -74,7 +74,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
         return False
     types = [a.type for a in call.args[:2]]
     left, right = (t.dtype.name if isinstance(t, TensorType) else "" for t in types)
-    return left == right and left in HALVES
+    return left == right and left in HALF_TYPES
 
 
 WGMMA = Family(

@@ -65,7 +65,7 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
 def _in_tiles(call: Call, target: Target) -> bool:
     """Whether a float32 convolution is multiplied in AMX tiles, because the target asks for that
     precision."""
-    if target.precision == "float32":
+    if not target.has_narrow_operands:
         return False
     narrow = DType(target.precision)
     types = (replace(a.type, dtype=narrow) for a in call.args[:2] if isinstance(a.type, TensorType))

@@ -245,9 +245,9 @@ class Context:
             return None  # `match_integer` needs the quantised weights
         if name in ("reshape", "transpose", "slice") and isinstance(args[0], Constant):
             return self._view(name, args[0], attrs)
-        if any(a.tensor.dtype.name == "bfloat16" for a in args):
+        if not all(a.tensor.dtype.row.in_numpy for a in args):
             return None  # NumPy itself cannot compute in bfloat16
-        if name in GROWING | STATISTICS and any(a.tensor.dtype.name == "float16" for a in args):
+        if name in GROWING | STATISTICS and any(a.tensor.dtype.is_half for a in args):
             return None  # it may not fit: `fold_constants` follows a pass that widens statistics
         op = ops.get(name)
         if any(isinstance(a, SymbolicTensor) for a in args):

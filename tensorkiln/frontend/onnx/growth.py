@@ -16,6 +16,7 @@ from tensorkiln.frontend.graph.values import SymbolicTensor, Val, expression_ten
 from tensorkiln.frontend.onnx.held import Held, TensorList
 from tensorkiln.frontend.onnx.narrow import Narrow
 from tensorkiln.frontend.onnx.scope import Unknown
+from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, binary
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.visit import is_longer
@@ -58,7 +59,7 @@ def _elements(g: Context, x: SymbolicTensor) -> Val:
     for k, e in enumerate(flat):
         if not is_longer(e, LONGEST):
             continue
-        if x.dtype.name != "int64" or not g.dims.holds(binary("ge", e, 0)):
+        if x.dtype != INT64 or not g.dims.holds(binary("ge", e, 0)):
             return g.runtime_value(x)
         flat[k] = _dimension(g, e)
     return expression_tensor(object_array(flat, x.array.shape), x.dtype)

@@ -163,7 +163,7 @@ class Importer:
             made = self.g.builder.param(name, type_)
             scope.values[v.name] = made
             if format is not None:
-                self.g.span, self.array_types[made] = v.name, format.array
+                self.g.span, self.array_types[made] = v.name, format.row.name
                 scope.values[v.name] = narrow.taken(self.g, made, format)
         return inputs
 
@@ -200,7 +200,7 @@ class Importer:
             out = self.g.builder.emit("identity", out, span=self.g.span)
         assert isinstance(out, RVar)
         if isinstance(value, Narrow):
-            self.array_types[out] = value.format.array
+            self.array_types[out] = value.format.row.name
         return out
 
     # -- nodes --------------------------------------------------------------------------------

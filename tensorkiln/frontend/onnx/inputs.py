@@ -85,7 +85,7 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> tuple[TensorType, F
     t = v.type.tensor
     found = element_type(t.elem_type, f"input {v.name!r}")
     format = found if isinstance(found, Format) else None
-    dtype = found if isinstance(found, str) else found.storage
+    dtype = found if isinstance(found, str) else found.row.storage
     if t.shape is None:
         raise NodeProblem(
             "malformed",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorkiln.base.element_types import ElementType
 from tensorkiln.base.narrow_types import NARROW_TYPES
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.ir.relax import TensorType
@@ -25,20 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An element type of `bits` bits, which arrays have as type `array` (`base/narrow_types.py`).
+    """An element type, of which arrays have type `row`, and ONNX's name for it.
 
-    A float has `mantissa` bits of fraction below the exponent with this `bias`, and the magnitude
-    `greatest` as bits. What is beyond is `beyond`: the bits of an infinity, of NaN, or `greatest`
-    where the type has neither. `nan` is None without one. With `fnuz` there is no negative zero,
-    and its bits are NaN. An integer has neither field and is `signed` or not.
+    Of a float with a sign the largest magnitude is `greatest`, as bits. What is beyond is `beyond`:
+    the bits of an infinity, of NaN, or `greatest` where the type has neither. `nan` is None without
+    one. With `fnuz` there is no negative zero, its bits are NaN, and the bias is one more.
     """
 
     name: str
-    array: str
-    bits: int
-    signed: bool = True
-    mantissa: int = 0
-    bias: int = 0
+    row: ElementType
     greatest: int = 0
     beyond: int = 0
     nan: int | None = None
@@ -50,32 +46,29 @@ class Format:
         return self.greatest > 0
 
     @property
-    def storage(self) -> str:
-        """The element type of the bytes."""
-        return NARROW_TYPES[self.array].storage
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The least and the greatest value of an integer."""
-        if self.signed:
-            return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
-        return 0, (1 << self.bits) - 1
+    def bias(self) -> int:
+        """What is added to exponents."""
+        return self.row.bias + self.fnuz
 
 
-SCALE = Format("float8e8m0", "float8_e8m0fnu", 8, False, bias=127, nan=255)
+def _format(name: str, array: str = "", *numbers: int, fnuz: bool = False) -> Format:
+    return Format(name, NARROW_TYPES[array or name], *numbers, fnuz=fnuz)
+
+
+SCALE = _format("float8e8m0", "float8_e8m0fnu")
 _ALL = (
-    Format("float8e4m3fn", "float8_e4m3fn", 8, True, 3, 7, 0x7E, 0x7F, 0x7F),
-    Format("float8e4m3fnuz", "float8_e4m3fnuz", 8, True, 3, 8, 0x7F, 0x80, 0x80, True),
-    Format("float8e5m2", "float8_e5m2", 8, True, 2, 15, 0x7B, 0x7C, 0x7E),
-    Format("float8e5m2fnuz", "float8_e5m2fnuz", 8, True, 2, 16, 0x7F, 0x80, 0x80, True),
-    Format("float6e2m3", "float6_e2m3fn", 6, True, 3, 1, 0x1F, 0x1F),
-    Format("float6e3m2", "float6_e3m2fn", 6, True, 2, 3, 0x1F, 0x1F),
-    Format("float4e2m1", "float4_e2m1fn", 4, True, 1, 1, 0x07, 0x07),
+    _format("float8e4m3fn", "float8_e4m3fn", 0x7E, 0x7F, 0x7F),
+    _format("float8e4m3fnuz", "float8_e4m3fnuz", 0x7F, 0x80, 0x80, fnuz=True),
+    _format("float8e5m2", "float8_e5m2", 0x7B, 0x7C, 0x7E),
+    _format("float8e5m2fnuz", "float8_e5m2fnuz", 0x7F, 0x80, 0x80, fnuz=True),
+    _format("float6e2m3", "float6_e2m3fn", 0x1F, 0x1F),
+    _format("float6e3m2", "float6_e3m2fn", 0x1F, 0x1F),
+    _format("float4e2m1", "float4_e2m1fn", 0x07, 0x07),
     SCALE,
-    Format("uint4", "uint4", 4, False),
-    Format("int4", "int4", 4),
-    Format("uint2", "uint2", 2, False),
-    Format("int2", "int2", 2),
+    _format("uint4"),
+    _format("int4"),
+    _format("uint2"),
+    _format("int2"),
 )
 FORMATS = {f.name: f for f in _ALL}
 
@@ -94,31 +87,28 @@ class Narrow:
         return found
 
 
-def unpacked(data: np.ndarray, format: Format, count: int) -> np.ndarray:
+def unpacked(data: np.ndarray, row: ElementType, count: int) -> np.ndarray:
     """The bytes of `count` elements that are packed in `data`, uint8, from the lowest bit on; of 8
     bits a view."""
-    if format.bits == 8:
-        return data[:count].view(format.storage)
-    bits = np.unpackbits(data, bitorder="little")[: count * format.bits].reshape(-1, format.bits)
+    if row.bits == 8:
+        return data[:count].view(row.stored.name)
+    bits = np.unpackbits(data, bitorder="little")[: count * row.bits].reshape(-1, row.bits)
     wide = np.zeros((count, 8), np.uint8)
-    wide[:, : format.bits] = bits
-    if format.storage == "int8":
-        wide[:, format.bits :] = bits[:, -1:]
-    return np.packbits(wide, axis=1, bitorder="little").reshape(count).view(format.storage)
-
-
-def packed_size(format: Format, count: int) -> int:
-    """The bytes that `count` packed elements take."""
-    return -(-count * format.bits // 8)
+    wide[:, : row.bits] = bits
+    if row.stored.is_signed:
+        wide[:, row.bits :] = bits[:, -1:]
+    return np.packbits(wide, axis=1, bitorder="little").reshape(count).view(row.storage)
 
 
 def taken(g: Context, given: RVar, f: Format) -> Narrow:
     """An input. Of its bytes the lowest bits count; those above become what `Narrow` has there."""
-    if f.bits == 8:
+    row = f.row
+    if row.bits == 8:
         return Narrow(given, f)
-    if f.storage == "uint8":
-        return Narrow(g.emit("bitwise_and", given, g.const((1 << f.bits) - 1, "uint8")), f)
-    up = g.const(8 - f.bits, "int8")
+    if not row.stored.is_signed:
+        low = g.const((1 << row.bits) - 1, row.storage)
+        return Narrow(g.emit("bitwise_and", given, low), f)
+    up = g.const(8 - row.bits, row.storage)
     return Narrow(g.emit("right_shift", g.emit("left_shift", given, up), up), f)
 
 
@@ -145,12 +135,12 @@ def encoded(g: Context, x: Val, f: Format, saturate: bool, rounding: str = "up")
         return Narrow(_to_exponent(g, _single(g, x), saturate, rounding), f)
     i = _Ints(g)
     whole: Val = g.cast(x, "int32")
-    if f.signed:
-        up = 32 - f.bits
+    if f.row.is_signed:
+        up = 32 - f.row.bits
         whole = i("right_shift", i("left_shift", whole, up), up)
     else:
-        whole = i("bitwise_and", whole, (1 << f.bits) - 1)
-    return Narrow(g.cast(whole, f.storage), f)
+        whole = i("bitwise_and", whole, (1 << f.row.bits) - 1)
+    return Narrow(g.cast(whole, f.row.storage), f)
 
 
 class _Ints:
@@ -189,16 +179,16 @@ def _single(g: Context, x: Val) -> Val:
 def _from_bits(g: Context, stored: Val, f: Format) -> Val:
     i = _Ints(g)
     bits = g.cast(stored, "int32")
-    magnitude = i("bitwise_and", bits, (1 << f.bits - 1) - 1)
-    exponent = i("left_shift", magnitude, 23 - f.mantissa)
+    magnitude = i("bitwise_and", bits, (1 << f.row.bits - 1) - 1)
+    exponent = i("left_shift", magnitude, 23 - f.row.mantissa)
     normal = i.number(i("add", exponent, (127 - f.bias) << 23))
-    unit = g.const(2.0 ** (1 - f.bias - f.mantissa), "float32")
+    unit = g.const(2.0 ** (1 - f.bias - f.row.mantissa), "float32")
     small = g.emit("mul", g.cast(magnitude, "float32"), unit)
-    value = g.emit("where", i("less", magnitude, 1 << f.mantissa), small, normal)
+    value = g.emit("where", i("less", magnitude, 1 << f.row.mantissa), small, normal)
     infinite = f.beyond if f.beyond not in (f.greatest, f.nan) else None
     if infinite is not None:
         value = g.emit("where", i("equal", magnitude, infinite), g.const(np.inf, "float32"), value)
-    negative = i("not_equal", i("bitwise_and", bits, 1 << f.bits - 1), 0)
+    negative = i("not_equal", i("bitwise_and", bits, 1 << f.row.bits - 1), 0)
     value = g.emit("where", negative, g.emit("neg", value), value)
     if f.nan is None:
         return value
@@ -209,14 +199,14 @@ def _from_bits(g: Context, stored: Val, f: Format) -> Val:
 
 
 def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
-    i, drop = _Ints(g), 23 - f.mantissa
+    i, drop = _Ints(g), 23 - f.row.mantissa
     bits = i.bits(x)
     magnitude = i("bitwise_and", bits, 0x7FFFFFFF)
-    sign = i("left_shift", g.cast(i("less", bits, 0), "int32"), f.bits - 1)
+    sign = i("left_shift", g.cast(i("less", bits, 0), "int32"), f.row.bits - 1)
     odd = i("bitwise_and", i("right_shift", magnitude, drop), 1)
     half = i("add", i("add", magnitude, (1 << drop - 1) - 1), odd)
-    normal = i("sub", i("right_shift", half, drop), (127 - f.bias) << f.mantissa)
-    unit = g.const(2.0 ** (f.bias + f.mantissa - 1), "float32")
+    normal = i("sub", i("right_shift", half, drop), (127 - f.bias) << f.row.mantissa)
+    unit = g.const(2.0 ** (f.bias + f.row.mantissa - 1), "float32")
     size = i.number(magnitude)
     least = g.const(2.0 ** (1 - f.bias), "float32")
     below = g.emit("less", size, least)
@@ -228,7 +218,7 @@ def _to_bits(g: Context, x: Val, f: Format, saturate: bool) -> Val:
     code = g.emit("where", i("greater", code, f.greatest), g.const(beyond, "int32"), code)
     if f.nan is None:
         # As other libraries have it: NaN becomes a negative zero.
-        nan: Val = g.const(1 << f.bits - 1, "int32")
+        nan: Val = g.const(1 << f.row.bits - 1, "int32")
     else:
         nan = g.const(f.nan, "int32") if f.fnuz else i("bitwise_or", sign, f.nan)
     signed = i("bitwise_or", code, sign)

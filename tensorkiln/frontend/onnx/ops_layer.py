@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorkiln.base.element_types import HALF_TYPES
 from tensorkiln.frontend.graph import normalization, products
 from tensorkiln.frontend.graph.broadcast import unidirectional
 from tensorkiln.frontend.graph.context import Context
@@ -36,7 +37,7 @@ def batch_norm(
     if not training_mode:
         return (g.emit("batch_norm", x, scale, bias, mean, var, eps=epsilon),)
     axes = tuple(i for i in range(g.rank(x)) if i != 1)
-    wide = g.cast(x, "float32") if g.dtype(x) in ("float16", "bfloat16") else x
+    wide = g.cast(x, "float32") if g.dtype(x) in HALF_TYPES else x
     center = g.emit("mean", wide, axes=axes, keepdims=True)
     off = g.emit("sub", wide, center)
     spread = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorkiln.base.element_types import PRECISIONS
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
@@ -75,7 +76,7 @@ def quantize(
     """saturate(round_half_even(x / scale) + zero), in float32, or of int32, which float32 does not
     hold, in float64; floats are rounded to their type and have no zero point."""
     x, scale = _plain(x, "x"), _plain(scale, "scale")
-    if precision and dtype_name(precision, "precision") not in ("float32", "float16", "bfloat16"):
+    if precision and dtype_name(precision, "precision") not in PRECISIONS:
         raise unsupported("precision=float64", "the quotient is computed in float32")
     wanted = element_type(output_dtype, "output_dtype") if output_dtype else "uint8"
     if zero is not None:
@@ -89,13 +90,13 @@ def quantize(
     if isinstance(wanted, Format) and (wanted.is_float or wanted is SCALE):
         _require_no_zero(g, zero)
         return encoded(g, g.emit("div", wide, scale), wanted, bool(saturate))
-    stored = wanted.storage if isinstance(wanted, Format) else wanted
+    stored = wanted.row.storage if isinstance(wanted, Format) else wanted
     _require_quantised(stored)
     point = zero.stored if isinstance(zero, Narrow) else zero
     point = g.const(0, stored) if point is None else _spread(g, point, x, axis, block_size)
     if isinstance(wanted, str):
         return g.emit("quantize", wide, scale, point)
-    low, high = wanted.range
+    low, high = wanted.row.limits
     whole = g.emit("round", g.emit("div", wide, scale))
     whole = g.emit("add", whole, g.cast(point, wide_type))
     return Narrow(g.cast(g.emit("clip", whole, min=low, max=high), stored), wanted)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.random_numbers import Draw, normal, random_constant, uniform
@@ -41,7 +42,7 @@ def _shares(seed: float | None, shape: Sequence[int], dtype: str) -> Constant:
 
 def _float_name(dtype: int) -> str:
     name = dtype_name(dtype, "dtype")
-    if "float" not in name:
+    if not PROGRAM_TYPES[name].is_float:
         raise malformed(f"dtype is {name}, expected a float")
     return name
 

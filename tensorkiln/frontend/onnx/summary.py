@@ -11,7 +11,6 @@ from typing import Any
 
 from tensorkiln.base.origin import ModelSource, sha256_of
 from tensorkiln.frontend.onnx.load import load
-from tensorkiln.frontend.onnx.narrow import packed_size
 from tensorkiln.frontend.onnx.proto import Graph, Model, NodeProto, TensorProto, ValueInfo
 from tensorkiln.frontend.onnx.tensors import DTYPES, NARROW_DTYPES, OTHER_DTYPES, numpy_dtype
 
@@ -142,7 +141,7 @@ def _weight(t: TensorProto) -> Tensor:
     shape = tuple(int(d) for d in t.dims)
     count = math.prod(shape)
     if t.data_type in NARROW_DTYPES:
-        size = packed_size(NARROW_DTYPES[t.data_type], count)
+        size = NARROW_DTYPES[t.data_type].row.size(count)
     elif t.data_type in DTYPES:
         size = count * numpy_dtype(DTYPES[t.data_type]).itemsize
     else:

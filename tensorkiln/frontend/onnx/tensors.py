@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.origin import sha256_of
 from tensorkiln.frontend.graph.issues import NodeProblem
-from tensorkiln.frontend.onnx.narrow import FORMATS, Format, Narrow, packed_size, unpacked
+from tensorkiln.frontend.onnx.narrow import FORMATS, Format, Narrow, unpacked
 from tensorkiln.frontend.onnx.proto import TensorProto
-from tensorkiln.ir import dtype as ir_dtype
 from tensorkiln.ir.relax import Constant, constant
 
 # The names of TensorProto.DataType from 1 on. Those that we know too mean the same in NumPy or
@@ -29,7 +28,7 @@ _NAMES = (
     "int4 float4e2m1 float8e8m0 uint2 int2 float6e2m3 float6e3m2"
 )
 _NUMBERED = dict(enumerate(_NAMES.split(), 1))
-DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if name in ir_dtype.DTYPES}
+DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if name in PROGRAM_TYPES}
 OTHER_DTYPES: dict[int, str] = {n: name for n, name in _NUMBERED.items() if n not in DTYPES}
 NARROW_DTYPES: dict[int, Format] = {
     n: FORMATS[name] for n, name in _NUMBERED.items() if name in FORMATS
@@ -38,7 +37,7 @@ NARROW_DTYPES: dict[int, Format] = {
 
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype for one of our dtype names; bfloat16 is from ml_dtypes."""
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    return np.dtype(name if PROGRAM_TYPES[name].in_numpy else getattr(ml_dtypes, name))
 
 
 def dtype_name(code: int, what: str) -> str:
@@ -184,8 +183,8 @@ def to_constant(t: TensorProto, files: ExternalFiles, name: str = "") -> Constan
 def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
     """The elements of a tensor of a narrow type, a byte each."""
     what, dims = _checked_dims(t)
-    count = math.prod(dims)
-    size = packed_size(format, count)
+    row, count = format.row, math.prod(dims)
+    size = row.size(count)
     if t.location == 1:
         external = _external(t, files, size)
         data: np.ndarray = (
@@ -193,9 +192,9 @@ def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
         )
     elif t.raw_data is not None and (len(t.raw_data) or not t.int32_data.size):
         data = np.frombuffer(t.raw_data, np.uint8)
-    elif format.bits == 6:
+    elif row.bits == 6:
         # The only type whose elements are packed in raw bytes and not in this field.
-        data, size, format = t.int32_data.astype(np.uint8), count, replace(format, bits=8)
+        data, size, row = t.int32_data.astype(np.uint8), count, row.stored
     else:
         data = t.int32_data.astype(np.uint8)
     if data.size != size:
@@ -204,7 +203,7 @@ def _stored(t: TensorProto, format: Format, files: ExternalFiles) -> np.ndarray:
             f"{what} of shape {list(dims)} and type {format.name} needs {size} bytes, "
             f"got {data.size}",
         )
-    return unpacked(data, format, count).reshape(dims)
+    return unpacked(data, row, count).reshape(dims)
 
 
 def _checked_dims(t: TensorProto) -> tuple[str, tuple[int, ...]]:
@@ -304,7 +303,7 @@ def _from_fields(t: TensorProto, name: str, count: int, what: str) -> np.ndarray
         raise NodeProblem(
             "malformed", f"{what} of shape {t.dims.tolist()} has {values.size} elements"
         )
-    if name in ("float16", "bfloat16"):
+    if PROGRAM_TYPES[name].is_half:
         return values.astype(np.uint16).view(numpy_dtype(name))
     if name == "uint64":
         return values.view(np.uint64)

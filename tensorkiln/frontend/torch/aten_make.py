@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.context import AtenContext, Operand
 from tensorkiln.frontend.torch.dispatch import AtenImporter, AtenTable
@@ -32,7 +33,7 @@ def _bound(value: Operand, dtype: str) -> Operand:
     if isinstance(value, Expr):
         number = int_value(value)
         return value if number is None else number
-    return float(value) if "float" in dtype else value
+    return float(value) if PROGRAM_TYPES[dtype].is_float else value
 
 
 def arange_from_0(g: AtenContext, end: Operand, **options: Any) -> Val:

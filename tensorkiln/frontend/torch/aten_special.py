@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.frontend.graph.issues import malformed, unsupported
 from tensorkiln.frontend.graph.values import Val
 from tensorkiln.frontend.torch.aten_index import sort
@@ -109,7 +110,11 @@ def cumulative_extreme(name: str) -> AtenImporter:
             return x, g.const(0, "int64")
         boolean, dtype = g.type(x).dtype.is_bool, g.dtype(x)
         wide, upto, back = _up_to_each(g, g.cast(x, "uint8") if boolean else x, axis)
-        kind = np.dtype(g.dtype(wide)) if g.dtype(wide) != "bfloat16" else np.dtype("float32")
+        kind = (
+            np.dtype(g.dtype(wide))
+            if PROGRAM_TYPES[g.dtype(wide)].in_numpy
+            else np.dtype("float32")
+        )
         if kind.kind == "f":
             worst = -math.inf if name == "max" else math.inf
         else:

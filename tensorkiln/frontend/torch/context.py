@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.frontend.graph.context import Context
 from tensorkiln.frontend.graph.dimensions import Dims
 from tensorkiln.frontend.graph.issues import unsupported
@@ -74,7 +75,7 @@ class AtenContext(Context):
         if e in self.numbers:
             return self.cast(self.numbers[e], dtype)
         if e.is_number:
-            return self.const(float(e) if "float" in dtype else int(e), dtype)
+            return self.const(float(e) if PROGRAM_TYPES[dtype].is_float else int(e), dtype)
         if e.is_integer and kind not in ("Add", "Mul"):
             return self.number(self.sizes.convert(e), dtype)
         binary = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "Pow": "pow"}

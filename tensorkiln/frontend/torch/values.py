@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.frontend.graph.issues import NodeProblem
 from tensorkiln.frontend.torch.complex_values import Complex
-from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.relax import Constant, constant
 
 
@@ -23,7 +23,7 @@ def dtype_name(dtype: Any) -> str:
             f"the element type {name} is not supported here",
             "floats with a last dimension of 2: torch.view_as_real and torch.view_as_complex",
         )
-    if name not in DTYPES:
+    if name not in PROGRAM_TYPES:
         raise NodeProblem("dtype", f"the element type {name} is not supported")
     return name
 
@@ -58,7 +58,7 @@ def _floats(plain: Any, name: str) -> Constant:
     import torch
 
     dtype = dtype_name(plain.dtype)
-    if dtype != "bfloat16":
+    if PROGRAM_TYPES[dtype].in_numpy:
         return constant(plain.numpy(), name)
     # NumPy has no bfloat16 of its own: the bits are read as int16, and named again.
     bits: np.ndarray = plain.view(torch.int16).numpy()

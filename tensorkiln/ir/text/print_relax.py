@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import FLOAT64
 from tensorkiln.ir.expr import Expr, FloatImm, Var
 from tensorkiln.ir.padded import Padded, parts_between
 from tensorkiln.ir.relax import (
@@ -227,7 +228,7 @@ class RelaxPrinter:
 
     def _number(self, e: Expr) -> str:
         """A number; a float64 literal prints as a Python float, which has that type."""
-        if isinstance(e, FloatImm) and e.dtype.name == "float64" and math.isfinite(e.value):
+        if isinstance(e, FloatImm) and e.dtype == FLOAT64 and math.isfinite(e.value):
             return repr(e.value)
         return self._tir.expr(e)
 

@@ -21,7 +21,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import THREAD_INDICES, For, If, Let, Stmt, Store
 from tensorkiln.schedule.intrin.reduce import NUMBERS
-from tensorkiln.schedule.primitives.instruction import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction, typed_name
 
 _ZERO = IntImm(0)
 _COUNTS = (2, 4, 8, 16)
@@ -92,7 +92,7 @@ def copy_vector(lanes: int, dtype: str = "float32", into: str = "") -> Instructi
     lane = Var("l")
     step, memory = Store(b, (lane,), Load(a, (lane,))), {1: (into,)} if into else {}
     code = Store(b, _all(lanes), Load(a, _all(lanes)))
-    name = _named("copy", lanes, dtype) + (f"_to_{into}" if into else "")
+    name = typed_name(f"copy_{lanes}", dtype) + (f"_to_{into}" if into else "")
     return Instruction.of(name, (a, b), _loop(lane, lanes, step), code, memory)
 
 
@@ -109,13 +109,9 @@ def subgroup_reduce(op: str, threads: int, dtype: str = "float32") -> Instructio
     store = Store(c, first, binary(REDUCE_BINARY[op], Load(c, first), found))
     one = Let(found, value, If(binary("eq", t, 0), store))
     code = For(t, _ZERO, const(threads), "thread", one, Attrs.of(thread=THREAD_INDICES[0]))
-    name, memory = _named(row.name, threads, dtype), {1: ("shared", "global")}
+    name, memory = typed_name(f"{row.name}_{threads}", dtype), {1: ("shared", "global")}
     loop = _loop(lane, threads, step)
     return Instruction.of(name, (a, c), loop, code, memory, row.participants, threads)
-
-
-def _named(base: str, count: int, dtype: str) -> str:
-    return f"{base}_{count}" if dtype == "float32" else f"{base}_{count}_{dtype}"
 
 
 _OF_THREADS: dict[str, Callable[[int], Instruction]] = {

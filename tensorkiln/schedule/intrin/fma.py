@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Broadcast, IntImm, Ramp, Var, const, intrin
 from tensorkiln.ir.stmt import For, Store
-from tensorkiln.schedule.primitives.instruction import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction, typed_name
 
 LANES = (4, 8, 16)
 
@@ -21,7 +21,7 @@ def fma_row(lanes: int, dtype: str = "float32") -> Instruction:
     all_lanes = (Ramp(zero, IntImm(1), lanes),)
     wide = Broadcast(Load(a, (zero,)), lanes)
     value = intrin("fma", wide, Load(b, all_lanes), Load(acc, all_lanes))
-    name = f"fma_{lanes}" if dtype == "float32" else f"fma_{lanes}_{dtype}"
+    name = typed_name(f"fma_{lanes}", dtype)
     return Instruction.of(name, (a, b, acc), loop, Store(acc, all_lanes, value))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir.buffer import Load, buffer
-from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Ramp, Var, VectorReduce, binary, const
 from tensorkiln.ir.stmt import For, Store
-from tensorkiln.schedule.primitives.instruction import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction, typed_name
 
-NUMBERS = tuple(name for name in DTYPES if name != "bool")
+NUMBERS = tuple(t.name for t in PROGRAM_TYPES.values() if t.is_float or t.is_integer)
 
 
 def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
@@ -27,7 +27,7 @@ def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
 
 def reduce_name(op: str, lanes: int, dtype: str) -> str:
     """The instruction's name: `sum_16`, `max_8_float64`."""
-    return f"{op}_{lanes}" if dtype == "float32" else f"{op}_{lanes}_{dtype}"
+    return typed_name(f"{op}_{lanes}", dtype)
 
 
 def reduce_named(name: str) -> Instruction | None:

@@ -8,7 +8,7 @@ from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Store
 from tensorkiln.schedule.intrin.reduce import NUMBERS
-from tensorkiln.schedule.primitives.instruction import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction, typed_name
 
 
 def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
@@ -26,7 +26,7 @@ def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
 
 def shift_name(by: int, lanes: int, dtype: str) -> str:
     """The instruction's name: `shift_3_16`, `shift_1_8_float64`."""
-    return f"shift_{by}_{lanes}" if dtype == "float32" else f"shift_{by}_{lanes}_{dtype}"
+    return typed_name(f"shift_{by}_{lanes}", dtype)
 
 
 def shift_named(name: str) -> Instruction | None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from functools import cache
 
+from tensorkiln.base.element_types import PROGRAM_TYPES
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     DOTS,
     TILE_DOTS,
@@ -100,13 +101,13 @@ def tile_named(name: str) -> Instruction | None:
     every second row `tile_copy_16x32_bfloat16_2`, of windows 8 apart
     `tile_windows_16x28_bfloat16_8`, or `tile_dot2_bf16_16x16x16`; None for another form."""
     zero = re.fullmatch(r"tile_zero_(\d+)x(\d+)_(\w+)", name)
-    if zero and zero[3] in DTYPES:
+    if zero and zero[3] in PROGRAM_TYPES:
         return tile_zero(int(zero[1]), int(zero[2]), zero[3])
     windows = re.fullmatch(r"tile_windows_(\d+)x(\d+)_([a-z]+\d+)_(\d+)", name)
-    if windows and windows[3] in DTYPES and int(windows[4]) > 0:
+    if windows and windows[3] in PROGRAM_TYPES and int(windows[4]) > 0:
         return tile_windows(int(windows[1]), int(windows[2]), windows[3], int(windows[4]))
     copy = re.fullmatch(r"tile_copy_(\d+)x(\d+)_([a-z]+\d+)(?:_(\d+))?", name)
-    if copy and copy[3] in DTYPES and copy[4] not in ("0", "1"):
+    if copy and copy[3] in PROGRAM_TYPES and copy[4] not in ("0", "1"):
         return tile_copy(int(copy[1]), int(copy[2]), copy[3], int(copy[4] or 1))
     found = re.fullmatch(rf"({'|'.join(TILE_DOTS)})_(\d+)x(\d+)x(\d+)", name)
     return tile_dot(found[1], *(int(n) for n in found.groups()[1:])) if found else None

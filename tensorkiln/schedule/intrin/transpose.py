@@ -10,7 +10,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Let, Stmt, Store, seq
 from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.reduce import NUMBERS
-from tensorkiln.schedule.primitives.instruction import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction, typed_name
 
 
 def transpose(rows: int, columns: int, dtype: str = "float32", unit: int = 1) -> Instruction:
@@ -108,13 +108,13 @@ def transpose_name(rows: int, columns: int, dtype: str, unit: int = 1) -> str:
     """The instruction's name: `transpose_16x16`, `transpose_4x8_int32`, of pairs that stay together
     `transpose_8x8x2_bfloat16`."""
     size = f"transpose_{rows}x{columns}" + f"x{unit}" * (unit > 1)
-    return size if dtype == "float32" else f"{size}_{dtype}"
+    return typed_name(size, dtype)
 
 
 def interleave_name(rows: int, columns: int, dtype: str) -> str:
     """The instruction's name: `interleave_2x16_bfloat16`."""
     size = f"interleave_{rows}x{columns}"
-    return size if dtype == "float32" else f"{size}_{dtype}"
+    return typed_name(size, dtype)
 
 
 def transpose_named(name: str) -> Instruction | None:

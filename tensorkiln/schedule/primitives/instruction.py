@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.device_instructions import THREAD
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.stmt import PrimFunc, Stmt
 from tensorkiln.schedule.tree.errors import ScheduleError
 
 Memory = Mapping[int, tuple[str, ...]]
+
+
+def typed_name(name: str, dtype: str) -> str:
+    """The name of an instruction on elements of a type, which float32 need not say."""
+    return name if dtype == FLOAT32.name else f"{name}_{dtype}"
 
 
 @dataclass(frozen=True, slots=True)

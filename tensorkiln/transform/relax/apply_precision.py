@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from tensorkiln import ops
 from tensorkiln.families.conv2d.row import is_depthwise
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Value
 from tensorkiln.ir.visit_graph import substitute, variables
@@ -62,7 +62,7 @@ class ApplyPrecision:
 
     def _function(self, f: Function) -> Function:
         target = target_in(self.target, f.attrs)
-        if target.precision == "float32" or f.is_primitive:
+        if not target.has_narrow_operands or f.is_primitive:
             return f
         narrowed = _Narrowed(f, target, self.operators)
         return narrowed.function() if narrowed.calls or narrowed.reasons else f
@@ -217,7 +217,7 @@ def _has_slow_pairs(target: Target) -> bool:
 
 
 def _is_single(v: Value) -> bool:
-    return isinstance(v.type, TensorType) and v.type.dtype.name == "float32"
+    return isinstance(v.type, TensorType) and v.type.dtype == FLOAT32
 
 
 def _in(v: Value, dtype: str) -> TensorType:

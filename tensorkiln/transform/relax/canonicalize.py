@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
@@ -74,13 +74,12 @@ def _holds(wide: DType, narrow: DType) -> bool:
     """Whether `wide` represents every value of `narrow` exactly."""
     if wide == narrow or narrow.is_bool:
         return True
-    (wk, wb, _), (nk, nb, _) = DTYPES[wide.name], DTYPES[narrow.name]
-    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-    if wk == "float":
-        if nk == "float":
-            return wb > nb
-        return nb - (nk == "int") <= digits[wide.name]
-    return (wk == nk and wb >= nb) or (wk == "int" and nk == "uint" and wb > nb)
+    w, n = wide.row, narrow.row
+    if w.is_float:
+        return w.bits > n.bits if n.is_float else n.bits - (n.kind == "int") <= w.digits
+    if w.kind == n.kind:
+        return w.bits >= n.bits
+    return (w.kind, n.kind) == ("int", "uint") and w.bits > n.bits
 
 
 def _lossless(m: Match) -> bool:

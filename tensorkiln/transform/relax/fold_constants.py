@@ -133,9 +133,9 @@ def _foldable(type_: TensorType, args: list[Constant], budget: int) -> bool:
     types = [type_, *(a.type for a in args)]
     shape = type_.static_shape()
     # NumPy itself cannot compute in bfloat16.
-    if shape is None or any(t.layout is not None or t.dtype.name == "bfloat16" for t in types):
+    if shape is None or any(t.layout is not None or not t.dtype.row.in_numpy for t in types):
         return False
-    size = prod(shape) * type_.dtype.bytes
+    size = type_.dtype.size(prod(shape))
     if size <= LIMIT:
         return size <= budget
     different = {id(a.array): a.array for a in args}.values()
