@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.relax import Function, TensorType, size_symbols
 
-_TYPES = {"float32": "float", "float64": "double"}
-
 
 def is_size(d: Expr) -> bool:
     """Whether `Sizes` can express an extent: a number or a single symbol."""
@@ -43,7 +41,7 @@ def kernel_head(f: Function, symbol: str, names: Sequence[str]) -> str:
     assert isinstance(results, TensorType)
     types = [*(p.tensor for p in f.params), results]
     params = [
-        f"{'' if i == len(types) - 1 else 'const '}{_TYPES[t.dtype.name]} *{name}"
+        f"{'' if i == len(types) - 1 else 'const '}{t.dtype.row.c} *{name}"
         for i, (t, name) in enumerate(zip(types, names, strict=True))
     ]
     return f"void {symbol}({', '.join([*params, *Sizes(f).parameters])})"

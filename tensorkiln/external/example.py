@@ -17,6 +17,7 @@ import numpy as np
 from tensorkiln.artifact import Artifact
 from tensorkiln.external.external import External
 from tensorkiln.external.match import Refused
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.relax import (
     Call,
@@ -55,7 +56,7 @@ def supports(call: Call, target: Target) -> bool | Refused:
         if isinstance(a, RVar | Constant) and isinstance(a.type, TensorType) and not _is_number(a)
     ]
     longest = max(shapes, key=len, default=())
-    if any(t.dtype.name != "float32" for t in types):
+    if any(t.dtype != FLOAT32 for t in types):
         return Refused("its operands are not all float32")
     if not all(isinstance(d, Var) or int_value(d) is not None for d in longest):
         return Refused("a size is an expression of symbols")

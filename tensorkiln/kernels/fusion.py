@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln import ops
+from tensorkiln.ir.dtype import FLOAT32, INT32
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
 from tensorkiln.kernels.layouts import in_same_order
@@ -41,8 +42,8 @@ def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> 
         return False
     # Halos may differ: a kernel writes the halo of its last result only.
     order = in_same_order(t, last)
-    sums = anchor.var.tensor.dtype.name == "int32"
-    rounds = last.dtype.name == "float32" and t.dtype.sums == last.dtype
+    sums = anchor.var.tensor.dtype == INT32
+    rounds = last.dtype == FLOAT32 and t.dtype.sums == last.dtype
     return t.shape == last.shape and order and (t.dtype == last.dtype or sums or rounds)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, INT8, UINT8, DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, TensorType
@@ -76,10 +76,10 @@ def by_lanes(target: Target) -> Layout:
 def has_kernel(call: Call, target: Target) -> bool:
     """Whether a packed schedule supports the dtypes: float32, uint8 by int8 into int32, or `wide`
     products: of float32 by floats of 16 bits, or of pairs if the target multiplies them."""
-    types = [a.type.dtype.name for a in call.args[:2] if isinstance(a.type, TensorType)]
+    types = [a.type.dtype for a in call.args[:2] if isinstance(a.type, TensorType)]
     if not call.attrs.get("wide"):
-        return types in (["float32", "float32"], ["uint8", "int8"])
-    return types[0] == "float32" or takes_pairs(call, target)
+        return types in ([FLOAT32, FLOAT32], [UINT8, INT8])
+    return types[0] == FLOAT32 or takes_pairs(call, target)
 
 
 def takes_pairs(call: Call, target: Target) -> bool:
@@ -121,7 +121,7 @@ def takes_tiles(call: Call, target: Target) -> bool:
     filter into a tile."""
     x, w = (a.type for a in call.args[:2])
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
-    narrow = w.dtype.name == "int8" or (x.dtype.bits == 16 and _has_pairs(call, target))
+    narrow = w.dtype == INT8 or (x.dtype.bits == 16 and _has_pairs(call, target))
     if not narrow or not multiplies_tiles(target, w.dtype.name):
         return False
     if call.op == "conv2d":
@@ -148,7 +148,7 @@ def adjacent(call: Call, target: Target) -> int:
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     if not has_vectors(target):
         return 1
-    if w.dtype.name == "int8":
+    if w.dtype == INT8:
         return 4
     return 2 if x.dtype.bits == 16 else 1
 
@@ -162,9 +162,7 @@ def together(weights: TensorType, reduced: int) -> int:
 
 def is_float32(call: Call) -> bool:
     """Whether the first three operands are float32."""
-    return all(
-        isinstance(a.type, TensorType) and a.type.dtype.name == "float32" for a in call.args[:3]
-    )
+    return all(isinstance(a.type, TensorType) and a.type.dtype == FLOAT32 for a in call.args[:3])
 
 
 def row_major(call: Call, out: TensorType, target: Target) -> bool:

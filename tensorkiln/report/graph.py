@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,
@@ -195,4 +196,4 @@ def type_text(t: object) -> str:
     if not isinstance(t, TensorType):
         return type(t).__name__.removesuffix("Type").lower()
     shape = "×".join(print_expr(d).replace("T.int64", "") for d in t.shape) or "scalar"
-    return shape if t.dtype.name == "float32" else f"{shape} {t.dtype.name}"
+    return shape if t.dtype == FLOAT32 else f"{shape} {t.dtype.name}"

@@ -60,5 +60,5 @@ def _gaining(f: PrimFunc) -> set[Buffer]:
 def _gains(buffer: Buffer, indices: tuple[Expr, ...], dtype: DType) -> bool:
     if dtype.lanes == 1 or flat_offset(buffer, indices)[1] != 1:
         return False
-    whole = min(_BYTES, dtype.lanes * (1 if dtype.is_bool else dtype.bytes))
+    whole = min(_BYTES, dtype.lanes * dtype.bytes)
     return alignment(buffer, indices) < min(whole, alignment(buffer, indices, _BYTES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.codegen.llvm import conversions
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.codegen.llvm.writer import Expressions, KernelWriter
+from tensorkiln.ir.dtype import BFLOAT16, FLOAT32
 from tensorkiln.ir.expr import Cast
 from tensorkiln.target.capability import least_capability
 
@@ -15,7 +16,7 @@ _TWO = "llvm.nvvm.ff2bf16x2.rn"  # of the higher half, then the lower
 
 def _cast(w: KernelWriter, e: Cast) -> str:
     """float32 -> bfloat16 two by two; every NaN becomes the same one."""
-    if (e.a.dtype.name, e.dtype.name) != ("float32", "bfloat16"):
+    if (e.a.dtype.element, e.dtype.element) != (FLOAT32, BFLOAT16):
         return conversions.EXPRESSIONS[Cast](w, e)
     if least_capability(w.target) < _BFLOATS:
         return conversions.EXPRESSIONS[Cast](w, e)

@@ -19,7 +19,7 @@ from tensorkiln.codegen.ptx.warpgroup import is_of_warpgroup, write_product
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.copies import is_asynchronous
 from tensorkiln.ir.device_instructions import DEVICE_INSTRUCTIONS, SUBGROUP, WARP_THREADS
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT16, FLOAT32, DType
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Intrin, int_value
 from tensorkiln.ir.launch import thread_of
 from tensorkiln.ir.stmt import THREAD_INDICES, For, PrimFunc
@@ -28,8 +28,6 @@ from tensorkiln.target.capability import ASYNC_COPIES
 from tensorkiln.target.gpus import capability_of
 
 _CODEGEN = "ptx"
-# Types of operands in the names of LLVM's intrinsics. Factors of float32 are tf32.
-_NAMES = {"bfloat16": "bf16", "float32": "tf32", "int8": "s8", "uint8": "u8"}
 _HALVES = "<2 x half>"
 _SUBGROUPS = tuple(n for n, row in DEVICE_INSTRUCTIONS.items() if row.participants == SUBGROUP)
 _AS_BITS = ("thread_round_tf32",)  # whose result LLVM has as an integer of the same bits
@@ -105,17 +103,22 @@ def _intrin(w: KernelWriter, e: Intrin) -> str:
 
 def _mma(w: KernelWriter, e: Intrin, name: str) -> str:
     left, right, sums = (a.dtype for a in e.args)
-    if left.name == "float16":
+    if left.element == FLOAT16:
         types = "f32.f32"  # of the sums
     else:
-        types = ".".join(dict.fromkeys((_NAMES[left.name], _NAMES[right.name])))
-    register = _HALVES if left.name == "float16" else "i32"
+        types = ".".join(dict.fromkeys(map(_factor, (left, right))))
+    register = _HALVES if left.element == FLOAT16 else "i32"
     args = [f"{register} {x}" for a in e.args[:2] for x in _registers(w, w.value(a), a.dtype)]
     t, vector = llvm_type(sums.element), w.value(e.args[2])
     for k in range(sums.lanes):
         x = w.line(f"extractelement {llvm_type(sums)} {vector}, i32 {k}")
         args.append(f"{t} {x}")
     return _called(w, name.format(types=types), args, t, sums)
+
+
+def _factor(dtype: DType) -> str:
+    """A factor's type in the names of LLVM's intrinsics: of a float32 its first bits count."""
+    return "tf32" if dtype.element == FLOAT32 else dtype.row.ptx
 
 
 def _load_matrix(w: KernelWriter, e: Intrin, name: str) -> str:
@@ -170,7 +173,7 @@ def _registers(w: KernelWriter, value: str, dtype: DType) -> list[str]:
     count = dtype.lanes * dtype.bytes // 4
     wide = w.line(f"bitcast {llvm_type(dtype)} {value} to <{count} x i32>")
     found = [w.line(f"extractelement <{count} x i32> {wide}, i32 {k}") for k in range(count)]
-    if dtype.name == "float16":
+    if dtype.element == FLOAT16:
         found = [w.line(f"bitcast i32 {x} to {_HALVES}") for x in found]
     return found
 

@@ -27,7 +27,6 @@ from tensorkiln.ir.expr import Expr, IntImm, Intrin, Var
 from tensorkiln.ir.lanes import lane_of
 
 _TERMS = 16  # of one wgmma
-_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 FENCE = 'void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()'
 # A descriptor of a matrix (PTX ISA, "Matrix Descriptor"): its start, and the strides from 64 rows
 # to the next (of transposed ones) and from 8 rows of 128 bytes to the next, in units of 16 bytes;
@@ -60,7 +59,7 @@ def write_product(w: KernelWriter, e: Intrin, name: str) -> str:
         for at, flip in zip(starts, flips, strict=True)
         for size in (_STEP_TRANSPOSED if flip else _STEP,)
     ]
-    text = _assembly(name, _TYPES[left.dtype.name], count, len(steps[0]), flips)
+    text = _assembly(name, left.dtype.row.ptx, count, len(steps[0]), flips)
     places = [x for pair in zip(*steps, strict=True) for x in pair]
     outputs, inputs = ",".join(["=f"] * count), ",".join(map(str, range(count)))
     bounds = f"{outputs},{','.join(['l'] * len(places))},{inputs},~{{memory}}"

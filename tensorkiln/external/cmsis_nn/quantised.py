@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorkiln.external.match import Definitions
+from tensorkiln.ir.dtype import INT8, INT32
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, Value
 
 LOWEST, HIGHEST = -128, 127
@@ -83,7 +84,7 @@ def weights(graph: Definitions, v: Value, axis: int) -> tuple[Weights, Binding]:
     """The int8 weights that the operand `v` dequantises, with one scale or one along `axis`."""
     b, call = _dequantized(graph, v, "its weights")
     value = _given(graph, call.args[0], "its weights")
-    if value.tensor.dtype.name != "int8":
+    if value.tensor.dtype != INT8:
         raise NotTaken(f"its weights are {value.tensor.dtype}; CMSIS-NN computes on int8")
     scale, zero = _parameters(call, "its weights")
     if zero.any():
@@ -102,7 +103,7 @@ def bias(
     """The int32 bias that the operand `v` dequantises, in units of the scale of the products."""
     b, call = _dequantized(graph, v, "its bias")
     value = _given(graph, call.args[0], "its bias")
-    if value.tensor.dtype.name != "int32" or value.tensor.static_shape() != (channels,):
+    if value.tensor.dtype != INT32 or value.tensor.static_shape() != (channels,):
         raise NotTaken("its bias is not one int32 per output channel")
     scale, zero = _parameters(call, "its bias")
     expected = np.float64(x.scale) * np.asarray(w.scales)
@@ -175,7 +176,7 @@ def _activation(call: Call, v: RVar, label: str) -> Activation:
     scale, zero = _parameters(call, label)
     if scale.size != 1:
         raise NotTaken(f"{label} has {scale.size} scales; CMSIS-NN has one for a whole activation")
-    if v.tensor.dtype.name != "int8":
+    if v.tensor.dtype != INT8:
         raise NotTaken(f"{label} is {v.tensor.dtype}; CMSIS-NN computes on int8")
     require_static(label, v.tensor)
     return Activation(v, float(scale.reshape(())), int(zero.reshape(-1)[0]))

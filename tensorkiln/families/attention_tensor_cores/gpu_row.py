@@ -87,13 +87,12 @@ def tile_of(call: Call, target: Target) -> WarpAttentionTile | None:
 
 def _lacks(call: Call, out: TensorType, target: Target) -> str:
     q = call.args[0].type
-    name = q.dtype.name if isinstance(q, TensorType) else ""
-    if name not in ("float16", "bfloat16"):
+    if not isinstance(q, TensorType) or not q.dtype.is_half:
         return "its operands are neither float16 nor bfloat16"
     if call.attrs.get("wide"):
         return "its result is float32"
-    if least_capability(target) < TENSOR_CORES[name]:
-        return f"the target has no tensor cores for {name}"
+    if least_capability(target) < TENSOR_CORES[q.dtype.name]:
+        return f"the target has no tensor cores for {q.dtype}"
     if None in head_sizes(call):
         return "its head size is symbolic"
     if tile_of(call, target) is not None:

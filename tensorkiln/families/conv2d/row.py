@@ -25,6 +25,7 @@ import numpy as np
 
 from tensorkiln.families.conv2d.knobs import knobs
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, TensorType
@@ -188,7 +189,7 @@ def _reads_few_pixels(call: Call, out: TensorType, target: Target) -> bool | Non
     size = prod(int_value(d) or 0 for d in x.shape[1:]) * x.dtype.bytes
     many = a.groups == 1 and (int_value(w.shape[0]) or 0) >= _OUTPUTS and size >= _BYTES
     strided = a.strides != (1, 1)
-    return (one and many and x.dtype.name == "float32" and strided) or None
+    return (one and many and x.dtype == FLOAT32 and strided) or None
 
 
 def _of_few_pixels(b: Binding, choice: bool, rewriter: Rewriter) -> Call:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.families.conv2d.row import panel_vectors
 from tensorkiln.families.conv_parts.decomposition import decomposed
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Call, Constant, TensorType
@@ -171,7 +172,7 @@ def _lacks_transposed(call: Call, out: TensorType, target: Target) -> str:
     lanes = target.vector_lanes("float32")
     if lanes == 1:
         return "the target has no vectors"
-    if not is_float32(call) or out.dtype.name != "float32":
+    if not is_float32(call) or out.dtype != FLOAT32:
         return "its operands are not all float32"
     if call.attrs.groups > 1:
         return "it has groups"

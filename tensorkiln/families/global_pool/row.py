@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family
@@ -15,7 +16,7 @@ def _fits(call: Call, out: TensorType, target: Target) -> bool:
     assert isinstance(x, TensorType)
     if x.ndim != 4 or tuple(a % 4 for a in call.attrs.axes) != (2, 3):
         return False
-    if out.layout is not None or {out.dtype.sums.name, x.dtype.sums.name} != {"float32"}:
+    if out.layout is not None or {out.dtype.sums, x.dtype.sums} != {FLOAT32}:
         return False
     sizes = [int_value(d) for d in x.shape[1:]]
     known = sizes[0] is not None and 0 not in sizes and out.shape[1:2] == x.shape[1:2]

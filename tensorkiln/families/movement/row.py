@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from tensorkiln.ir.dtype import INT16
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Binding, Call, TensorType
 from tensorkiln.kernels.estimates import expected
@@ -64,8 +65,8 @@ def _apart(call: Call, operand: int, before: Sequence[Binding], target: Target) 
         return True
     out = infer(call)
     assert isinstance(out, TensorType)
-    moves = ("relayout", "transpose") if out.dtype.name == "int16" else ("relayout", "pad")
-    if call.op not in moves or not (out.dtype.name == "int16" or is_picture(out)):
+    moves = ("relayout", "transpose") if out.dtype == INT16 else ("relayout", "pad")
+    if call.op not in moves or not (out.dtype == INT16 or is_picture(out)):
         return False
     types = [a.type for b in before if isinstance(b.value, Call) for a in b.value.args]
     return any(isinstance(t, TensorType) and t.dtype != out.dtype for t in types)

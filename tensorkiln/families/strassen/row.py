@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType
@@ -65,7 +66,7 @@ def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, ...] | No
     """The rows of a linear that `strassen_linear` can compute and that is large enough to be faster
     on processors that execute an addition beside one multiply-add per cycle (Zen 4)."""
     w = call.args[1]
-    if not target["strassen"] or not isinstance(w, Constant) or w.type.dtype.name != "float32":
+    if not target["strassen"] or not isinstance(w, Constant) or w.type.dtype != FLOAT32:
         return None
     lead = tuple(map(int_value, out.shape[:-1]))
     if None in lead or not lead:

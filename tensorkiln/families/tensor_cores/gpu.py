@@ -28,7 +28,7 @@ from tensorkiln.families.tensor_cores.factors import (
 from tensorkiln.families.tensor_cores.gpu_row import MMA_TERMS, PAD, WarpTile, warp_tile
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.device_instructions import WARP_THREADS
-from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.dtype import FLOAT32, INT32, DType
 from tensorkiln.ir.expr import (
     Broadcast,
     Expr,
@@ -138,7 +138,7 @@ class _Tiles:
         self.right = _rows_of("right", self.of.right, self.of)
         rows, columns = tile.of_warp
         self.blocks = rows // _BLOCK, columns // _BLOCK
-        total = p.dtype if p.dtype.name == "int32" else FLOAT32
+        total = p.dtype if p.dtype == INT32 else FLOAT32
         shape = (tile.threads, self.blocks[0], 2 * self.blocks[1], SUMS.count)
         self.sums = buffer("sums", shape, total, "local")
         self.out = buffer("totals", (tile.down * _BLOCK, tile.columns), self.of.rounded, "shared")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorkiln.base.element_types import BYTE_TYPES, HALF_TYPES
 from tensorkiln.ir.device_instructions import WARP_THREADS
+from tensorkiln.ir.dtype import FLOAT32
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.kernels.family import Family, operators_of
 from tensorkiln.kernels.fusion import elementwise_epilogue, light
@@ -12,11 +14,10 @@ from tensorkiln.target import Target
 from tensorkiln.target.capability import copies_ahead, least_capability, most_shared
 from tensorkiln.target.gpus import TENSOR_CORES
 
-_BYTES = ("int8", "uint8")
 FACTORS = frozenset(
-    {("float16", "float16"), ("bfloat16", "bfloat16"), *((a, b) for a in _BYTES for b in _BYTES)}
+    {*((t, t) for t in HALF_TYPES), *((a, b) for a in BYTE_TYPES for b in BYTE_TYPES)}
 )
-TF32 = ("float32", "float32")
+TF32 = (FLOAT32.name, FLOAT32.name)
 
 _UNIT = 16  # rows and columns of the smallest tile of a warp
 _LARGEST, _USUAL = 128, 64

@@ -23,7 +23,7 @@ from tensorkiln.families.winograd.costs import (
     fastest_tile,
 )
 from tensorkiln.families.winograd.knobs import winograd_knobs
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import FLOAT32, DType
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Binding, Call, Constant, RVar, TensorType, constant
@@ -44,7 +44,7 @@ def _choose(call: Call, out: TensorType, target: Target) -> Tile | None:
     w, a = call.args[1], call.attrs
     plain = a.strides == (1, 1) and a.groups == 1
     sizes = [m for m in POINTS if m <= target.winograd]
-    if not sizes or not plain or not isinstance(w, Constant) or w.type.dtype.name != "float32":
+    if not sizes or not plain or not isinstance(w, Constant) or w.type.dtype != FLOAT32:
         return None
     x = call.args[0].type
     if not isinstance(x, TensorType) or any(int_value(d) != TAPS for d in w.type.shape[2:]):

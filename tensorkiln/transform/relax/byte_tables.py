@@ -34,7 +34,7 @@ def _table(m: Match) -> Value | None:
         return None
     (q,) = steps.sources
     dtype = tensor_type(q).dtype
-    if dtype.name not in ("uint8", "int8"):
+    if not dtype.row.is_byte:
         return None
     values: dict[Value, np.ndarray] = {q: np.arange(256, dtype=np.uint8).view(dtype.name)}
     for v, call in steps.order.items():

@@ -159,10 +159,9 @@ def all_equal(name: str, value: int) -> Callable[[Match], bool]:
 
 def _as_broadcast(m: Match) -> Value | None:
     """full -> broadcast_to of a scalar, which the rules on broadcasts can move."""
-    dtype = m.type.dtype.name
-    if dtype == "bfloat16":
+    if not m.type.dtype.row.in_numpy:
         return None
-    number = constant(np.asarray(m.attr("v"), dtype))
+    number = constant(np.asarray(m.attr("v"), m.type.dtype.name))
     return m.emit("broadcast_to", number, shape=m.type.shape)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from tensorkiln import ops
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import INT16
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, GlobalRef, RVar, Tuple, Value
 from tensorkiln.ir.visit import extern_names
@@ -285,7 +286,7 @@ def _is_parameter(op: str, a: Constant) -> bool:
         return True
     neutral = int(a.type.dtype.is_float)  # scale 1, zero point 0
     scale = op in ("quantize", "dequantize") and bool((a.array != neutral).any())
-    return scale or a.type.dtype.name == "int16"  # zero points of products of two activations
+    return scale or a.type.dtype == INT16  # zero points of products of two activations
 
 
 def _can_loop(producer: _Group, call: Call, anchor: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from tensorkiln import ops
+from tensorkiln.ir.dtype import INT8, INT32, UINT8
 from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.transform.rewriting.graph import tensor_type
 from tensorkiln.transform.rewriting.rewrite import Match
@@ -96,7 +97,7 @@ def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
         return None
     if lhs.op == "dequantize":
         return _dequantised(m, lhs, rhs, axis)
-    return _centred(m, lhs, w, axis) if m.type.dtype.name == "int32" else None
+    return _centred(m, lhs, w, axis) if m.type.dtype == INT32 else None
 
 
 def lacks_integers(m: Definitions, lhs: Call | None, rhs: Call | None, axis: int) -> str:
@@ -181,7 +182,7 @@ def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
         if z:
             wide = m.emit("sub", wide, constant(np.asarray(z, np.int16)))
         return wide, s
-    if m.type.dtype.name != "int32":
+    if m.type.dtype != INT32:
         return None
     inner = m.definition(call.args[0]) if call.op == "sub" else call
     if inner is None or inner.op != "cast" or not _is_byte(inner.args[0]):
@@ -207,7 +208,7 @@ def _has_one_scale(call: Call) -> bool:
 
 
 def _is_byte(v: Value) -> bool:
-    return tensor_type(v).dtype.name in ("uint8", "int8")
+    return tensor_type(v).dtype.row.is_byte
 
 
 def _name(w: Value) -> str:
@@ -235,10 +236,10 @@ def _signed(w: np.ndarray, zero: np.ndarray) -> np.ndarray | None:
 def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value] | None:
     """8-bit integers `q` as uint8, with their zero point; int8 is shifted by 128. None if `q` has
     another dtype."""
-    dtype = tensor_type(q).dtype.name
-    if dtype == "uint8":
+    dtype = tensor_type(q).dtype
+    if dtype == UINT8:
         return q, zero
-    if dtype != "int8":
+    if dtype != INT8:
         return None
     wide = m.emit("cast", q, dtype="int32")
     moved = m.emit("cast", m.emit("add", wide, constant(np.array(128, np.int32))), dtype="uint8")

@@ -64,15 +64,15 @@ def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
     It is bool for F = -inf, and for another very negative F a float mask of 0 and F. None if F
     does not hide scores.
     """
-    fill, dtype = uniform(m["F"]), m.type.dtype.name
-    if fill is None or dtype == "bfloat16" or not hides(fill, np.dtype(dtype)):
+    fill, row = uniform(m["F"]), m.type.dtype.row
+    if fill is None or not row.in_numpy or not hides(fill, np.dtype(row.name)):
         return None
     if math.isinf(fill):
         return cond if keep else m.emit("logical_not", cond)
-    if dtype == "float16":
+    if row.is_half:
         return None  # its lowest number is small: added to a score, it gives another number or -inf
     # A row that is filled with F gives the mean of all values, and so does one to which F is added.
-    zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
+    zero, low = constant(np.zeros((), row.name)), constant(np.asarray(fill, row.name))
     return m.emit("where", cond, *((zero, low) if keep else (low, zero)))
 
 

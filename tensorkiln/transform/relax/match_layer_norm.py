@@ -38,7 +38,7 @@ def _normalised(m: Match) -> Value | None:
     if normal_axes("mean", m.attr("b"), x.ndim) != axes:
         return None
     inner = TensorType(x.shape[first:], x.dtype).static_shape()
-    if inner is None or x.dtype.name == "bfloat16":
+    if inner is None or not x.dtype.row.in_numpy:
         return None
     gamma = constant(np.ones(inner, x.dtype.name))
     return m.emit("layer_norm", m["x"], gamma, axis=first - x.ndim, eps=eps)

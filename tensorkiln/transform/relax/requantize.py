@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tensorkiln.ir.attrs import AttrValue
+from tensorkiln.ir.dtype import INT32, UINT8
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.ops.quantise import QUANTISED
@@ -23,7 +24,7 @@ def _move(m: Match) -> Value | None:
     """f(dequantize(q, S, Z)) -> dequantize(f(q), S, Z) if f only moves or selects elements."""
     s, z = (m.constant(n) for n in "SZ")
     call = m.call
-    if tensor_type(m["q"]).dtype.name == "int32":
+    if tensor_type(m["q"]).dtype == INT32:
         return None  # a conversion of int32 sums stays next to the kernel that computes them
     if max(s.array.size, z.array.size) > 1:
         moved = _moved_parameters(m, s.array, z.array)
@@ -88,7 +89,7 @@ def _of_integers(m: Match, call: Call | None) -> bool:
         call = m.definition(call.args[0])
     if call is None:
         return False
-    return call.op == "linear" and _dtype_of(call) == "uint8"
+    return call.op == "linear" and tensor_type(call.args[0]).dtype == UINT8
 
 
 def _earlier(m: Match) -> Value | None:
