@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from tensorkiln.ir.expr import CallExtern, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.tensor_bytes import known_bytes
 from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.library.export import export_library
@@ -179,10 +179,10 @@ def _copy_row(function: str, program: PrimFunc) -> DeviceCopy:
     source, destination = program.copies
     x = program.buffers[0]
     sizes = [int_value(d) for d in x.shape]
-    known = [n for n in sizes if n is not None]
-    nbytes = math.prod(known) * x.dtype.bytes if len(known) == len(sizes) else None
     shape = tuple(print_expr(d) if n is None else n for d, n in zip(x.shape, sizes, strict=True))
-    return DeviceCopy(function, source, destination, x.dtype.name, shape, nbytes)
+    return DeviceCopy(
+        function, source, destination, x.dtype.name, shape, known_bytes(x.dtype, x.shape)
+    )
 
 
 def tuned_kernels(mod: IRModule) -> dict[str, str]:

@@ -17,7 +17,7 @@ def local_bytes(f: PrimFunc) -> int:
     """The bytes of a kernel's local buffers, each from its first element to its last; those of
     unknown size, which code generation refuses, count as 0."""
     return sum(
-        (elements(s.buffer) or 0) * s.buffer.dtype.bytes
+        s.buffer.dtype.size(elements(s.buffer) or 0)
         for s in walk_stmt(f.body)
         if isinstance(s, Alloc) and s.buffer.scope not in ("register", "tile")
     )
@@ -63,7 +63,7 @@ def _require(f: PrimFunc) -> None:
                 where=f.name,
                 hint="split the loops around it by constants and `compact` it inside them",
             )
-        size = count * s.buffer.dtype.bytes
+        size = s.buffer.dtype.size(count)
         total, largest = total + size, max(largest, (size, s.buffer.name))
     if total > STACK_LIMIT:
         raise UserError(

@@ -135,4 +135,4 @@ def buffer_bytes(b: Buffer) -> int:
         if count == 0:
             return 0
         last += (count - 1) * step
-    return (last + 1) * b.dtype.bytes
+    return b.dtype.size(last + 1)

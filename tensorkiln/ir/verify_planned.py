@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
-from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
 from tensorkiln.ir.planned import Address, PlannedGraph, planned_graph, result_types
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
+from tensorkiln.ir.tensor_bytes import known_bytes
 from tensorkiln.ir.visit import walk_stmt
 
 
@@ -134,16 +134,10 @@ def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]
         outs = f.buffers[len(f.buffers) - f.outputs :]
         for i, p in enumerate(f.params):
             if isinstance(p, Buffer):
-                yield i, _bytes(p.dtype.bytes, p.shape), p in outs
+                yield i, known_bytes(p.dtype, p.shape), p in outs
         return
     for i, t in enumerate((*(p.tensor for p in f.params), *result_types(f))):
-        yield i, _bytes(t.dtype.bytes, t.physical_shape), i >= len(f.params)
-
-
-def _bytes(element: int, shape: tuple[Expr, ...]) -> int | None:
-    extents = [int_value(d) for d in shape]
-    sizes = [d for d in extents if d is not None]
-    return element * math.prod(sizes) if len(sizes) == len(extents) else None
+        yield i, known_bytes(t.dtype, t.physical_shape), i >= len(f.params)
 
 
 def _check_memory(
@@ -152,7 +146,7 @@ def _check_memory(
     start = int_value(address.offset)
     have: int | None
     if address.base == "tensor":
-        have = _bytes(address.buffer.dtype.bytes, address.buffer.shape)
+        have = known_bytes(address.buffer.dtype, address.buffer.shape)
     elif address.base == "storage":
         have = int_value(plan.storages[address.index].size)
     else:

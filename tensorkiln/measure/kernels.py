@@ -148,7 +148,7 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
         if any(n is None or n < 0 for n in shape):
             return None
         # NumPy's own error would not name the shape.
-        if math.prod(n or 0 for n in shape) * dtype.bytes >= sys.maxsize:
+        if dtype.size(math.prod(n or 0 for n in shape)) >= sys.maxsize:
             raise MemoryError(f"no memory for an array of shape {tuple(shape)}")
         array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
         array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]

@@ -253,7 +253,7 @@ def _estimate(group: Group, sizes: Mapping[str, int]) -> float:
     machine. Only the order of these estimates is used."""
     work = sum(_work(call, v.tensor, sizes) for v, call in group.calls.items())
     tensors = [*(p.tensor for p in group.function.params), group.out_type]
-    moved = sum(math.prod(_shape(t, sizes)) * t.dtype.bytes for t in tensors)
+    moved = sum(t.dtype.size(math.prod(_shape(t, sizes))) for t in tensors)
     return max(work / _FLOPS, moved / _BYTES)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.codegen.host.devices import NO_DEVICES, HostDevices
 from tensorkiln.codegen.host.function import HostFunction, Param, Ptr
-from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.stmt import TensorProgram
+from tensorkiln.ir.tensor_bytes import known_bytes
 
 _HEAD = """\
 Which kernels run, in this order, and on which memory. `+4096` is a byte of the workspace, where
@@ -106,6 +105,5 @@ def _bytes_written(f: AnyFunction) -> str:
     if not isinstance(f, TensorProgram):
         return ""
     out = f.buffers[-1]
-    sizes = [int_value(d) for d in out.shape]
-    known = [n for n in sizes if n is not None]
-    return str(math.prod(known) * out.dtype.bytes) if len(known) == len(sizes) else ""
+    size = known_bytes(out.dtype, out.shape)
+    return "" if size is None else str(size)

@@ -17,6 +17,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import Address, PlannedCall, PlannedGraph, result_types
 from tensorkiln.ir.relax import size_symbols
 from tensorkiln.ir.stmt import TensorProgram
+from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.visit import free_vars, substitute
 
 Sizes = Mapping[Var, int]
@@ -43,10 +44,7 @@ class Access:
     @property
     def bytes(self) -> Expr:
         """The bytes from its first element to its last, padding included."""
-        total: Expr = IntImm(self.dtype.bytes)
-        for d in self.shape:
-            total = total * d
-        return simplify(total)
+        return simplify(bytes_of(self.dtype, self.shape))
 
 
 @dataclass(slots=True, eq=False)

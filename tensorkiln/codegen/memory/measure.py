@@ -39,6 +39,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.planned import PlannedGraph, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
+from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.target import MemoryPool
@@ -211,10 +212,7 @@ class GraphMemory:
     def _sum(self, types: Sequence[TensorType], given: Mapping[Var, int]) -> Dim:
         total: Expr = IntImm(0)
         for t in types:
-            size: Expr = IntImm(t.dtype.bytes)
-            for d in t.shape:
-                size = size * d
-            total = total + size
+            total = total + bytes_of(t.dtype, t.shape)
         return self._text([simplify(total)], given)
 
     def _text(self, sizes: Sequence[Expr], given: Mapping[Var, int]) -> Dim:
@@ -262,10 +260,7 @@ def _program_bytes(f: AnyKernel, names: Mapping[Var, str], outputs: bool) -> Dim
     split = len(f.buffers) - f.outputs
     total: Expr = IntImm(0)
     for b in f.buffers[split:] if outputs else f.buffers[:split]:
-        size: Expr = IntImm(b.dtype.bytes)
-        for d in b.shape:
-            size = size * d
-        total = total + size
+        total = total + bytes_of(b.dtype, b.shape)
     total = simplify(total)
     known = int_value(total)
     return expression_text(total, names) if known is None else known

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import prod
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple, Value
+from tensorkiln.ir.tensor_bytes import known_bytes
 
 # Bytes of a cache line, the alignment of every value in the workspace.
 _LINE = 64
@@ -97,9 +97,7 @@ def _side_by_side(t: TensorType, call: Call) -> bool:
 
 def _bytes(t: object) -> int | None:
     assert isinstance(t, TensorType)
-    extents = [int_value(d) for d in t.physical_shape]
-    numbers = [n for n in extents if n is not None]
-    return prod(numbers) * t.dtype.bytes if len(numbers) == len(extents) else None
+    return known_bytes(t.dtype, t.physical_shape)
 
 
 def _owners_of_results(f: Function) -> set[RVar]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TypeGuard
 
 from tensorkiln import ops
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import IntImm, Var
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     IMPURE_OPS,
@@ -33,6 +32,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.subtype import accepts, called_type, function_type, logical, symbols
+from tensorkiln.ir.tensor_bytes import known_bytes
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.ops.attribute import ADDRESSES
@@ -62,8 +62,8 @@ def _require_addresses(t: Type, location: str) -> None:
     counts and indices of all others fit int64."""
     if not isinstance(t, TensorType):
         return
-    sizes = [e.value for e in t.shape if isinstance(e, IntImm)]
-    if len(sizes) == len(t.shape) and (size := math.prod(sizes) * t.dtype.bytes) > ADDRESSES:
+    size = known_bytes(t.dtype, t.shape)
+    if size is not None and size > ADDRESSES:
         raise UserError(
             f"a tensor of shape {show_type(t)} takes {size} bytes, more than can be addressed",
             code="too-large",

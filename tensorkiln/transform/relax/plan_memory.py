@@ -44,6 +44,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import TensorProgram
+from tensorkiln.ir.tensor_bytes import bytes_of
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.kernels import VIEWS
 from tensorkiln.target import MemoryPool, Target, accelerators, cpu_target
@@ -359,10 +360,7 @@ def _arguments(b: Binding) -> tuple[Value, ...]:
 
 def _exact(t: TensorType) -> Expr:
     """Bytes of a tensor in memory."""
-    n: Expr = IntImm(t.dtype.bytes)
-    for d in t.physical_shape:
-        n = n * d
-    return simplify(n)
+    return simplify(bytes_of(t.dtype, t.physical_shape))
 
 
 def _lines(t: TensorType) -> Expr:
