@@ -176,19 +176,18 @@ static inline kiln_dtype kiln_host_dtype(uint8_t code, uint8_t bits)
     return made;
 }
 
-/* The element type of a name such as "float32"; bits 0 for an unknown name. */
+/* The element type of a name such as "float32"; bits 0 for an unknown name. Types of fewer than 8
+ * bits, which DLPack packs, have a byte for each element. */
 static inline kiln_dtype kiln_host_dtype_named(const char *name)
 {
     static const struct {
         const char *name;
         uint8_t code, bits;
-    } known[] = {{"float32", 2, 32}, {"float64", 2, 64}, {"float16", 2, 16}, {"bfloat16", 4, 16},
-                 {"int8", 0, 8},     {"int16", 0, 16},   {"int32", 0, 32},   {"int64", 0, 64},
-                 {"uint8", 1, 8},    {"uint16", 1, 16},  {"uint32", 1, 32},  {"uint64", 1, 64},
-                 {"bool", 6, 8},
-                 {"float8_e4m3fn", 10, 8}, {"float8_e4m3fnuz", 11, 8}, {"float8_e5m2", 12, 8},
-                 {"float8_e5m2fnuz", 13, 8}, {"float8_e8m0fnu", 14, 8},
-                 /* A byte for each element: DLPack packs those of fewer bits. */
+    } known[] = {{"bool", 6, 8}, {"int8", 0, 8}, {"int16", 0, 16}, {"int32", 0, 32},
+                 {"int64", 0, 64}, {"uint8", 1, 8}, {"uint16", 1, 16}, {"uint32", 1, 32},
+                 {"uint64", 1, 64}, {"float16", 2, 16}, {"bfloat16", 4, 16}, {"float32", 2, 32},
+                 {"float64", 2, 64}, {"float8_e4m3fn", 10, 8}, {"float8_e4m3fnuz", 11, 8},
+                 {"float8_e5m2", 12, 8}, {"float8_e5m2fnuz", 13, 8}, {"float8_e8m0fnu", 14, 8},
                  {"float6_e2m3fn", 1, 8}, {"float6_e3m2fn", 1, 8}, {"float4_e2m1fn", 1, 8},
                  {"int4", 0, 8}, {"uint4", 1, 8}, {"int2", 0, 8}, {"uint2", 1, 8}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

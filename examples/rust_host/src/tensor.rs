@@ -24,10 +24,7 @@ impl DType {
     /// The element type of a name such as `float32`.
     pub fn named(name: &str) -> Option<DType> {
         Some(match name {
-            "float32" => f32::DTYPE,
-            "float64" => f64::DTYPE,
-            "float16" => F16::DTYPE,
-            "bfloat16" => BF16::DTYPE,
+            "bool" => Bool::DTYPE,
             "int8" => i8::DTYPE,
             "int16" => i16::DTYPE,
             "int32" => i32::DTYPE,
@@ -36,7 +33,10 @@ impl DType {
             "uint16" => u16::DTYPE,
             "uint32" => u32::DTYPE,
             "uint64" => u64::DTYPE,
-            "bool" => Bool::DTYPE,
+            "float16" => F16::DTYPE,
+            "bfloat16" => BF16::DTYPE,
+            "float32" => f32::DTYPE,
+            "float64" => f64::DTYPE,
             "float8_e4m3fn" => F8E4M3FN::DTYPE,
             "float8_e4m3fnuz" => F8E4M3FNUZ::DTYPE,
             "float8_e5m2" => F8E5M2::DTYPE,
@@ -93,9 +93,11 @@ unsafe impl<const CODE: u8> Element for F8<CODE> {
 }
 
 elements! {
+    Bool: 6, 8;
     i8: 0, 8; i16: 0, 16; i32: 0, 32; i64: 0, 64;
     u8: 1, 8; u16: 1, 16; u32: 1, 32; u64: 1, 64;
-    f32: 2, 32; f64: 2, 64; F16: 2, 16; BF16: 4, 16; Bool: 6, 8;
+    F16: 2, 16; f32: 2, 32; f64: 2, 64;
+    BF16: 4, 16;
 }
 
 /// `kiln_tensor` of `kiln.h`.
