@@ -7,7 +7,9 @@ rooms belongs to "files". A room's limit is its lines rounded up to a hundred, s
 commit that changes the table and says why. A function of the package with more than LIMIT paths
 (its cyclomatic complexity) is an exception by name; exceptions are never
 added, and their numbers only fall. A name that is one of WORDS says how a value came to be or where
-it stands, not what it is; how many a room has only falls. `--write` writes the limits of now.
+it stands, not what it is; how many a room has only falls. So do, for each file, the comparisons with
+names of element types, and tables by such names: what depends on a type is a field of its row
+(`base/element_types.py`) or follows from one. `--write` writes the limits of now.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from tensorkiln.base.element_types import ELEMENT_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("house.json")
@@ -120,6 +124,36 @@ def _branches(node: ast.AST) -> int:
     return 0
 
 
+def type_names() -> dict[str, int]:
+    """How often a file of the package compares with names of element types, or has a table by them;
+    files that do not are left out."""
+    counts: dict[str, int] = {}
+    for path in sorted((ROOT / "tensorkiln").rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        count = sum(map(_names_types, ast.walk(tree)))
+        if count and file != "tensorkiln/base/element_types.py":
+            counts[file] = count
+    return counts
+
+
+def _names_types(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare():
+            sides = [node.left, *node.comparators]
+            parts = [getattr(side, "elts", [side]) for side in sides]
+            return any(_is_type_name(x) for part in parts for x in part)
+        case ast.MatchValue():
+            return _is_type_name(node.value)
+        case ast.Dict():
+            return any(map(_is_type_name, node.keys))
+    return False
+
+
+def _is_type_name(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ELEMENT_TYPES
+
+
 def rounded(lines: int) -> int:
     """The limit of a room of so many lines."""
     return -(-lines // STEP) * STEP
@@ -149,6 +183,16 @@ def unnamed(limits: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[st
             )
 
 
+def names_more_types(limits: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each file above its limit of `type_names`."""
+    for file, count in counts.items():
+        if count > limits.get(file, 0):
+            yield (
+                f"{file} names element types in {count} comparisons and tables, at most "
+                f"{limits.get(file, 0)} are allowed"
+            )
+
+
 def main() -> int:
     """Print what is above its limit; with `--write`, write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.static.house", description=__doc__)
@@ -156,16 +200,20 @@ def main() -> int:
     options = parser.parse_args()
     table = json.loads(TABLE.read_text(encoding="utf-8"))
     lines, paths = lines_by_room(), complex_functions()
-    words = words_by_room()
-    worse = [*too_complex(table["complex"], paths), *unnamed(table["names"], words)]
+    words, types = words_by_room(), type_names()
+    worse = [
+        *too_complex(table["complex"], paths),
+        *unnamed(table["names"], words),
+        *names_more_types(table["type_names"], types),
+    ]
     if options.write and not worse:
         limits = {room: rounded(n) for room, n in lines.items()}
-        table = {"lines": limits, "names": words, "complex": paths}
+        table = {"lines": limits, "names": words, "complex": paths, "type_names": types}
         TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     sentences = [*grown(table["lines"], lines), *worse]
     figures = (
         f"{sum(lines.values()):,} lines, {len(paths)} complex functions, "
-        f"{sum(words.values()):,} names that say nothing"
+        f"{sum(words.values()):,} names that say nothing, {sum(types.values())} that say a type"
     )
     print("\n".join(sentences) or figures)
     return int(bool(sentences))
