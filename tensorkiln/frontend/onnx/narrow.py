@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorkiln.base.element_types import ElementType
-from tensorkiln.base.narrow_types import NARROW_TYPES
+from tensorkiln.base.element_types import NARROW_TYPES, ElementType
 from tensorkiln.frontend.graph.issues import malformed
 from tensorkiln.ir.relax import TensorType
 
