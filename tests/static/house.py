@@ -7,8 +7,8 @@ rooms belongs to "files". A room's limit is its lines rounded up to a hundred, s
 commit that changes the table and says why. A function of the package with more than LIMIT paths
 (its cyclomatic complexity) is an exception by name; exceptions are never
 added, and their numbers only fall. A name that is one of WORDS says how a value came to be or where
-it stands, not what it is; how many a room has only falls. So do, for each file, the comparisons with
-names of element types, and tables by such names: what depends on a type is a field of its row
+it stands, not what it is; how many a room has only falls. So do, for each file, the comparisons
+with names of element types, and tables by such names: what depends on a type is a field of its row
 (`base/element_types.py`) or follows from one. `--write` writes the limits of now.
 """
 

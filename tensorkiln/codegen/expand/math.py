@@ -147,8 +147,6 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 _KIT = Kit(
-    mantissa=23,
-    bias=127,
     sqrt_half_bits=0x3F3504F3,
     exp_range=(-87.33654, 89.0),
     ln2=(0.693145751953125, 1.42860677e-06),

@@ -19,8 +19,6 @@ Lets = list[tuple[Var, Expr]]
 class Kit:
     """The constants and functions of one float type that those of `math_shared` are built from."""
 
-    mantissa: int  # stored bits
-    bias: int
     sqrt_half_bits: int
     # The least number whose exp is normal, below which exp is 0; one whose exp is infinite.
     exp_range: tuple[float, float]
@@ -44,6 +42,7 @@ class Builder:
     def __init__(self, dtype: DType, kit: Kit, reassociates: bool = False):
         self.dtype = dtype
         self.kit = kit
+        self.row = dtype.row
         self.reassociates = reassociates
         self.lets: Lets = []
 
@@ -64,7 +63,7 @@ class Builder:
     def square(self, x: Expr) -> Expr:
         """x * x and a tiny normal number, to be added to 1: so that no denormal number is computed
         on the way."""
-        return self.fma(x, x, self.num(2.0 ** -(self.kit.bias // 2)))
+        return self.fma(x, x, self.num(2.0 ** -(self.row.bias // 2)))
 
     def poly(self, x: Expr, coefficients: Sequence[float]) -> Expr:
         """Horner's rule, lowest coefficient first."""

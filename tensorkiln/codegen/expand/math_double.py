@@ -132,8 +132,6 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 KIT = Kit(
-    mantissa=52,
-    bias=1023,
     sqrt_half_bits=0x3FE6A09E667F3BCD,
     exp_range=(-708.3964185322641, 710.0),
     ln2=_LN2,

@@ -216,7 +216,7 @@ def cosh(b: Builder, x: Expr) -> Expr:
 def _log_of_sum(b: Builder, u: Expr, size: Expr) -> Expr:
     """log(1 + u) for u >= 0. For u <= 2 it is computed as 2 atanh(u / (u + 2)). Where `size` is so
     large that its square would overflow, or swallow the other term, it is log(2 size)."""
-    large = size > b.num(2.0 ** (b.kit.mantissa // 2 + 2))
+    large = size > b.num(2.0 ** (b.row.mantissa // 2 + 2))
     small = _near_zero(b, "atanh", b.let(u / (u + b.num(2.0))))
     y = b.kit.log(b, b.let(select(large, size, b.num(1.0) + u)))
     y = b.let(y + select(large, b.num(_LN2), b.num(0.0)))

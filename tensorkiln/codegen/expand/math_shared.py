@@ -15,17 +15,17 @@ from tensorkiln.ir.expr import Expr, Unary, binary, cast, maximum, minimum, sele
 def rounder(b: Builder) -> tuple[Expr, Expr]:
     """1.5 * 2**mantissa and its bits: adding and subtracting it rounds to an integer, which is in
     the low bits of the sum. 0 where the language rounds by an operation of its own."""
-    kit = b.kit
+    row = b.row
     if b.reassociates:
         return b.num(0.0), b.whole(0)
-    bits = (kit.bias + kit.mantissa << kit.mantissa) + (1 << kit.mantissa - 1)
-    return b.num(1.5 * 2.0**kit.mantissa), b.whole(bits)
+    bits = (row.bias + row.mantissa << row.mantissa) + (1 << row.mantissa - 1)
+    return b.num(1.5 * 2.0**row.mantissa), b.whole(bits)
 
 
 def scale_rounder(b: Builder, power: int = 0) -> Expr:
     """A number that rounds like `rounder`, and whose sum with n has n + power + bias in its low
     bits: `scale_of` the sum is 2**(n + power)."""
-    return b.num((0 if b.reassociates else 1.5 * 2.0**b.kit.mantissa) + b.kit.bias + power)
+    return b.num((0 if b.reassociates else 1.5 * 2.0**b.row.mantissa) + b.row.bias + power)
 
 
 def nearest(b: Builder, x: Expr, inverse: float, shift: Expr) -> tuple[Expr, Expr]:
@@ -44,7 +44,7 @@ def low_bits(b: Builder, t: Expr) -> Expr:
 
 def scale_of(b: Builder, t: Expr) -> Expr:
     """2**k of t = k + scale_rounder; 0 for k = -bias and infinite for k = bias + 1."""
-    return b.from_bits(b.let(binary("shl", low_bits(b, t), b.whole(b.kit.mantissa))))
+    return b.from_bits(b.let(binary("shl", low_bits(b, t), b.whole(b.row.mantissa))))
 
 
 def _remainder(
@@ -71,7 +71,7 @@ def exp(b: Builder, x: Expr) -> Expr:
     near = b.let(minimum(b.num(high), maximum(b.num(low), x)))
     t, p = reduced_exp(b, near, scale_rounder(b))
     # k may be one more than the greatest exponent: the result is doubled then.
-    most = b.let(minimum(scale_rounder(b, b.kit.bias), t))
+    most = b.let(minimum(scale_rounder(b, b.row.bias), t))
     scale = b.let(select(x < b.num(low), b.num(0.0), scale_of(b, most)))
     y = b.let(b.let(p + b.num(1.0)) * scale)
     return b.fma(y, b.let(t - most), y)
@@ -86,12 +86,12 @@ def exp_plain(b: Builder, x: Expr) -> Expr:
 def mantissa_exponent(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
     """(m, e, shift): x = m 2**(e + shift), m in [sqrt(1/2), sqrt(2)), e an integer, shift a float
     that is not 0 where x is subnormal."""
-    width = b.whole(b.kit.mantissa)
-    tiny = x < b.num(2.0 ** (1 - b.kit.bias))
-    bits = b.bits(b.let(select(tiny, x * b.num(2.0**b.kit.mantissa), x)))
+    width = b.whole(b.row.mantissa)
+    tiny = x < b.num(2.0 ** (1 - b.row.bias))
+    bits = b.bits(b.let(select(tiny, x * b.num(2.0**b.row.mantissa), x)))
     e = b.let(binary("shr", bits - b.whole(b.kit.sqrt_half_bits), width))
     m = b.from_bits(bits - binary("shl", e, width))
-    return m, e, select(tiny, b.num(-float(b.kit.mantissa)), b.num(0.0))
+    return m, e, select(tiny, b.num(-float(b.row.mantissa)), b.num(0.0))
 
 
 def log_special(b: Builder, x: Expr, y: Expr) -> Expr:
