@@ -21,5 +21,5 @@ def bytes_of(dtype: DType, shape: Iterable[Expr]) -> Expr:
 def known_bytes(dtype: DType, shape: Iterable[Expr]) -> int | None:
     """The same as a number; None if an extent is symbolic."""
     extents = [int_value(d) for d in shape]
-    known = [n for n in extents if n is not None]
-    return dtype.size(math.prod(known)) if len(known) == len(extents) else None
+    sizes = [n for n in extents if n is not None]
+    return dtype.size(math.prod(sizes)) if len(sizes) == len(extents) else None

@@ -40,10 +40,9 @@ class Table:
     def in_place(self, whole: str) -> str:
         """The file's text with the table as the rows say."""
         assert whole.count(self.begin) == 1, (self.file, self.begin)
-        before, _, behind = whole.partition(self.begin)
-        _, end, rest = behind.partition(self.end)
-        assert end, (self.file, self.end)
-        return f"{before}{self.begin}{self.text}{end}{rest}"
+        head, _, tail = whole.partition(self.begin)
+        assert self.end in tail, (self.file, self.end)
+        return f"{head}{self.begin}{self.text}{tail[tail.index(self.end) :]}"
 
 
 def _wrapped(items: Iterable[str], first: str, indent: int) -> str:
@@ -154,12 +153,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.base.element_headers")
     parser.add_argument("--write", action="store_true", help="write the tables")
     options = parser.parse_args()
-    other = {f: t for f, t in written().items() if (ROOT / f).read_text(encoding="utf-8") != t}
-    for file, text in other.items():
+    texts = {f: t for f, t in written().items() if (ROOT / f).read_text(encoding="utf-8") != t}
+    for file, text in texts.items():
         print(file)
         if options.write:
             (ROOT / file).write_text(text, encoding="utf-8")
-    return int(bool(other) and not options.write)
+    return int(bool(texts) and not options.write)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def f(found, *rest, given=1):
 def test_no_file_names_more_element_types() -> None:
     table = json.loads(house.TABLE.read_text(encoding="utf-8"))
     counts = house.type_names()
-    told = "a field or property of the type's row (base/element_types.py) says it"
-    assert list(house.names_more_types(table["type_names"], counts)) == [], told
+    hint = "a field or property of the type's row (base/element_types.py) says it"
+    assert list(house.names_more_types(table["type_names"], counts)) == [], hint
     fewer = {file for file, count in table["type_names"].items() if counts.get(file, 0) < count}
     assert fewer == set(), "fewer now: `python -m tests.static.house --write`"
 

@@ -50,24 +50,20 @@ class Format:
         return self.row.bias + self.fnuz
 
 
-def _format(name: str, array: str = "", *numbers: int, fnuz: bool = False) -> Format:
-    return Format(name, NARROW_TYPES[array or name], *numbers, fnuz=fnuz)
-
-
-SCALE = _format("float8e8m0", "float8_e8m0fnu")
+SCALE = Format("float8e8m0", NARROW_TYPES["float8_e8m0fnu"])
 _ALL = (
-    _format("float8e4m3fn", "float8_e4m3fn", 0x7E, 0x7F, 0x7F),
-    _format("float8e4m3fnuz", "float8_e4m3fnuz", 0x7F, 0x80, 0x80, fnuz=True),
-    _format("float8e5m2", "float8_e5m2", 0x7B, 0x7C, 0x7E),
-    _format("float8e5m2fnuz", "float8_e5m2fnuz", 0x7F, 0x80, 0x80, fnuz=True),
-    _format("float6e2m3", "float6_e2m3fn", 0x1F, 0x1F),
-    _format("float6e3m2", "float6_e3m2fn", 0x1F, 0x1F),
-    _format("float4e2m1", "float4_e2m1fn", 0x07, 0x07),
+    Format("float8e4m3fn", NARROW_TYPES["float8_e4m3fn"], 0x7E, 0x7F, 0x7F),
+    Format("float8e4m3fnuz", NARROW_TYPES["float8_e4m3fnuz"], 0x7F, 0x80, 0x80, fnuz=True),
+    Format("float8e5m2", NARROW_TYPES["float8_e5m2"], 0x7B, 0x7C, 0x7E),
+    Format("float8e5m2fnuz", NARROW_TYPES["float8_e5m2fnuz"], 0x7F, 0x80, 0x80, fnuz=True),
+    Format("float6e2m3", NARROW_TYPES["float6_e2m3fn"], 0x1F, 0x1F),
+    Format("float6e3m2", NARROW_TYPES["float6_e3m2fn"], 0x1F, 0x1F),
+    Format("float4e2m1", NARROW_TYPES["float4_e2m1fn"], 0x07, 0x07),
     SCALE,
-    _format("uint4"),
-    _format("int4"),
-    _format("uint2"),
-    _format("int2"),
+    Format("uint4", NARROW_TYPES["uint4"]),
+    Format("int4", NARROW_TYPES["int4"]),
+    Format("uint2", NARROW_TYPES["uint2"]),
+    Format("int2", NARROW_TYPES["int2"]),
 )
 FORMATS = {f.name: f for f in _ALL}
 
