@@ -113,14 +113,14 @@ class Cache:
             atomic_write(file, [head, hashlib.sha256(content).digest(), content], mode=0o600)
         except (OSError, UserError):
             return False
-        at = (self.root, self.limit)
-        _rooms[at] = _rooms.get(at, 0) - size
-        if _rooms[at] <= 0:
+        room_key = (self.root, self.limit)
+        _rooms[room_key] = _rooms.get(room_key, 0) - size
+        if _rooms[room_key] <= 0:
             # To list the whole cache takes seconds when it holds 100,000 entries.
             room = self.limit - self.size(file.parent.name) * _FOLDERS
             if room <= 0:
                 room = self.limit - self._prune(self.limit * 15 // 16)[1]
-            _rooms[at] = min(room, self.limit // 4)
+            _rooms[room_key] = min(room, self.limit // 4)
         return True
 
     def refusal(self) -> str:
@@ -136,14 +136,14 @@ class Cache:
     def folder(self, name: str) -> Path | None:
         """Return a subfolder for a tool's own cache, made if missing; None if it cannot be made or
         written, or another user could have written to it."""
-        made = self.root / name
+        folder = self.root / name
         try:
             trusted = self._make(name) and all(
-                self._is_ours(name, part.name) for part in made.iterdir() if part.is_dir()
+                self._is_ours(name, part.name) for part in folder.iterdir() if part.is_dir()
             )
         except OSError:
             return None
-        return made if trusted and os.access(made, os.W_OK) else None
+        return folder if trusted and os.access(folder, os.W_OK) else None
 
     def _make(self, *names: str) -> bool:
         """Make a subfolder unless it exists; False if another user could write to it."""
@@ -160,8 +160,8 @@ class Cache:
         reason = self._reason or distrust_inside(self.root, names)
         if reason and self.root not in _told:
             _told.add(self.root)
-            what = "the cache" if self._reason else "some of the cache"
-            warnings.warn(_refused(self.root, reason, what), stacklevel=2)
+            subject = "the cache" if self._reason else "some of the cache"
+            warnings.warn(_refused(self.root, reason, subject), stacklevel=2)
         return not reason
 
     def _entries(self, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
@@ -207,20 +207,20 @@ class Cache:
     def explain(self, components: Mapping[str, str]) -> Miss:
         """Explain why there is no entry of these components: compare them with the recent entry of
         the same names of components that has most of them in common."""
-        wanted = {name: _short(text) for name, text in components.items()}
+        short_texts = {name: _short(text) for name, text in components.items()}
         best: tuple[int, str, dict[str, str]] | None = None
         newest = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)[:_RECENT]
         for _, _, file in newest:
-            theirs = _read_components(file)
-            if theirs.keys() != wanted.keys():
+            entry_texts = _read_components(file)
+            if entry_texts.keys() != short_texts.keys():
                 continue  # an entry of another kind
-            same = sum(theirs.get(name) == text for name, text in wanted.items())
-            if best is None or same > best[0]:
-                best = (same, file.parent.name + file.name, theirs)
+            matches = sum(entry_texts.get(name) == text for name, text in short_texts.items())
+            if best is None or matches > best[0]:
+                best = (matches, file.parent.name + file.name, entry_texts)
         if best is None:
             return Miss("", ())
-        _, key, theirs = best
-        pairs = ((name, wanted[name], theirs[name]) for name in sorted(wanted))
+        _, key, entry_texts = best
+        pairs = ((name, short_texts[name], entry_texts[name]) for name in sorted(short_texts))
         return Miss(key, tuple(pair for pair in pairs if pair[1] != pair[2]))
 
 
@@ -248,8 +248,8 @@ def untold_refusal() -> str:
     return sentence
 
 
-def _refused(root: Path, reason: str, what: str = "the cache") -> str:
-    return f"{what} {str(root)!r} is not used: {reason}; KILN_CACHE_DIR names another"
+def _refused(root: Path, reason: str, subject: str = "the cache") -> str:
+    return f"{subject} {str(root)!r} is not used: {reason}; KILN_CACHE_DIR names another"
 
 
 def _short(text: str) -> str:

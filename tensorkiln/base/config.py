@@ -88,10 +88,10 @@ def _folder(text: str) -> Path:
     """a folder"""
     try:
         path = Path(text).expanduser()
-        other = path.exists() and not path.is_dir()
+        is_no_folder = path.exists() and not path.is_dir()
     except (OSError, RuntimeError):  # too long, or ~ of a user whose home is unknown
         raise ValueError from None
-    if other:
+    if is_no_folder:
         raise ValueError
     return path
 
@@ -187,10 +187,10 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return a sentence for each `KILN_` variable that is not a knob; a misspelt one would
     otherwise be ignored silently."""
     env = os.environ if environ is None else environ
-    known = [knob.variable for knob in KNOBS]
-    odd = sorted(name for name in env if name.startswith("KILN_") and name not in known)
+    variables = [knob.variable for knob in KNOBS]
+    odd = sorted(name for name in env if name.startswith("KILN_") and name not in variables)
     return [
-        f"{name} is not a variable of Tensorkiln; {nearest(name, known)}".rstrip("; ")
+        f"{name} is not a variable of Tensorkiln; {nearest(name, variables)}".rstrip("; ")
         for name in odd
     ]
 

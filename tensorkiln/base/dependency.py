@@ -92,22 +92,22 @@ class ExternalDependency:
 
     def given(self) -> dict[str, object]:
         """The fields that differ from their defaults, in order; both names of it always."""
-        found = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
-        return {name: value for name, (value, default) in found.items() if value != default}
+        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
 
 FIELDS = tuple(f.name for f in fields(ExternalDependency))
 
 
 def checked_dependencies(
-    given: object, what: str, code: str = "bad-dependency"
+    dependencies: object, subject: str, code: str = "bad-dependency"
 ) -> tuple[ExternalDependency, ...]:
     """Return what a user gave as dependencies, a list or tuple, as a tuple. Raises UserError (with
-    `code`), which names `what`, for anything else."""
-    wrong: object = given
-    if isinstance(given, list | tuple):
-        wrong = next((d for d in given if not isinstance(d, ExternalDependency)), None)
+    `code`), which names `subject`, for anything else."""
+    wrong: object = dependencies
+    if isinstance(dependencies, list | tuple):
+        wrong = next((d for d in dependencies if not isinstance(d, ExternalDependency)), None)
         if wrong is None:
-            return tuple(given)
-    message = f"{what}: expected a list of ExternalDependency, received {wrong!r:.80}"
+            return tuple(dependencies)
+    message = f"{subject}: expected a list of ExternalDependency, received {wrong!r:.80}"
     raise UserError(message, code=code, hint="[ExternalDependency(short_name, url, ...)]")

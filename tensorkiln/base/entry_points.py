@@ -19,8 +19,8 @@ def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
         return ()
     from importlib.metadata import entry_points
 
-    found = entry_points(group=group)
-    return tuple(sorted(found, key=lambda point: (package_of(point), point.name)))
+    points = entry_points(group=group)
+    return tuple(sorted(points, key=lambda point: (package_of(point), point.name)))
 
 
 def package_of(point: EntryPoint) -> str:

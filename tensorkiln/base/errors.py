@@ -86,22 +86,22 @@ class UnsupportedError(TensorkilnError):
         self.issues = tuple(issues)
         lines = [f"{len(self.issues)} unsupported or malformed item(s):"]
         for issue in self.issues:
-            at = f"{issue.node} ({issue.op})" if issue.op else issue.node
+            place = f"{issue.node} ({issue.op})" if issue.op else issue.node
             tail = f" [{issue.hint}]" if issue.hint and issue.hint not in issue.message else ""
-            lines.append(f"  {at + ': ' if at else ''}{issue.message}{tail}")
+            lines.append(f"  {place + ': ' if place else ''}{issue.message}{tail}")
         TensorkilnError.__init__(self, "\n".join(lines))
 
 
-def require(value: object, kinds: type | tuple[type, ...], what: str) -> None:
+def require(value: object, kinds: type | tuple[type, ...], subject: str) -> None:
     """Raise UserError (code `wrong-type`) unless `value` is an instance of one of `kinds`.
 
-    The message calls the value `what`. A bool is not accepted where `kinds` is `int`.
+    The message calls the value `subject`. A bool is not accepted where `kinds` is `int`.
     """
     if isinstance(value, kinds) and not (isinstance(value, bool) and kinds is int):
         return
     expected = kinds if isinstance(kinds, tuple) else (kinds,)
     raise UserError(
-        f"{what} is {_article(type(value).__name__)}, expected "
+        f"{subject} is {_article(type(value).__name__)}, expected "
         f"{' or '.join(_article(kind.__name__) for kind in expected)}",
         code="wrong-type",
     )
@@ -111,24 +111,24 @@ def _article(name: str) -> str:
     return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
 
 
-def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
+def nearest(name: str, valid: Iterable[str], aliases: Collection[str] = ()) -> str:
     """Return `"did you mean 'a' or 'b'?"`, or the empty string if no valid name is near.
 
     A valid name is near if, ignoring case, it is few edits away (an insertion, deletion or
     substitution of a letter, or a swap of neighbours): `(len(name) + 1) // 3`, at most 3. So is one
     that begins with `name`, or that `name` begins with (`auto` for `automatic`), and one that
     contains `name` as whole words or the reverse (`weight` for `c1.weight`). At most three names
-    are given, the fewest edits first and, among equals, those in `less` (aliases) last.
+    are given, the fewest edits first and, among equals, those in `aliases` last.
     """
     limit = min(3, (len(name) + 1) // 3)
     small = name.casefold()
     rows = []
-    for other in dict.fromkeys(valid):
-        edits = _edits(small, other.casefold(), limit)
-        if edits <= limit or _is_part(small, other.casefold()):
-            rows.append((edits, other in less, -_shared(name, other), other))
-    found = [row[-1] for row in sorted(rows)[:3]]
-    return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
+    for candidate in dict.fromkeys(valid):
+        edits = _edits(small, candidate.casefold(), limit)
+        if edits <= limit or _is_part(small, candidate.casefold()):
+            rows.append((edits, candidate in aliases, -_shared(name, candidate), candidate))
+    names = [row[-1] for row in sorted(rows)[:3]]
+    return f"did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def _edits(a: str, b: str, limit: int) -> int:
@@ -164,14 +164,14 @@ def _shared(a: str, b: str) -> int:
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-def _is_part(name: str, other: str) -> bool:
+def _is_part(name: str, candidate: str) -> bool:
     """Whether one begins with the other (`auto`, `automatic`), or is contained in it as whole words
     (`weight`, `c1.weight`)."""
-    if len(name) >= 3 and other.startswith(name):
+    if len(name) >= 3 and candidate.startswith(name):
         return True
-    if len(other) >= 4 and name.startswith(other):
+    if len(candidate) >= 4 and name.startswith(candidate):
         return True
-    short, long = sorted((name, other), key=len)
+    short, long = sorted((name, candidate), key=len)
     if not short or short not in long:  # an expression is compiled for each pair of names
         return False
     return re.search(rf"(?<![a-z0-9]){re.escape(short)}(?![a-z0-9])", long) is not None

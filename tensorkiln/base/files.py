@@ -131,17 +131,17 @@ def atomic_path(path: str | Path, mode: int = 0o666) -> Iterator[Path]:
     """
     target = _file_target(path)
     temporary = temporary_beside(target)
-    with HeldInterrupts() as held:
+    with HeldInterrupts() as interrupts:
         try:
             temporary.touch(mode, exist_ok=False)
-            held.release()
+            interrupts.release()
             yield temporary
-            held.hold()
+            interrupts.hold()
             temporary.replace(target)
         except OSError as error:
             raise cannot_write(target, error, temporary) from error
         finally:
-            held.hold()
+            interrupts.hold()
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
@@ -173,16 +173,16 @@ def folder_beside(path: Path) -> Iterator[Path]:
     if it cannot be made.
     """
     temporary = temporary_beside(path)
-    with HeldInterrupts() as held:
+    with HeldInterrupts() as interrupts:
         try:
             try:
                 temporary.mkdir(mode=0o700)
             except OSError as error:
                 raise cannot_write(path, error) from error
-            held.release()
+            interrupts.release()
             yield temporary
         finally:
-            held.hold()
+            interrupts.hold()
             shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -190,11 +190,11 @@ for _manager in (atomic_path, folder_beside):
     edge(_manager.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
-def write_at(file: int, data: memoryview, at: int) -> None:
-    """Write all of `data` at byte `at` of an open file descriptor, whose position stays."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done:], at + done)
+def write_at(file: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` at byte `offset` of an open file descriptor, whose position stays."""
+    count = 0
+    while count < len(data):
+        count += os.pwrite(file, data[count:], offset + count)
 
 
 # Non-blocking: opening a named pipe that was put in a file's place would wait for a writer.

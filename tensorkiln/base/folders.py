@@ -61,8 +61,8 @@ def listed_files(folder: Path) -> Listed:
 
 def write_list(folder: Path, without: Iterable[str] = ()) -> None:
     """Write the list of all files now below `folder`, except those named in `without`."""
-    left = set(without)
-    names = [name for name in files_below(folder) if name not in left]
+    excluded = set(without)
+    names = [name for name in files_below(folder) if name not in excluded]
     _write_list(folder, {name: [file_hash(folder / name)] for name in names})
 
 
@@ -100,23 +100,23 @@ def atomic_dir(path: str | Path, listed: Callable[[Path], Listed] = listed_files
     target = _folder_target(path)
     try:
         with _locked(target.parent):  # another process may be replacing it
-            seen = _require_ours(target, listed)
+            state = _require_ours(target, listed)
     except OSError as error:
         raise cannot_write(target, error) from error
-    with folder_beside(target) as room, HeldInterrupts() as held:
+    with folder_beside(target) as room, HeldInterrupts() as interrupts:
         temporary = room / "made"
         try:
             temporary.mkdir()
-            held.release()
+            interrupts.release()
             yield temporary
-            held.hold()
+            interrupts.hold()
             with _locked(target.parent):
-                _require_ours(target, listed, seen)
+                _require_ours(target, listed, state)
                 _swap_in(temporary, target, room / "former")
         except OSError as error:
             raise cannot_write(target, error, room) from error
         finally:
-            held.hold()
+            interrupts.hold()
 
 
 edge(atomic_dir.__wrapped__.__code__)  # type: ignore[attr-defined]
@@ -149,10 +149,10 @@ _State = dict[str, tuple[int, ...]]
 
 
 def _require_ours(
-    folder: Path, listed: Callable[[Path], Listed], seen: _State | None = None
+    folder: Path, listed: Callable[[Path], Listed], former_state: _State | None = None
 ) -> _State:
     """Raise UserError unless everything in `folder` may be replaced; return the state of its
-    entries. Files are not read again if all entries are as in `seen`, an earlier result."""
+    entries. Files are not read again if all entries are as in `former_state`, an earlier result."""
     try:
         if not os.path.lexists(folder):
             return {}
@@ -160,30 +160,30 @@ def _require_ours(
             raise UserError(
                 f"cannot write {str(folder)!r}: a file has that name", code="cannot-write"
             )
-        found = _contents(folder)
-        if found == seen:
-            return found
-        known = listed(folder) if found else {}
-        for name, state in found.items():
-            if name not in known and not _leads_to(name, state, known):
+        contents = _contents(folder)
+        if contents == former_state:
+            return contents
+        listing = listed(folder) if contents else {}
+        for name, state in contents.items():
+            if name not in listing and not _leads_to(name, state, listing):
                 raise _foreign(folder, name, "was not written by a former run")
-            hashes = known.get(name)
+            hashes = listing.get(name)
             if hashes is not None and (
                 not stat.S_ISREG(state[0]) or file_hash(folder / name) not in hashes
             ):
                 raise _foreign(folder, name, "was changed since")
     except OSError as error:
         raise cannot_write(folder, error) from error
-    return found
+    return contents
 
 
-def _leads_to(name: str, state: tuple[int, ...], known: Listed) -> bool:
-    return stat.S_ISDIR(state[0]) and any(other.startswith(f"{name}/") for other in known)
+def _leads_to(name: str, state: tuple[int, ...], listing: Listed) -> bool:
+    return stat.S_ISDIR(state[0]) and any(entry.startswith(f"{name}/") for entry in listing)
 
 
-def _foreign(folder: Path, name: str, why: str) -> UserError:
+def _foreign(folder: Path, name: str, reason: str) -> UserError:
     return UserError(
-        f"cannot write {str(folder)!r}: {name!r} in it {why}",
+        f"cannot write {str(folder)!r}: {name!r} in it {reason}",
         code="cannot-write",
         hint="move or remove it, or name a folder that is new",
     )
@@ -192,17 +192,17 @@ def _foreign(folder: Path, name: str, why: str) -> UserError:
 def _contents(folder: Path, prefix: str = "") -> _State:
     """Return the state of every entry below a folder (mode, inode; of files also size and ctime),
     which differs after a change."""
-    found: _State = {}
+    state: _State = {}
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             info = entry.stat(follow_symlinks=False)
             name = prefix + entry.name
             if stat.S_ISDIR(info.st_mode):
-                found[name] = (info.st_mode, info.st_ino)
-                found.update(_contents(folder / entry.name, f"{name}/"))
+                state[name] = (info.st_mode, info.st_ino)
+                state.update(_contents(folder / entry.name, f"{name}/"))
             else:
-                found[name] = (info.st_mode, info.st_ino, info.st_size, info.st_ctime_ns)
-    return found
+                state[name] = (info.st_mode, info.st_ino, info.st_size, info.st_ctime_ns)
+    return state
 
 
 @contextmanager
@@ -211,15 +211,15 @@ def _locked(folder: Path) -> Iterator[None]:
     systems without `flock`. Everybody who may read a folder may lock it, so it is not waited for
     without end: UserError (code `cannot-write`) when it is locked for longer than any write takes.
     """
-    with HeldInterrupts() as held:
+    with HeldInterrupts() as interrupts:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            held.release()
+            interrupts.release()
             with suppress(OSError):
                 _lock(handle, folder)
             yield
         finally:
-            held.hold()
+            interrupts.hold()
             os.close(handle)
 
 
@@ -244,30 +244,30 @@ def _lock(handle: int, folder: Path) -> None:
 edge(_locked.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
-def _swap_in(made: Path, target: Path, former: Path) -> None:
-    """Rename `made` to `target` and an existing `target` to `former`, atomically if the system has
+def _swap_in(new: Path, target: Path, former: Path) -> None:
+    """Rename `new` to `target` and an existing `target` to `former`, atomically if the system has
     a call that exchanges two names."""
     if not target.exists():
-        made.rename(target)
-    elif _exchange(made, target):
-        made.rename(former)
+        new.rename(target)
+    elif _exchange(new, target):
+        new.rename(former)
     else:
         target.rename(former)
         try:
-            made.rename(target)
+            new.rename(target)
         except OSError:
             former.rename(target)
             raise
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two folders atomically (Linux `renameat2`); False if that fails."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError):
         return False
     at_cwd, exchange = -100, 2
-    return bool(rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0)
+    return bool(rename(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0)
 
 
 # -- files among others --------------------------------------------------------------------------
@@ -286,14 +286,14 @@ def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> 
     contents = {name: c.encode() if isinstance(c, str) else c for name, c in files.items()}
     try:
         with _locked(target):
-            known = dict(listed_files(target))
+            listing = dict(listed_files(target))
             for name in contents:
-                _require_own(target, name, known.get(name))
-            known.pop(LIST, None)
+                _require_own(target, name, listing.get(name))
+            listing.pop(LIST, None)
             new = {name: [_hash_of(content)] for name, content in contents.items()}
             # Listed before they are written, so that an interrupted run can be repeated: a file
             # may then have its former or its new content.
-            former = {name: list(hashes or ()) for name, hashes in known.items()}
+            former = {name: list(hashes or ()) for name, hashes in listing.items()}
             _write_list(target, {**former, **{n: former.get(n, []) + h for n, h in new.items()}})
             for name, content in contents.items():
                 _write_one(target / name, content)

@@ -37,13 +37,13 @@ def parse_json(
         raise ValueError("nested too deeply") from None
 
 
-def _once(most: int | None, pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
+def _once(limit: int | None, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    mapping = dict(pairs)
     count = len(pairs)
-    if len(made) == count and (most is None or count <= most):
-        return made
-    if most is not None and count > most:
-        raise ValueError(f"an object of {count} names; at most {most} are read")
+    if len(mapping) == count and (limit is None or count <= limit):
+        return mapping
+    if limit is not None and count > limit:
+        raise ValueError(f"an object of {count} names; at most {limit} are read")
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(f"{twice!r:.200} occurs twice")

@@ -52,16 +52,18 @@ _Term = tuple[str, str]
 _Accepts = Callable[[_Term], bool]
 
 
-def checked_license(text: object, where: str) -> str:
+def checked_license(text: object, location: str) -> str:
     """Return `text` if it is a license expression, with single spaces between its words.
 
     Raises UserError (code `bad-license`) with the nearest identifier for one that is unknown.
     """
     if not isinstance(text, str):
         message = f"a license is text, not {type(text).__name__} ({text!r:.80})"
-        raise UserError(message, code=_CODE, where=where, hint="an SPDX expression, such as 'MIT'")
-    _Expression(text, where, lambda term: True).value()
-    return re.sub(r"\( | \)", lambda found: found[0].strip(), " ".join(text.split()))
+        raise UserError(
+            message, code=_CODE, where=location, hint="an SPDX expression, such as 'MIT'"
+        )
+    _Expression(text, location, lambda term: True).value()
+    return re.sub(r"\( | \)", lambda match: match[0].strip(), " ".join(text.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +103,32 @@ class LicensePolicy:
         return allowed and self._undenied(term)
 
 
-def _terms(given: object, where: str) -> frozenset[str]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        message = f"{where} is a list of license identifiers, not {given!r:.80}"
-        raise UserError(message, code=_CODE, where=where, hint=f"[{given!r}]")
-    found = [checked_license(text, where) for text in given]
-    for text in found:
+def _terms(identifiers: object, location: str) -> frozenset[str]:
+    if isinstance(identifiers, str | bytes) or not isinstance(identifiers, Iterable):
+        message = f"{location} is a list of license identifiers, not {identifiers!r:.80}"
+        raise UserError(message, code=_CODE, where=location, hint=f"[{identifiers!r}]")
+    licenses = [checked_license(text, location) for text in identifiers]
+    for text in licenses:
         if "(" in text or " AND " in text or " OR " in text:
             message = f"{text!r} is an expression, expected one identifier"
-            raise UserError(message, code=_CODE, where=where, hint="name each by itself")
-    return frozenset(found)
+            raise UserError(message, code=_CODE, where=location, hint="name each by itself")
+    return frozenset(licenses)
 
 
 class _Expression:
     """One pass over an expression by recursive descent: checks every word, and evaluates it."""
 
-    def __init__(self, text: str, where: str, accepts: _Accepts):
-        self._text, self._where, self._accepts = text, where, accepts
+    def __init__(self, text: str, location: str, accepts: _Accepts):
+        self._text, self._location, self._accepts = text, location, accepts
         self._words = _TOKEN.findall(text)
         self._at = 0
 
     def value(self) -> bool:
         """Whether the expression holds, where `accepts` says which terms do."""
-        found = self._either(0)
+        holds = self._either(0)
         if self._at < len(self._words):
             raise self._bad(f"{self._words[self._at]!r} is not expected there")
-        return found
+        return holds
 
     def _next(self) -> str:
         return self._words[self._at] if self._at < len(self._words) else ""
@@ -137,18 +139,18 @@ class _Expression:
         return word
 
     def _either(self, depth: int) -> bool:
-        found = self._both(depth)
+        holds = self._both(depth)
         while self._next() == "OR":
             self._at += 1
-            found = self._both(depth) or found
-        return found
+            holds = self._both(depth) or holds
+        return holds
 
     def _both(self, depth: int) -> bool:
-        found = self._one(depth)
+        holds = self._one(depth)
         while self._next() == "AND":
             self._at += 1
-            found = self._one(depth) and found
-        return found
+            holds = self._one(depth) and holds
+        return holds
 
     def _one(self, depth: int) -> bool:
         if self._next() != "(":
@@ -156,18 +158,18 @@ class _Expression:
         if depth == 64:
             raise self._bad("its parentheses are nested too deeply")
         self._at += 1
-        found = self._either(depth + 1)
+        holds = self._either(depth + 1)
         if self._take() != ")":
             raise self._bad("a parenthesis is not closed")
-        return found
+        return holds
 
     def _term(self) -> _Term:
         word = self._take()
         if word in ("", ")", "AND", "OR", "WITH"):
             raise self._bad(f"expected a license, received {word or 'the end'!r}")
         name = word.removesuffix("+")
-        known = name in IDENTIFIERS or word in (UNSTATED, "NONE")
-        if not known and not _REFERENCE.fullmatch(word):
+        is_listed = name in IDENTIFIERS or word in (UNSTATED, "NONE")
+        if not is_listed and not _REFERENCE.fullmatch(word):
             raise self._bad(f"unknown license {word!r}", _hint(word, IDENTIFIERS))
         if self._next() != "WITH":
             return word, name
@@ -178,15 +180,15 @@ class _Expression:
             raise self._bad(f"unknown license exception {exception!r}", hint)
         return f"{word} WITH {exception}", name
 
-    def _bad(self, what: str, hint: str = "") -> UserError:
+    def _bad(self, problem: str, hint: str = "") -> UserError:
         whole = "" if len(self._words) <= 1 else f" in {self._text!r:.200}"
         hint = hint or "an SPDX expression, such as 'Apache-2.0' or 'MIT OR LicenseRef-mine'"
-        return UserError(f"{what}{whole}", code=_CODE, where=self._where, hint=hint)
+        return UserError(f"{problem}{whole}", code=_CODE, where=self._location, hint=hint)
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
+def _hint(word: str, identifiers: Iterable[str]) -> str:
     gnu = _GNU.fullmatch(word)
     if gnu:  # SPDX no longer has the bare names, which left open which of the two is meant
         return f"{gnu[1]}-only or {gnu[1]}-or-later"
-    same = next((k for k in sorted(known) if k.lower() == word.lower()), "")
-    return f"did you mean {same!r}?" if same else nearest(word, sorted(known))
+    spelling = next((k for k in sorted(identifiers) if k.lower() == word.lower()), "")
+    return f"did you mean {spelling!r}?" if spelling else nearest(word, sorted(identifiers))

@@ -28,22 +28,24 @@ REQUIREMENTS = {
 
 def install_line(package: str) -> str:
     """The command that installs a package of REQUIREMENTS, as a shell takes it."""
-    wanted = REQUIREMENTS[package]
-    return f"pip install {wanted if wanted == package else repr(wanted)}"
+    requirement = REQUIREMENTS[package]
+    return f"pip install {requirement if requirement == package else repr(requirement)}"
 
 
-def missing_package(package: str, what: str, otherwise: str = "", *, where: str = "") -> UserError:
-    """The error (code `missing-package`) for `what`, which needs a package of REQUIREMENTS that is
-    not installed. `otherwise`: what to do without it."""
+def missing_package(
+    package: str, subject: str, otherwise: str = "", *, where: str = ""
+) -> UserError:
+    """The error (code `missing-package`) for `subject`, which needs a package of REQUIREMENTS that
+    is not installed. `otherwise`: what to do without it."""
     return UserError(
-        f"{what} needs the package {package!r}, which is not installed",
+        f"{subject} needs the package {package!r}, which is not installed",
         code="missing-package",
         where=where,
         hint=f"{install_line(package)}{otherwise and ', or ' + otherwise}",
     )
 
 
-def require_package(package: str, what: str, otherwise: str = "") -> None:
+def require_package(package: str, subject: str, otherwise: str = "") -> None:
     """Raise `missing_package` unless the package is installed; it is not imported."""
     if importlib.util.find_spec(package) is None:
-        raise missing_package(package, what, otherwise)
+        raise missing_package(package, subject, otherwise)

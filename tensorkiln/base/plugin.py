@@ -22,10 +22,10 @@ class plugin:
     it is entered once per node of a graph, many thousand times.
     """
 
-    __slots__ = ("_what",)
+    __slots__ = ("_subject",)
 
-    def __init__(self, what: str):
-        self._what = what
+    def __init__(self, subject: str):
+        self._subject = subject
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -34,21 +34,23 @@ class plugin:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Turn the exception into a UserError, or add a note to it."""
         if error is None:
             return
         if isinstance(error, TensorkilnError | MemoryError) or not isinstance(error, Exception):
-            error.add_note(f"in {self._what}")
+            error.add_note(f"in {self._subject}")
             return
         raise UserError(
-            f"{self._what} raised {type(error).__name__}: {error}",
+            f"{self._subject} raised {type(error).__name__}: {error}",
             code="plugin-failed",
             hint="the exception it raised is shown above, as the cause of this one",
         ) from error
 
 
-def bad_answer(what: str, answer: object, expected: str, code: str = "plugin-answer") -> UserError:
-    """Return the error for a user-supplied function `what` that returned the wrong type."""
-    return UserError(f"{what} returned {type(answer).__name__}, expected {expected}", code=code)
+def bad_answer(
+    subject: str, answer: object, expected: str, code: str = "plugin-answer"
+) -> UserError:
+    """Return the error for a user-supplied function `subject` that returned the wrong type."""
+    return UserError(f"{subject} returned {type(answer).__name__}, expected {expected}", code=code)

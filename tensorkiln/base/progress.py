@@ -177,10 +177,10 @@ def watched(progress: Progress | None) -> Progress:
     if progress is None or type(progress) in (Progress, PlainProgress, TtyProgress):
         return progress or Progress()
     methods = ("phase", "advance", "note", "finish")
-    given: object = progress
-    if isinstance(given, type) or not all(callable(getattr(given, m, None)) for m in methods):
+    reporter: object = progress
+    if isinstance(reporter, type) or not all(callable(getattr(reporter, m, None)) for m in methods):
         raise UserError(
-            f"progress is {given!r}, expected an object with {', '.join(methods)}",
+            f"progress is {reporter!r}, expected an object with {', '.join(methods)}",
             code="bad-progress",
             hint="tensorkiln.base.progress.Progress is what to subclass",
         )

@@ -15,19 +15,19 @@ MOST = (1 << 63) - 1
 
 
 class Reader:
-    """One JSON object. `where` is its path for error messages, and `code` that of the UserErrors
+    """One JSON object. `path` is its place for error messages, and `code` that of the UserErrors
     which all methods raise for a bad value."""
 
-    def __init__(self, value: object, where: str, code: str):
-        self._where, self._code = where, code
+    def __init__(self, value: object, path: str, code: str):
+        self._path, self._code = path, code
         if not isinstance(value, dict):
             raise self.wrong(f"expected an object, got {type(value).__name__}")
         self._value = cast("dict[str, object]", value)
 
     def wrong(self, message: str, key: str = "") -> UserError:
         """Return the error for the value of `key`, or for the whole object without a key."""
-        where = f"{self._where}.{key}" if key else self._where
-        return UserError(message, code=self._code, where=where)
+        path = f"{self._path}.{key}" if key else self._path
+        return UserError(message, code=self._code, where=path)
 
     def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
         """Return the value of `key`, or `default` if it is missing (an error without a default).
@@ -67,17 +67,19 @@ class Reader:
             raise self.wrong(f"expected true or false, got {type(value).__name__}", key)
         return value
 
-    def word(self, key: str, form: re.Pattern[str], what: str, default: str | None = None) -> str:
-        """Return text that matches `form` entirely; an error calls the form `what`."""
-        return self._word(self.get(key, str, default), key, form, what)
+    def word(
+        self, key: str, form: re.Pattern[str], form_name: str, default: str | None = None
+    ) -> str:
+        """Return text that matches `form` entirely; an error calls the form `form_name`."""
+        return self._word(self.get(key, str, default), key, form, form_name)
 
-    def words(self, key: str, form: re.Pattern[str], what: str) -> tuple[str, ...]:
+    def words(self, key: str, form: re.Pattern[str], form_name: str) -> tuple[str, ...]:
         """Return a list of text, each matching `form` entirely."""
-        return tuple(self._word(text, key, form, what) for text in self.texts(key))
+        return tuple(self._word(text, key, form, form_name) for text in self.texts(key))
 
-    def _word(self, text: str, key: str, form: re.Pattern[str], what: str) -> str:
+    def _word(self, text: str, key: str, form: re.Pattern[str], form_name: str) -> str:
         if not form.fullmatch(text):
-            raise self.wrong(f"{text!r:.200} is not {what}", key)
+            raise self.wrong(f"{text!r:.200} is not {form_name}", key)
         return text
 
     def only(self, keys: Collection[str]) -> None:
@@ -86,7 +88,7 @@ class Reader:
             if name not in keys:
                 hint = nearest(name, keys)
                 message = f"unknown key {name!r:.200}"
-                raise UserError(message, code=self._code, where=self._where, hint=hint)
+                raise UserError(message, code=self._code, where=self._path, hint=hint)
 
     def require(self, key: str) -> None:
         """Refuse an object that lacks the key."""
@@ -100,17 +102,17 @@ class Reader:
     def table(self, key: str) -> Iterator[tuple[str, Reader]]:
         """Yield names and objects of the object of `key`, whose names are arbitrary."""
         for name, value in self.items(key):
-            yield name, Reader(value, f"{self._where}.{key}.{name:.200}", self._code)
+            yield name, Reader(value, f"{self._path}.{key}.{name:.200}", self._code)
 
     def child(self, key: str) -> Reader:
         """Return the object of `key`; an empty one if the key is missing."""
-        return Reader(self._value.get(key, {}), f"{self._where}.{key}", self._code)
+        return Reader(self._value.get(key, {}), f"{self._path}.{key}", self._code)
 
     def rows(self, key: str) -> list[Reader]:
         """Return the list of objects of `key`; an empty list if the key is missing."""
-        found = self.get(key, list, [])
-        place = f"{self._where}.{key}"
-        return [Reader(row, f"{place}[{i}]", self._code) for i, row in enumerate(found)]
+        rows = self.get(key, list, [])
+        place = f"{self._path}.{key}"
+        return [Reader(row, f"{place}[{i}]", self._code) for i, row in enumerate(rows)]
 
     def items(self, key: str) -> Iterator[tuple[str, object]]:
         """Yield names and unchecked values of the object of `key`, whose names are arbitrary."""
@@ -120,30 +122,30 @@ class Reader:
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return a list of text, or `default` if the key is missing."""
-        found = self.get(key, list, None if default is None else list(default))
-        if not all(isinstance(text, str) for text in found):
+        texts = self.get(key, list, None if default is None else list(default))
+        if not all(isinstance(text, str) for text in texts):
             raise self.wrong("expected a list of text", key)
-        for text in found:
+        for text in texts:
             self._text(text, key)
-        return tuple(found)
+        return tuple(texts)
 
     def size(self, key: str) -> Dim:
         """Return a size: a number, or the text of an expression; 0 if the key is missing."""
-        found = self._value.get(key, 0)
-        if isinstance(found, bool) or not isinstance(found, int | str):
+        size = self._value.get(key, 0)
+        if isinstance(size, bool) or not isinstance(size, int | str):
             raise self.wrong("expected a number or an expression", key)
-        return self.get(key, type(found), 0 if isinstance(found, int) else "")
+        return self.get(key, type(size), 0 if isinstance(size, int) else "")
 
     def dims(self, key: str) -> tuple[Dim, ...] | None:
         """Return a shape, a list of numbers and names; None if the key is missing or null."""
         if self._value.get(key) is None:
             return None
-        found = self.get(key, list)
-        if not all(isinstance(dim, int | str) and not isinstance(dim, bool) for dim in found):
+        dims = self.get(key, list)
+        if not all(isinstance(dim, int | str) and not isinstance(dim, bool) for dim in dims):
             raise self.wrong("expected a list of numbers and names", key)
-        if any(isinstance(dim, int) and not -MOST <= dim <= MOST for dim in found):
+        if any(isinstance(dim, int) and not -MOST <= dim <= MOST for dim in dims):
             raise self.wrong("a number is too large", key)
-        return tuple(found)
+        return tuple(dims)
 
     def _text(self, text: str, key: str) -> None:
         try:

@@ -61,11 +61,11 @@ class SealedCopy:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700), path
 
     def _fill(self, source: int, original: str | Path) -> None:
-        done = 0
+        offset = 0
         try:
-            while piece := os.pread(source, _PIECE, done):
-                write_at(self.file, memoryview(piece), done)
-                done += len(piece)
+            while piece := os.pread(source, _PIECE, offset):
+                write_at(self.file, memoryview(piece), offset)
+                offset += len(piece)
         except OSError as error:
             if error.errno not in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
                 raise

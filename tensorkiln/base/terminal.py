@@ -31,9 +31,9 @@ def width_of(stream: TextIO) -> int:
     terminal, and 80 if it does not know."""
     if not stream.isatty():
         return 0
-    said = os.environ.get("COLUMNS", "")
-    if re.fullmatch("[0-9]{1,6}", said) and int(said):
-        return int(said)
+    columns = os.environ.get("COLUMNS", "")
+    if re.fullmatch("[0-9]{1,6}", columns) and int(columns):
+        return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):  # a stream that is not a file, or closed

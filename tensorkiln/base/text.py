@@ -7,19 +7,19 @@ from collections.abc import Container, Iterable
 _MOST_NAMES = 24
 
 
-def listed(names: Iterable[str], most: int = _MOST_NAMES) -> str:
-    """Return at most `most` distinct names, in order: `"a, b, c and 7 more"`."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+def listed(names: Iterable[str], limit: int = _MOST_NAMES) -> str:
+    """Return at most `limit` distinct names, in order: `"a, b, c and 7 more"`."""
+    distinct = list(dict.fromkeys(names))
+    tail = f" and {len(distinct) - limit} more" if len(distinct) > limit else ""
+    return ", ".join(distinct[:limit]) + tail
 
 
-def unused(name: str, taken: Container[str], first: int = 2) -> str:
+def unused(name: str, names: Container[str], first: int = 2) -> str:
     """Return `name`, or the first of `name_2`, `name_3`, ... (from `first`) that is not taken."""
-    found, number = name, first
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    return found
+    candidate, number = name, first
+    while candidate in names:
+        candidate, number = f"{name}_{number}", number + 1
+    return candidate
 
 
 def size_text(size: int) -> str:

@@ -19,7 +19,7 @@ def in_threads(work: Callable[[T], None], items: Iterable[T]) -> None:
     one thread at a time, so it may be a generator. After an exception no further item is begun; the
     first exception is raised once all threads have stopped.
     """
-    left, failed = iter(items), list[BaseException]()
+    queue, failed = iter(items), list[BaseException]()
     busy: set[int] = set()  # identifiers of threads that are working on an item
     changed = threading.Condition()
 
@@ -32,7 +32,7 @@ def in_threads(work: Callable[[T], None], items: Iterable[T]) -> None:
                 if failed:
                     return
                 try:
-                    item = next(left)
+                    item = next(queue)
                 except StopIteration:
                     return
                 except BaseException as error:

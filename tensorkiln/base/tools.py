@@ -42,7 +42,7 @@ def run_tool(
     KeyboardInterrupt if an interrupt ended it."""
     say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             env=environ,
@@ -60,8 +60,8 @@ def run_tool(
         ) from error
     except subprocess.TimeoutExpired:
         raise ToolFailure(command, f"it did not finish within {seconds} s", 1) from None
-    if done.returncode == -signal.SIGINT:
+    if process.returncode == -signal.SIGINT:
         raise KeyboardInterrupt  # the user's, who meant this process as well
-    if done.returncode != 0:
-        raise ToolFailure(command, done.stderr or done.stdout, done.returncode)
-    return done.stdout + done.stderr
+    if process.returncode != 0:
+        raise ToolFailure(command, process.stderr or process.stdout, process.returncode)
+    return process.stdout + process.stderr

@@ -34,38 +34,38 @@ def distrust(path: Path) -> str:
     """
     if not hasattr(os, "geteuid"):  # Windows: a user's files lie in the user's own folder
         return ""
-    left, at, links = [*path.absolute().parts[:0:-1]], Path(path.absolute().anchor), 0
+    parts, current, links = [*path.absolute().parts[:0:-1]], Path(path.absolute().anchor), 0
     while True:
-        info = at.lstat()
+        info = current.lstat()
         if stat.S_ISLNK(info.st_mode):
             links += 1
             if links > _MAX_LINKS:
                 return f"{str(path)!r} leads through links in a circle"
             if info.st_uid not in _trusted():
-                return _belongs(at, info)
-            target = at.parent / at.readlink()
-            left += target.parts[:0:-1]
-            at = Path(target.anchor)
+                return _belongs(current, info)
+            target = current.parent / current.readlink()
+            parts += target.parts[:0:-1]
+            current = Path(target.anchor)
             continue
-        if left and not stat.S_ISDIR(info.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(at))
-        reason = _writable_by_others(at, info, is_last=not left)
-        if reason or not left:
+        if parts and not stat.S_ISDIR(info.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(current))
+        reason = _writable_by_others(current, info, is_last=not parts)
+        if reason or not parts:
             return reason
-        part = left.pop()
-        at = at.parent if part == ".." else at / part
+        part = parts.pop()
+        current = current.parent if part == ".." else current / part
 
 
 def distrust_inside(folder: Path, names: Iterable[str]) -> str:
     """Like `distrust`, for the path `names` below a trusted `folder`; a symbolic link on the way is
     a reason too."""
-    at = os.fspath(folder)
+    path = os.fspath(folder)
     for name in names:
-        at = f"{at}/{name}"
-        info = os.lstat(at)
+        path = f"{path}/{name}"
+        info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
-            return f"{at!r} is a link"
-        reason = _writable_by_others(at, info, is_last=True)
+            return f"{path!r} is a link"
+        reason = _writable_by_others(path, info, is_last=True)
         if reason:
             return reason
     return ""
@@ -102,8 +102,8 @@ def _unmapped_root() -> tuple[int, ...]:
         stand_in = int(Path("/proc/sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):
         return ()
-    known = any(int(first) <= stand_in < int(first) + int(count) for first, _, count in ranges)
-    return () if known else (stand_in,)
+    is_mapped = any(int(first) <= stand_in < int(first) + int(count) for first, _, count in ranges)
+    return () if is_mapped else (stand_in,)
 
 
 @functools.cache
@@ -149,15 +149,15 @@ def private_temporary(prefix: str) -> tempfile.TemporaryDirectory[str]:
     `unsafe-folder` if another user could replace it, `cannot-write` if it cannot be made."""
     try:
         # What a tool leaves there that cannot be removed is no reason to fail.
-        made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
         raise cannot_write(Path(error.filename or "a temporary folder"), error) from error
-    reason = distrust(Path(made.name))
+    reason = distrust(Path(folder.name))
     if reason:
-        made.cleanup()
+        folder.cleanup()
         raise UserError(
-            f"cannot use the temporary folder {str(Path(made.name).parent)!r}: {reason}",
+            f"cannot use the temporary folder {str(Path(folder.name).parent)!r}: {reason}",
             code="unsafe-folder",
             hint="set TMPDIR to a folder of your own",
         )
-    return made
+    return folder

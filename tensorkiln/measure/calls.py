@@ -61,12 +61,12 @@ def around_calls(
     them in `entry.c`, and what launches device functions there, such as declarations; `files` are
     further C files. Raises UnsupportedError for target llvmjit, whose host code is an object.
     """
-    found = [a for a in exe.artifacts if a.name == "host/entry.c" and isinstance(a, Artifact)]
-    if not found:
+    entries = [a for a in exe.artifacts if a.name == "host/entry.c" and isinstance(a, Artifact)]
+    if not entries:
         raise UnsupportedError(
             "host code of target llvmjit is compiled already", hint="a target of kind llvm"
         )
-    (entry,) = found
+    (entry,) = entries
     functions = host_functions(exe)
     declared = prototypes(functions)
     symbols = dict.fromkeys(call.symbol for f in functions for call in f.calls)
@@ -76,15 +76,24 @@ def around_calls(
         if text.count(declared) != 1:
             raise InternalError("entry.c does not declare its kernels as it should")
         text = text.replace(declared, f"{declared}\n{head}\n")
-        at = text.index(declared) + len(declared)
-        devices = text.find(DEVICE_TABLE, at)  # behind the kernels that launch device functions
-        at = text.index("\n};\n", devices) + 4 if devices >= 0 else text.index(head, at) + len(head)
-        text = "\n".join([text[:at], *macros, text[at:]])
+        position = text.index(declared) + len(declared)
+        devices = text.find(
+            DEVICE_TABLE, position
+        )  # behind the kernels that launch device functions
+        position = (
+            text.index("\n};\n", devices) + 4
+            if devices >= 0
+            else text.index(head, position) + len(head)
+        )
+        text = "\n".join([text[:position], *macros, text[position:]])
     changed = dataclasses.replace(entry, content=text.encode())
-    kept = [changed if a is entry else a for a in exe.artifacts]
-    kept += [Artifact("host", "native", name, c.encode()) for name, c in files.items()]
+    artifacts = [changed if a is entry else a for a in exe.artifacts]
+    artifacts += [Artifact("host", "native", name, c.encode()) for name, c in files.items()]
     return dataclasses.replace(
-        exe, artifacts=ArtifactSet(tuple(kept), exe.artifacts.imports), _loaded=None, _model=None
+        exe,
+        artifacts=ArtifactSet(tuple(artifacts), exe.artifacts.imports),
+        _loaded=None,
+        _model=None,
     )
 
 
@@ -118,11 +127,11 @@ void kiln_tick(void)
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
     """The host function `name`, with its kernel calls; UserError if it is not a graph function."""
-    found = {f.info.name: f for f in exe.functions if f.info.kind == "graph"}
-    if name not in found:
-        hint = nearest(name, found) or "graph functions: " + listed(sorted(found))
+    graphs = {f.info.name: f for f in exe.functions if f.info.kind == "graph"}
+    if name not in graphs:
+        hint = nearest(name, graphs) or "graph functions: " + listed(sorted(graphs))
         raise UserError(f"no graph function is called {name!r}", code="unknown-function", hint=hint)
-    return found[name]
+    return graphs[name]
 
 
 def time_calls(
@@ -154,10 +163,10 @@ def time_calls(
         ticks = (ctypes.c_int64 * (1 + 2 * count)).in_dll(library.library.dll, _TICKS)
         run = Executor(library)[function]
         walls, spans = _runs(lambda: run(*inputs.values()), ticks, count, seconds, clock)
-    least, median = spans.min(axis=0), np.median(spans, axis=0)
+    minima, medians = spans.min(axis=0), np.median(spans, axis=0)
     calls = (
         CallTime(c.symbol, c.span, float(a), float(b))
-        for c, a, b in zip(plan.calls, least, median, strict=True)
+        for c, a, b in zip(plan.calls, minima, medians, strict=True)
     )
     return RunTime(min(walls), len(walls), tuple(calls))
 
@@ -181,6 +190,6 @@ def _runs(
         walls.append((clock() - start) * 1e6)
         if ticks[0] != 2 * count:
             raise InternalError(f"{ticks[0]} ticks of {count} calls")
-        taken = np.array(ticks[1:], np.int64).reshape(count, 2)
-        spans.append((taken[:, 1] - taken[:, 0]) / 1e3)
+        marks = np.array(ticks[1:], np.int64).reshape(count, 2)
+        spans.append((marks[:, 1] - marks[:, 0]) / 1e3)
     return walls, np.array(spans)

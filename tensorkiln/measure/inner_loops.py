@@ -88,8 +88,8 @@ def inner_loops_of(funcs: Sequence[PrimFunc], target: Target) -> list[list[Inner
     """The innermost loops of each kernel. Raises UnsupportedError for an architecture other than
     x86_64 and aarch64."""
     if target.arch not in _WORDS:
-        known = ", ".join(_WORDS)
-        raise UnsupportedError(f"inner loops of {target.arch} are not counted", hint=known)
+        archs = ", ".join(_WORDS)
+        raise UnsupportedError(f"inner loops of {target.arch} are not counted", hint=archs)
     texts = kernel_texts(funcs, target, "annotated")
     return [read_inner_loops(text, target.arch) for text in texts]
 
@@ -105,14 +105,14 @@ def read_inner_loops(text: str, arch: str) -> list[InnerLoop]:
     bodies: dict[tuple[str, str], list[str]] = {}
     label = inside = ""
     for line in text.splitlines():
-        if found := _FUNCTION.match(line):
-            function, label, inside = found[1], "", ""
-        elif found := _BLOCK.match(line):
-            label, inside = (found[1] or "").lstrip(".L"), ""
+        if match := _FUNCTION.match(line):
+            function, label, inside = match[1], "", ""
+        elif match := _BLOCK.match(line):
+            label, inside = (match[1] or "").lstrip(".L"), ""
         if (head := _HEADER.search(line)) and head[2]:
             inside, depths[function, label] = label, int(head[3])
-        elif found := _INSIDE.search(line):
-            inside = found[1]
+        elif match := _INSIDE.search(line):
+            inside = match[1]
         code = re.split(r"\s#|//", line)[0].strip() if line.startswith("\t") else ""
         if inside and code and not code.startswith("."):
             bodies.setdefault((function, inside), []).append(line.strip())

@@ -38,8 +38,8 @@ def numpy_type(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 def in_bytes(array: Array) -> Array:
@@ -59,15 +59,15 @@ def typed(array: Array, tensor: ParamInfo) -> Array:
 def shape_of(tensor: ParamInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
     """The tensor's shape, symbolic dimensions from `dims`. UserError (code `unknown-dim`) that
     names a dimension without a size."""
-    wanted = tensor.shape or ()
-    missing = [dim for dim in wanted if isinstance(dim, str) and dim not in dims]
+    shape = tensor.shape or ()
+    missing = [dim for dim in shape if isinstance(dim, str) and dim not in dims]
     if missing:
         raise UserError(
             f"input {tensor.name!r} has the symbolic dimension {missing[0]!r}",
             code="unknown-dim",
             hint=f"--dim {missing[0]}=1",
         )
-    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in wanted)
+    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in shape)
 
 
 def random_array(tensor: ParamInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
@@ -98,15 +98,15 @@ def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) ->
 def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
     """Raise UserError, before anything is allocated, if the inputs are larger than this machine's
     memory: the system might overcommit it, and kill the process later."""
-    wanted = {
+    sizes = {
         tensor.name: math.prod(shape_of(tensor, dims)) * numpy_type(tensor.dtype).itemsize
         for tensor in function.inputs
     }
     memory = memory_bytes()
-    if memory and sum(wanted.values()) > memory:
-        name = max(wanted, key=lambda name: wanted[name])
+    if memory and sum(sizes.values()) > memory:
+        name = max(sizes, key=lambda name: sizes[name])
         raise UserError(
-            f"input {name!r} takes {size_text(wanted[name])}, and this machine has "
+            f"input {name!r} takes {size_text(sizes[name])}, and this machine has "
             f"{size_text(memory)} of memory",
             code="out-of-memory",
             hint="--dim with smaller sizes",

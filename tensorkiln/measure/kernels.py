@@ -60,9 +60,9 @@ class KernelTime:
 def size_of(e: Expr, sizes: Sizes, loops: Mapping[Var, int] = MappingProxyType({})) -> int | None:
     """The value of `e` with symbolic dimensions from `sizes`, 1 for those not listed, and variables
     of loops from `loops`; None if it depends on other values."""
-    known = int_value(e)
-    if known is not None:
-        return known
+    number = int_value(e)
+    if number is not None:
+        return number
     by: dict[Var, Expr] = {v: IntImm(loops.get(v, sizes.get(v.name, 1))) for v in free_vars(e)}
     return int_value(simplify(substitute(e, by)))
 
@@ -83,16 +83,16 @@ def _flops(s: Stmt | None, sizes: Sizes, loops: Mapping[Var, int]) -> float:
                 return count * _flops(body, sizes, loops)
             first, rounds = size_of(lo, sizes, loops) or 0, min(count, _ROUNDS)
             values = (first + (2 * k + 1) * count // (2 * rounds) for k in range(rounds))
-            found = sum(_flops(body, sizes, {**loops, var: v}) for v in values)
-            return found * count / rounds if rounds else 0.0
+            total = sum(_flops(body, sizes, {**loops, var: v}) for v in values)
+            return total * count / rounds if rounds else 0.0
         case Seq(stmts):
             return sum(_flops(x, sizes, loops) for x in stmts)
         case Store(value=value):
             return _operations(value)
         case Let(_, value, body):
             return _operations(value) + _flops(body, sizes, loops)
-        case If(_, then, orelse):
-            return _flops(then, sizes, loops) + _flops(orelse, sizes, loops)
+        case If(_, then_body, orelse):
+            return _flops(then_body, sizes, loops) + _flops(orelse, sizes, loops)
         case Alloc(body=body) | Block(body=body):
             return _flops(body, sizes, loops)
     return 0.0
@@ -110,9 +110,9 @@ def _operations(value: Expr) -> float:
             total += x.dtype.lanes * DOTS[x.name][1][1] * 2  # integer dot products count as well
         elif isinstance(x, Intrin) and x.name in TILE_DOTS:
             # Each element of the right factor is multiplied in every row of the left one.
-            left, right = x.args[1], x.args[2]
-            assert isinstance(left, Load)
-            total += right.dtype.lanes * matrix_of(left.buffer)[0] * 2
+            lhs, rhs = x.args[1], x.args[2]
+            assert isinstance(lhs, Load)
+            total += rhs.dtype.lanes * matrix_of(lhs.buffer)[0] * 2
         elif isinstance(x, Binary | Unary | Intrin) and x.dtype.is_float:
             fma = isinstance(x, Intrin) and x.name == "fma"
             total += x.dtype.lanes * (2 if fma else 1)
@@ -142,7 +142,7 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
         scalars = [sizes.get(v.name, 1) for v in symbols(f)]
         tensors = [(v.tensor.dtype, v.tensor.physical_shape) for v in values]
     rng = np.random.default_rng(0)
-    made: list[Array | int] = []
+    arrays: list[Array | int] = []
     for dtype, dims in tensors:
         shape = [size_of(d, sizes) for d in dims]
         if any(n is None or n < 0 for n in shape):
@@ -152,14 +152,15 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
             raise MemoryError(f"no memory for an array of shape {tuple(shape)}")
         array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
         array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]
-        made.append(array)
-    return made + scalars
+        arrays.append(array)
+    return arrays + scalars
 
 
-def _call(kernel: Callable[..., object], given: Sequence[Array | int]) -> Callable[[], object]:
+def _call(kernel: Callable[..., object], operands: Sequence[Array | int]) -> Callable[[], object]:
     """A call of the kernel on the operands, which the caller keeps alive."""
     values = [
-        ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_void_p(x.ctypes.data) for x in given
+        ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_void_p(x.ctypes.data)
+        for x in operands
     ]
     return partial(kernel, *values)
 
@@ -195,13 +196,13 @@ def time_kernels(
         lib.set_num_threads(threads)
         for k in exe.kernels:
             f = mod[k.symbol]
-            given = operands(f, sizes) if k.symbol in names else None
+            values = operands(f, sizes) if k.symbol in names else None
             micros, moved = math.nan, 0.0
             # C sources of externals are compiled with hidden visibility: no symbol to look up.
             kernel = getattr(lib.library.dll, k.symbol, None)
-            if given is not None and kernel is not None:
-                micros = least_time(_call(kernel, given), seconds) * 1e6
-                moved = float(sum(a.nbytes for a in given if not isinstance(a, int)))
+            if values is not None and kernel is not None:
+                micros = least_time(_call(kernel, values), seconds) * 1e6
+                moved = float(sum(a.nbytes for a in values if not isinstance(a, int)))
             work = flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0
             rows.append(KernelTime(k.symbol, k.kernel_class, counts[k.symbol], micros, work, moved))
     return sorted(rows, key=lambda r: -np.nan_to_num(r.total))

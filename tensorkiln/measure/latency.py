@@ -56,15 +56,15 @@ def measure(
         raise UserError(
             f"measure: reps={reps}, warmup={warmup}: expected at least 1 and 0", code="bad-count"
         )
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     end = clock() + seconds * len(candidates)
-    while candidates and (clock() < end or min(map(len, taken.values())) < reps):
+    while candidates and (clock() < end or min(map(len, times.values())) < reps):
         for name, call in candidates.items():
             sleep(_PAUSE)
             for _ in range(warmup):
                 call()
-            taken[name] += _turn(call, clock)
-    return {name: Latency.of(t) for name, t in taken.items()}
+            times[name] += _turn(call, clock)
+    return {name: Latency.of(t) for name, t in times.items()}
 
 
 def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
@@ -129,12 +129,12 @@ def _rate(
         start = clock()
         stop.wait(seconds)
         end = clock()
-        done = sum(counts)
+        call_count = sum(counts)
     except threading.BrokenBarrierError:
-        done = 0
+        call_count = 0
     stop.set()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return done / (end - start)
+    return call_count / (end - start)

@@ -73,26 +73,26 @@ def trace(
     name = executable.entry if function is None else function
     require(name, str, "function")
     plans = {f.info.name: f for f in host_functions(executable)}
-    known = {f.name: f for f in executable._infos()}
-    if name not in known:
-        hint = nearest(name, known) or "functions: " + listed(known)
+    infos = {f.name: f for f in executable._infos()}
+    if name not in infos:
+        hint = nearest(name, infos) or "functions: " + listed(infos)
         raise UserError(f"no function is called {name!r}", code="unknown-function", hint=hint)
-    seen = list[tuple[int, str, str, int]]()
+    events = list[tuple[int, str, str, int]]()
 
-    def report(what: int, first: bytes, second: bytes, number: int) -> None:
-        seen.append((what, first.decode(), second.decode(), number))
+    def report(kind: int, first: bytes, second: bytes, number: int) -> None:
+        events.append((kind, first.decode(), second.decode(), number))
 
     callback = _FUNCTION(report)
     module = _reporting(executable).jit()
     try:
         hook = ctypes.c_void_p.in_dll(module.library.dll, _HOOK)
         hook.value = ctypes.cast(callback, ctypes.c_void_p).value
-        _call(module, name, known[name].kind, arguments, devices)
+        _call(module, name, infos[name].kind, arguments, devices)
         hook.value = None
         numbers = {d.number: d.target_key for d in module.library.devices}
     finally:
         module.close()
-    return tuple(_rows(executable, plans, numbers, seen))
+    return tuple(_rows(executable, plans, numbers, events))
 
 
 def _call(module: Module, name: str, kind: str, arguments: Sequence[Any], devices: Devices) -> None:
@@ -117,12 +117,14 @@ void {_HEADER}(int what, const char *first, const char *second, int64_t number)
         {_HOOK}(what, first, second, number);
 }}
 """
-    made = around_calls(exe, before, "(void)0", head, {_SOURCE: source})
+    instrumented = around_calls(exe, before, "(void)0", head, {_SOURCE: source})
     plan = LinkPlan.of(exe.artifacts)
     exports = dataclasses.replace(plan, exports=(*plan.exports, _HOOK)).to_bytes()
-    artifacts = [_changed(a, exports) if isinstance(a, Artifact) else a for a in made.artifacts]
+    artifacts = [
+        _changed(a, exports) if isinstance(a, Artifact) else a for a in instrumented.artifacts
+    ]
     return dataclasses.replace(
-        made, artifacts=ArtifactSet(tuple(artifacts), made.artifacts.imports)
+        instrumented, artifacts=ArtifactSet(tuple(artifacts), instrumented.artifacts.imports)
     )
 
 
@@ -146,7 +148,7 @@ def _rows(
     exe: Executable,
     plans: Mapping[str, HostFunction],
     numbers: Mapping[int, str],
-    seen: Sequence[tuple[int, str, str, int]],
+    events: Sequence[tuple[int, str, str, int]],
 ) -> list[KernelRun]:
     host = HOST if devices_of(exe.target) else "cpu"
     classes = {k.symbol: k.kernel_class for k in exe.kernels}
@@ -156,23 +158,23 @@ def _rows(
         if a.loader == "native"
     }
     copies = {f.name for f in exe.module.copies}
-    done, found = Counter[str](), list[KernelRun]()
-    for what, first, second, number in seen:
-        if what == _CALL:
+    positions, runs = Counter[str](), list[KernelRun]()
+    for kind, first, second, number in events:
+        if kind == _CALL:
             name = first.removeprefix("run_")
             calls = plans[name].calls
-            call = calls[done[name] % len(calls)]
-            done[name] += 1
+            call = calls[positions[name] % len(calls)]
+            positions[name] += 1
             if call.symbol != second:
                 raise InternalError(f"{name} ran {second}, its plan says {call.symbol}")
             if second in copies:
                 continue
             device = homes.get(second, host)
-            found.append(KernelRun(name, second, classes.get(second, ""), device, call.span))
-        elif found:
-            device = numbers[number] if what == _LAUNCH else second or host
-            found[-1] = dataclasses.replace(found[-1], device=device)
-    return found
+            runs.append(KernelRun(name, second, classes.get(second, ""), device, call.span))
+        elif runs:
+            device = numbers[number] if kind == _LAUNCH else second or host
+            runs[-1] = dataclasses.replace(runs[-1], device=device)
+    return runs
 
 
 __all__ = ["KernelRun", "trace"]

@@ -28,7 +28,7 @@ def trace_of(executable: Executable, times: Sequence[KernelTime]) -> dict[str, o
     for thread, f in enumerate(graphs):
         named = {"name": "thread_name", "ph": "M", "pid": 0, "tid": thread}
         events.append({**named, "args": {"name": f.info.name}})
-        at = 0.0
+        start = 0.0
         for call in f.calls:
             time = by_name.get(call.symbol)
             if time is None or math.isnan(time.micros):
@@ -41,12 +41,12 @@ def trace_of(executable: Executable, times: Sequence[KernelTime]) -> dict[str, o
                     "ph": "X",
                     "pid": 0,
                     "tid": thread,
-                    "ts": round(at, 3),
+                    "ts": round(start, 3),
                     "dur": round(time.micros, 3),
                     "args": _about(time, nodes.get(call.symbol, ())),
                 }
             )
-            at += time.micros
+            start += time.micros
     about = {
         "model": executable.name,
         "target": str(executable.target),

@@ -44,18 +44,18 @@ def text_diff(old: Sequence[str], new: Sequence[str], context: int = 2) -> list[
     The common prefix and suffix are cut off first. If the rest is too long to compare line by line,
     all of it is shown as removed and added.
     """
-    same = zip(old, new, strict=False)
-    head = sum(1 for _ in takewhile(lambda p: p[0] == p[1], same))
-    rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
-    tail = sum(1 for _ in takewhile(lambda p: p[0] == p[1], rest))
+    line_pairs = zip(old, new, strict=False)
+    head = sum(1 for _ in takewhile(lambda p: p[0] == p[1], line_pairs))
+    line_pairs_reversed = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
+    tail = sum(1 for _ in takewhile(lambda p: p[0] == p[1], line_pairs_reversed))
     if head + tail == len(old) == len(new):
         return []
     start = max(0, head - context)
     stop = max(0, tail - context)
     a, b = old[start : len(old) - stop], new[start : len(new) - stop]
     if len(a) * len(b) > _MOST_WORK:
-        kept = head - start, tail - stop
-        return [_hunk(start, len(a), start, len(b)), *_replaced(a, b, *kept)]
+        context_lines = head - start, tail - stop
+        return [_hunk(start, len(a), start, len(b)), *_replaced(a, b, *context_lines)]
     return list(_hunks(a, b, start, context))
 
 

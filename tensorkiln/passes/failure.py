@@ -27,34 +27,34 @@ _MOST_WEIGHTS = 256 << 20
 def pass_failed(p: Pass, step: Step, error: Exception, folder: Path | None) -> TensorkilnError:
     """The error for a pass that raised: an InternalError for a pass of this package, a UserError
     for a pass of the caller."""
-    said = error.message if isinstance(error, TensorkilnError) else str(error)
+    message = error.message if isinstance(error, TensorkilnError) else str(error)
     kind = "" if isinstance(error, TensorkilnError) else f"{type(error).__name__}: "
-    return _failure(p, step, f"raised {kind}{said}", "pass-failed", folder, error)
+    return _failure(p, step, f"raised {kind}{message}", "pass-failed", folder, error)
 
 
 def pass_broke(p: Pass, step: Step, error: InternalError, folder: Path | None) -> TensorkilnError:
     """The error for a pass that returned a malformed module; its class is as in `pass_failed`."""
-    at = f"{error.where}: " if error.where else ""
-    said = f"broke the module: {at}{error.message}"
-    return _failure(p, step, said, "malformed-ir", folder, error)
+    place = f"{error.where}: " if error.where else ""
+    message = f"broke the module: {place}{error.message}"
+    return _failure(p, step, message, "malformed-ir", folder, error)
 
 
 def _code(error: Exception, otherwise: str) -> str:
-    known = isinstance(error, InternalError) and error.code != InternalError.code
-    return error.code if known and isinstance(error, InternalError) else otherwise
+    has_code = isinstance(error, InternalError) and error.code != InternalError.code
+    return error.code if has_code and isinstance(error, InternalError) else otherwise
 
 
 def _failure(
-    p: Pass, step: Step, said: str, code: str, folder: Path | None, error: Exception
+    p: Pass, step: Step, message: str, code: str, folder: Path | None, error: Exception
 ) -> TensorkilnError:
     """The error with two hints: that of the original error, then where the reproducer is."""
     kind = InternalError if is_ours(p) else UserError
-    own = error.hint if isinstance(error, TensorkilnError) else ""
+    hint = error.hint if isinstance(error, TensorkilnError) else ""
     return kind(
-        f"pass {step.number} {step.name!r} {said}",
+        f"pass {step.number} {step.name!r} {message}",
         code=_code(error, code),
         where=f"{step.pipeline}_pipeline" if step.pipeline in ("relax", "tir") else step.pipeline,
-        hint="\n        ".join(filter(None, (own, _saved(p, step, folder)))),
+        hint="\n        ".join(filter(None, (hint, _saved(p, step, folder)))),
     )
 
 
@@ -76,9 +76,9 @@ def _saved(p: Pass, step: Step, folder: Path | None) -> str:
             script = write_reproducer(place, p, step)
         else:
             place = folder / f"failure-{step.number:02d}-{step.name}"
-            with tempfile.TemporaryDirectory(prefix="kiln-failure-") as made:
-                script = place / write_reproducer(Path(made), p, step).name
-                write_files(place, {file.name: file for file in Path(made).iterdir()})
+            with tempfile.TemporaryDirectory(prefix="kiln-failure-") as temporary:
+                script = place / write_reproducer(Path(temporary), p, step).name
+                write_files(place, {file.name: file for file in Path(temporary).iterdir()})
     except (OSError, UserError) as error:
         return f"the module before it could not be written: {error}"
     return f"the module before it: {place / 'before.py'}; python {script} runs the pass on it"
@@ -88,7 +88,7 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
     """Write `before.py`, `constants.npz` and a script that runs the pass; return its path."""
     (folder / "before.py").write_text(print_module(step.before), encoding="utf-8")
     whole = _write_constants(folder / "constants.npz", step.before)
-    imports, made = pass_source(p)
+    imports, constructor = pass_source(p)
     lines = [
         '"""Runs one pass on the module that it failed on."""',
         "from pathlib import Path",
@@ -105,7 +105,7 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
         "    shape = [int(n) for n in shape.split('x') if n]",
         "    constants[name] = data.view(np.dtype(dtype)).reshape(shape)",
         "mod = from_source((here / 'before.py').read_text(), constants)",
-        *([f"p = {made}"] if made else _to_fill_in(p)),
+        *([f"p = {constructor}"] if constructor else _to_fill_in(p)),
         "verify(p(mod))",
     ]
     if not whole:
@@ -152,9 +152,9 @@ def pass_source(p: Pass) -> tuple[list[str], str]:
             options = [f for f in fields(p) if f.repr]
             values = [getattr(p, f.name) for f in options]
             if all(isinstance(v, Target | str | int) or v == () for v in values):
-                given = [f"{f.name}={v!r}" for f, v in zip(options, values, strict=True)]
+                arguments = [f"{f.name}={v!r}" for f, v in zip(options, values, strict=True)]
                 return ["from tensorkiln.target import Target", *imports], (
-                    f"{name}({', '.join(given)})"
+                    f"{name}({', '.join(arguments)})"
                 )
     return [], ""
 

@@ -46,18 +46,21 @@ class OfDevice:
     def __call__(self, mod: IRModule) -> IRModule:
         """The module with what the pass makes of the device's functions in their place."""
         named = {new: old for old, new in self.externals.items()}
-        own = {f.name: f for f in mod.functions if self._is_own(f, named)}
-        alone = {name: _alone(f, named) for name, f in own.items()}
+        device_functions = {f.name: f for f in mod.functions if self._is_own(f, named)}
+        alone = {name: _alone(f, named) for name, f in device_functions.items()}
         before = mod.with_functions(tuple(alone.values()))
         after: object = self.step(before)
         if not isinstance(after, IRModule):
             return cast(IRModule, after)  # the runner refuses it
         if after is before:
             return mod
-        made = {f.name: self._back(f, own.get(f.name), alone.get(f.name)) for f in after.functions}
-        self._require_names(mod, own, made)
-        functions = [made.pop(f.name, f) for f in mod.functions]
-        return mod.with_functions((*functions, *made.values()))
+        new_functions = {
+            f.name: self._back(f, device_functions.get(f.name), alone.get(f.name))
+            for f in after.functions
+        }
+        self._require_names(mod, device_functions, new_functions)
+        functions = [new_functions.pop(f.name, f) for f in mod.functions]
+        return mod.with_functions((*functions, *new_functions.values()))
 
     def _is_own(self, f: AnyFunction, named: Mapping[str, str]) -> bool:
         if isinstance(f, Function):
@@ -73,27 +76,34 @@ class OfDevice:
         """A function of the device as it is in the whole module."""
         if was is not None and f is before:
             return was
-        given = {k: was.attrs[k] for k in _OF_PART if k in was.attrs} if was is not None else {}
-        attrs = {**f.attrs, "target": self.key, **given}
+        part_attrs = (
+            {k: was.attrs[k] for k in _OF_PART if k in was.attrs} if was is not None else {}
+        )
+        attrs = {**f.attrs, "target": self.key, **part_attrs}
         if isinstance(f, Function) and f.external:
             attrs = {**f.attrs, "external": self.externals.get(f.external, f.external)}
         return replace(f, attrs=Attrs.of(**attrs))
 
     def _require_names(
-        self, mod: IRModule, own: Mapping[str, AnyFunction], made: Mapping[str, AnyFunction]
+        self,
+        mod: IRModule,
+        device_functions: Mapping[str, AnyFunction],
+        new_functions: Mapping[str, AnyFunction],
     ) -> None:
-        taken = next((name for name in made if name in mod and name not in own), None)
-        if taken is not None:
+        clash = next(
+            (name for name in new_functions if name in mod and name not in device_functions), None
+        )
+        if clash is not None:
             raise UserError(
-                f"it adds {taken!r}, a name that a function outside of device {self.key!r} has",
+                f"it adds {clash!r}, a name that a function outside of device {self.key!r} has",
                 code="bad-pass",
                 where=self.__name__,
-                hint=f"such as '{taken}_{self.key}'",
+                hint=f"such as '{clash}_{self.key}'",
             )
-        lost = next((name for name in own if name not in made), None)
-        if lost is not None:
+        absentee = next((name for name in device_functions if name not in new_functions), None)
+        if absentee is not None:
             raise UserError(
-                f"it removes {lost!r}, which functions outside of device {self.key!r} call",
+                f"it removes {absentee!r}, which functions outside of device {self.key!r} call",
                 code="bad-pass",
                 where=self.__name__,
                 hint="return it, changed or not",
@@ -128,9 +138,13 @@ class OfOthers:
         after = self.step(before)
         if after is before:
             return mod
-        made = dict(after.items())
-        kept = [made.pop(f.name, f) for f in mod.functions if f.name in hidden or f.name in made]
-        whole = mod.with_functions((*kept, *made.values()))
+        new_functions = dict(after.items())
+        members = [
+            new_functions.pop(f.name, f)
+            for f in mod.functions
+            if f.name in hidden or f.name in new_functions
+        ]
+        whole = mod.with_functions((*members, *new_functions.values()))
         return replace(whole, kernel_keys={**whole.kernel_keys, **after.kernel_keys})
 
     def _is_hidden(self, f: AnyFunction) -> bool:

@@ -69,12 +69,12 @@ class PassRunner:
             )
         if self.instruments:
             new = new.with_programs()
-        done = replace(step, after=new, seconds=seconds)
+        step_after = replace(step, after=new, seconds=seconds)
         try:
             for i in self.instruments:
                 with plugin(f"instrument {type(i).__name__}: after({step.name!r})"):
-                    i.after(done)
-            if done.changed:
+                    i.after(step_after)
+            if step_after.changed:
                 verify(new, self.verified)
         except InternalError as error:
             raise pass_broke(p, step, error, self.failures) from error
@@ -100,9 +100,9 @@ def make_runner(
             )
         if isinstance(instrument, PrintAfter):
             instrument.check([pass_name(p) for p in passes])
-    asked: list[Instrument] = list(instruments)
+    all_instruments: list[Instrument] = list(instruments)
     if config.debug:
-        asked.append(DebugLadder(config.debug))
+        all_instruments.append(DebugLadder(config.debug))
     if config.dump is not None:
-        asked.append(Dump(config.dump))
-    return PassRunner(tuple(asked), config.dump)
+        all_instruments.append(Dump(config.dump))
+    return PassRunner(tuple(all_instruments), config.dump)

@@ -63,11 +63,11 @@ def explain(
     with 0, kernels are not timed. Raises what `compile` raises.
     """
     mod = import_model(model, example_inputs=example_inputs, freeze=freeze)
-    asked = Target("native") if target is None else Target(target)
-    shown = mod.name if name is None else name
-    require(shown, str, "name")
+    full_target = Target("native") if target is None else Target(target)
+    heading = mod.name if name is None else name
+    require(heading, str, "name")
     story, executable = record(
-        mod, shown, asked, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
+        mod, heading, full_target, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
     )
     return Report(story, executable)
 

@@ -101,8 +101,8 @@ def explain_dims(model: Any, *, freeze: Mapping[str, int] | None = None) -> Dims
 def _texts(f: Function, conditions: Iterable[SizeCondition]) -> Iterator[str]:
     names = _names(f)
     for condition in conditions:
-        shown = {v: names.get(v, v.name) for v in free_vars(condition.holds)}
-        yield condition_text(condition, shown)
+        labels = {v: names.get(v, v.name) for v in free_vars(condition.holds)}
+        yield condition_text(condition, labels)
 
 
 def _names(f: Function) -> dict[Var, str]:
@@ -112,34 +112,34 @@ def _names(f: Function) -> dict[Var, str]:
 def _shape_of(t: Type, names: Mapping[Var, str]) -> tuple[str, ...]:
     if not isinstance(t, TensorType):
         return ("?",)
-    own = {v: Var(names.get(v, v.name), v.dtype) for v in symbols(t)}
-    return tuple(print_expr(substitute(d, own)) for d in t.shape)
+    label_vars = {v: Var(names.get(v, v.name), v.dtype) for v in symbols(t)}
+    return tuple(print_expr(substitute(d, label_vars)) for d in t.shape)
 
 
 def _origins(f: Function) -> Iterator[DimOrigin]:
-    names, seen = _names(f), set[Var]()
-    given = f.attrs.get("input_names", ())
+    names, listed_dims = _names(f), set[Var]()
+    input_names = f.attrs.get("input_names", ())
     for k, p in enumerate(f.params):
         if isinstance(p.type, TensorType):
-            label = given[k] if len(given) == len(f.params) else p.name
+            label = input_names[k] if len(input_names) == len(f.params) else p.name
             for axis, d in enumerate(p.type.shape):
-                if isinstance(d, Var) and d not in seen:
-                    seen.add(d)
+                if isinstance(d, Var) and d not in listed_dims:
+                    listed_dims.add(d)
                     yield DimOrigin(f.name, names.get(d, d.name), label, axis, "", "")
-        seen |= set(symbols(p.type))
-    made = {b.var: b for b in f.bindings}
+        listed_dims |= set(symbols(p.type))
+    bindings = {b.var: b for b in f.bindings}
     for b in f.bindings:
         for v in symbols(b.var.type):
-            if v not in seen:
-                seen.add(v)
-                node, operator = _made_by(b, made)
+            if v not in listed_dims:
+                listed_dims.add(v)
+                node, operator = _made_by(b, bindings)
                 yield DimOrigin(f.name, names.get(v, v.name), "", -1, node, operator)
 
 
-def _made_by(b: Binding, made: Mapping[RVar, Binding]) -> tuple[str, str]:
+def _made_by(b: Binding, bindings: Mapping[RVar, Binding]) -> tuple[str, str]:
     """The node and operator of a binding; of a value that is only given a type, of that value."""
-    if isinstance(b.value, MatchCast) and b.value.value in made:
-        return _made_by(made[b.value.value], made)  # type: ignore[index]
+    if isinstance(b.value, MatchCast) and b.value.value in bindings:
+        return _made_by(bindings[b.value.value], bindings)  # type: ignore[index]
     if isinstance(b.value, Call):
         operator = b.value.op or type(b.value).__name__
         return b.value.span or b.var.name, operator
@@ -151,11 +151,11 @@ def _ends(f: Function) -> Iterator[DimEnd]:
     for b in f.bindings:
         if not isinstance(b.value, Call) or not isinstance(b.var.type, TensorType):
             continue
-        left = set(symbols(b.var.type))
-        had = dict.fromkeys(v for a in b.value.args for v in _symbols(a))
+        result_dims = set(symbols(b.var.type))
+        operand_dims = dict.fromkeys(v for a in b.value.args for v in _symbols(a))
         node, operator = _made_by(b, {})
-        for v in had:
-            if v not in left:
+        for v in operand_dims:
+            if v not in result_dims:
                 shape = _shape_of(b.var.type, names)
                 yield DimEnd(f.name, names.get(v, v.name), node, operator, shape)
 

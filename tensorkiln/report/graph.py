@@ -79,7 +79,7 @@ class _Drawing:
         self.kernels = kernels
         self.nodes: list[PictureNode] = []
         self.edges: list[Edge] = []
-        self.made: dict[RVar, int] = {}
+        self.number_of: dict[RVar, int] = {}
 
     def function(self, f: Function, span: str) -> None:
         """Add the parameters, body and results of a function. `span`: the function's name, or the
@@ -97,9 +97,9 @@ class _Drawing:
             match b.value:
                 case Call() as call:
                     self._add(b.var, self._call_node(b, call), [*call.args, call.callee])
-                case If(cond, then, orelse):
-                    self._body((*then.bindings, *orelse.bindings))
-                    reads = [cond, then.result, orelse.result]
+                case If(cond, then_body, orelse):
+                    self._body((*then_body.bindings, *orelse.bindings))
+                    reads = [cond, then_body.result, orelse.result]
                     self._add(
                         b.var, PictureNode("op", "if", type_text(b.var.type), b.var.name), reads
                     )
@@ -129,13 +129,17 @@ class _Drawing:
     def _add(self, var: RVar, node: PictureNode, reads: Sequence[object] = ()) -> None:
         number = len(self.nodes)
         self.nodes.append(node)
-        self.edges += [(self.made[v], number) for v in _variables(reads) if v in self.made]
-        self.made[var] = number
+        self.edges += [
+            (self.number_of[v], number) for v in _variables(reads) if v in self.number_of
+        ]
+        self.number_of[var] = number
 
     def _result(self, value: Value, node: PictureNode) -> None:
         self.nodes.append(node)
         number = len(self.nodes) - 1
-        self.edges += [(self.made[v], number) for v in _variables([value]) if v in self.made]
+        self.edges += [
+            (self.number_of[v], number) for v in _variables([value]) if v in self.number_of
+        ]
 
 
 def unnamed(var: RVar) -> str:
@@ -145,13 +149,13 @@ def unnamed(var: RVar) -> str:
 
 def _variables(values: Sequence[object]) -> list[RVar]:
     """The variables among values, including those in tuples, each once, in order."""
-    found: dict[RVar, None] = {}
+    variables: dict[RVar, None] = {}
     for v in values:
         if isinstance(v, RVar):
-            found[v] = None
+            variables[v] = None
         elif isinstance(v, Tuple):
-            found |= dict.fromkeys(_variables(v.fields))
-    return list(found)
+            variables |= dict.fromkeys(_variables(v.fields))
+    return list(variables)
 
 
 def kernels_of_spans(
@@ -173,11 +177,11 @@ def kernels_of_spans(
                 if b.value.callee.name in kernels:
                     kernel[b.var] = b.value.callee.name
                 callee = mod.get(b.value.callee.name)
-                own = spans.setdefault(b.var, [])
+                nodes = spans.setdefault(b.var, [])
                 if b.value.span:
-                    own.append(b.value.span)
+                    nodes.append(b.value.span)
                 if isinstance(callee, Function) and callee.is_primitive:
-                    own += [
+                    nodes += [
                         c.value.span or unnamed(c.var)
                         for c in callee.bindings
                         if isinstance(c.value, Call)

@@ -66,11 +66,11 @@ def place(
     _order(cells, layers)
     _positions(cells, layers, gap)
     depth_of = {cell: depth for depth, cells_of in enumerate(layers) for cell in cells_of}
-    left = min((c.x - c.width / 2 for c in cells), default=0.0) - gap
-    right = max((c.x + c.width / 2 for c in cells), default=0.0) + gap
-    at = [(round(c.x - left, 1), (depth_of[i] + 0.5) * row) for i, c in enumerate(cells)]
-    ways = {edge: tuple(at[cell] for cell in chain) for edge, chain in chains.items()}
-    return PlacedGraph(tuple(at[:count]), ways, round(right - left, 1), len(layers) * row)
+    low = min((c.x - c.width / 2 for c in cells), default=0.0) - gap
+    high = max((c.x + c.width / 2 for c in cells), default=0.0) + gap
+    positions = [(round(c.x - low, 1), (depth_of[i] + 0.5) * row) for i, c in enumerate(cells)]
+    ways = {edge: tuple(positions[cell] for cell in chain) for edge, chain in chains.items()}
+    return PlacedGraph(tuple(positions[:count]), ways, round(high - low, 1), len(layers) * row)
 
 
 def cell_count(count: int, edges: Sequence[Edge]) -> int:
@@ -149,7 +149,7 @@ def _pack(cells: list[_Cell], cells_of: list[int], gap: float) -> None:
             before, many = blocks.pop()
             total, count = total + before, count + many
         blocks.append((total, count))
-    at = iter(zip(cells_of, places, strict=True))
+    cell_places = iter(zip(cells_of, places, strict=True))
     for total, count in blocks:
-        for cell, place in islice(at, count):
+        for cell, place in islice(cell_places, count):
             cells[cell].x = place + total / count

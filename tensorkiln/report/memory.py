@@ -79,7 +79,7 @@ def _merged(blocks: list[MemoryBlock]) -> list[MemoryBlock]:
     """The blocks, joined where a value overwrites another that dies at the same call."""
     out: list[MemoryBlock] = []
     for b in sorted(blocks, key=lambda b: (b.start, b.offset)):
-        same = next(
+        index = next(
             (
                 i
                 for i, o in enumerate(out)
@@ -87,10 +87,10 @@ def _merged(blocks: list[MemoryBlock]) -> list[MemoryBlock]:
             ),
             None,
         )
-        if same is None:
+        if index is None:
             out.append(b)
         else:
-            o = out[same]
+            o = out[index]
             values, kernels = o.values + b.values, o.kernels + b.kernels
-            out[same] = MemoryBlock(values, kernels, o.offset, o.size, o.start, b.end)
+            out[index] = MemoryBlock(values, kernels, o.offset, o.size, o.start, b.end)
     return out

@@ -118,8 +118,8 @@ def _facts(story: Story) -> str:
     cells = "".join(f"<div><b>{escape(a)}</b><span>{escape(b)}</span></div>" for a, b in rows)
     sizes = ", ".join(f"{n} = {v}" for n, v in story.sizes.items())
     notes = [*story.notes, *([f"Symbolic dimensions are taken as {sizes}."] if sizes else [])]
-    told = "".join(f'<p class="note">{escape(n)}</p>' for n in notes)
-    return f'<div class="facts">{cells}</div>{told}'
+    paragraphs = "".join(f'<p class="note">{escape(n)}</p>' for n in notes)
+    return f'<div class="facts">{cells}</div>{paragraphs}'
 
 
 _TOOLS = (
@@ -249,8 +249,8 @@ def _number(text: str, value: float) -> list[object]:
     return [text, None if math.isnan(value) else value]
 
 
-def _barred(text: str, value: float, most: float) -> list[object]:
-    share = 0.0 if math.isnan(value) or not most else round(value / most, 4)
+def _barred(text: str, value: float, maximum: float) -> list[object]:
+    share = 0.0 if math.isnan(value) or not maximum else round(value / maximum, 4)
     return [*_number(text, value), share]
 
 
@@ -263,7 +263,7 @@ def _most(values: Iterator[float]) -> float:
 
 
 def _passes_table(passes: Sequence[PassRow]) -> _Table:
-    most = _most(p.seconds for p in passes)
+    maximum = _most(p.seconds for p in passes)
     columns = [
         ("#", "number"),
         ("pass", "text"),
@@ -278,7 +278,7 @@ def _passes_table(passes: Sequence[PassRow]) -> _Table:
             _count(p.number),
             p.name,
             p.pipeline,
-            _barred(time_text(p.seconds), p.seconds, most),
+            _barred(time_text(p.seconds), p.seconds, maximum),
             _count(p.functions),
             _count(p.lines) if p.changed else ["", None],
             _change(p),
@@ -295,13 +295,13 @@ def _passes_table(passes: Sequence[PassRow]) -> _Table:
 def _change(p: PassRow) -> list[object]:
     if not p.changed:
         return ["unchanged", None]
-    added = sum(x.startswith("+") and not x.startswith("+++") for x in p.diff)
-    gone = sum(x.startswith("-") and not x.startswith("---") for x in p.diff)
-    return [f"+{added:,} −{gone:,} lines", added + gone]
+    additions = sum(x.startswith("+") and not x.startswith("+++") for x in p.diff)
+    removals = sum(x.startswith("-") and not x.startswith("---") for x in p.diff)
+    return [f"+{additions:,} −{removals:,} lines", additions + removals]
 
 
 def _kernels_table(kernels: Sequence[KernelRow]) -> _Table:
-    most = _most(k.total for k in kernels)
+    maximum = _most(k.total for k in kernels)
     columns = [
         ("kernel", "kernel"),
         ("schedule", "text"),
@@ -318,7 +318,7 @@ def _kernels_table(kernels: Sequence[KernelRow]) -> _Table:
             k.op_class,
             _count(k.calls),
             _number(time_text(k.micros / 1e6), k.micros),
-            _barred(time_text(k.total / 1e6), k.total, most),
+            _barred(time_text(k.total / 1e6), k.total, maximum),
             _number(rate_text(k.flops, k.micros / 1e6), _rate(k)),
             _number(bytes_text(k.size), k.size),
             ", ".join(k.nodes),
@@ -348,11 +348,11 @@ def _kernel_texts(k: KernelRow) -> Iterator[dict[str, str]]:
         ("LLVM IR", k.llvm or "made by another code generator"),
         ("assembly", k.assembly or "made by another code generator"),
     )
-    made = ((k.language, k.source),) if k.source else code
-    for title, text in (("tensor program, as scheduled", k.scheduled), *made):
+    sources = ((k.language, k.source),) if k.source else code
+    for title, text in (("tensor program, as scheduled", k.scheduled), *sources):
         yield block("side", title, text)
     if k.tir != k.scheduled:
-        yield block("folded", f"the tensor program that the {made[0][0]} was made from", k.tir)
+        yield block("folded", f"the tensor program that the {sources[0][0]} was made from", k.tir)
 
 
 def _memory_table(story: Story) -> _Table:
@@ -384,8 +384,8 @@ def _memory_table(story: Story) -> _Table:
 
 def _text(text: str) -> str:
     lines = text.rstrip("\n").split("\n")
-    rest = f"\n… {len(lines) - MOST_LINES} more lines" if len(lines) > MOST_LINES else ""
-    return "\n".join(map(_cut, lines[:MOST_LINES])) + rest
+    tail = f"\n… {len(lines) - MOST_LINES} more lines" if len(lines) > MOST_LINES else ""
+    return "\n".join(map(_cut, lines[:MOST_LINES])) + tail
 
 
 def _cut(line: str) -> str:

@@ -170,9 +170,9 @@ def _times(
     except (TensorkilnError, OSError) as error:
         return {}, [f"Kernels were not timed: {error}"]
     notes = ["Times of kernels: one thread, warm operands, the least of many calls."]
-    left = [r.name for r in rows if math.isnan(r.micros)]
-    if left:
-        notes.append(f"Not timed, being hidden or of unknown size: {', '.join(left)}.")
+    untimed = [r.name for r in rows if math.isnan(r.micros)]
+    if untimed:
+        notes.append(f"Not timed, being hidden or of unknown size: {', '.join(untimed)}.")
     return {r.name: r for r in rows}, notes
 
 
@@ -193,9 +193,9 @@ def _kernel_rows(
     sizes: Mapping[str, int],
 ) -> list[KernelRow]:
     """The rows of all kernels, by descending total time; those without a time last."""
-    ours = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
+    programs = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
     sources = {f.name: _source(f, exe) for f in exe.module.prim_funcs}
-    texts = _texts(ours, exe.target, "llvm"), _texts(ours, exe.target, "assembly")
+    texts = _texts(programs, exe.target, "llvm"), _texts(programs, exe.target, "assembly")
     scheduled, traces = _first_forms(steps), _traces(steps, exe.target)
     counts = call_counts(exe)
     files = _files(exe.artifacts)
@@ -231,12 +231,12 @@ def _kernel_rows(
 
 def _texts(funcs: Sequence[PrimFunc], target: Target, emit: str) -> dict[str, str]:
     """LLVM IR or assembly of kernels, those of each device for its target."""
-    found: dict[str, str] = {}
+    texts_of: dict[str, str] = {}
     for key in dict.fromkeys(device_key(target, f.attrs) for f in funcs):
-        own = [f for f in funcs if device_key(target, f.attrs) == key]
-        texts = kernel_texts(own, cpu_target(target_in(target, own[0].attrs)), emit)
-        found |= {f.name: text for f, text in zip(own, texts, strict=True)}
-    return found
+        group = [f for f in funcs if device_key(target, f.attrs) == key]
+        texts = kernel_texts(group, cpu_target(target_in(target, group[0].attrs)), emit)
+        texts_of |= {f.name: text for f, text in zip(group, texts, strict=True)}
+    return texts_of
 
 
 def _source(f: PrimFunc, exe: Executable) -> str:
@@ -263,12 +263,12 @@ def _about_source(f: object, exe: Executable, source: str) -> tuple[str, str]:
     kind = target.kind if KINDS[target.kind].is_accelerator else cpu_target(target).kind
     if kind != "cuda":
         return _LANGUAGES[kind], ""
-    found = [
+    infos = [
         DeviceFunctionInfo(g.name, (), launch.block, launch.shared_bytes)
         for g in _launched(f, exe)
         for launch in (launch_of(g),)
     ]
-    return _LANGUAGES[kind], "".join(metrics_table(metrics_of(source), found))
+    return _LANGUAGES[kind], "".join(metrics_table(metrics_of(source), infos))
 
 
 def _launched(f: PrimFunc, exe: Executable) -> list[PrimFunc]:
@@ -293,20 +293,20 @@ def _files(artifacts: ArtifactSet) -> dict[str, int]:
 
 def _first_forms(steps: list[Step]) -> dict[str, PrimFunc]:
     """Each tensor program as it was in the first module that has it: scheduled, but not lowered."""
-    found: dict[str, PrimFunc] = {}
+    first_forms: dict[str, PrimFunc] = {}
     for s in steps:
         for f in s.after.prim_funcs if s.after is not None else ():
-            found.setdefault(f.name, f)
-    return found
+            first_forms.setdefault(f.name, f)
+    return first_forms
 
 
 def _traces(steps: list[Step], target: Target) -> dict[str, str]:
     """Kernel -> the text of its schedule's trace, for kernels that were fused groups."""
-    found: dict[str, str] = {}
+    traces: dict[str, str] = {}
     for s in steps:
         for f in s.before.functions if s.after is not None else ():
             lowered = s.after.get(f.name) if s.after is not None else None
             if isinstance(f, Function) and f.is_primitive and isinstance(lowered, PrimFunc):
-                own = target_in(target, f.attrs)
-                found[f.name] = trace_of(Group(f, f.name, own), own)
-    return found
+                device_target = target_in(target, f.attrs)
+                traces[f.name] = trace_of(Group(f, f.name, device_target), device_target)
+    return traces

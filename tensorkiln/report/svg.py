@@ -33,32 +33,33 @@ _LEFT, _TOP, _WIDE, _TALL, _BELOW = 84.0, 14.0, 1400.0, 340.0, 34.0
 def memory_svg(picture: MemoryPicture, colours: Mapping[str, int]) -> str:
     """The workspace as SVG: calls from left to right, bytes upwards, a rectangle for each block in
     the colour of a kernel, by number."""
-    calls, most = max(len(picture.calls), 1), max(picture.total, 1)
+    calls, total = max(len(picture.calls), 1), max(picture.total, 1)
 
     def x(call: float) -> float:
         return _LEFT + call * (_WIDE - _LEFT - 10) / calls
 
-    def y(at: float) -> float:
-        return _TOP + _TALL - at * _TALL / most
+    def y(offset: float) -> float:
+        return _TOP + _TALL - offset * _TALL / total
 
     parts = []
     for i in range(5):
-        at = picture.total * i / 4
+        offset = picture.total * i / 4
         parts.append(
-            f'<line class="axis" x1="{_LEFT - 5:g}" x2="{_LEFT:g}" y1="{y(at):.1f}" '
-            f'y2="{y(at):.1f}"/><text x="{_LEFT - 9:g}" y="{y(at) + 4:.1f}" text-anchor="end">'
-            f"{bytes_text(int(at))}</text>"
+            f'<line class="axis" x1="{_LEFT - 5:g}" x2="{_LEFT:g}" y1="{y(offset):.1f}" '
+            f'y2="{y(offset):.1f}"/><text x="{_LEFT - 9:g}" y="{y(offset) + 4:.1f}" '
+            'text-anchor="end">'
+            f"{bytes_text(int(offset))}</text>"
         )
     for b in picture.blocks:
-        told = (
+        title = (
             f"{', '.join(b.values)}\n{bytes_text(b.size)} at {b.offset}\n"
             f"calls {b.start + 1} to {b.end + 1}\nwritten by {', '.join(b.kernels)}"
         )
-        own = f" c{colours[b.kernels[-1]]}" if b.kernels[-1] in colours else ""
+        colour = f" c{colours[b.kernels[-1]]}" if b.kernels[-1] in colours else ""
         parts.append(
-            f'<rect class="block{own}" x="{x(b.start):.1f}" y="{y(b.offset + b.size):.1f}" '
-            f'width="{x(b.end + 1) - x(b.start):.1f}" height="{b.size * _TALL / most:.1f}">'
-            f"<title>{escape(told)}</title></rect>"
+            f'<rect class="block{colour}" x="{x(b.start):.1f}" y="{y(b.offset + b.size):.1f}" '
+            f'width="{x(b.end + 1) - x(b.start):.1f}" height="{b.size * _TALL / total:.1f}">'
+            f"<title>{escape(title)}</title></rect>"
         )
     parts += _lines(picture, x, y)
     size = f"0 0 {_WIDE:g} {_TOP + _TALL + _BELOW:g}"
@@ -75,12 +76,13 @@ def _lines(picture: MemoryPicture, x: _Scale, y: _Scale) -> list[str]:
         )
         parts.append(f'<path class="live" d="M{steps[1:]}"><title>bytes in use</title></path>')
         peak = picture.peak
-        at = x(peak + 0.5)
-        side = "end" if at > _WIDE / 2 else "start"
+        middle = x(peak + 0.5)
+        side = "end" if middle > _WIDE / 2 else "start"
         text = f"peak: {bytes_text(picture.live[peak])} in use at call {peak + 1}"
         parts.append(
-            f'<line class="peak" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP:g}" y2="{base + 6:g}"/>'
-            f'<text x="{at:.1f}" y="{base + 19:g}" text-anchor="{side}">'
+            f'<line class="peak" x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP:g}" '
+            f'y2="{base + 6:g}"/>'
+            f'<text x="{middle:.1f}" y="{base + 19:g}" text-anchor="{side}">'
             f"{escape(text)}: {escape(picture.calls[peak])}</text>"
         )
     parts.append(
